@@ -1,0 +1,92 @@
+"""A heap of integers that gives up entries from its middle, too."""
+
+from heapq import heappop, heappush
+
+# Slots looked at for each entry removed from the middle. A pass over the heap is thus over after len/SWEEP removals, so
+# that at most about len/SWEEP removed entries are in it at any time, and no removal ever pays for a rebuild.
+SWEEP = 16
+
+_NOTHING: set[int] = set()  # shared by all heaps that have nothing removed; never added to
+
+
+class KeyHeap:
+    """Integers, smallest first; push and pop are heapq's, written in C.
+
+    An entry removed from the middle stays in its slot, marked as gone, until it comes to the top or a sweep finds it.
+    Each key may be in the heap once.
+    """
+
+    __slots__ = ("_cursor", "_gone", "keys")
+
+    def __init__(self) -> None:
+        self.keys: list[int] = []
+        """The heap itself, for reading its top without a call: ``keys[0]`` is never a removed entry."""
+        self._gone = _NOTHING
+        self._cursor = 0
+
+    def __len__(self) -> int:
+        return len(self.keys) - len(self._gone)
+
+    def push(self, key: int) -> None:
+        """Add a key."""
+        if self._gone and key in self._gone:
+            self._gone.remove(key)  # its old slot serves again
+        else:
+            heappush(self.keys, key)
+
+    def pop(self) -> int:
+        """Take the smallest key. IndexError if there is none."""
+        key = heappop(self.keys)
+        if self._gone:
+            self._clear_top()
+        return key
+
+    def remove(self, key: int) -> None:
+        """Take out a key that is in the heap."""
+        if key == self.keys[0]:
+            self.pop()
+            return
+        if self._gone is _NOTHING:
+            self._gone = set()
+        self._gone.add(key)
+        self._sweep()
+
+    def _clear_top(self) -> None:
+        keys, gone = self.keys, self._gone
+        while gone and keys[0] in gone:
+            gone.remove(heappop(keys))
+
+    def _sweep(self) -> None:
+        """Free the slots of removed entries among the next few."""
+        keys, gone = self.keys, self._gone
+        at = self._cursor
+        for _ in range(SWEEP):
+            if at >= len(keys):
+                at = 0
+            if keys[at] not in gone:
+                at += 1
+                continue
+            gone.remove(keys[at])
+            last = keys.pop()
+            while last in gone:
+                gone.remove(last)
+                last = keys.pop()
+            if at < len(keys):
+                self._place(at, last)
+        self._cursor = at
+
+    def _place(self, at: int, key: int) -> None:
+        """Put a key into a slot whose entry is gone, and restore the heap's order around it."""
+        keys = self.keys
+        while at and key < keys[(at - 1) >> 1]:
+            keys[at] = keys[(at - 1) >> 1]
+            at = (at - 1) >> 1
+        child = 2 * at + 1
+        while child < len(keys):
+            if child + 1 < len(keys) and keys[child + 1] < keys[child]:
+                child += 1
+            if key <= keys[child]:
+                break
+            keys[at] = keys[child]
+            at, child = child, 2 * child + 1
+        keys[at] = key

@@ -1,0 +1,160 @@
+"""The queues, and a job's way from one state to another.
+
+::
+
+    put ──────────────► ready ◄──────────────────────────┐ delay over, ttr over, released,
+     │ with a delay       │ reserved by a client         │ kicked, or its client is gone
+     └──► delayed ◄───┐   ▼                              │
+              │       └ reserved ──► buried ─────────────┘
+              └───────────────────────────────────────────► and deleted, from any of the four
+
+Every change of state goes through one ``_make_…`` below, which keeps queue, counters and alarms together.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from beanlite.alarm import Alarms
+from beanlite.client import Client
+from beanlite.job import BURIED, DELAYED, ID_BITS, ID_MASK, READY, RESERVED, SECOND_NS, Job
+from beanlite.tube import Tube
+
+DEFAULT_TUBE: Final = b"default"
+URGENT_PRI: Final = 1024  # smaller ones count as urgent in the statistics
+
+
+class States:
+    """All queues of a server, and who waits for them."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, Job] = {}
+        self.tubes: dict[bytes, Tube] = {}
+        self.alarms = Alarms()
+        self.woken: list[tuple[Client, Job | str]] = []
+        """Clients whose waiting is over, and with what: a job, DEADLINE_SOON or TIMED_OUT. Whoever called empties it."""
+        self.last_id = 0
+        self.batch = 1
+        """The number of the batch that is being gathered."""
+        self.stored_batch = 0
+        """The number of the last batch that is safe in the journal."""
+        self.changed: dict[int, Job] = {}
+        self.lagging: dict[int, Job] = {}
+        self._pauses: dict[bytes, Tube] = {}
+        self._serial = 0
+        self._burials = 0
+
+        self.draining = False
+        self.full = False
+        """There is no room to store another job."""
+        self.clients = 0
+        self.producers = 0
+        self.workers = 0
+        self.waiting = 0
+        self.reserved = 0
+        self.delayed = 0
+        self.buried = 0
+        self.urgent = 0
+        self.timeouts = 0
+        self.total_jobs = 0
+        self.total_clients = 0
+
+        self._default = self._make_tube(DEFAULT_TUBE)
+
+    def _make_ready(self, job: Job, now_ns: int) -> None:
+        tube = job.tube
+        if tube.waiting and not tube.pause_until_ns:
+            client = next(iter(tube.waiting))
+            self._make_reserved(job, client, now_ns)
+            self._wake(client, job)
+            return
+        job.state = READY
+        job.key = key = job.pri << ID_BITS | job.id
+        tube.ready.push(key)
+        if job.pri < URGENT_PRI:
+            tube.urgent += 1
+            self.urgent += 1
+
+    def _make_delayed(self, job: Job, due_ns: int) -> None:
+        tube = job.tube
+        job.state = DELAYED
+        job.key = due_ns << ID_BITS | job.id
+        tube.delayed.push(job.key)
+        self.delayed += 1
+        if due_ns < tube.alarm_ns:
+            self.alarms.set(tube, due_ns)
+
+    def _make_reserved(self, job: Job, client: Client, now_ns: int) -> None:
+        job.state = RESERVED
+        job.holder = client
+        job.reserves += 1
+        deadline_ns = now_ns + job.ttr_s * SECOND_NS
+        job.key = key = deadline_ns << ID_BITS | job.id
+        client.deadlines.push(key)
+        if deadline_ns < client.alarm_ns:
+            self.alarms.set(client, deadline_ns)
+        job.tube.reserved += 1
+        self.reserved += 1
+        self.lagging[job.id] = job
+
+    def _make_buried(self, job: Job) -> None:
+        job.state = BURIED
+        self._burials += 1
+        job.key = self._burials << ID_BITS | job.id
+        job.tube.buried.push(job.key)
+        self.buried += 1
+
+    def _leave_state(self, job: Job) -> None:
+        """Out of the queue that it is in; the caller puts it into another, or deletes it."""
+        state, tube = job.state, job.tube
+        if state is RESERVED:
+            assert job.holder is not None
+            job.holder.deadlines.remove(job.key)
+            job.holder = None
+            tube.reserved -= 1
+            self.reserved -= 1
+        elif state is READY:
+            tube.ready.remove(job.key)
+            if job.pri < URGENT_PRI:
+                tube.urgent -= 1
+                self.urgent -= 1
+        elif state is DELAYED:
+            tube.delayed.remove(job.key)
+            self.delayed -= 1
+        else:
+            tube.buried.remove(job.key)
+            self.buried -= 1
+
+    def stop_waiting(self, client: Client) -> None:
+        """Leave the queues of those that wait."""
+        if client.waiting:
+            client.waiting = False
+            self.waiting -= 1
+            for tube in client.watched:
+                del tube.waiting[client]
+
+    def _wake(self, client: Client, outcome: Job | str) -> None:
+        self.stop_waiting(client)
+        self.woken.append((client, outcome))
+
+    def _serve_waiting(self, tube: Tube, now_ns: int) -> None:
+        """A tube is open again: its ready jobs meet those who wait."""
+        while tube.waiting and tube.ready.keys:
+            client = next(iter(tube.waiting))
+            job = self.jobs[tube.ready.keys[0] & ID_MASK]
+            self._leave_state(job)
+            self._make_reserved(job, client, now_ns)
+            self._wake(client, job)
+
+    def _make_tube(self, name: bytes) -> Tube:
+        self._serial += 1
+        tube = self.tubes[name] = Tube(name, self._serial)
+        return tube
+
+    def _drop_if_unused(self, tube: Tube) -> None:
+        if not (tube.jobs or tube.using or tube.watching) and tube is not self._default:
+            self.alarms.cancel(tube)
+            if tube.pause_until_ns:
+                tube.pause_until_ns = tube.pause_s = 0
+                self._pauses[tube.name] = tube
+            del self.tubes[tube.name]

@@ -1,0 +1,58 @@
+"""A tube: its queues, who waits for it, and its counters."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from beanlite.alarm import NEVER_NS
+from beanlite.heap import KeyHeap
+
+if TYPE_CHECKING:
+    from beanlite.client import Client
+
+
+class Tube:
+    """A named queue of jobs. It lives while it is used, watched or holds a job."""
+
+    __slots__ = (
+        "alarm_ns",
+        "buried",
+        "cmd_delete",
+        "cmd_pause",
+        "delayed",
+        "jobs",
+        "name",
+        "pause_s",
+        "pause_until_ns",
+        "ready",
+        "reserved",
+        "serial",
+        "total_jobs",
+        "urgent",
+        "using",
+        "waiting",
+        "watching",
+    )
+
+    def __init__(self, name: bytes, serial: int) -> None:
+        self.name = name
+        self.serial = serial
+        self.ready = KeyHeap()
+        self.delayed = KeyHeap()
+        self.buried = KeyHeap()
+        self.waiting: OrderedDict[Client, None] = OrderedDict()
+        """The clients that wait in a reserve, longest wait first. While the tube isn't paused, either this or ready
+        is empty."""
+        self.jobs = 0
+        self.reserved = 0
+        self.urgent = 0
+        self.using = 0
+        self.watching = 0
+        self.total_jobs = 0
+        self.cmd_delete = 0
+        self.cmd_pause = 0
+        self.pause_s = 0
+        self.pause_until_ns = 0
+        """0: not paused."""
+        self.alarm_ns = NEVER_NS
