@@ -1,0 +1,12 @@
+"""The room of the database file, and the only place that knows SQL.
+
+A file is opened, locked and checked by `open_database`, its content read back by the three functions of `replay`, and
+what changes is written by `writer`; `backup` makes a copy, in a process of its own. Below them: `fileformat` (which
+files are ours), `migrations`, `wal` (a look at SQLite's own log before it is recovered) and `aside` (files that appear
+whole or not at all).
+"""
+
+from beanlite.journal.database import Database, open_database
+from beanlite.journal.replay import State, count_jobs, read_jobs, read_state
+
+__all__ = ["Database", "State", "count_jobs", "open_database", "read_jobs", "read_state"]

@@ -1,0 +1,37 @@
+"""Files that appear whole or not at all: written aside, synced, renamed."""
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def written_aside(dest: Path) -> Iterator[Path]:
+    """Yield an empty file of mode 0600 beside `dest`, to be filled by name; it becomes `dest` when the block ends well.
+
+    It is removed when the block raises. OSError: a file `dest` exists already, or it can't be written, synced or named.
+    """
+    if os.path.lexists(dest):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(dest))
+    descriptor, name = tempfile.mkstemp(dir=dest.parent, prefix=f".{dest.name}.", suffix=".partial")
+    os.close(descriptor)
+    aside = Path(name)
+    try:
+        yield aside
+        _sync(aside)
+        aside.rename(dest)
+    except BaseException:
+        aside.unlink()
+        raise
+    _sync(dest.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

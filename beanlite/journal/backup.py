@@ -1,0 +1,86 @@
+"""A copy of a database file, whether a server is running on it or not.
+
+To be used in a process of its own: in the server's, closing the source would drop the locks that SQLite has on it.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.aside import written_aside
+from beanlite.journal.fileformat import check_file, refused, wal_of, wal_size
+from beanlite.journal.migrations import check_schema, find_migrations, read_version
+from beanlite.journal.replay import read_jobs, read_state
+
+_BUSY_TIMEOUT_S = 30.0
+_STEPS_PER_PROGRESS = 1_000_000  # of SQLite's machine: a few times a second
+
+
+@dataclass(frozen=True, slots=True)
+class BackupResult:
+    """What a finished backup holds: a prefix of the history, up to and including one batch."""
+
+    jobs: int
+    batch: int
+    size: int
+    """In bytes."""
+
+
+def backup(source: Path, dest: Path, progress: Callable[[int], None] | None = None) -> BackupResult:
+    """Copy the state as of now to a new file `dest` of mode 0600, which appears when it has been read back and synced.
+
+    The source is only read. `progress` is called now and then with the bytes written so far.
+    JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists or can't be written.
+    """
+    source, dest = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
+    _check_source(source)
+    try:
+        with written_aside(dest) as aside:
+            _copy(source, aside, progress)
+            return _read_back(aside, source)
+    except OSError as error:
+        raise BeanliteError(f"no backup was made to {dest}: {error.strerror}") from error
+
+
+def _check_source(source: Path) -> None:
+    try:
+        descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise JournalRefused(f"{source} can't be opened: {error.strerror}") from error
+    try:
+        check_file(descriptor, source, len(find_migrations()))
+        if not os.fstat(descriptor).st_size:
+            raise JournalRefused(f"{source} is empty; there is nothing to back up")
+    finally:
+        os.close(descriptor)
+
+
+def _copy(source: Path, aside: Path, progress: Callable[[int], None] | None) -> None:
+    """Write what one read transaction sees; a file copy of a live database would be torn."""
+    # A read-only connection never checkpoints, not even when it is the last to close: a -wal that a killed server has
+    # left is looked at by that server's next start.
+    with closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)) as connection:
+        if progress is not None:
+            connection.set_progress_handler(lambda: progress(aside.stat().st_size), _STEPS_PER_PROGRESS)
+        try:
+            connection.execute("VACUUM INTO ?", (str(aside),))
+        except sqlite3.Error as error:
+            raise BeanliteError(f"the copy of {source} failed: {error}") from error
+    if wal_of(source).exists() and not wal_size(source):
+        # No server runs, or has only just begun: the -wal may be of our making, and nobody's to remove. A connection
+        # that may write removes it as it closes, if nobody else is there; there is nothing in it to checkpoint.
+        with closing(sqlite3.connect(source, timeout=_BUSY_TIMEOUT_S)) as connection:
+            connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+
+
+def _read_back(copy: Path, source: Path) -> BackupResult:
+    """Read the copy as a server would at start; what is wrong there is wrong in the source."""
+    with closing(sqlite3.connect(f"{copy.as_uri()}?mode=ro", uri=True)) as connection, refused(source):
+        check_schema(connection, source, find_migrations()[: read_version(connection)])
+        state = read_state(connection, source)
+        jobs = sum(map(len, read_jobs(connection, source)))
+    return BackupResult(jobs, state.batch, copy.stat().st_size)

@@ -1,0 +1,172 @@
+"""Opening and closing the database file.
+
+Two locks of two kinds are on it: ours (flock) keeps a second server out and is taken before SQLite sees the file;
+SQLite's own (fcntl) are lost as soon as this process closes any descriptor of the file, so the one that holds our lock
+stays open until SQLite has closed, and nothing else here opens the file.
+"""
+
+import fcntl
+import os
+import shutil
+import sqlite3
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from beanlite.errors import JournalFailed, JournalRefused
+from beanlite.journal.aside import written_aside
+from beanlite.journal.fileformat import (
+    APPLICATION_ID,
+    PAGE_SIZE,
+    check_file,
+    check_version,
+    refused,
+    wal_of,
+    wal_size,
+)
+from beanlite.journal.migrations import FOLDER, check_schema, find_migrations, migrate, read_version
+from beanlite.journal.wal import commit_frames
+
+_OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
+_BUSY_TIMEOUT_S = 1.0  # a reader locks others out for moments only: when it recovers the -wal, or is the last to close
+_PRAGMAS = (
+    "synchronous = FULL",
+    "wal_autocheckpoint = 0",  # the writer says when
+    # Several times what the -wal grows to between checkpoints, so that it is cut only after a reader has held it long.
+    f"journal_size_limit = {64 << 20}",
+    "secure_delete = OFF",  # on in Debian's builds, and makes deletes of large bodies four times slower
+    "mmap_size = 0",
+    "temp_store = MEMORY",
+    f"cache_size = {-64 << 10}",  # KiB; a batch that doesn't fit is written to the -wal twice
+    "trusted_schema = ON",  # the guard triggers name a function of ours
+)
+
+
+@dataclass(slots=True)
+class Database:
+    """An open database file that no other server can open, and that no other program can write to."""
+
+    connection: sqlite3.Connection
+    """In autocommit mode; may be used from any thread, one at a time."""
+    path: Path
+    """Absolute, symbolic links resolved."""
+    created: bool
+    """The file was missing or empty."""
+    lost_batches: int
+    """Batches that stand in the -wal behind a damaged place, so that SQLite did not recover them."""
+    damaged_wal: Path | None
+    """A copy of that -wal. None if no more is lost than the one batch that a power failure may cut short."""
+    _lock: int
+
+    def close(self) -> bool:
+        """Move everything into the one file and close it; False if a reader prevents that, and the -wal belongs to it.
+
+        JournalFailed: the disk failed meanwhile. Not to be called after a failed commit: it would write on. Then the
+        process ends as it is, and the next start recovers.
+        """
+        try:
+            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            raise JournalFailed(f"the last checkpoint of {self.path} failed: {error}") from error
+        finally:
+            self.connection.close()
+            os.close(self._lock)
+        return not wal_size(self.path)
+
+
+def open_database(path: Path, migrations_folder: Path = FOLDER) -> Database:
+    """Lock, check and open the database file, recovered and of the newest version; a missing or empty one is made.
+
+    JournalRefused: it can't be used, and was not written to. A process may not have the same file open twice.
+    """
+    _check_sqlite()
+    migrations = find_migrations(migrations_folder)
+    path = Path(os.path.realpath(path))
+    with ExitStack() as undo:
+        lock = _lock(path, undo)
+        check_file(lock, path, len(migrations))
+        commits = commit_frames(path)
+        with refused(path):
+            connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+            undo.callback(connection.close)
+            _set_up(connection)
+            version = read_version(connection)
+            check_version(path, version, len(migrations))
+            check_schema(connection, path, migrations[:version])
+            lost_batches = _lost_batches(connection, commits)
+            damaged_wal = _keep_wal(path) if lost_batches else None
+            if version == 0:
+                connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # works only if set before the first table
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            migrate(connection, path, migrations)
+            _switch_to_wal(connection, path)
+        undo.pop_all()
+    return Database(connection, path, version == 0, lost_batches, damaged_wal, lock)
+
+
+def _check_sqlite() -> None:
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        raise JournalRefused(f"this Python has SQLite {sqlite3.sqlite_version}; 3.37 or newer is needed")
+    if sqlite3.threadsafety != 3:
+        raise JournalRefused("this Python's SQLite was built without thread safety (serialized mode), which is needed")
+
+
+def _lock(path: Path, undo: ExitStack) -> int:
+    """Open the file, making it if there is none, and lock it against other servers; the descriptor holds the lock."""
+    created = False
+    try:
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            created = True
+    except OSError as error:
+        needed = "it must be a file to read and write, in a directory that exists and is writable"
+        raise JournalRefused(f"{path} can't be opened: {error.strerror}; {needed}") from error
+    undo.callback(os.close, lock)
+    if created:
+        undo.callback(path.unlink)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise JournalRefused(f"another server holds {path}; stop it, or name another file") from error
+    if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):
+        raise JournalRefused(f"the directory {path.parent} is not writable; SQLite must keep files beside {path} there")
+    return lock
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    for pragma in _PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    # To have this function is what lets a connection write; the triggers never get as far as calling it.
+    connection.create_function("only_the_beanlite_server_may_write", 0, lambda: 1)
+
+
+def _lost_batches(connection: sqlite3.Connection, commits: list[int]) -> int:
+    """How many batches SQLite did not recover; 0 if only one, which was being written when the power failed."""
+    if not commits:
+        return 0
+    _, recovered, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    lost = sum(number > recovered for number in commits)
+    return lost if lost > 1 else 0
+
+
+def _keep_wal(path: Path) -> Path:
+    """Copy the -wal before it is used anew."""
+    wal = wal_of(path)
+    copy = wal.with_name(f"{wal.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+    try:
+        with written_aside(copy) as aside:
+            shutil.copyfile(wal, aside)
+    except OSError as error:
+        raise JournalRefused(f"{wal} is damaged, and can't be copied to {copy}: {error.strerror}") from error
+    return copy
+
+
+def _switch_to_wal(connection: sqlite3.Connection, path: Path) -> None:
+    """Last of all, so that the schema and what it is recorded by are in the file itself before there is a -wal."""
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise JournalRefused(f"{path} can't have a write-ahead log where it is; put it on a local disk")

@@ -1,0 +1,242 @@
+"""The hot end of the journal: each batch of changes is one transaction on the state table.
+
+There is no log beside the table: the table is the journal. A job is written in its latest state only, once a batch,
+however often it changed within; one that was put and deleted within a batch is never written at all.
+
+All statements run on the caller's thread. What takes long (checkpoints) is awaited, and runs in aiosqlite's thread on the
+same connection: one connection alone writes and checkpoints, because SQLite before 3.51.3 can corrupt the file when two do.
+Nothing may be written meanwhile.
+"""
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import aiosqlite
+
+from beanlite.engine import Changes
+from beanlite.errors import JournalBusy, JournalFailed, JournalFull
+from beanlite.job import BURIED, GONE, ID_BITS, READY, SECOND_NS, Job
+from beanlite.journal.database import Database
+from beanlite.journal.fileformat import wal_of, wal_size
+
+# Larger bodies stand in a table of their own, so that a change of state does not write them again: at 64 KiB that makes
+# reserve, release and bury some ten times cheaper. Smaller ones would only cost a second page in each put and delete.
+INLINE_MAX: Final = 1024
+
+# A checkpoint is due when the -wal has about so many frames (pages of 4 KiB): the time it takes grows with them, and
+# commits wait for it. Frames can't be counted from here, so they are guessed from the rows written, and each checkpoint
+# corrects the guess by what it found.
+CHECKPOINT_FRAMES: Final = 2000
+_ROWS_MIN: Final = 500
+_ROWS_MAX: Final = 200_000
+_BATCH_ROWS: Final = 10  # a batch counts as so many rows: it writes some pages whatever is in it
+
+# Kept free on the disk, given up when the disk is full, so that what was promised can still be stored and the queue can
+# drain.
+RESERVE_BYTES: Final = 8 << 20
+
+_INSERT: Final = "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_BODY: Final = "INSERT INTO bodies VALUES (?, ?)"
+_UPDATE: Final = """
+    UPDATE jobs SET state = ?, pri = ?, delay_s = ?, due_at = ?, buried_seq = ?,
+           reserves = ?, timeouts = ?, releases = ?, buries = ?, kicks = ? WHERE id = ?
+"""
+_DELETE: Final = "DELETE FROM jobs WHERE id = ?"
+_DELETE_BODY: Final = "DELETE FROM bodies WHERE id = ?"
+
+
+class Journal:
+    """The journal of a running server, on a database that it has to itself."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._db = database.connection
+        self._thread = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
+        self._reserve = Path(f"{database.path}-reserve")
+        self._wal = -1
+        self._data_version: int = 0
+        self._rows = 0  # written since the last checkpoint
+        self._rows_due = _ROWS_MIN
+        self.records = 0
+        """Rows written."""
+        self.wal_frames = 0
+        """Pages in the -wal when it was last checkpointed."""
+        self.pinned = False
+        """A reader kept the last checkpoint from reaching the end of the -wal, which therefore grows."""
+
+    async def start(self) -> bool:
+        """Make ready to write. False: there is no room on the disk for the reserve. JournalFailed: it can't be written."""
+        await self._thread
+        # The synchronous setting NORMAL leaves the sync of a commit to ``sync``; checkpoints are synced all the same.
+        for pragma in ("synchronous = NORMAL", "busy_timeout = 0"):
+            self._db.execute(f"PRAGMA {pragma}")
+        self._data_version = self._read_data_version()
+        self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists
+        # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor of it does no harm.
+        self._wal = os.open(wal_of(self._database.path), os.O_RDONLY | os.O_CLOEXEC)
+        return self.take_reserve()
+
+    def write(self, changes: Changes) -> None:
+        """Commit a batch; it survives this process from now on, and a power failure from the next ``sync`` on.
+
+        JournalFull and JournalBusy leave nothing behind, and the same batch may be tried again. After any other
+        JournalFailed it may or may not be in the file.
+        """
+        inserts, updates, deletes, bodies, body_deletes = _rows_of(changes)
+        db = self._db
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            if self._read_data_version() != self._data_version:
+                raise JournalFailed(
+                    f"another program has changed {self._database.path}; it no longer is what was served"
+                )
+            if inserts:
+                self._change(_INSERT, inserts)
+            if bodies:
+                self._change(_INSERT_BODY, bodies)
+            if updates:
+                self._change(_UPDATE, updates)
+            if deletes:
+                self._change(_DELETE, deletes)
+            if body_deletes:
+                self._change(_DELETE_BODY, body_deletes)
+            for tube in changes.pauses:
+                db.execute("DELETE FROM pauses WHERE tube = ?", (tube.name.decode(),))
+                if tube.pause_until_ns:
+                    pause = (tube.name.decode(), tube.pause_s, tube.pause_until_ns / SECOND_NS)
+                    db.execute("INSERT INTO pauses VALUES (?, ?, ?)", pause)
+            db.execute("UPDATE meta SET batch = ?, last_id = ?", (changes.batch, changes.last_id))
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._undo(error) from error
+        rows = len(changes.jobs)
+        self.records += rows
+        self._rows += rows + _BATCH_ROWS
+
+    def sync(self) -> None:
+        """Wait until all that is committed is on the medium. May be called in a thread, beside ``write``."""
+        try:
+            os.fdatasync(self._wal)
+        except OSError as error:
+            raise JournalFailed(f"syncing the -wal of {self._database.path} failed: {error.strerror}") from error
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the -wal is long enough."""
+        return self._rows >= self._rows_due
+
+    async def checkpoint(self) -> None:
+        """Move the -wal into the database file, as far as readers allow."""
+        rows, self._rows = self._rows, 0
+        try:
+            ((_, frames, done),) = await self._thread.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
+        except sqlite3.Error as error:
+            raise self._undo(error) from error
+        self.wal_frames = frames
+        self.pinned = done < frames
+        if not self.pinned and frames > 0:
+            self._rows_due = min(max(rows * CHECKPOINT_FRAMES // frames, _ROWS_MIN), _ROWS_MAX)
+
+    def take_reserve(self) -> bool:
+        """Have the reserve allocated; False if the disk has no room for it."""
+        descriptor = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+        except OSError:
+            self.give_up_reserve()
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def give_up_reserve(self) -> None:
+        """Free the reserve's room on the disk."""
+        self._reserve.unlink(missing_ok=True)
+
+    @property
+    def wal_bytes(self) -> int:
+        """Size of the -wal file."""
+        return wal_size(self._database.path)
+
+    async def close(self) -> bool:
+        """Leave one file with everything in it; False if a reader keeps the -wal in use. JournalFailed: the disk failed."""
+        os.close(self._wal)
+        self.give_up_reserve()
+        try:
+            return self._database.close()
+        finally:
+            await self._thread.close()
+
+    async def abandon(self) -> None:
+        """Stop after a failure: write nothing more. The next start recovers."""
+        self._thread.stop()
+
+    def _change(self, statement: str, rows: list[tuple[object, ...]]) -> None:
+        """Every row must meet its job: if one does not, memory and file have come apart."""
+        changed = self._db.executemany(statement, rows).rowcount
+        if changed != len(rows):
+            raise RuntimeError(f"{len(rows)} rows to change, {changed} found: {statement}")
+
+    def _read_data_version(self) -> int:
+        """Changes when anybody else has committed to the file."""
+        version: int = self._db.execute("PRAGMA data_version").fetchone()[0]
+        return version
+
+    def _undo(self, error: sqlite3.Error) -> JournalFailed:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+        code = error.sqlite_errorcode & 0xFF
+        if code == sqlite3.SQLITE_FULL:
+            return JournalFull(f"no room on the disk of {self._database.path}")
+        if code == sqlite3.SQLITE_BUSY:
+            return JournalBusy(f"another program holds the write lock of {self._database.path}")
+        return JournalFailed(f"writing to {self._database.path} failed: {error}")
+
+
+_Rows = list[tuple[object, ...]]
+
+
+def _rows_of(changes: Changes) -> tuple[_Rows, _Rows, _Rows, _Rows, _Rows]:
+    """The rows to insert, update and delete, and the bodies to insert and delete."""
+    inserts: _Rows = []
+    updates: _Rows = []
+    deletes: _Rows = []
+    bodies: _Rows = []
+    body_deletes: _Rows = []
+    batch = changes.batch
+    for job in changes.jobs:
+        state = job.state
+        if state is GONE:
+            deletes.append((job.id,))
+            if len(job.body) > INLINE_MAX:
+                body_deletes.append((job.id,))
+            continue
+        due_at, buried_seq = _place(job)
+        if job.batch != batch:
+            updates.append(
+                (state, job.pri, job.delay_s, due_at, buried_seq)
+                + (job.reserves, job.timeouts, job.releases, job.buries, job.kicks, job.id)
+            )
+            continue
+        body: bytes | None = job.body
+        if len(job.body) > INLINE_MAX:
+            bodies.append((job.id, job.body))
+            body = None
+        inserts.append(
+            (job.id, job.tube.name.decode(), state, job.pri, job.delay_s, job.ttr_s, job.created_ns / SECOND_NS)
+            + (due_at, buried_seq, job.reserves, job.timeouts, job.releases, job.buries, job.kicks)
+            + (crc32(job.body), body)
+        )
+    return inserts, updates, deletes, bodies, body_deletes
+
+
+def _place(job: Job) -> tuple[float | None, int | None]:
+    """due_at and buried_seq."""
+    if job.state is READY:
+        return None, None
+    if job.state is BURIED:
+        return None, job.key >> ID_BITS
+    return (job.key >> ID_BITS) / SECOND_NS, None
