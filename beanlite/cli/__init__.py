@@ -1,0 +1,42 @@
+"""The command line: it parses, wires and prints. A file for each group of commands."""
+
+import sys
+
+import typer
+
+from beanlite.cli import backup, serve
+from beanlite.errors import BeanliteError, ConfigError
+
+# No rich and no completion: they cost more time than all the rest of the start.
+app = typer.Typer(
+    name="beanlite",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(epilog=serve.EXIT_CODES)(serve.serve)
+app.command(epilog=backup.EXIT_CODES)(backup.backup)
+
+
+@app.callback()
+def _top() -> None:
+    """A durable work queue that speaks the beanstalk protocol.
+
+    Without a command, or with flags alone, beanlite serves: "beanlite -p 11300" means "beanlite serve -p 11300".
+    """
+
+
+def main(args: list[str] | None = None) -> int:
+    """Carry out the command line `args` (sys.argv's by default); returns the exit code."""
+    args = sys.argv[1:] if args is None else args
+    if not args or (args[0].startswith("-") and args[0] not in {"-h", "--help"}):  # as an init script of beanstalkd
+        args = ["serve", *args]
+    try:
+        return int(app(args, prog_name="beanlite", standalone_mode=False) or 0)
+    except typer.TyperException as error:
+        message, exit_code = " ".join(error.format_message().split()), ConfigError.exit_code
+    except BeanliteError as error:
+        message, exit_code = str(error), error.exit_code
+    print(f"beanlite: {message}", file=sys.stderr)
+    return exit_code

@@ -1,0 +1,109 @@
+"""``beanlite serve``, and what an init script of beanstalkd says to it."""
+
+import gc
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from beanlite import __version__, config, log
+from beanlite.errors import ConfigError
+
+EXIT_CODES = (
+    "Exit codes: 0 stopped in order; 1 a bug; 2 a wrong setting or flag; 3 the database was refused, nothing was"
+    " written; 4 the disk failed while serving; 5 the address can't be listened on."
+)
+
+
+def _option(key: str, *names: str, metavar: str, more: str = "") -> Any:  # noqa: ANN401 - as typer.Option itself
+    """An option for the setting `key`: config has its text, and checks its value."""
+    field = config.Settings.model_fields[key]
+    text = f"{field.description or key}{more}."
+    default = f" Default: {field.default}." if field.default is not None else ""
+    return typer.Option(config.flag(key), *names, metavar=metavar, help=text[0].upper() + text[1:] + default)
+
+
+def _address(host: str | None, socket: str | None) -> dict[str, object]:
+    """Read the one place to listen on out of -l and --socket; it wins over any place that the file names."""
+    if host is not None and socket is not None:
+        raise ConfigError("--host and --socket exclude each other")
+    if socket is not None:
+        return {"socket": socket}
+    if host is None:
+        return {}
+    if host.startswith("unix:"):
+        return {"socket": host.removeprefix("unix:")}
+    return {"host": host, "socket": None}
+
+
+def _fsync(when: str | None, interval_ms: str | None, *, never: bool) -> str | None:
+    """Read the one answer out of --fsync, -f and -F."""
+    given = [when, None if interval_ms is None else f"{interval_ms}ms", "never" if never else None]
+    named = [value for value in given if value is not None]
+    if len(named) > 1:
+        raise ConfigError("--fsync, -f and -F exclude each other")
+    return named[0] if named else None
+
+
+def serve(
+    *,
+    host: Annotated[
+        str | None, _option("host", "-l", metavar="ADDR", more="; unix:PATH means the same as --socket PATH")
+    ] = None,
+    port: Annotated[str | None, _option("port", "-p", metavar="PORT")] = None,
+    socket: Annotated[str | None, _option("socket", metavar="PATH")] = None,
+    db: Annotated[str | None, _option("db", "-b", metavar="PATH")] = None,
+    fsync: Annotated[str | None, _option("fsync", metavar="WHEN")] = None,
+    fsync_ms: Annotated[
+        str | None, typer.Option("-f", metavar="MS", help="The same as --fsync MSms; 0 means always.")
+    ] = None,
+    fsync_never: Annotated[bool, typer.Option("-F", help="The same as --fsync never.")] = False,
+    no_journal: Annotated[
+        bool, typer.Option("--no-journal", help="Keep jobs in memory only, as beanstalkd does without -b.")
+    ] = False,
+    max_job_size: Annotated[str | None, _option("max_job_size", "-z", metavar="BYTES")] = None,
+    max_connections: Annotated[str | None, _option("max_connections", metavar="N")] = None,
+    user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="TOML file of settings; the environment and flags win over it."),
+    ] = None,
+    log_level: Annotated[str | None, _option("log_level", metavar="LEVEL")] = None,
+    log_format: Annotated[str | None, _option("log_format", metavar="FORM")] = None,
+    verbose: Annotated[bool, typer.Option("-V", help="The same as --log-level debug.")] = False,
+    segment_bytes: Annotated[
+        str | None, typer.Option("-s", metavar="BYTES", help="Accepted for beanstalkd's sake, of no effect.")
+    ] = None,
+    compact: Annotated[bool, typer.Option("-n", "-c", hidden=True)] = False,
+    version: Annotated[bool, typer.Option("-v", "--version", help="Print the version and exit.")] = False,
+) -> int:
+    """Serve the queue until SIGTERM or SIGINT; SIGUSR1 begins drain mode.
+
+    Takes beanstalkd's flags with their meaning. Without a flag jobs are kept in the file beanlite.db of the current
+    directory and synced before each reply, while beanstalkd without -b keeps them in memory: that is --no-journal here.
+
+    Each setting can also come from the environment (BEANLITE_PORT for --port) or from a TOML file (--config).
+    """
+    del segment_bytes, compact  # beanstalkd's, meaningless here
+    if version:
+        print(f"beanlite {__version__}")
+        return 0
+    flags: dict[str, object] = {
+        "port": port,
+        "db": db,
+        "fsync": _fsync(fsync, fsync_ms, never=fsync_never),
+        "journal": False if no_journal else None,
+        "max_job_size": max_job_size,
+        "max_connections": max_connections,
+        "user": user,
+        "log_level": "debug" if verbose else log_level,
+        "log_format": log_format,
+    }
+    flags = {key: value for key, value in flags.items() if value is not None} | _address(host, socket)
+    settings = config.load(config_file, flags)
+    log.setup(settings.log_level, settings.log_format)
+
+    from beanlite.server import run  # noqa: PLC0415 - only here, when the flags are known to be right
+
+    gc.enable()
+    return run(settings)

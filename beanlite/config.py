@@ -1,0 +1,129 @@
+"""Every setting, its default, its unit and its check.
+
+Later sources win: defaults, the TOML file, the environment (``BEANLITE_PORT`` for ``port``), flags.
+"""
+
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+from beanlite.errors import ConfigError
+
+ENV_PREFIX = "BEANLITE_"
+DB_NAME = "beanlite.db"
+MAX_JOB_SIZE_LIMIT = 1 << 30  # bytes; beanstalkd's own limit for -z
+
+
+def _file_in(path: Path) -> Path:
+    """A directory stands for the file in it: beanstalkd's ``-b`` takes a directory."""
+    return path / DB_NAME if path.is_dir() else path
+
+
+class Settings(BaseSettings):
+    """What the server was told. The descriptions are the texts of ``--help`` and of the error messages."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
+
+    host: str = Field("127.0.0.1", min_length=1, description="address or host name to listen on")
+    port: int = Field(11300, ge=0, le=65535, description="TCP port to listen on, 0 to 65535; 0 takes any free one")
+    socket: Path | None = Field(None, description="path of a Unix socket to listen on, instead of host and port")
+    db: Annotated[Path, AfterValidator(_file_in)] = Field(
+        Path(DB_NAME), description=f"path of the database file; a directory means the file {DB_NAME} in it"
+    )
+    fsync: Annotated[str, StringConstraints(pattern=r"^(always|never|[0-9]{1,9}ms)$")] = Field(
+        "always",
+        description="when commits are synced to the disk: always (before their replies), never,"
+        " or at least once in a number of milliseconds such as 50ms",
+    )
+    journal: bool = Field(
+        default=True, description="whether jobs are kept in the database (true) or in memory only (false)"
+    )
+    max_job_size: int = Field(
+        65535, ge=1, le=MAX_JOB_SIZE_LIMIT, description=f"largest body of a job in bytes, 1 to {MAX_JOB_SIZE_LIMIT}"
+    )
+    max_connections: int = Field(
+        10000, ge=1, description="number of connections served at a time, 1 or more; one too many is closed at once"
+    )
+    user: str | None = Field(
+        None, min_length=1, description="name of the user to become, with its groups, once the sockets are bound"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least level that is logged: debug, info, warning or error"
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="form of a log line: text, or json for one object a line"
+    )
+
+    @property
+    def fsync_interval_ms(self) -> int | None:
+        """Milliseconds from one sync to the next; 0: each commit, before its replies; None: never."""
+        if self.fsync == "never":
+            return None
+        return 0 if self.fsync == "always" else int(self.fsync.removesuffix("ms"))
+
+
+def load(file: Path | None = None, flags: Mapping[str, object] | None = None) -> Settings:
+    """Put the settings together from the TOML file, the environment and the flags.
+
+    `flags` holds only what the command line named, by the names of the settings.
+    Raises ConfigError for a file that can't be read, an unknown key or a value that isn't allowed.
+    """
+    flags = flags or {}
+    from_file = _read(file) if file else {}
+    _check_environment(os.environ)
+    from_environment = EnvSettingsSource(Settings)()
+    try:
+        return Settings.model_validate({**from_file, **from_environment, **flags})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        if key in flags:
+            source = flag(key)
+        elif key in from_environment:
+            source = variable(key)
+        else:
+            source = str(file)
+        allowed = Settings.model_fields[key].description
+        raise ConfigError(f"{source}: {key} = {first['input']!r} is not allowed; {key}: {allowed}") from error
+
+
+def flag(key: str) -> str:
+    """The long flag of a setting."""
+    return "--no-journal" if key == "journal" else "--" + key.replace("_", "-")
+
+
+def variable(key: str) -> str:
+    """The environment variable of a setting."""
+    return ENV_PREFIX + key.upper()
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: the configuration file can't be read: {error.strerror}") from error
+    except ValueError as error:  # malformed TOML, or not UTF-8
+        raise ConfigError(f"{file}: the configuration file is not TOML: {error}") from error
+    for key in values:
+        if key not in Settings.model_fields:
+            raise ConfigError(f"{file}: unknown key {key}" + _did_you_mean(key, str))
+    return values
+
+
+def _check_environment(names: Iterable[str]) -> None:
+    """Refuse a variable that looks like a setting and is none: pydantic-settings would pass over it in silence."""
+    for name in names:
+        key = name.lower().removeprefix(ENV_PREFIX.lower())
+        if key != name.lower() and key not in Settings.model_fields:
+            raise ConfigError(f"unknown environment variable {name}" + _did_you_mean(key, variable))
+
+
+def _did_you_mean(key: str, spelt: Callable[[str], str]) -> str:
+    close = get_close_matches(key, Settings.model_fields, n=1, cutoff=0.7)
+    return f"; did you mean {spelt(close[0])}?" if close else ""

@@ -1,0 +1,114 @@
+"""Log lines on stderr: an event, its fields, and the moment in UTC, as text or as one JSON object a line.
+
+log.info("started", address="127.0.0.1:11300", jobs=3)
+
+2026-11-20T19:34:00Z INFO  beanlite: started address=127.0.0.1:11300 jobs=3
+{"time": "2026-11-20T19:34:00Z", "level": "info", "event": "started", "address": "127.0.0.1:11300", "jobs": 3}
+"""
+
+import json
+import logging
+import os
+import re
+import sys
+import time
+from typing import TextIO
+
+_logger = logging.getLogger("beanlite")
+_BARE = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f-\x9f]+")  # what needs no quotes in a text line
+_COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m"}
+_PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3}  # syslog's, for the systemd journal
+
+
+def debug(event: str, **fields: object) -> None:
+    """Log what only someone who looks for a fault wants to see."""
+    _logger.debug(event, extra={"fields": fields})
+
+
+def info(event: str, **fields: object) -> None:
+    """Log a step in the server's life."""
+    _logger.info(event, extra={"fields": fields})
+
+
+def warning(event: str, **fields: object) -> None:
+    """Log what an operator should look at soon."""
+    _logger.warning(event, extra={"fields": fields})
+
+
+def error(event: str, *, exc: BaseException | None = None, **fields: object) -> None:
+    """Log what went wrong for good; `exc` adds its traceback."""
+    _logger.error(event, exc_info=exc, extra={"fields": fields})
+
+
+def setup(level: str, form: str, stream: TextIO | None = None) -> None:
+    """Log from `level` (debug, info, warning, error) up, in `form` (text, json), to stderr or `stream`."""
+    stream = stream or sys.stderr
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(stream))
+    root = logging.getLogger()  # so that asyncio's warnings take the same form
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    _logger.setLevel(level.upper())
+
+
+class TextFormatter(logging.Formatter):
+    """Lines for people: coloured on a terminal, with syslog's priority in front for the systemd journal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Look at `stream` once, to see who reads it."""
+        super().__init__()
+        self._coloured = stream.isatty() and not os.environ.get("NO_COLOR")
+        self._journald = _is_journald(stream)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write `record` as one line, and a traceback below it."""
+        level, colour = f"{record.levelname:<5}", _COLOURS.get(record.levelname)
+        if self._coloured and colour:
+            level = f"{colour}{level}\x1b[0m"
+        line = f"{_utc(record)} {level} {record.name}: {record.getMessage()}"
+        if self._journald:
+            line = f"<{_PRIORITIES.get(record.levelname, 6)}>{line}"
+        line += "".join(f" {key}={_quoted(value)}" for key, value in _fields(record).items())
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line for programs; a traceback is the field `traceback`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write `record` as one line."""
+        line: dict[str, object] = {
+            "time": _utc(record),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line | _fields(record), default=str)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    fields: dict[str, object] = getattr(record, "fields", {})
+    return fields
+
+
+def _utc(record: logging.LogRecord) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+
+
+def _quoted(value: object) -> str:
+    """Keep a value in its line whatever it holds: a peer may have chosen it."""
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    return text if _BARE.fullmatch(text) else json.dumps(text)
+
+
+def _is_journald(stream: TextIO) -> bool:
+    """Tell whether systemd connected `stream` to its journal: JOURNAL_STREAM holds device:inode of it."""
+    wanted = os.environ.get("JOURNAL_STREAM")
+    if not wanted:
+        return False
+    try:
+        stat = os.fstat(stream.fileno())
+    except OSError:  # not a real file: in a test, or closed
+        return False
+    return wanted == f"{stat.st_dev}:{stat.st_ino}"
