@@ -1,0 +1,151 @@
+"""One client's connection: bytes to its session, replies out in order, and neither side run over by the other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast
+
+from beanlite.commands import KICKING, REPLETE
+from beanlite.protocol import Session
+
+if TYPE_CHECKING:
+    from beanlite.server import Server
+
+# A client may send this much ahead while it waits in a reserve; then it is no longer read from.
+READ_AHEAD_MAX: Final = 1 << 18
+# What a client has not read yet: over this many bytes it is no longer served until it has.
+UNREAD_MAX: Final = 1 << 18
+
+
+class Connection(asyncio.Protocol):
+    """A client's transport and session."""
+
+    __slots__ = ("_held", "_leaving", "_loop", "_reading", "_sending", "_server", "_transport", "_unread", "session")
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._loop = server.loop
+        self._sending = b""
+        """Replies that wait for the batch that is being synced."""
+        self._held = False
+        """Replies in the session wait for the batch that is being gathered."""
+        self._reading = True
+        self._unread = False
+        """The client does not read its replies fast enough."""
+        self._leaving = False
+
+    # -- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come; one too many is closed at once."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=UNREAD_MAX)
+        self.session = Session(self._server.service)
+        if not self._server.admit(self):
+            self._leaving = True
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come: the way of every command begins here."""
+        server = self._server
+        now_ns = server.now()
+        self.session.receive(data, now_ns)
+        self.settle()
+        server.follow_up(now_ns)
+
+    def eof_received(self) -> bool:
+        """The client sends no more: what is due to it is still sent."""
+        now_ns = self._server.now()
+        self.session.half_close(now_ns)
+        self.settle()
+        self._server.follow_up(now_ns)
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone, and with it whatever it had not finished."""
+        self._leaving = True
+        self._server.forget(self)
+
+    def pause_writing(self) -> None:
+        """The client does not read: it is not served, nor read from, until it does."""
+        self._unread = True
+        self._see_reading()
+
+    def resume_writing(self) -> None:
+        """The client has read what it was sent."""
+        self._unread = False
+        self._see_reading()
+        if self.session.blocked is REPLETE:
+            self._loop.call_soon(self._go_on)
+
+    # -- replies
+
+    def settle(self) -> None:
+        """Send what may leave, or have it wait for the journal; to be called when the session has done something."""
+        session = self.session
+        if session.replies:
+            if session.waits and (self._held or self._server.barrier.hold(self)):
+                self._held = True
+            elif not self._sending:
+                self._transport.write(session.take_replies())
+        if session.blocked or session.closing or session.half_closed or not self._reading:
+            self._settle_rest()
+
+    def hold_back(self) -> None:
+        """The batch that the replies so far wait for is on its way; what is answered from now on waits for the next."""
+        self._held = False
+        self._sending += self.session.take_replies()
+
+    def release(self) -> None:
+        """The batch is stored: send what waited for it."""
+        session = self.session
+        if self._sending:  # this batch was synced in a thread; what was answered meanwhile may wait for the next
+            data = self._sending
+            self._sending = b""
+            if session.replies and not session.waits:
+                data += session.take_replies()
+        else:
+            self._held = False
+            data = session.take_replies()
+        if not self._leaving:
+            self._transport.write(data)
+        if session.blocked or session.closing or session.half_closed:
+            self._settle_rest()
+
+    def stop(self) -> None:
+        """No more commands; what has been answered is sent before the connection is closed."""
+        self._leaving = True
+        self._transport.close()
+
+    def _settle_rest(self) -> None:
+        """What only some connections need: to go on later, to be closed, to be held back."""
+        session = self.session
+        if session.blocked is KICKING or (session.blocked is REPLETE and not self._unread and not self._owes()):
+            self._loop.call_soon(self._go_on)
+        elif (session.closing or session.half_closed) and not session.blocked and not self._owes():
+            self.stop()
+        self._see_reading()
+
+    def _go_on(self) -> None:
+        """Let the session continue where it was blocked."""
+        session = self.session
+        if self._leaving or session.blocked is None:
+            return
+        now_ns = self._server.now()
+        session.run(now_ns)
+        self.settle()
+        self._server.follow_up(now_ns)
+
+    def _owes(self) -> bool:
+        return bool(self._sending or self.session.replies)
+
+    def _see_reading(self) -> None:
+        """Read from the client unless it is ahead of us, or does not read itself."""
+        session = self.session
+        reading = not self._unread and not (session.blocked and session.pending > READ_AHEAD_MAX)
+        if reading != self._reading and not self._transport.is_closing():
+            self._reading = reading
+            if reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()

@@ -1,0 +1,114 @@
+"""Sockets to listen on, and the user to serve as."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from beanlite.errors import ConfigError, ListenError
+
+if TYPE_CHECKING:
+    from beanlite.config import Settings
+
+BACKLOG: Final = 1024
+_FIRST_FD: Final = 3  # systemd's first socket
+
+
+@dataclass(slots=True)
+class Listener:
+    """Sockets that listen already: a client that comes before the server is ready waits, and is not refused."""
+
+    sockets: list[socket.socket]
+    address: str
+    path: Path | None = None
+    """Of a unix socket that we have made."""
+
+    def close(self) -> None:
+        """Remove the unix socket; the sockets themselves are closed by who serves them."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def open_listener(settings: Settings) -> Listener:
+    """Listen where the settings say, or on the sockets that systemd has handed over. ListenError: it can't be."""
+    handed = _from_systemd()
+    if handed:
+        return Listener(handed, "systemd")
+    if settings.socket is not None:
+        return _unix(settings.socket)
+    return _tcp(settings.host, settings.port)
+
+
+def become(user: str) -> None:
+    """Give up root's rights for those of a user. ConfigError: there is no such user, or no right to become it."""
+    try:
+        entry = pwd.getpwnam(user)
+        os.initgroups(user, entry.pw_gid)
+        os.setgid(entry.pw_gid)
+        os.setuid(entry.pw_uid)
+    except KeyError as error:
+        raise ConfigError(f"there is no user {user}") from error
+    except OSError as error:
+        raise ConfigError(f"can't become user {user}: {error.strerror}") from error
+
+
+def _from_systemd() -> list[socket.socket]:
+    """The sockets of the socket activation protocol (sd_listen_fds(3)), if they are meant for this process."""
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):
+        return []
+    count = int(os.environ.get("LISTEN_FDS", "0"))
+    return [socket.socket(fileno=fd) for fd in range(_FIRST_FD, _FIRST_FD + count)]
+
+
+def _tcp(host: str, port: int) -> Listener:
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ListenError(f"can't listen on {host}: {error.strerror}") from error
+    sockets: list[socket.socket] = []
+    for family, _, _, _, address in addresses:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sockets.append(sock)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            sock.bind(address)
+            sock.listen(BACKLOG)
+        except OSError as error:
+            for each in sockets:
+                each.close()
+            raise ListenError(f"can't listen on {host} port {port}: {error.strerror}") from error
+    host, port = sockets[0].getsockname()[:2]
+    return Listener(sockets, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
+
+def _unix(path: Path) -> Listener:
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        _remove_stale(path)
+        sock.bind(str(path))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ListenError(f"can't listen on {path}: {error.strerror or error}") from error
+    return Listener([sock], f"unix:{path}", path)
+
+
+def _remove_stale(path: Path) -> None:
+    """A socket that nobody listens on was left by a server that was killed. OSError: somebody does."""
+    if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
+        return  # bind says what is wrong, if anything is
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

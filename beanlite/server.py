@@ -1,0 +1,251 @@
+"""The server: listeners, the loop's one timer, signals, start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import resource
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from beanlite import __version__, log
+from beanlite.alarm import NEVER_NS
+from beanlite.barrier import Barrier
+from beanlite.clock import utc_clock
+from beanlite.connection import Connection
+from beanlite.engine import Engine
+from beanlite.errors import BeanliteError
+from beanlite.job import SECOND_NS
+from beanlite.listen import Listener, become, open_listener
+from beanlite.protocol import Service
+from beanlite.stats import Counters, Facts
+
+if TYPE_CHECKING:
+    from beanlite.client import Client
+    from beanlite.config import Settings
+    from beanlite.journal.writer import Journal
+
+TIMER_MAX_S: Final = 3600.0
+FAREWELL_S: Final = 2.0  # how long clients have to read their last replies at the stop
+PROGRESS_S: Final = 1.0
+
+
+def run(settings: Settings) -> int:
+    """Serve until told to stop; returns 0. BeanliteError: the start failed, or the disk did."""
+    listener = open_listener(settings)
+    if settings.user is not None:
+        become(settings.user)
+    with asyncio.Runner(loop_factory=_new_loop()) as runner:
+        runner.run(Server(settings, listener).serve())
+    return 0
+
+
+def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop's where it is to be had: some 20 % faster."""
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415
+    except ImportError:
+        return asyncio.new_event_loop
+    return new_event_loop
+
+
+class Server:
+    """A server in its loop."""
+
+    def __init__(self, settings: Settings, listener: Listener) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._started_s = time.monotonic()
+        self._instance = secrets.token_hex(8)
+        self._connections: dict[Client, Connection] = {}
+        self._refused = 0
+        self._clock = utc_clock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = NEVER_NS
+        self._failure: Exception | None = None
+        self._journal: Journal | None = None
+        self.engine = Engine()
+        self._alarms = self.engine.alarms
+        self.service = Service(self.engine, settings.max_job_size, settings.journal, self._facts, Counters())
+
+    async def serve(self) -> None:
+        """From start to stop. BeanliteError: a failure that the operator has to know of."""
+        self.loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        self.loop.set_exception_handler(self._see_bug)
+        if self._settings.journal:
+            await self._recover()
+        self.barrier = Barrier(self.loop, self.engine, self._journal, self._settings.fsync_interval_ms, self._stop_for)
+        self.follow_up(self.now())
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            self.loop.add_signal_handler(signum, self._stopped.set)
+        self.loop.add_signal_handler(signal.SIGUSR1, self._drain)
+        servers = [
+            await self.loop.create_server(lambda: Connection(self), sock=sock) for sock in self._listener.sockets
+        ]
+        log.info("started", version=__version__, address=self._listener.address)
+        await self._stopped.wait()
+        await self._stop(servers)
+
+    # -- what connections ask of it
+
+    def now(self) -> int:
+        """The time, all that is due by then done."""
+        now_ns = self._clock()
+        if self._alarms.next_ns <= now_ns:
+            self.engine.tick(now_ns)
+        return now_ns
+
+    def follow_up(self, now_ns: int) -> None:
+        """After anything has changed: wake who waited for it, have it written, set the timer."""
+        engine = self.engine
+        if engine.woken:
+            self._wake(now_ns)
+        if engine.lagging:
+            self.barrier.lag()
+        if self._alarms.next_ns < self._timer_ns:
+            self._set_timer(now_ns)
+
+    def admit(self, connection: Connection) -> bool:
+        """Take a new connection, if there is room for one more."""
+        if len(self._connections) >= self._settings.max_connections:
+            self._refused += 1
+            if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th …: a flood must not fill the log
+                log.warning("connection refused", limit=self._settings.max_connections, refused=self._refused)
+            return False
+        self._connections[connection.session.client] = connection
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is gone."""
+        client = connection.session.client
+        self._connections.pop(client, None)
+        now_ns = self.now()
+        self.engine.disconnect(client, now_ns)
+        self.follow_up(now_ns)
+
+    def _wake(self, now_ns: int) -> None:
+        engine = self.engine
+        while engine.woken:
+            woken, engine.woken = engine.woken, []
+            for client, outcome in woken:
+                connection = self._connections[client]
+                connection.session.wake(outcome, now_ns)
+                connection.settle()
+
+    # -- time
+
+    def _set_timer(self, now_ns: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = self._alarms.next_ns
+        delay_s = max(0.0, min((self._timer_ns - now_ns) / SECOND_NS, TIMER_MAX_S))
+        self._timer = self.loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_ns = NEVER_NS
+        self.follow_up(self.now())
+
+    # -- start and stop
+
+    async def _recover(self) -> None:
+        """Open the database and take over what is in it."""
+        from beanlite.journal import count_jobs, open_database, read_jobs, read_state  # noqa: PLC0415 - not for --no-journal
+        from beanlite.journal.writer import Journal  # noqa: PLC0415
+
+        began_s = time.monotonic()
+        database = open_database(self._settings.db)
+        path = database.path
+        if database.lost_batches:
+            log.error(
+                "the -wal was damaged: commits are lost", commits=database.lost_batches, copy=database.damaged_wal
+            )
+        engine = self.engine
+        state = read_state(database.connection, path)
+        now_ns = self._clock()
+        jobs = shown = 0
+        shown_s = began_s
+        for rows in read_jobs(database.connection, path):
+            engine.restore(rows, now_ns)
+            jobs += len(rows)
+            if time.monotonic() - shown_s > PROGRESS_S:
+                shown_s = time.monotonic()
+                shown = shown or count_jobs(database.connection, path)
+                log.info("recovering", jobs=jobs, of=shown)
+        for name, pause_s, until in state.pauses:
+            engine.restore_pause(name, pause_s, until, now_ns)
+        engine.last_id = state.last_id
+        engine.stored_batch = state.batch
+        engine.batch = state.batch + 1
+        self._journal = Journal(database)
+        if not await self._journal.start():
+            log.warning("disk full: puts are refused until there is room again")
+            engine.full = True
+        log.info("recovered", file=path, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
+
+    def _drain(self) -> None:
+        log.info("draining: puts are refused from now on")
+        self.engine.draining = True
+
+    def _stop_for(self, failure: Exception) -> None:
+        """Acknowledge nothing more, and stop."""
+        if self._failure is None:
+            self._failure = failure
+        self._stopped.set()
+
+    def _see_bug(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """What asyncio would only log: a peer's or the network's doing is a line, our own bug ends the server."""
+        error = context.get("exception")
+        if isinstance(error, OSError) or not isinstance(error, Exception):
+            log.warning(str(context.get("message")), error=error)
+        else:
+            self._stop_for(error)
+
+    async def _stop(self, servers: list[asyncio.Server]) -> None:
+        for server in servers:
+            server.close()
+        self._listener.close()
+        if self._failure is None:
+            try:
+                await self.barrier.drain()
+            except BeanliteError as error:
+                self._failure = error
+        if self._failure is not None:
+            if self._journal is not None:
+                await self._journal.abandon()
+            raise self._failure
+        connections = list(self._connections.values())
+        for connection in connections:
+            connection.stop()
+        deadline_s = time.monotonic() + FAREWELL_S
+        while self._connections and time.monotonic() < deadline_s:
+            await asyncio.sleep(0.01)
+        one_file = self._journal is None or await self._journal.close()
+        log.info(
+            "stopped", jobs=len(self.engine.jobs), **({} if one_file else {"left": "a -wal that a reader is using"})
+        )
+
+    def _facts(self) -> Facts:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        system = platform.uname()
+        journal = self._journal
+        return Facts(
+            pid=os.getpid(),
+            version=__version__,
+            user_s=usage.ru_utime,
+            system_s=usage.ru_stime,
+            uptime_s=int(time.monotonic() - self._started_s),
+            instance=self._instance,
+            hostname=system.node,
+            os=system.version,
+            platform=system.machine,
+            journaled=journal is not None,
+            batches=self.engine.stored_batch,
+            records=journal.records if journal is not None else 0,
+            wal_bytes=journal.wal_bytes if journal is not None else 0,
+        )
