@@ -1,12 +1,12 @@
 """The commit barrier: no reply leaves before what it acknowledges is stored.
 
-All that the connections change within one turn of the loop becomes one batch. While a batch is being synced the next one
-gathers by itself: the group commit; no timer, no delay added.
+All that the connections change within one turn of the loop becomes one batch. While a batch is being synced the next
+one gathers by itself: the group commit; no timer, no delay added.
 
-A batch is committed on the loop's own thread, and synced there, too, while the disk is fast. A thread for it would starve
-for the GIL beside busy clients (measured, 50 clients putting beside a loop kept busy by others: 7 k puts/s against 40 k)
-and costs two switches even alone. A disk that is slow gets its syncs in a thread: there a switch does not count, and the
-loop must not stand still for so long.
+A batch is committed on the loop's own thread, and synced there, too, while the disk is fast. A thread for it would
+starve for the GIL beside busy clients (measured, 50 clients putting beside a loop kept busy by others: 7 k puts/s
+against 40 k) and costs two switches even alone. A disk that is slow gets its syncs in a thread: there a switch does not
+count, and the loop must not stand still for so long.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ LAG_S: Final = (
 SLOW_SYNC_S: Final = 0.001  # a sync that takes longer sends those of the next second to a thread
 ASIDE_S: Final = 1.0
 BUSY_RETRY_S: Final = 0.005
+DRAIN_S: Final = 10.0  # a stop waits no longer for a full disk
 FULL_RETRY_S: Final = 1.0
 SLOW_COMMIT_S: Final = 0.5  # worth a line in the log
 WAL_FRAMES_MAX: Final = 50_000  # 200 MB; worth one, too
@@ -46,12 +47,13 @@ class Barrier:
         fsync_ms: int | None,
         fail: Callable[[Exception], None],
     ) -> None:
-        """``fsync_ms``: 0 syncs each batch before it is acknowledged, None never. ``fail`` is told what ends the server."""
+        """``fsync_ms``: 0 syncs each batch before it is acknowledged, None never. ``fail`` hears what ends the server."""
         self._loop = loop
         self._engine = engine
         self._journal = journal
         self._fsync_ms = fsync_ms
-        self._fail = fail
+        self._tell = fail
+        self._failed = False
         self._held: list[Connection] = []
         self._turn_due = False
         self._lag_due = False
@@ -83,16 +85,27 @@ class Barrier:
             self._loop.call_later(LAG_S, self._lag_is_over)
 
     async def drain(self) -> None:
-        """Write, sync and release all there is; to be called when no more changes come."""
+        """Write, sync and release all there is; to be called when no more changes come. JournalFailed: it can't be."""
         if self._sync_timer is not None:
             self._sync_timer.cancel()
-        while self._aside is not None:
-            await asyncio.wait([self._aside])
+        await self._aside_ends()
         self._lag_is_over()
-        while self._aside is not None:
-            await asyncio.wait([self._aside])
-        if self._journal is not None and self._fsync_ms is not None:
+        await self._aside_ends()
+        if self._journal is not None and not self._failed:
             self._journal.sync()
+
+    async def _aside_ends(self) -> None:
+        while self._aside is not None:
+            _, unfinished = await asyncio.wait([self._aside], timeout=DRAIN_S)
+            if unfinished:
+                raise JournalFailed(
+                    f"the last batch could not be stored within {DRAIN_S:.0f} s; it was not acknowledged"
+                )
+
+    def _fail(self, error: Exception) -> None:
+        """What is not stored is not acknowledged, now or later."""
+        self._failed = True
+        self._tell(error)
 
     def _lag_is_over(self) -> None:
         self._lag_due = False
@@ -102,8 +115,8 @@ class Barrier:
     def _turn(self) -> None:
         """The end of the loop's turn: what has gathered becomes a batch."""
         self._turn_due = False
-        if self._aside is not None:
-            return  # its end calls here
+        if self._aside is not None or self._failed:
+            return  # the end of what is aside calls here
         changes = self._engine.take_changes(lagging=self._lagging)
         self._lagging = False
         held, self._held = self._held, []
@@ -113,7 +126,7 @@ class Barrier:
             self._journal.write(changes)
         except (JournalBusy, JournalFull) as error:
             self._go_aside(self._write_again(self._journal, changes, held, error))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
             self._fail(error)
         else:
             self._committed(self._journal, changes, held)

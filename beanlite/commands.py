@@ -1,7 +1,7 @@
-"""What each command does: its arguments read, the engine asked, the reply made. (put is in protocol, with its body.)
+"""What each command does: its arguments read, the engine asked, the reply made.
 
-A command returns its reply, or None if that comes later. It sets ``session.waits`` when the reply acknowledges a change,
-which has to be stored first.
+A command returns its reply, or None if that comes later. When the reply acknowledges a change, which has to be stored
+first, it sets ``session.waits``. A put is carried out in protocol, when its body has come.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def stats_job(session: Session, args: bytes, now_ns: int) -> bytes:
         return BAD_FORMAT
     session.counters.stats_job += 1
     job = session.engine.jobs.get(job_id)
-    return NOT_FOUND if job is None else session.ok_reply(job_stats(job, session.service.journaled, now_ns))
+    return NOT_FOUND if job is None else session.ok_reply(job_stats(job, now_ns, journaled=session.service.journaled))
 
 
 def stats_tube(session: Session, args: bytes, now_ns: int) -> bytes:

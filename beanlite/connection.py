@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         self._server.follow_up(now_ns)
         return True
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _exc: Exception | None) -> None:
         """The client is gone, and with it whatever it had not finished."""
         self._leaving = True
         self._server.forget(self)

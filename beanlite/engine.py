@@ -212,7 +212,7 @@ class Engine(States):
         job.pri = pri
         job.buries += 1
         self._note(job)
-        self._make_buried(job)
+        self._make_buried(job, self._burials + 1)
         return True
 
     def touch(self, client: Client, job_id: int, now_ns: int) -> bool:
@@ -386,8 +386,7 @@ class Engine(States):
             job.reserves, job.timeouts, job.releases, job.buries, job.kicks = counters
             tube.jobs += 1
             if state == BURIED and buried_seq is not None:
-                self._burials = buried_seq - 1
-                self._make_buried(job)
+                self._make_buried(job, buried_seq)
             elif state == DELAYED and due_at is not None and due_at * SECOND_NS > now_ns:
                 self._make_delayed(job, int(due_at * SECOND_NS))
             else:
@@ -395,7 +394,7 @@ class Engine(States):
                     self.lagging[job_id] = job
                 self._make_ready(job, now_ns)
 
-    def restore_pause(self, name: str, pause_s: int, until: float, now_ns: int) -> None:
+    def restore_pause(self, name: str, pause_s: int, until: float) -> None:
         """Go on with a pause; if it has ended meanwhile, the journal is told so."""
         tube = self.tubes.get(name.encode()) or self._make_tube(name.encode())
         tube.pause_s = pause_s

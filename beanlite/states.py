@@ -32,7 +32,7 @@ class States:
         self.tubes: dict[bytes, Tube] = {}
         self.alarms = Alarms()
         self.woken: list[tuple[Client, Job | str]] = []
-        """Clients whose waiting is over, and with what: a job, DEADLINE_SOON or TIMED_OUT. Whoever called empties it."""
+        """Clients whose waiting is over, and with what: a job, DEADLINE_SOON or TIMED_OUT. The caller empties it."""
         self.last_id = 0
         self.batch = 1
         """The number of the batch that is being gathered."""
@@ -97,10 +97,10 @@ class States:
         self.reserved += 1
         self.lagging[job.id] = job
 
-    def _make_buried(self, job: Job) -> None:
+    def _make_buried(self, job: Job, number: int) -> None:
         job.state = BURIED
-        self._burials += 1
-        job.key = self._burials << ID_BITS | job.id
+        self._burials = max(self._burials, number)
+        job.key = number << ID_BITS | job.id
         job.tube.buried.push(job.key)
         self.buried += 1
 

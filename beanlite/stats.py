@@ -167,7 +167,7 @@ def tube_stats(tube: Tube, now_ns: int) -> bytes:
     )
 
 
-def job_stats(job: Job, journaled: bool, now_ns: int) -> bytes:
+def job_stats(job: Job, now_ns: int, *, journaled: bool) -> bytes:
     """The body of ``stats-job``."""
     timed = job.state is DELAYED or job.state is RESERVED
     return _yaml(

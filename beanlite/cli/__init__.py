@@ -1,11 +1,14 @@
 """The command line: it parses, wires and prints. A file for each group of commands."""
 
+import os
 import sys
+import traceback
+from typing import NoReturn
 
 import typer
 
 from beanlite.cli import backup, serve
-from beanlite.errors import BeanliteError, ConfigError
+from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 
 # No rich and no completion: they cost more time than all the rest of the start.
 app = typer.Typer(
@@ -36,7 +39,17 @@ def main(args: list[str] | None = None) -> int:
         return int(app(args, prog_name="beanlite", standalone_mode=False) or 0)
     except typer.TyperException as error:
         message, exit_code = " ".join(error.format_message().split()), ConfigError.exit_code
+    except JournalFailed as error:
+        _fall(f"beanlite: {error}", error.exit_code)
     except BeanliteError as error:
         message, exit_code = str(error), error.exit_code
+    except Exception:  # noqa: BLE001 - our own bug: it is shown whole
+        _fall(traceback.format_exc(), BeanliteError.exit_code)
     print(f"beanlite: {message}", file=sys.stderr)
     return exit_code
+
+
+def _fall(message: str, exit_code: int) -> NoReturn:
+    """End at once: at an orderly exit SQLite would write on to a file that may be in an unknown state."""
+    print(message, file=sys.stderr, flush=True)
+    os._exit(exit_code)

@@ -25,7 +25,7 @@ from beanlite.journal.fileformat import (
     wal_of,
     wal_size,
 )
-from beanlite.journal.migrations import FOLDER, check_schema, find_migrations, migrate, read_version
+from beanlite.journal.migrations import FOLDER, allow_writing, check_schema, find_migrations, migrate, read_version
 from beanlite.journal.wal import commit_frames
 
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
@@ -140,8 +140,7 @@ def _lock(path: Path, undo: ExitStack) -> int:
 def _set_up(connection: sqlite3.Connection) -> None:
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}").fetchall()
-    # To have this function is what lets a connection write; the triggers never get as far as calling it.
-    connection.create_function("only_the_beanlite_server_may_write", 0, lambda: 1)
+    allow_writing(connection)
 
 
 def _lost_batches(connection: sqlite3.Connection, commits: list[int]) -> int:

@@ -24,19 +24,17 @@ def commit_frames(path: Path) -> list[int]:
     To be called before SQLite opens the file. Frames left over from before the log was last started anew don't count.
     JournalRefused: the log can't be read.
     """
+    frame_size = _FRAME.size + PAGE_SIZE
     try:
-        log = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
+        with wal_of(path).open("rb", buffering=0) as log:
+            header = log.read(_HEADER_SIZE)
+            starts = range(_HEADER_SIZE, os.fstat(log.fileno()).st_size - frame_size + 1, frame_size)
+            frames = [_FRAME.unpack(os.pread(log.fileno(), _FRAME.size, start)) for start in starts]
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise JournalRefused(f"{wal_of(path)} can't be opened: {error.strerror}") from error
-    try:
-        frame_size = _FRAME.size + PAGE_SIZE
-        ends = range(_HEADER_SIZE + frame_size, os.fstat(log).st_size + 1, frame_size)
-        frames = [_FRAME.unpack(os.pread(log, _FRAME.size, end - frame_size)) for end in ends]
-        salts = _salts(os.pread(log, _HEADER_SIZE, 0))
-    finally:
-        os.close(log)
+        raise JournalRefused(f"{wal_of(path)} can't be read: {error.strerror}") from error
+    salts = _salts(header)
     if salts is None and frames:
         # Without its header SQLite recovers nothing of a log, so all that is in it counts.
         salts = Counter(frame[2] for frame in frames).most_common(1)[0][0]

@@ -3,8 +3,8 @@
 There is no log beside the table: the table is the journal. A job is written in its latest state only, once a batch,
 however often it changed within; one that was put and deleted within a batch is never written at all.
 
-All statements run on the caller's thread. What takes long (checkpoints) is awaited, and runs in aiosqlite's thread on the
-same connection: one connection alone writes and checkpoints, because SQLite before 3.51.3 can corrupt the file when two do.
+All statements run on the caller's thread. What takes long (a checkpoint) is awaited, and runs in aiosqlite's thread on
+the same connection: one alone writes and checkpoints, because SQLite before 3.51.3 can corrupt the file when two do.
 Nothing may be written meanwhile.
 """
 
@@ -68,7 +68,7 @@ class Journal:
         """A reader kept the last checkpoint from reaching the end of the -wal, which therefore grows."""
 
     async def start(self) -> bool:
-        """Make ready to write. False: there is no room on the disk for the reserve. JournalFailed: it can't be written."""
+        """Make ready to write. False: there is no room on the disk for the reserve."""
         await self._thread
         # The synchronous setting NORMAL leaves the sync of a commit to ``sync``; checkpoints are synced all the same.
         for pragma in ("synchronous = NORMAL", "busy_timeout = 0"):
@@ -162,17 +162,13 @@ class Journal:
         return wal_size(self._database.path)
 
     async def close(self) -> bool:
-        """Leave one file with everything in it; False if a reader keeps the -wal in use. JournalFailed: the disk failed."""
+        """Leave one file with all in it; False if a reader has the -wal in use. JournalFailed: the disk failed."""
         os.close(self._wal)
         self.give_up_reserve()
         try:
             return self._database.close()
         finally:
             await self._thread.close()
-
-    async def abandon(self) -> None:
-        """Stop after a failure: write nothing more. The next start recovers."""
-        self._thread.stop()
 
     def _change(self, statement: str, rows: list[tuple[object, ...]]) -> None:
         """Every row must meet its job: if one does not, memory and file have come apart."""
@@ -217,8 +213,10 @@ def _rows_of(changes: Changes) -> tuple[_Rows, _Rows, _Rows, _Rows, _Rows]:
         due_at, buried_seq = _place(job)
         if job.batch != batch:
             updates.append(
-                (state, job.pri, job.delay_s, due_at, buried_seq)
-                + (job.reserves, job.timeouts, job.releases, job.buries, job.kicks, job.id)
+                (
+                    *(state, job.pri, job.delay_s, due_at, buried_seq),
+                    *(job.reserves, job.timeouts, job.releases, job.buries, job.kicks, job.id),
+                )
             )
             continue
         body: bytes | None = job.body
@@ -226,9 +224,11 @@ def _rows_of(changes: Changes) -> tuple[_Rows, _Rows, _Rows, _Rows, _Rows]:
             bodies.append((job.id, job.body))
             body = None
         inserts.append(
-            (job.id, job.tube.name.decode(), state, job.pri, job.delay_s, job.ttr_s, job.created_ns / SECOND_NS)
-            + (due_at, buried_seq, job.reserves, job.timeouts, job.releases, job.buries, job.kicks)
-            + (crc32(job.body), body)
+            (
+                *(job.id, job.tube.name.decode(), state, job.pri, job.delay_s, job.ttr_s, job.created_ns / SECOND_NS),
+                *(due_at, buried_seq, job.reserves, job.timeouts, job.releases, job.buries, job.kicks),
+                *(crc32(job.body), body),
+            )
         )
     return inserts, updates, deletes, bodies, body_deletes
 

@@ -1,0 +1,82 @@
+"""Every transcript, played against beanlite and against the reference, each on a fresh server of its own.
+
+The sessions run in the background, several at a time, because many of them wait; a test waits for its own.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.session import Mismatch, Session
+from tests.conformance.transcript import Transcript, read_all
+from tests.servers import beanstalkd_program, beanstalkd_version, start_beanlite, start_beanstalkd
+
+HERE = Path(__file__).parent
+TRANSCRIPTS = read_all(HERE / "transcripts")
+SESSIONS_AT_ONCE = 12
+# A starting server takes a whole core: more at once would only blur the times of the sessions under way.
+STARTING = threading.Semaphore(2)
+
+Outcomes = dict[tuple[str, str], "Future[str]"]
+
+
+def play(transcript: Transcript, server: str, directory: Path) -> str:
+    """Play a transcript on a fresh server; what differs, or an empty string."""
+    start = start_beanlite if server == "beanlite" else start_beanstalkd
+    with STARTING:
+        running = start(directory, *transcript.flags)
+    with running:
+        try:
+            Session(running).play(transcript)
+        except Mismatch as mismatch:
+            return f"{transcript.title} ({transcript.rule})\n{mismatch}"
+    if "Traceback" in running.log_text():
+        return f"{transcript.name}: a traceback in the log\n{running.log_text()}"
+    return ""
+
+
+@pytest.fixture(scope="session")
+def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcomes]:
+    """The outcomes of all chosen sessions, which start now: the long ones first."""
+    chosen: list[tuple[Transcript, str]] = []
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.function is test_transcript:
+            chosen.append((item.callspec.params["transcript"], item.callspec.params["server"]))
+    chosen.sort(key=lambda pair: -pair[0].waits_s())
+    if beanstalkd_program() is None:
+        chosen = [pair for pair in chosen if pair[1] == "beanlite"]
+    with ThreadPoolExecutor(SESSIONS_AT_ONCE) as pool:
+        yield {
+            (transcript.name, server): pool.submit(
+                play, transcript, server, tmp_path_factory.mktemp(transcript.name.replace("/", "-"))
+            )
+            for transcript, server in chosen
+        }
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("server", ["beanlite", "beanstalkd"])
+@pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda transcript: transcript.name)
+def test_transcript(
+    transcript: Transcript, server: str, outcomes: Outcomes, record_property: Callable[[str, object], None]
+) -> None:
+    """The server does what the transcript says; where it is marked, the reference does not."""
+    mark = ""
+    if server == "beanstalkd":
+        if beanstalkd_program() is None:
+            if os.environ.get("CI"):
+                pytest.fail("beanstalkd, the reference, is not installed")
+            pytest.skip("beanstalkd, the reference, is not installed")
+        mark = transcript.defect or (transcript.since_1_13 if beanstalkd_version() < (1, 13) else "")
+    record_property("transcript server", server)
+    difference = outcomes[transcript.name, server].result()
+    if mark and difference:
+        pytest.xfail(mark)
+    if mark:
+        pytest.fail(f"{transcript.name}: marked as different, but the reference agrees: {mark}")
+    if difference:
+        pytest.fail(difference, pytrace=False)

@@ -1,0 +1,187 @@
+"""The settings: where they come from, what is refused and how that is said, and the example file."""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from beanlite import config
+from beanlite.errors import ConfigError
+
+EXAMPLE = Path(__file__).parent.parent / "config.example.toml"
+FIELDS = config.Settings.model_fields
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch, tmp_path):
+    """No variable of the developer's, and a directory in which nothing is."""
+    for name in os.environ:
+        if name.upper().startswith(config.ENV_PREFIX):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "beanlite.toml"
+
+
+def refusal(*args) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config.load(*args)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_defaults():
+    assert config.load().model_dump() == {
+        "host": "127.0.0.1",
+        "port": 11300,
+        "socket": None,
+        "db": Path("beanlite.db"),
+        "fsync": "always",
+        "journal": True,
+        "max_job_size": 65535,
+        "max_connections": 10000,
+        "user": None,
+        "log_level": "info",
+        "log_format": "text",
+    }
+
+
+def test_each_source_wins_over_the_one_before(file, monkeypatch):
+    file.write_text('port = 1\nmax_job_size = 1\nhost = "file"\n')
+    monkeypatch.setenv("BEANLITE_PORT", "2")
+    monkeypatch.setenv("BEANLITE_MAX_JOB_SIZE", "2")
+    settings = config.load(file, {"port": "3"})
+    assert (settings.port, settings.max_job_size, settings.host, settings.max_connections) == (3, 2, "file", 10000)
+
+
+def test_a_flag_can_take_back_what_the_file_set(file):
+    file.write_text('socket = "/run/x.sock"\n')
+    assert config.load(file).socket == Path("/run/x.sock")
+    assert config.load(file, {"socket": None}).socket is None
+
+
+def test_an_empty_variable_counts_as_none(monkeypatch):
+    monkeypatch.setenv("BEANLITE_PORT", "")
+    monkeypatch.setenv("BEANLITE_SOCKET", "")
+    assert (config.load().port, config.load().socket) == (11300, None)
+
+
+def test_a_directory_as_database_means_the_file_in_it(tmp_path):
+    assert config.load(None, {"db": str(tmp_path)}).db == tmp_path / "beanlite.db"
+    assert config.load(None, {"db": str(tmp_path / "jobs")}).db == tmp_path / "jobs"
+
+
+@pytest.mark.parametrize(
+    ("text", "interval_ms"),
+    [("always", 0), ("0ms", 0), ("1ms", 1), ("50ms", 50), ("999999999ms", 999_999_999), ("never", None)],
+)
+def test_fsync(text, interval_ms):
+    assert config.load(None, {"fsync": text}).fsync_interval_ms == interval_ms
+
+
+@pytest.mark.parametrize("text", ["", "50", "ms", "-1ms", "1.5ms", "50 ms", "50ms\n", "Always", "1s", "9999999999ms"])
+def test_fsync_refused(text):
+    assert refusal(None, {"fsync": text}) == (
+        f"--fsync: fsync = {text!r} is not allowed; fsync: when commits are synced to the disk: always"
+        " (before their replies), never, or at least once in a number of milliseconds such as 50ms"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("host", ""),
+        ("port", "-1"),
+        ("port", "65536"),
+        ("port", "http"),
+        ("journal", "perhaps"),
+        ("max_job_size", "0"),
+        ("max_job_size", "1073741825"),
+        ("max_connections", "0"),
+        ("user", ""),
+        ("log_level", "INFO"),
+        ("log_format", "xml"),
+    ],
+)
+def test_a_wrong_value_names_its_source_and_what_is_allowed(key, value, file, monkeypatch):
+    said = f"{key} = {value!r} is not allowed; {key}: {FIELDS[key].description}"
+    assert refusal(None, {key: value}) == f"{config.flag(key)}: {said}"
+    file.write_text(f'{key} = "{value}"\n')
+    assert refusal(file) == f"{file}: {said}"
+    if value:  # an empty variable is none
+        monkeypatch.setenv(f"BEANLITE_{key.upper()}", value)
+        assert refusal(file) == f"BEANLITE_{key.upper()}: {said}"
+
+
+@pytest.mark.parametrize(("key", "value"), [("port", "0"), ("port", "65535"), ("max_job_size", "1073741824")])
+def test_the_limits_themselves_are_allowed(key, value):
+    assert getattr(config.load(None, {key: value}), key) == int(value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("prot = 1", "unknown key prot; did you mean port?"),
+        ("max-job-size = 1", "unknown key max-job-size; did you mean max_job_size?"),
+        ("[server]\nport = 1", "unknown key server"),
+    ],
+)
+def test_an_unknown_key_of_the_file_is_named(line, said, file):
+    file.write_text(line)
+    assert refusal(file) == f"{file}: {said}"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("BEANLITE_PROT", "BEANLITE_PROT; did you mean BEANLITE_PORT?"),
+        ("beanlite_prot", "beanlite_prot; did you mean BEANLITE_PORT?"),
+        ("BEANLITE_X", "BEANLITE_X"),
+    ],
+)
+def test_an_unknown_variable_is_named(name, said, monkeypatch):
+    monkeypatch.setenv(name, "1")
+    assert refusal() == f"unknown environment variable {said}"
+
+
+def test_files_that_can_not_be_used(file, tmp_path):
+    assert refusal(file) == f"{file}: the configuration file can't be read: No such file or directory"
+    assert refusal(tmp_path) == f"{tmp_path}: the configuration file can't be read: Is a directory"
+    file.write_text("port = \n")
+    assert refusal(file).startswith(f"{file}: the configuration file is not TOML: ")
+    assert "line 1" in refusal(file)
+    file.write_bytes(b'host = "\xff"\n')
+    assert refusal(file).startswith(f"{file}: the configuration file is not TOML: ")
+
+
+def test_settings_do_not_change_while_the_server_runs():
+    with pytest.raises(ValueError, match="frozen"):
+        config.load().port = 1
+
+
+def test_the_example_equals_the_defaults():
+    assert config.load(EXAMPLE) == config.load()
+
+
+@pytest.mark.parametrize("key", FIELDS)
+def test_the_example_documents_each_setting(key):
+    """Its description, which has the unit, stands above the key; only what has no default is commented out."""
+    field = FIELDS[key]
+    found = re.search(rf"((?:^# .*\n)+)(# )?{key} = ", EXAMPLE.read_text(), re.MULTILINE)
+    assert found, f"config.example.toml has no {key}"
+    comment = " ".join(found[1].replace("# ", "").lower().split())
+    assert field.description is not None
+    assert field.description.lower() in comment
+    assert bool(found[2]) == (field.default is None)
+    if field.default is None:
+        assert "default: none" in comment
+
+
+def test_the_example_has_the_order_of_the_settings():
+    keys = list(tomllib.loads(re.sub(r"^# (\w+ = )", r"\1", EXAMPLE.read_text(), flags=re.MULTILINE)))
+    assert keys == list(FIELDS)

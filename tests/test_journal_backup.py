@@ -1,0 +1,164 @@
+"""Backups of a database that is served, stopped, or was killed: sound, a prefix of the history, and only read."""
+
+import resource
+import stat
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal import open_database, read_jobs, read_state
+from beanlite.journal.backup import backup
+from tests.journal_files import KEPT_BATCHES, LARGE, flip, make, make_killed, put, snapshot, writer
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "queue.db"
+
+
+@pytest.fixture
+def dest(tmp_path):
+    (tmp_path / "backups").mkdir()
+    return tmp_path / "backups" / "queue.db"
+
+
+@contextmanager
+def files_of_at_most(size):
+    """As on a disk that is full: no file can grow beyond this size."""
+    previous = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, previous[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, previous)
+
+
+def check(copy, result):
+    """The copy holds exactly what there was after the batch that it says it ends with."""
+    database = open_database(copy)
+    batch, last_id, _ = read_state(database.connection, copy)
+    jobs = [job for rows in read_jobs(database.connection, copy) for job in rows]
+    assert database.close()
+    first = max(0, batch - KEPT_BATCHES) * 3 + 1
+    assert (batch, last_id) == (result.batch, 3 * batch)
+    assert [job[0] for job in jobs] == list(range(first, last_id + 1))
+    assert all(job[14] == (LARGE if job[0] % 3 == 0 else b"small") for job in jobs)
+    assert result.jobs == len(jobs)
+
+
+def test_under_load_each_is_sound_and_a_prefix(path, dest):
+    with writer(path):
+        results = [backup(path, dest.with_name(f"{number}.db")) for number in range(10)]
+    for number, result in enumerate(results):
+        check(dest.with_name(f"{number}.db"), result)
+    batches = [result.batch for result in results]
+    assert sorted(set(batches)) == batches, "the writer stood still"
+
+
+def test_the_copy_is_one_private_file_of_the_same_kind(path, dest):
+    make(path, batches=2)
+    result = backup(path, dest)
+    assert [file.name for file in dest.parent.iterdir()] == ["queue.db"]
+    assert stat.S_IMODE(dest.stat().st_mode) == 0o600
+    assert (result.jobs, result.batch, result.size) == (6, 2, dest.stat().st_size)
+    database = open_database(dest)
+    pragmas = ("application_id", "user_version", "auto_vacuum", "page_size")
+    values = [database.connection.execute(f"PRAGMA {pragma}").fetchone()[0] for pragma in pragmas]
+    assert values == [int.from_bytes(b"bean"), 1, 2, 4096]
+    assert database.close()
+
+
+def test_a_served_database_is_only_read(path, dest):
+    with writer(path, "idle"):
+        before = snapshot(path.parent)
+        result = backup(path, dest)
+        after = snapshot(path.parent)
+    for name in ("queue.db", "queue.db-wal"):
+        assert after[name] == before[name]
+    check(dest, result)
+
+
+def test_a_stopped_database_is_only_read(path, dest):
+    make(path, batches=3)
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    check(dest, backup(path, dest))
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert sorted(file.name for file in path.parent.iterdir()) == ["backups", "queue.db"]
+
+
+def test_what_a_killed_server_has_left_is_only_read(path, dest):
+    make_killed(path, batches=10)
+    wal = Path(f"{path}-wal")
+    before = path.read_bytes(), wal.read_bytes()
+    result = backup(path, dest)
+    assert result.batch == 10
+    check(dest, result)
+    assert (path.read_bytes(), wal.read_bytes()) == before
+    database = open_database(path)
+    assert read_state(database.connection, path).batch == 10
+    assert database.close()
+
+
+def test_progress_is_told(path, dest, monkeypatch):
+    monkeypatch.setattr("beanlite.journal.backup._STEPS_PER_PROGRESS", 10)
+    database = open_database(path)
+    for number in range(1, 11):
+        put(database.connection, number, bytes(500_000), large=True)
+    assert database.close()
+    told = []
+    result = backup(path, dest, told.append)
+    assert told == sorted(told)
+    assert 0 < told[-1] <= result.size
+
+
+def test_an_existing_file_is_never_overwritten(path, dest):
+    make(path)
+    dest.write_text("precious")
+    before = snapshot(dest.parent)
+    with pytest.raises(BeanliteError, match=r"no backup was made to .*queue\.db: File exists"):
+        backup(path, dest)
+    assert snapshot(dest.parent) == before
+
+
+@pytest.mark.parametrize("name", [".", "none/queue.db"])
+def test_a_name_that_will_not_do(path, dest, name):
+    make(path)
+    with pytest.raises(BeanliteError, match="no backup was made to "):
+        backup(path, dest.parent / name)
+    assert list(dest.parent.iterdir()) == []
+
+
+def foreign(path):
+    path.write_bytes(b"SQLite format 3\0".ljust(4096, b"\0"))
+
+
+def damaged(path):
+    make(path, batches=3)
+    flip(path, path.read_bytes().index(LARGE[:100]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda _: None, "can't be opened: No such file or directory"),
+        (Path.touch, "is empty; there is nothing to back up"),
+        (foreign, "is an SQLite database, but not one of beanlite's"),
+        (damaged, r"queue\.db is damaged: the body of job \d+ has changed; restore a backup"),
+    ],
+)
+def test_a_source_that_is_refused(path, dest, spoil, reason):
+    spoil(path)
+    before = snapshot(path.parent)
+    with pytest.raises(JournalRefused, match=reason):
+        backup(path, dest)
+    assert snapshot(path.parent).keys() == before.keys()
+    assert list(dest.parent.iterdir()) == []
+
+
+def test_no_room(path, dest):
+    make(path, batches=20)
+    with files_of_at_most(40_000), pytest.raises(BeanliteError, match=r"the copy of .*queue\.db failed"):
+        backup(path, dest)
+    assert list(dest.parent.iterdir()) == []

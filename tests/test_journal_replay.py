@@ -1,0 +1,111 @@
+"""Reading the state back, and noticing what is not as it was written."""
+
+import pytest
+
+from beanlite.errors import JournalRefused
+from beanlite.journal import count_jobs, open_database, read_jobs, read_state
+from tests.journal_files import flip, make, put, snapshot
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "queue.db"
+
+
+@pytest.fixture
+def database(path):
+    database = open_database(path)
+    yield database
+    database.close()
+
+
+def test_a_new_file_is_empty(database, path):
+    assert read_state(database.connection, path) == (0, 0, [])
+    assert count_jobs(database.connection, path) == 0
+    assert list(read_jobs(database.connection, path)) == []
+
+
+def test_state(database, path):
+    database.connection.execute("UPDATE meta SET batch = 7, last_id = 12345678901234")
+    database.connection.execute("INSERT INTO pauses VALUES ('a', 60, 1.5), ('b', 4294967295, 2e9)")
+    state = read_state(database.connection, path)
+    assert (state.batch, state.last_id) == (7, 12345678901234)
+    assert sorted(state.pauses) == [("a", 60, 1.5), ("b", 4294967295, 2e9)]
+
+
+def test_every_field_of_a_job(database, path):
+    put(
+        database.connection, 9, b"\x00\xff\r\n", tube="t", state="buried", pri=4294967295, delay_s=1, ttr_s=2,
+        created_at=3.5, due_at=4.5, buried_seq=5, reserves=6, timeouts=7, releases=8, buries=9, kicks=10,
+    )  # fmt: skip
+    put(database.connection, 3, b"", tube="t")
+    put(database.connection, 18446744073709551615 >> 1, b"x" * 70000, large=True)
+    assert list(read_jobs(database.connection, path)) == [
+        [
+            (3, "t", "ready", 0, 0, 60, 1.7e9, None, None, 0, 0, 0, 0, 0, b""),
+            (9, "t", "buried", 4294967295, 1, 2, 3.5, 4.5, 5, 6, 7, 8, 9, 10, b"\x00\xff\r\n"),
+            (2**63 - 1, "default", "ready", 0, 0, 60, 1.7e9, None, None, 0, 0, 0, 0, 0, b"x" * 70000),
+        ]
+    ]
+
+
+def test_many_come_in_chunks_by_rising_id(database, path):
+    database.connection.execute("BEGIN")
+    for number in range(2500, 0, -1):
+        put(database.connection, number, b"%d" % number, large=number % 2 == 0)
+    database.connection.execute("COMMIT")
+    chunks = list(read_jobs(database.connection, path))
+    assert [len(chunk) for chunk in chunks] == [1000, 1000, 500]
+    assert [(job[0], job[14]) for chunk in chunks for job in chunk] == [(n, b"%d" % n) for n in range(1, 2501)]
+    assert count_jobs(database.connection, path) == 2500
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE jobs SET crc32 = crc32 + 1 WHERE id = 2",
+        "UPDATE bodies SET body = x'00'",
+        "DELETE FROM bodies",
+    ],
+)
+def test_a_body_that_has_changed(database, path, damage):
+    put(database.connection, 1)
+    put(database.connection, 2, large=True)
+    database.connection.execute(damage)
+    with pytest.raises(JournalRefused) as caught:
+        list(read_jobs(database.connection, path))
+    assert str(caught.value) == f"{path} is damaged: the body of job 2 has changed; restore a backup"
+
+
+def test_a_byte_that_has_changed_on_the_disk(path):
+    database = open_database(path)
+    put(database.connection, 1, b"body with a needle in it")
+    assert database.close()
+    flip(path, path.read_bytes().index(b"needle"))
+    before = snapshot(path.parent)
+    database = open_database(path)
+    with pytest.raises(JournalRefused, match="the body of job 1 has changed"):
+        list(read_jobs(database.connection, path))
+    database.close()
+    assert snapshot(path.parent) == before
+
+
+def test_a_page_that_has_changed_on_the_disk(path):
+    make(path, batches=50)
+    database = open_database(path)
+    (root,) = database.connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'jobs'").fetchone()
+    database.close()
+    flip(path, (root - 1) * 4096)
+    before = snapshot(path.parent)
+    database = open_database(path)
+    for read in (count_jobs, lambda *file: list(read_jobs(*file))):
+        with pytest.raises(JournalRefused, match=r"queue.db is damaged \(.*malformed\); restore a backup"):
+            read(database.connection, path)
+    database.close()
+    assert snapshot(path.parent) == before
+
+
+def test_state_that_is_gone(database, path):
+    database.connection.execute("DELETE FROM meta")
+    with pytest.raises(JournalRefused, match="is damaged: its meta table is empty; restore a backup"):
+        read_state(database.connection, path)
