@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 LAG_S: Final = (
     0.02  # a reservation, touch or timeout is in the file after this time, if nothing carries it there sooner
 )
-SLOW_SYNC_S: Final = 0.001  # a sync that takes longer sends those of the next second to a thread
+SLOW_SYNC_S: Final = 0.001  # syncs that take longer, taken together, send those of the next second to a thread
+SYNCS_TAKEN: Final = 8  # together: one hiccup of the disk is none of the next second's business
 ASIDE_S: Final = 1.0
 BUSY_RETRY_S: Final = 0.005
 DRAIN_S: Final = 10.0  # a stop waits no longer for a full disk
@@ -47,7 +48,7 @@ class Barrier:
         fsync_ms: int | None,
         fail: Callable[[Exception], None],
     ) -> None:
-        """``fsync_ms``: 0 syncs each batch before it is acknowledged, None never. ``fail`` hears what ends the server."""
+        """``fsync_ms``: 0 syncs each batch before it is acknowledged, None never. ``fail`` hears of the end."""
         self._loop = loop
         self._engine = engine
         self._journal = journal
@@ -56,12 +57,14 @@ class Barrier:
         self._failed = False
         self._held: list[Connection] = []
         self._turn_due = False
-        self._lag_due = False
+        self.lag_due = False
         self._lagging = False
         """The next batch takes what lags, too."""
         self._aside: asyncio.Task[None] | None = None
         """What has to end before another batch is written: a sync in a thread, a checkpoint, the wait for a retry."""
         self._aside_until_s = 0.0
+        self._sync_s = 0.0
+        """What a sync takes of late."""
         self._sync_timer: asyncio.Task[None] | None = None
         self._synced = True
         if journal is not None and fsync_ms:
@@ -80,8 +83,8 @@ class Barrier:
 
     def lag(self) -> None:
         """Something has changed that nobody waits for: write it before long."""
-        if not self._lag_due:
-            self._lag_due = True
+        if not self.lag_due:
+            self.lag_due = True
             self._loop.call_later(LAG_S, self._lag_is_over)
 
     async def drain(self) -> None:
@@ -108,7 +111,7 @@ class Barrier:
         self._tell(error)
 
     def _lag_is_over(self) -> None:
-        self._lag_due = False
+        self.lag_due = False
         self._lagging = True
         self._turn()
 
@@ -145,7 +148,12 @@ class Barrier:
             except JournalFailed as error:
                 self._fail(error)
                 return
-            self._see_slow(time.monotonic() - began_s)
+            took_s = time.monotonic() - began_s
+            self._sync_s += (took_s - self._sync_s) / SYNCS_TAKEN
+            if self._sync_s > SLOW_SYNC_S:
+                self._sync_s = 0.0
+                self._aside_until_s = began_s + took_s + ASIDE_S
+            self._log_slow(took_s)
             self._release(changes, held)
         if journal.checkpoint_due:
             self._go_aside(self._checkpoint(journal))
@@ -155,11 +163,9 @@ class Barrier:
         for connection in held:
             connection.release()
 
-    def _see_slow(self, took_s: float) -> None:
-        if took_s > SLOW_SYNC_S:
-            self._aside_until_s = time.monotonic() + ASIDE_S
-            if took_s > SLOW_COMMIT_S:
-                log.warning("slow commit", seconds=round(took_s, 3))
+    def _log_slow(self, took_s: float) -> None:
+        if took_s > SLOW_COMMIT_S:
+            log.warning("slow commit", seconds=round(took_s, 3))
 
     # -- what takes long, one at a time
 
@@ -188,7 +194,7 @@ class Barrier:
             connection.hold_back()
         began_s = time.monotonic()
         await self._loop.run_in_executor(None, journal.sync)
-        self._see_slow(time.monotonic() - began_s)
+        self._log_slow(time.monotonic() - began_s)
         self._release(changes, held)
         if journal.checkpoint_due:
             await self._checkpoint(journal)

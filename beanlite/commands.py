@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 WAITING: Final = "waiting in a reserve"
 KICKING: Final = "in a kick that goes on in slices"
 REPLETE: Final = "has enough replies to read"
+CLOSING: Final = "has said quit"
 
 BAD_FORMAT: Final = b"BAD_FORMAT\r\n"
 UNKNOWN_COMMAND: Final = b"UNKNOWN_COMMAND\r\n"
@@ -49,7 +50,8 @@ def reserve_with_timeout(session: Session, args: bytes, now_ns: int) -> bytes | 
 
 def _reserve_until(session: Session, until_ns: int, now_ns: int) -> bytes | None:
     client, engine = session.client, session.engine
-    engine.becomes_worker(client)
+    if not client.worker:
+        engine.becomes_worker(client)
     job = engine.reserve(client, now_ns)
     if job is not None:
         return session.job_reply(b"RESERVED", job)
@@ -69,7 +71,8 @@ def reserve_job(session: Session, args: bytes, now_ns: int) -> bytes:
     job = session.engine.reserve_job(session.client, job_id, now_ns)
     if job is None:
         return NOT_FOUND
-    session.engine.becomes_worker(session.client)
+    if not session.client.worker:
+        session.engine.becomes_worker(session.client)
     return session.job_reply(b"RESERVED", job)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from beanlite.commands import KICKING, REPLETE
+from beanlite.commands import CLOSING, KICKING, REPLETE
 from beanlite.protocol import Session
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
                 self._held = True
             elif not self._sending:
                 self._transport.write(session.take_replies())
-        if session.blocked or session.closing or session.half_closed or not self._reading:
+        if session.blocked or session.half_closed or not self._reading:
             self._settle_rest()
 
     def hold_back(self) -> None:
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
             data = session.take_replies()
         if not self._leaving:
             self._transport.write(data)
-        if session.blocked or session.closing or session.half_closed:
+        if session.blocked or session.half_closed:
             self._settle_rest()
 
     def stop(self) -> None:
@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         session = self.session
         if session.blocked is KICKING or (session.blocked is REPLETE and not self._unread and not self._owes()):
             self._loop.call_soon(self._go_on)
-        elif (session.closing or session.half_closed) and not session.blocked and not self._owes():
+        elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self._owes():
             self.stop()
         self._see_reading()
 

@@ -70,16 +70,14 @@ class Engine(States):
         self._give_back(client, now_ns, SLICE)
 
     def becomes_producer(self, client: Client) -> None:
-        """The client has begun to put; the statistics count such clients."""
-        if not client.producer:
-            client.producer = True
-            self.producers += 1
+        """The client puts for the first time; the statistics count such clients."""
+        client.producer = True
+        self.producers += 1
 
     def becomes_worker(self, client: Client) -> None:
-        """The client has begun to reserve; the statistics count such clients."""
-        if not client.worker:
-            client.worker = True
-            self.workers += 1
+        """The client reserves for the first time; the statistics count such clients."""
+        client.worker = True
+        self.workers += 1
 
     def use(self, client: Client, name: bytes) -> None:
         """Put into this tube from now on."""

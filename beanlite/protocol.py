@@ -12,13 +12,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from beanlite import commands, parse, stats
-from beanlite.commands import BARE, KICKING, PREFIXES, REPLETE, WAITING, WITH_ARGS
+from beanlite.commands import BARE, CLOSING, KICKING, PREFIXES, REPLETE, WAITING, WITH_ARGS
 from beanlite.engine import DEADLINE_SOON, Engine
 from beanlite.heap import KeyHeap
 from beanlite.job import Job
 
 LINE_MAX: Final = 224  # bytes of a command line with its CR LF
 REPLIES_MAX: Final = 1 << 20  # bytes of bodies in replies not yet sent, after which a client has to read first
+
+_BODY: Final = "a put's body"
+_REFUSED_BODY: Final = "the body of a put that was refused"
+_LONG_LINE: Final = "the rest of a line that is too long"
 
 
 @dataclass(slots=True)
@@ -36,16 +40,14 @@ class Session:
     """One client's side of the protocol."""
 
     __slots__ = (
+        "_amid",
         "_body_bytes",
-        "_discarding",
         "_missing",
         "_parts",
         "_put",
         "_skip",
-        "_skip_reply",
         "blocked",
         "client",
-        "closing",
         "counters",
         "engine",
         "half_closed",
@@ -63,20 +65,17 @@ class Session:
         self.replies: list[bytes] = []
         self.waits = False
         self.blocked: str | None = None
-        self.closing = False
-        """The client has said quit."""
         self.half_closed = False
         self._parts: list[bytes] = []
         """What has been received and not yet carried out."""
         self._missing = 0
         """How many bytes must come before there is something to carry out."""
-        self._put: tuple[int, int, int, int, bool] | None = None
-        """A put whose body is still to come."""
+        self._amid: str | None = None
+        """What comes next where that is no line."""
+        self._put = (0, 0, 0, 0, True)
+        """The put whose body comes next."""
         self._skip = 0
-        """Bytes of a refused body that are still to be thrown away, and then answered."""
-        self._skip_reply = b""
-        self._discarding = False
-        """In a line that is too long."""
+        """How much of a refused body is still to come."""
         self.kick: tuple[KeyHeap, int, int] | None = None
         """A kick under way: the queue, how many are left to kick, how many have been."""
         self._body_bytes = 0
@@ -85,6 +84,9 @@ class Session:
 
     def receive(self, data: bytes, now_ns: int) -> None:
         """Take bytes from the client, and carry out what is complete."""
+        if not self._parts and not self.blocked:
+            self._run(data, now_ns)
+            return
         self._parts.append(data)
         self._missing -= len(data)
         if self._missing <= 0 and not self.blocked:
@@ -125,39 +127,34 @@ class Session:
 
     # -- framing
 
-    def run(self, now_ns: int) -> None:  # noqa: C901 - the hot loop: a call for each branch would cost a tenth
-        """Carry out the commands that have come, as far as they are complete and nothing blocks.
-
-        To be called, too, to go on with a kick, and when a client that was replete has read its replies.
-        """
-        parts = self._parts
-        buffer = parts[0] if len(parts) == 1 else b"".join(parts)
-        parts.clear()
-        replies = self.replies
-        size = len(buffer)
-        at = 0
-        self._missing = 0
+    def run(self, now_ns: int) -> None:
+        """Go on with what has been received: a kick's next slice, or the commands behind whatever blocked."""
         if self.blocked is REPLETE:
             self.blocked = None
         elif self.blocked is KICKING:
             commands.go_on_kicking(self, now_ns)
-        while at < size and not self.blocked and not self.closing:
-            if self._put is not None:
-                stop = at + self._put[3] + 2
-                if stop > size:
-                    self._missing = stop - size
+        if not self.blocked:
+            buffer = b"".join(self._parts)
+            self._parts.clear()
+            self._run(buffer, now_ns)
+
+    def _run(self, buffer: bytes, now_ns: int) -> None:
+        """Carry out the commands in the buffer, as far as they are complete and nothing blocks; keep the rest."""
+        replies = self.replies
+        size = len(buffer)
+        at = 0
+        self._missing = 0
+        while at < size and not self.blocked:
+            if self._amid:
+                began, at = at, self._go_on_amid(buffer, at, now_ns)
+                if at == began:
                     break
-                replies.append(self._finish_put(self._put, buffer, at, now_ns))
-                at = stop
-                continue
-            if self._skip or self._discarding:
-                at = self._throw_away(buffer, at)
                 continue
             end = buffer.find(b"\r\n", at, at + LINE_MAX)
             if end < 0:
                 if size - at < LINE_MAX:
                     break
-                self._discarding = True
+                self._amid = _LONG_LINE
                 continue
             line = buffer[at:end]
             at = end + 2
@@ -166,32 +163,40 @@ class Session:
             reply = command(self, args, now_ns) if command is not None else self._odd_line(line, now_ns)
             if reply is not None:
                 replies.append(reply)
-        if at < size and not self.closing:
-            parts.append(buffer[at:] if at else buffer)
+        if at < size and self.blocked is not CLOSING:
+            self._parts.append(buffer[at:] if at else buffer)
 
-    def _throw_away(self, buffer: bytes, at: int) -> int:
-        """Leave out a refused body, or the rest of a line that is too long; returns where it ends."""
-        if self._skip:
+    def _go_on_amid(self, buffer: bytes, at: int, now_ns: int) -> int:
+        """Take what is no line: a body, or what is thrown away; returns where it ends, `at` if more has to come."""
+        if self._amid is _BODY:
+            stop = at + self._put[3] + 2
+            if stop > len(buffer):
+                self._missing = stop - len(buffer)
+                return at
+            self._amid = None
+            self.replies.append(self._finish_put(buffer, at, now_ns))
+            return stop
+        if self._amid is _REFUSED_BODY:
             skipped = min(self._skip, len(buffer) - at)
             self._skip -= skipped
             if not self._skip:
-                self.replies.append(self._skip_reply)
+                self._amid = None
+                self.replies.append(b"JOB_TOO_BIG\r\n")
             return at + skipped
         end = buffer.find(b"\r\n", at)
         if end >= 0:
-            self._discarding = False
+            self._amid = None
             self.replies.append(commands.BAD_FORMAT)
             return end + 2
-        if buffer.endswith(b"\r"):
-            self._parts.append(b"\r")  # the first half of its end, perhaps
-        return len(buffer)
+        # A CR at the end is the first half of the line's end, perhaps.
+        return len(buffer) - 1 if buffer.endswith(b"\r") else len(buffer)
 
     def _odd_line(self, line: bytes, now_ns: int) -> bytes | None:
         """A line that is no command to the letter; the reference matches words by their beginning."""
         if b"\0" in line:
             return commands.BAD_FORMAT
         if line.startswith(b"quit"):
-            self.closing = True
+            self.blocked = CLOSING
             return None
         if line.startswith(b"pause-tube"):
             return commands.pause_tube(self, line[len(b"pause-tube") :], now_ns)
@@ -205,20 +210,20 @@ class Session:
         if put is None:
             return commands.BAD_FORMAT
         self.counters.put += 1
-        size = put[3]
-        if size > self.service.max_job_size:
-            self._skip = size + 2
-            self._skip_reply = b"JOB_TOO_BIG\r\n"
+        if put[3] > self.service.max_job_size:
+            self._skip = put[3] + 2
+            self._amid = _REFUSED_BODY
             return None
         if not put[4]:
             return commands.BAD_FORMAT
-        self.engine.becomes_producer(self.client)
+        if not self.client.producer:
+            self.engine.becomes_producer(self.client)
         self._put = put
+        self._amid = _BODY
         return None
 
-    def _finish_put(self, put: tuple[int, int, int, int, bool], buffer: bytes, at: int, now_ns: int) -> bytes:
-        self._put = None
-        pri, delay_s, ttr_s, size, _ = put
+    def _finish_put(self, buffer: bytes, at: int, now_ns: int) -> bytes:
+        pri, delay_s, ttr_s, size, _ = self._put
         end = at + size
         if not buffer.startswith(b"\r\n", end):
             return b"EXPECTED_CRLF\r\n"

@@ -5,6 +5,7 @@ holds it. A line on stdout says that the first ten are in.
 """
 
 import itertools
+import resource
 import shutil
 import subprocess
 import sys
@@ -63,13 +64,14 @@ def make(path, batches=0):
     assert database.close()
 
 
-def make_killed(path, batches):
-    """A database that a killed server has left, with these batches in its -wal."""
+def make_killed(path, batches, last=""):
+    """A database that a killed server has left, with these batches in its -wal, and the change of a last statement."""
     origin = path.parent / "origin"
     origin.mkdir()
     database = open_database(origin / path.name)
     for batch in range(1, batches + 1):
         write_batch(database.connection, batch)
+    database.connection.execute(last)
     for file in (path, Path(f"{path}-wal")):
         shutil.copy(origin / file.name, file)
     database.close()
@@ -88,6 +90,17 @@ def flip(path, offset):
 def snapshot(folder):
     """All that is in a folder: names, times of change, contents."""
     return {file.name: (file.stat().st_mtime_ns, file.is_file() and file.read_bytes()) for file in folder.iterdir()}
+
+
+@contextmanager
+def files_of_at_most(size):
+    """As on a disk that is full: no file can grow beyond this size."""
+    previous = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, previous[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, previous)
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from beanlite.errors import JournalRefused
+from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.journal import open_database, read_state
-from tests.journal_files import make, make_killed, snapshot, write_batch, writer
+from tests.journal_files import files_of_at_most, make, make_killed, snapshot, write_batch, writer
 
 NOBODY = 65534
 
@@ -120,6 +120,26 @@ def test_close_beside_a_reader_says_that_the_wal_is_needed(path):
     assert database.close()
 
 
+def test_close_beside_an_idle_reader_leaves_everything_in_the_file(path):
+    database = open_database(path)
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("SELECT * FROM jobs").fetchall()
+        write_batch(database.connection, 1)
+        assert database.close()
+        assert b"small" in path.read_bytes()
+
+
+def test_close_on_a_disk_that_fails(path):
+    database = open_database(path)
+    for batch in range(1, 21):
+        write_batch(database.connection, batch)
+    with files_of_at_most(path.stat().st_size), pytest.raises(JournalFailed, match=r"the last checkpoint of .* failed"):
+        database.close()
+    database = open_database(path)
+    assert read_state(database.connection, path).batch == 20
+    assert database.close()
+
+
 def test_through_a_symbolic_link(tmp_path, path):
     link = tmp_path / "link.db"
     link.symlink_to(path)
@@ -186,11 +206,6 @@ def newer(path):
     edit(path, "PRAGMA user_version = 2")
 
 
-def newer_in_wal(path):
-    make_killed(path, batches=1)
-    edit(path, "PRAGMA user_version = 2")
-
-
 def without_a_guard(path):
     make(path)
     edit(path, "DROP TRIGGER jobs_update")
@@ -215,7 +230,6 @@ def without_a_column(path):
         (foreign, "is an SQLite database, but not one of beanlite's; name another one"),
         (foreign_in_wal_mode, "is an SQLite database, but not one of beanlite's; name another one"),
         (newer, "has version 2, this beanlite knows 1; use a newer beanlite"),
-        (newer_in_wal, "has version 2, this beanlite knows 1; use a newer beanlite"),
         (without_a_guard, "is damaged: the trigger jobs_update is missing or was changed; restore a backup"),
         (without_a_column, "is damaged: the table jobs is missing or was changed; restore a backup"),
         (Path.mkdir, "can't be opened: Is a directory"),
@@ -228,6 +242,11 @@ def test_refused_and_untouched(path, spoil, reason):
     with pytest.raises(JournalRefused, match=reason):
         open_database(path)
     assert snapshot(path.parent) == before
+
+
+def test_a_newer_version_that_only_the_wal_knows_of(path):
+    make_killed(path, batches=1, last="PRAGMA user_version = 2")
+    assert refusal(path) == f"{path} has version 2, this beanlite knows 1; use a newer beanlite"
 
 
 def test_a_directory_that_does_not_exist(tmp_path):

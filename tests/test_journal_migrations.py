@@ -80,6 +80,7 @@ def test_an_older_file_is_migrated_after_a_copy(path, folder):
     assert not database.created
     assert read_state(database.connection, path).batch == 2
     assert database.connection.execute("SELECT note FROM meta").fetchall() == [("a;b",)]
+    assert int.from_bytes(path.read_bytes()[60:64]) == 2, "the version is in the -wal only"
     assert database.close()
     assert version_of(path) == 2
 

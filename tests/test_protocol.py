@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from beanlite.commands import REPLETE
+from beanlite.commands import CLOSING, REPLETE
 from beanlite.protocol import REPLIES_MAX
 from tests.core import Core
 
@@ -121,7 +121,7 @@ def test_nothing_is_done_after_quit(line):
     core = Core()
     client = core.client()
     assert core.send(client, b"list-tube-used\r\n" + line + b"\r\nput 0 0 1 1\r\nx\r\n") == b"USING default\r\n"
-    assert client.closing
+    assert client.blocked is CLOSING
     assert not core.engine.jobs
 
 

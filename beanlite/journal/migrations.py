@@ -67,11 +67,11 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) 
         try:
             _apply(connection, migration, number)
         except sqlite3.Error as error:
-            if (
-                version and number == version + 1
-            ):  # nothing has changed, so the copy would only be in the way of the next try
-                copy.unlink()
+            if version and number == version + 1:
+                copy.unlink()  # nothing has changed, and it would be in the way of the next try
             raise JournalRefused(f"the migration {migration.name} of {path} failed: {error}") from error
+    # An older server must see the new version in the file itself, to refuse it before SQLite has touched anything.
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
 
 def _set_aside(connection: sqlite3.Connection, path: Path, copy: Path) -> None:
