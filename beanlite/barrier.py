@@ -54,7 +54,8 @@ class Barrier:
         self._journal = journal
         self._fsync_ms = fsync_ms
         self._tell = fail
-        self._failed = False
+        self._closed = False
+        """No more batches are written, and so nothing more is acknowledged."""
         self._held: list[Connection] = []
         self._turn_due = False
         self.lag_due = False
@@ -94,8 +95,9 @@ class Barrier:
         await self._aside_ends()
         self._lag_is_over()
         await self._aside_ends()
-        if self._journal is not None and not self._failed:
+        if self._journal is not None and not self._closed:
             self._journal.sync()
+        self._closed = True
 
     async def _aside_ends(self) -> None:
         while self._aside is not None:
@@ -107,7 +109,7 @@ class Barrier:
 
     def _fail(self, error: Exception) -> None:
         """What is not stored is not acknowledged, now or later."""
-        self._failed = True
+        self._closed = True
         self._tell(error)
 
     def _lag_is_over(self) -> None:
@@ -118,7 +120,7 @@ class Barrier:
     def _turn(self) -> None:
         """The end of the loop's turn: what has gathered becomes a batch."""
         self._turn_due = False
-        if self._aside is not None or self._failed:
+        if self._aside is not None or self._closed:
             return  # the end of what is aside calls here
         changes = self._engine.take_changes(lagging=self._lagging)
         self._lagging = False

@@ -56,6 +56,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends no more: what is due to it is still sent."""
         now_ns = self._server.now()
+        self._server.follow_up(now_ns)  # what has come true by now is told first
         self.session.half_close(now_ns)
         self.settle()
         self._server.follow_up(now_ns)

@@ -62,8 +62,10 @@ def _from_systemd() -> list[socket.socket]:
     """The sockets of the socket activation protocol (sd_listen_fds(3)), if they are meant for this process."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return []
-    count = int(os.environ.get("LISTEN_FDS", "0"))
-    return [socket.socket(fileno=fd) for fd in range(_FIRST_FD, _FIRST_FD + count)]
+    count = os.environ.get("LISTEN_FDS", "")
+    if not count.isdecimal():
+        raise ConfigError(f"LISTEN_FDS is no number: {count!r}")
+    return [socket.socket(fileno=fd) for fd in range(_FIRST_FD, _FIRST_FD + int(count))]
 
 
 def _tcp(host: str, port: int) -> Listener:

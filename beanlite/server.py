@@ -132,9 +132,10 @@ class Server:
         while engine.woken:
             woken, engine.woken = engine.woken, []
             for client, outcome in woken:
-                connection = self._connections[client]
-                connection.session.wake(outcome, now_ns)
-                connection.settle()
+                connection = self._connections.get(client)
+                if connection is not None:  # else it has just gone, and its jobs with it
+                    connection.session.wake(outcome, now_ns)
+                    connection.settle()
 
     # -- time
 
@@ -242,4 +243,5 @@ class Server:
             batches=self.engine.stored_batch,
             records=journal.records if journal is not None else 0,
             wal_bytes=journal.wal_bytes if journal is not None else 0,
+            wal_bytes_max=journal.wal_bytes_max if journal is not None else 0,
         )

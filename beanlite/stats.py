@@ -85,6 +85,7 @@ class Facts(NamedTuple):
     batches: int  # committed since the database was made
     records: int  # rows written since the start
     wal_bytes: int  # size of the -wal file
+    wal_bytes_max: int  # what it is cut back to
 
 
 def server_stats(engine: Engine, counters: Counters, facts: Facts, max_job_size: int) -> bytes:
@@ -136,13 +137,14 @@ def server_stats(engine: Engine, counters: Counters, facts: Facts, max_job_size:
         ("binlog-current-index", int(facts.journaled)),
         ("binlog-records-migrated", 0),
         ("binlog-records-written", facts.records),
-        ("binlog-max-size", facts.wal_bytes),
+        ("binlog-max-size", facts.wal_bytes_max),
         ("draining", str(engine.draining).lower()),
         ("id", facts.instance),
         ("hostname", _quoted(facts.hostname)),
         ("os", _quoted(facts.os)),
         ("platform", _quoted(facts.platform)),
         ("journal-batches", facts.batches),
+        ("journal-wal-bytes", facts.wal_bytes),
         ("disk-full", str(engine.full).lower()),
     )
 

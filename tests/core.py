@@ -5,7 +5,7 @@ from beanlite.job import SECOND_NS
 from beanlite.protocol import Service, Session
 from beanlite.stats import Counters, Facts
 
-FACTS = Facts(1, "0", 0.0, 0.0, 0, "id", "host", "os", "x86", True, 0, 0, 0)
+FACTS = Facts(1, "0", 0.0, 0.0, 0, "id", "host", "os", "x86", True, 0, 0, 0, 0)
 
 
 class Core:

@@ -86,7 +86,7 @@ class RunningServer:
 
 
 def start_beanlite(directory: Path, *flags: str, environment: dict[str, str] | None = None) -> RunningServer:
-    """Start ``beanlite serve`` with its database ``queue.db`` in the directory, unless the flags say ``--no-journal``."""
+    """Start ``beanlite serve`` with its database ``queue.db`` in the directory, or none with ``--no-journal``."""
     command = [sys.executable, "-m", "beanlite", "serve"]
     if "--no-journal" not in flags:
         command += ["--db", str(directory / "queue.db")]

@@ -30,11 +30,13 @@ from beanlite.journal.wal import commit_frames
 
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _BUSY_TIMEOUT_S = 1.0  # a reader locks others out for moments only: when it recovers the -wal, or is the last to close
+# The -wal is cut back to this at a checkpoint: several times what it grows to between two, so that it is cut only after
+# a reader has held it for long.
+WAL_BYTES_MAX = 64 << 20
 _PRAGMAS = (
     "synchronous = FULL",
     "wal_autocheckpoint = 0",  # the writer says when
-    # Several times what the -wal grows to between checkpoints, so that it is cut only after a reader has held it long.
-    f"journal_size_limit = {64 << 20}",
+    f"journal_size_limit = {WAL_BYTES_MAX}",
     "secure_delete = OFF",  # on in Debian's builds, and makes deletes of large bodies four times slower
     "mmap_size = 0",
     "temp_store = MEMORY",

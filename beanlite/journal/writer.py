@@ -19,7 +19,7 @@ import aiosqlite
 from beanlite.engine import Changes
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.job import BURIED, GONE, ID_BITS, READY, SECOND_NS, Job
-from beanlite.journal.database import Database
+from beanlite.journal.database import WAL_BYTES_MAX, Database
 from beanlite.journal.fileformat import wal_of, wal_size
 
 # Larger bodies stand in a table of their own, so that a change of state does not write them again: at 64 KiB that makes
@@ -68,13 +68,16 @@ class Journal:
         """A reader kept the last checkpoint from reaching the end of the -wal, which therefore grows."""
 
     async def start(self) -> bool:
-        """Make ready to write. False: there is no room on the disk for the reserve."""
+        """Make ready to write. False: there is no room on the disk for the reserve. JournalFailed: nor for anything."""
         await self._thread
         # The synchronous setting NORMAL leaves the sync of a commit to ``sync``; checkpoints are synced all the same.
-        for pragma in ("synchronous = NORMAL", "busy_timeout = 0"):
-            self._db.execute(f"PRAGMA {pragma}")
-        self._data_version = self._read_data_version()
-        self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists
+        try:
+            for pragma in ("synchronous = NORMAL", "busy_timeout = 0"):
+                self._db.execute(f"PRAGMA {pragma}")
+            self._data_version = self._read_data_version()
+            self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists
+        except sqlite3.Error as error:
+            raise self._undo(error) from error
         # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor of it does no harm.
         self._wal = os.open(wal_of(self._database.path), os.O_RDONLY | os.O_CLOEXEC)
         return self.take_reserve()
@@ -155,6 +158,8 @@ class Journal:
     def give_up_reserve(self) -> None:
         """Free the reserve's room on the disk."""
         self._reserve.unlink(missing_ok=True)
+
+    wal_bytes_max: Final = WAL_BYTES_MAX
 
     @property
     def wal_bytes(self) -> int:

@@ -125,17 +125,12 @@ class Session:
 
     def _do_with(self, client: Client, step: Step) -> None:
         match step.verb:
-            case ">":
-                client.send(self._bytes(step.text) + b"\r\n")
-            case "+":
-                client.held += self._bytes(step.text) + b"\r\n"
-            case ">>":
-                client.send(self._bytes(step.text))
-            case ".>":
-                for byte in self._bytes(step.text) + b"\r\n":
-                    client.send(bytes([byte]))
-            case "<" | "<!":
-                self._expect(client, step.text, AT_ONCE_S if step.verb == "<!" else REPLY_WITHIN_S)
+            case ">" | "+" | ">>" | ".>":
+                self._send(client, step)
+            case "<":
+                self._expect(client, step.text, REPLY_WITHIN_S)
+            case "<!":
+                self._expect(client, step.text, AT_ONCE_S)
             case ":":
                 self._check_yaml(client, step)
             case "silent":
@@ -146,6 +141,19 @@ class Session:
                 client.connection.close()
             case "half-close":
                 client.connection.shutdown(socket.SHUT_WR)
+
+    def _send(self, client: Client, step: Step) -> None:
+        text = self._bytes(step.text)
+        match step.verb:
+            case ">":
+                client.send(text + b"\r\n")
+            case "+":
+                client.held += text + b"\r\n"
+            case ">>":
+                client.send(text)
+            case ".>":
+                for byte in text + b"\r\n":
+                    client.send(bytes([byte]))
 
     def _bytes(self, text: tuple[bytes | Hole, ...]) -> bytes:
         return b"".join(str(self.numbers[part.name]).encode() if isinstance(part, Hole) else part for part in text)

@@ -42,10 +42,11 @@ def play(transcript: Transcript, server: str, directory: Path) -> str:
 @pytest.fixture(scope="session")
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcomes]:
     """The outcomes of all chosen sessions, which start now: the long ones first."""
-    chosen: list[tuple[Transcript, str]] = []
-    for item in request.session.items:
-        if isinstance(item, pytest.Function) and item.function is test_transcript:
-            chosen.append((item.callspec.params["transcript"], item.callspec.params["server"]))
+    chosen: list[tuple[Transcript, str]] = [
+        (item.callspec.params["transcript"], item.callspec.params["server"])  # type: ignore[misc]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.function is test_transcript
+    ]
     chosen.sort(key=lambda pair: -pair[0].waits_s())
     if beanstalkd_program() is None:
         chosen = [pair for pair in chosen if pair[1] == "beanlite"]
@@ -80,3 +81,12 @@ def test_transcript(
         pytest.fail(f"{transcript.name}: marked as different, but the reference agrees: {mark}")
     if difference:
         pytest.fail(difference, pytrace=False)
+
+
+@pytest.mark.parametrize("defect", sorted({transcript.defect for transcript in TRANSCRIPTS if transcript.defect}))
+def test_a_defect_of_the_reference_is_listed_in_the_readme(defect: str) -> None:
+    """What is marked as a defect of the reference is a difference that users are told of, in the same words."""
+    readme = (HERE.parent.parent / "README.md").read_text()
+    differences = readme.partition("## Differences from beanstalkd")[2].partition("\n## ")[0]
+    listed = [" ".join(item.split()) for item in differences.split("\n- ")]
+    assert defect in listed

@@ -19,7 +19,7 @@ class TranscriptError(Exception):
 
 @dataclass(frozen=True)
 class Hole:
-    """A part of a text that is not literal: ``*`` for anything, ``2..3`` for a number in a range, or a number's name."""
+    """What is not literal in a text: ``*`` for anything, ``2..3`` for a number in a range, or the name of a number."""
 
     name: str
 
