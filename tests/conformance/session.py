@@ -99,7 +99,11 @@ class Session:
                 try:
                     self._do(step)
                 except Mismatch as mismatch:
-                    raise Mismatch(f"{transcript.name}.txt:{step.line}: {step.source}\n{mismatch}") from None
+                    ended = step.client in self.clients and self.clients[step.client].ended
+                    raise Mismatch(
+                        f"{transcript.name}.txt:{step.line}: {step.source}\n{mismatch}"
+                        + ("\n  the server has closed the connection" if ended else "")
+                    ) from None
             for name, client in self.clients.items():
                 if client.received:
                     raise Mismatch(f"{transcript.name}.txt: {name} got at the end: {shown(client.received)}")

@@ -29,14 +29,15 @@ def play(transcript: Transcript, server: str, directory: Path) -> str:
     start = start_beanlite if server == "beanlite" else start_beanstalkd
     with STARTING:
         running = start(directory, *transcript.flags)
+    difference = ""
     with running:
         try:
             Session(running).play(transcript)
         except Mismatch as mismatch:
-            return f"{transcript.title} ({transcript.rule})\n{mismatch}"
+            difference = f"{transcript.title} ({transcript.rule})\n{mismatch}"
     if "Traceback" in running.log_text():
-        return f"{transcript.name}: a traceback in the log\n{running.log_text()}"
-    return ""
+        difference += f"\n{transcript.name}: a traceback in the log\n{running.log_text()}"
+    return difference
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,227 @@
+"""No reply before it is true: the real server and journal in this process, with a disk that does what a test says."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import sqlite3
+import threading
+
+import pytest
+
+from beanlite import barrier as barrier_module
+from beanlite.config import Settings
+from beanlite.errors import JournalFailed
+from beanlite.listen import open_listener
+from beanlite.server import Server
+
+PUT = b"put 0 0 10 1\r\nx\r\n"
+
+
+class Disk:
+    """Stands for fdatasync: counts, and waits or fails when told to."""
+
+    def __init__(self):
+        self.free = threading.Event()
+        self.free.set()
+        self.error = None
+        self.syncs = 0
+
+    def __call__(self, _descriptor):
+        assert self.free.wait(10)
+        if self.error is not None:
+            raise OSError(self.error, os.strerror(self.error))
+        self.syncs += 1
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    disk = Disk()
+    monkeypatch.setattr(os, "fdatasync", disk)
+    yield disk
+    disk.free.set()
+
+
+@contextlib.asynccontextmanager
+async def serving(path, fsync="always", *, in_thread=False):
+    settings = Settings(port=0, db=path, fsync=fsync)
+    server = Server(settings, open_listener(settings))
+    task = asyncio.create_task(server.serve())
+    try:
+        while not hasattr(server, "barrier"):
+            await asyncio.sleep(0)
+            if task.done():
+                task.result()
+        if in_thread:
+            server.barrier._aside_until_s = float("inf")
+        yield server, task
+    finally:
+        server._stopped.set()
+        with contextlib.suppress(JournalFailed):
+            await task
+        await server._journal._thread.close()  # after a failure the real process ends without this
+        for _, writer in CLIENTS:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+        CLIENTS.clear()
+
+
+CLIENTS = []  # of the server that is being tested
+
+
+async def connect(server):
+    host, port = server._listener.address.split(":")
+    CLIENTS.append(await asyncio.open_connection(host, int(port)))
+    return CLIENTS[-1]
+
+
+async def until(condition):
+    """Poll: what is waited for happens in a thread, or on a timer of the server's."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came true")
+
+
+async def ask(client, data):
+    client[1].write(data)
+    return await asyncio.wait_for(client[0].readline(), 10)
+
+
+async def is_silent(client, beside):
+    """Nothing comes, while another client is answered a few times."""
+    for _ in range(5):
+        assert await ask(beside, b"list-tube-used\r\n") == b"USING default\r\n"
+    return not client[0]._buffer
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_an_acknowledgement_comes_after_its_sync(tmp_path, disk, in_thread):
+    async with serving(tmp_path / "q.db", in_thread=in_thread) as (server, _):
+        client = await connect(server)
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        assert disk.syncs == 1
+        assert await ask(client, b"list-tube-used\r\n") == b"USING default\r\n"
+        assert disk.syncs == 1
+        assert await ask(client, b"delete 1\r\n") == b"DELETED\r\n"
+        assert disk.syncs == 2
+
+
+async def test_while_a_slow_sync_goes_on_others_are_served_and_replies_keep_their_order(tmp_path, disk):
+    async with serving(tmp_path / "q.db", in_thread=True) as (server, _):
+        client, second, other = [await connect(server) for _ in range(3)]
+        disk.free.clear()
+        client[1].write(PUT)
+        assert await is_silent(client, other)
+        client[1].write(b"list-tube-used\r\n" + PUT + b"list-tube-used\r\n")
+        second[1].write(PUT)
+        assert await is_silent(client, other)
+        assert await is_silent(second, other)
+        disk.free.set()
+        lines = [await asyncio.wait_for(client[0].readline(), 10) for _ in range(4)]
+        assert lines == [b"INSERTED 1\r\n", b"USING default\r\n", b"INSERTED 2\r\n", b"USING default\r\n"]
+        assert await asyncio.wait_for(second[0].readline(), 10) == b"INSERTED 3\r\n"
+        assert disk.syncs == 2  # the puts that came during the first sync shared the second
+
+
+async def test_a_waiting_worker_gets_a_job_only_when_its_put_is_stored(tmp_path, disk):
+    async with serving(tmp_path / "q.db", in_thread=True) as (server, _):
+        worker, producer, other = [await connect(server) for _ in range(3)]
+        worker[1].write(b"reserve\r\n")
+        disk.free.clear()
+        producer[1].write(PUT)
+        assert await is_silent(worker, other)
+        disk.free.set()
+        assert await asyncio.wait_for(worker[0].readline(), 10) == b"RESERVED 1 1\r\n"
+
+
+async def test_a_client_that_goes_while_its_batch_is_synced_hinders_nobody(tmp_path, disk):
+    async with serving(tmp_path / "q.db", in_thread=True) as (server, _):
+        client, second, other = [await connect(server) for _ in range(3)]
+        disk.free.clear()
+        client[1].write(PUT)
+        second[1].write(PUT)
+        assert await is_silent(second, other)
+        client[1].transport.abort()
+        assert await is_silent(second, other)
+        disk.free.set()
+        assert await asyncio.wait_for(second[0].readline(), 10) == b"INSERTED 2\r\n"
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_after_a_failed_sync_nothing_is_acknowledged_and_the_server_ends(tmp_path, disk, in_thread):
+    async with serving(tmp_path / "q.db", in_thread=in_thread) as (server, task):
+        client, second = await connect(server), await connect(server)
+        disk.error = errno.EIO
+        client[1].write(PUT)
+        second[1].write(PUT)
+        with pytest.raises(JournalFailed, match="sync"):
+            await asyncio.wait_for(asyncio.shield(task), 10)
+        assert not client[0]._buffer
+        assert not second[0]._buffer
+
+
+async def test_an_interval_syncs_when_nothing_more_comes(tmp_path, disk):
+    async with serving(tmp_path / "q.db", fsync="1ms") as (server, _):
+        client = await connect(server)
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        await until(lambda: disk.syncs == 1)
+        assert await ask(client, PUT) == b"INSERTED 2\r\n"
+        await until(lambda: disk.syncs == 2)
+
+
+async def test_never_does_not_sync(tmp_path, disk):
+    async with serving(tmp_path / "q.db", fsync="never") as (server, _):
+        client = await connect(server)
+        for number in range(1, 20):
+            assert await ask(client, PUT) == b"INSERTED %d\r\n" % number
+        assert disk.syncs == 0
+
+
+async def test_a_write_lock_held_by_another_program_delays_acknowledgements_and_nothing_else(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other = await connect(server), await connect(server)
+        outsider = sqlite3.connect(tmp_path / "q.db", isolation_level=None)
+        outsider.execute("BEGIN IMMEDIATE")
+        client[1].write(PUT)
+        assert await is_silent(client, other)
+        outsider.execute("ROLLBACK")
+        outsider.close()
+        assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 1\r\n"
+
+
+async def test_an_outside_change_ends_the_server_before_it_acknowledges_more(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, task):
+        client = await connect(server)
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        with contextlib.closing(sqlite3.connect(tmp_path / "q.db", isolation_level=None)) as outsider:
+            outsider.execute("CREATE TABLE mine (x)")
+        client[1].write(PUT)
+        with pytest.raises(JournalFailed, match="another program has changed"):
+            await asyncio.wait_for(asyncio.shield(task), 10)
+        assert not client[0]._buffer
+
+
+async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(barrier_module, "FULL_RETRY_S", 0.01)
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other = await connect(server), await connect(server)
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        journal = server._journal
+        monkeypatch.setattr(journal, "take_reserve", lambda: False)
+        (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
+        journal._db.execute(f"PRAGMA max_page_count = {pages}")
+        client[1].write(b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n")
+        await until(lambda: server.engine.full)
+        assert await ask(other, PUT) == b"OUT_OF_MEMORY\r\n"
+        assert not client[0]._buffer
+        assert not (tmp_path / "q.db-reserve").exists()
+        journal._db.execute("PRAGMA max_page_count = 1000000")
+        assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 2\r\n"
+        assert await ask(other, b"delete 1\r\n") == b"DELETED\r\n"
+        assert await ask(other, PUT) == b"OUT_OF_MEMORY\r\n"
+        monkeypatch.undo()
+        await until(lambda: not server.engine.full)
+        assert await ask(other, PUT) == b"INSERTED 3\r\n"

@@ -1,0 +1,133 @@
+"""Killed at any instant and started again, the server has all that it acknowledged.
+
+KILLS=100 runs as many rounds in each mode instead of the few of a short run; KILLS_SEED repeats the choices of a run.
+"""
+
+import itertools
+import os
+import random
+import sqlite3
+import threading
+import time
+from contextlib import closing
+
+import pytest
+
+from tests.history import Owner, Shared
+from tests.servers import start_beanlite
+from tests.wire import Wire
+
+ROUNDS = {"always": 5, "50ms": 2, "never": 2}
+OWNERS = 3
+PRODUCERS = 2
+CONSUMERS = 2
+
+
+class Rounds:
+    """Servers one after the other on one file, each killed amid the work of its clients."""
+
+    def __init__(self, directory, fsync, seed):
+        self.directory = directory
+        self.flags = ("--fsync", fsync, "--log-level", "warning")
+        self.chance = random.Random(seed)
+        self.owners = [Owner(number, random.Random(seed + number), self.on_reply) for number in range(OWNERS)]
+        self.shared = Shared(self.on_reply)
+        self.replies = itertools.count(1)
+        self.kill_at = 0
+        self.batch = 0
+        self.errors = []
+        self.server = start_beanlite(directory, *self.flags)
+
+    def on_reply(self):
+        if next(self.replies) == self.kill_at:
+            time.sleep(self.delay_s)
+            self.server.kill()
+
+    def work_until_killed(self):
+        self.replies = itertools.count(1)
+        self.kill_at = self.chance.randrange(1, 1500)
+        self.delay_s = self.chance.choice((0, 0.003 * self.chance.random()))  # else it is always just after a reply
+        work = [owner.work for owner in self.owners]
+        for number in range(PRODUCERS + CONSUMERS):
+            method = self.shared.produce if number < PRODUCERS else self.shared.consume
+            chance = random.Random(self.chance.random())
+            work.append(lambda wire, method=method, chance=chance: method(wire, chance))
+        threads = [threading.Thread(target=self.run, args=(each,), daemon=True) for each in work]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        self.server.kill()
+        assert not self.errors, self.errors[0]
+        assert not any(thread.is_alive() for thread in threads)
+
+    def run(self, work):
+        try:
+            with closing(Wire(self.server.connect(timeout_s=30))) as wire:
+                work(wire)
+        except ConnectionError:
+            pass  # it has been killed
+        except Exception as error:  # noqa: BLE001 - the thread's end is told by work_until_killed
+            self.errors.append(error)
+
+    def restart_and_compare(self):
+        assert "Traceback" not in self.server.log_text()
+        self.server = start_beanlite(self.directory, *self.flags)
+        with closing(sqlite3.connect(f"file:{self.directory}/queue.db?mode=ro", uri=True)) as database:
+            ids = [row[0] for row in database.execute("SELECT id FROM jobs")]
+            ((batch, last_id),) = database.execute("SELECT batch, last_id FROM meta")
+        with closing(Wire(self.server.connect())) as wire:
+            bodies, shown = look(wire, ids)
+            now = time.time()
+            for owner in self.owners:
+                own = {job_id: stats for job_id, stats in shown.items() if stats["tube"] == f'"{owner.tube}"'}
+                pause_s = 0
+                if wire.ask(f"stats-tube {owner.tube}") != "NOT_FOUND":
+                    pause_s = int(wire.stats(f"stats-tube {owner.tube}")["pause"])
+                owner.take_over(own, bodies, pause_s, now)
+            in_shared = {job_id for job_id, stats in shown.items() if stats["tube"] == f'"{self.shared.tube}"'}
+            self.shared.take_over({job_id: bodies[job_id] for job_id in in_shared})
+            counts = wire.stats()
+        for state in ("ready", "delayed", "buried", "reserved"):
+            assert int(counts[f"current-jobs-{state}"]) == sum(stats["state"] == state for stats in shown.values())
+        given = [job_id for owner in self.owners for job_id in owner.given] + list(self.shared.inserted)
+        assert len(given) == len(set(given)), "an id was given out twice"
+        assert last_id >= max(given, default=0)
+        assert batch > self.batch
+        self.batch = batch
+
+    def check_order_of_burials(self):
+        with closing(Wire(self.server.connect())) as wire:
+            for owner in self.owners:
+                wire.ask(f"use {owner.tube}")
+                buried = []
+                while (reply := wire.ask("peek-buried")) != "NOT_FOUND":
+                    buried.append(int(reply.split()[1]))
+                    assert wire.ask(f"delete {buried[-1]}") == "DELETED"
+                assert buried == owner.buried()
+
+
+def look(wire, ids):
+    """The bodies and the stats-job of these jobs."""
+    wire.send(b"".join(b"peek %d\r\nstats-job %d\r\n" % (job_id, job_id) for job_id in ids))
+    bodies, shown = {}, {}
+    for job_id in ids:
+        assert wire.reply().startswith(f"FOUND {job_id} ")
+        bodies[job_id] = wire.body
+        assert wire.reply().startswith("OK ")
+        shown[job_id] = dict(item.split(": ", 1) for item in wire.body.decode().splitlines()[1:])
+    return bodies, shown
+
+
+@pytest.mark.parametrize("fsync", ROUNDS)
+def test_killed_amid_its_work(tmp_path, fsync):
+    seed = int(os.environ.get("KILLS_SEED") or random.randrange(1 << 32))
+    print(f"KILLS_SEED={seed}")  # noqa: T201 - pytest shows it when the test fails
+    rounds = Rounds(tmp_path, fsync, seed)
+    try:
+        for _ in range(int(os.environ.get("KILLS") or ROUNDS[fsync])):
+            rounds.work_until_killed()
+            rounds.restart_and_compare()
+        rounds.check_order_of_burials()
+    finally:
+        rounds.server.kill()
