@@ -59,7 +59,10 @@ async def serving(path, fsync="always", *, in_thread=False):
         server._stopped.set()
         with contextlib.suppress(JournalFailed):
             await task
-        await server._journal._thread.close()  # after a failure the real process ends without this
+        # After a failure the real process ends at once; here it has to be tidied up.
+        for connection in list(server._connections.values()):
+            connection.stop()
+        await server._journal._thread.close()
         for _, writer in CLIENTS:
             writer.close()
             with contextlib.suppress(ConnectionError):
