@@ -74,7 +74,8 @@ class Barrier:
     def hold(self, connection: Connection) -> bool:
         """Release the connection's replies when what has changed so far is stored. False: nothing is, so send them."""
         if self._journal is None:
-            self.lag()
+            if not self.lag_due:
+                self.lag()
             return False
         self._held.append(connection)
         if not self._turn_due:
@@ -83,10 +84,9 @@ class Barrier:
         return True
 
     def lag(self) -> None:
-        """Something has changed that nobody waits for: write it before long."""
-        if not self.lag_due:
-            self.lag_due = True
-            self._loop.call_later(LAG_S, self._lag_is_over)
+        """Something has changed that nobody waits for: write it before long. To be called unless ``lag_due``."""
+        self.lag_due = True
+        self._loop.call_later(LAG_S, self._lag_is_over)
 
     async def drain(self) -> None:
         """Write, sync and release all there is; to be called when no more changes come. JournalFailed: it can't be."""

@@ -6,7 +6,6 @@ first, it sets ``session.waits``. A put is carried out in protocol, when its bod
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from beanlite import parse
@@ -267,37 +266,3 @@ def pause_tube(session: Session, args: bytes, now_ns: int) -> bytes:
         return NOT_FOUND
     session.waits = True
     return b"PAUSED\r\n"
-
-
-Command = Callable[["Session", bytes, int], bytes | None]
-
-WITH_ARGS: Final[dict[bytes, Command]] = {
-    b"put": lambda session, args, _now_ns: session.begin_put(args),
-    b"reserve-with-timeout": reserve_with_timeout,
-    b"reserve-job": reserve_job,
-    b"delete": delete,
-    b"release": release,
-    b"bury": bury,
-    b"touch": touch,
-    b"kick": kick,
-    b"kick-job": kick_job,
-    b"peek": peek,
-    b"stats-job": stats_job,
-    b"stats-tube": stats_tube,
-    b"use": use,
-    b"watch": watch,
-    b"ignore": ignore,
-    b"pause-tube": pause_tube,
-}
-BARE: Final[dict[bytes, Command]] = {
-    b"reserve": reserve,
-    b"peek-ready": peek_ready,
-    b"peek-delayed": peek_delayed,
-    b"peek-buried": peek_buried,
-    b"stats": stats,
-    b"list-tubes": list_tubes,
-    b"list-tube-used": list_tube_used,
-    b"list-tubes-watched": list_tubes_watched,
-}
-# What begins like one of these and goes on otherwise is malformed, not unknown.
-PREFIXES: Final = tuple(BARE)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from beanlite import commands, parse, stats
-from beanlite.commands import BARE, CLOSING, KICKING, PREFIXES, REPLETE, WAITING, WITH_ARGS
+from beanlite.commands import CLOSING, KICKING, REPLETE, WAITING
 from beanlite.engine import DEADLINE_SOON, Engine
 from beanlite.heap import KeyHeap
 from beanlite.job import Job
@@ -145,9 +145,18 @@ class Session:
         at = 0
         self._missing = 0
         while at < size and not self.blocked:
-            if self._amid:
-                began, at = at, self._go_on_amid(buffer, at, now_ns)
-                if at == began:
+            if self._amid is not None:
+                if self._amid is _BODY:
+                    stop = at + self._put[3] + 2
+                    if stop > size:
+                        self._missing = stop - size
+                        break
+                    self._amid = None
+                    replies.append(self._finish_put(buffer, at, now_ns))
+                    at = stop
+                    continue
+                at = self._throw_away(buffer, at)
+                if self._amid is not None:
                     break
                 continue
             end = buffer.find(b"\r\n", at, at + LINE_MAX)
@@ -159,23 +168,15 @@ class Session:
             line = buffer[at:end]
             at = end + 2
             word, blank, args = line.partition(b" ")
-            command = WITH_ARGS.get(word) if blank else BARE.get(word)
+            command = _WITH_ARGS.get(word) if blank else _BARE.get(word)
             reply = command(self, args, now_ns) if command is not None else self._odd_line(line, now_ns)
             if reply is not None:
                 replies.append(reply)
         if at < size and self.blocked is not CLOSING:
             self._parts.append(buffer[at:] if at else buffer)
 
-    def _go_on_amid(self, buffer: bytes, at: int, now_ns: int) -> int:
-        """Take what is no line: a body, or what is thrown away; returns where it ends, `at` if more has to come."""
-        if self._amid is _BODY:
-            stop = at + self._put[3] + 2
-            if stop > len(buffer):
-                self._missing = stop - len(buffer)
-                return at
-            self._amid = None
-            self.replies.append(self._finish_put(buffer, at, now_ns))
-            return stop
+    def _throw_away(self, buffer: bytes, at: int) -> int:
+        """Leave out a refused body, or the rest of a line that is too long; returns where what is left begins."""
         if self._amid is _REFUSED_BODY:
             skipped = min(self._skip, len(buffer) - at)
             self._skip -= skipped
@@ -200,11 +201,11 @@ class Session:
             return None
         if line.startswith(b"pause-tube"):
             return commands.pause_tube(self, line[len(b"pause-tube") :], now_ns)
-        return commands.BAD_FORMAT if line.startswith(PREFIXES) else commands.UNKNOWN_COMMAND
+        return commands.BAD_FORMAT if line.startswith(_PREFIXES) else commands.UNKNOWN_COMMAND
 
     # -- put
 
-    def begin_put(self, args: bytes) -> bytes | None:
+    def begin_put(self, args: bytes, _now_ns: int) -> bytes | None:
         """A put line: the body follows, unless the line is refused at once."""
         put = parse.parse_put(args)
         if put is None:
@@ -253,3 +254,37 @@ class Session:
         self._body_bytes += size
         if self._body_bytes > REPLIES_MAX:
             self.blocked = REPLETE
+
+
+_Command = Callable[[Session, bytes, int], bytes | None]
+
+_WITH_ARGS: Final[dict[bytes, _Command]] = {
+    b"put": Session.begin_put,
+    b"reserve-with-timeout": commands.reserve_with_timeout,
+    b"reserve-job": commands.reserve_job,
+    b"delete": commands.delete,
+    b"release": commands.release,
+    b"bury": commands.bury,
+    b"touch": commands.touch,
+    b"kick": commands.kick,
+    b"kick-job": commands.kick_job,
+    b"peek": commands.peek,
+    b"stats-job": commands.stats_job,
+    b"stats-tube": commands.stats_tube,
+    b"use": commands.use,
+    b"watch": commands.watch,
+    b"ignore": commands.ignore,
+    b"pause-tube": commands.pause_tube,
+}
+_BARE: Final[dict[bytes, _Command]] = {
+    b"reserve": commands.reserve,
+    b"peek-ready": commands.peek_ready,
+    b"peek-delayed": commands.peek_delayed,
+    b"peek-buried": commands.peek_buried,
+    b"stats": commands.stats,
+    b"list-tubes": commands.list_tubes,
+    b"list-tube-used": commands.list_tube_used,
+    b"list-tubes-watched": commands.list_tubes_watched,
+}
+# What begins like one of these and goes on otherwise is malformed, not unknown.
+_PREFIXES: Final = tuple(_BARE)

@@ -1,9 +1,10 @@
 """Clients that keep books: what each of their jobs may be after a crash, from what the server has acknowledged.
 
-An ``Owner`` has a tube to itself, so it knows every job in it to the last counter. A ``Producer`` and a ``Consumer`` share
-a tube. All work as fast as they can until their connection ends.
+An ``Owner`` has a tube to itself, so it knows every job in it to the last counter; several clients use the ``Shared``
+one. All work as fast as they can until their connection ends.
 """
 
+import itertools
 import random
 import time
 from collections.abc import Callable
@@ -283,43 +284,52 @@ def _due(delay_s: int, earliest: float, latest: float) -> tuple[float, float] | 
 
 
 class Shared:
-    """A tube that several clients put into and delete from."""
+    """A tube that several clients put into and delete from; they keep it at some hundred jobs."""
 
     tube = "shared"
 
     def __init__(self, on_reply: Callable[[], None]) -> None:
         self.on_reply = on_reply
-        self.bodies = 0
+        self.numbers = itertools.count()
         self.sent: set[bytes] = set()
         self.inserted: dict[int, bytes] = {}
         self.delete_sent: set[int] = set()
         self.deleted: set[int] = set()
 
-    def produce(self, wire: Wire, chance: random.Random) -> None:
-        """Put packets of jobs."""
-        wire.ask(f"use {self.tube}")
+    def work(self, wire: Wire, chance: random.Random) -> None:
+        """Until the connection ends. AssertionError: a reply that can't be."""
+        for line in (f"use {self.tube}", f"watch {self.tube}", "ignore default"):
+            wire.ask(line)
         while True:
-            bodies = [b"%d.%d " % (id(wire), n) + b"y" * chance.choice(SIZES) for n in self._numbers(chance)]
-            self.sent.update(bodies)
-            wire.send(b"".join(map(put_bytes, bodies)))
-            for body in bodies:
-                word, job_id = wire.reply().split()
-                assert word == "INSERTED"
-                assert int(job_id) not in self.inserted
-                self.inserted[int(job_id)] = body
-                self.on_reply()
+            if len(self.inserted) - len(self.delete_sent) < chance.randrange(JOBS_MAX * 5):
+                self._put(wire, chance)
+            else:
+                self._delete(wire)
 
-    def consume(self, wire: Wire, _chance: random.Random) -> None:
-        """Reserve and delete."""
-        wire.ask(f"watch {self.tube}")
-        while True:
-            job_id = int(wire.ask("reserve").split()[1])
-            assert wire.body in self.sent
-            self.delete_sent.add(job_id)
-            assert wire.ask(f"delete {job_id}") == "DELETED"
-            assert job_id not in self.deleted
-            self.deleted.add(job_id)
+    def _put(self, wire: Wire, chance: random.Random) -> None:
+        """Some jobs in one packet."""
+        bodies = [b"%d " % next(self.numbers) + b"y" * chance.choice(SIZES) for _ in range(chance.randrange(1, 8))]
+        self.sent.update(bodies)
+        wire.send(b"".join(map(put_bytes, bodies)))
+        for body in bodies:
+            word, job_id = wire.reply().split()
+            assert word == "INSERTED"
+            assert int(job_id) not in self.inserted
+            self.inserted[int(job_id)] = body
             self.on_reply()
+
+    def _delete(self, wire: Wire) -> None:
+        """The next job, whoever has put it."""
+        reply = wire.ask("reserve-with-timeout 1")
+        if reply == "TIMED_OUT":
+            return
+        job_id = int(reply.split()[1])
+        assert wire.body in self.sent
+        self.delete_sent.add(job_id)
+        assert wire.ask(f"delete {job_id}") == "DELETED"
+        assert job_id not in self.deleted
+        self.deleted.add(job_id)
+        self.on_reply()
 
     def take_over(self, bodies: dict[int, bytes]) -> None:
         """Compare with what the restarted server has in the tube. AssertionError: a job is lost or back."""
@@ -330,7 +340,4 @@ class Shared:
         for job_id, body in bodies.items():
             assert body in self.sent
             assert self.inserted.setdefault(job_id, body) == body
-
-    def _numbers(self, chance: random.Random) -> range:
-        first, self.bodies = self.bodies, self.bodies + chance.randrange(1, 8)
-        return range(first, self.bodies)
+            self.delete_sent.discard(job_id)

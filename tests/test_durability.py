@@ -10,17 +10,17 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
+from functools import partial
 
 import pytest
 
 from tests.history import Owner, Shared
 from tests.servers import start_beanlite
-from tests.wire import Wire
+from tests.wire import Wire, put_bytes
 
 ROUNDS = {"always": 5, "50ms": 2, "never": 2}
 OWNERS = 3
-PRODUCERS = 2
-CONSUMERS = 2
+SHARERS = 4
 
 
 class Rounds:
@@ -48,10 +48,7 @@ class Rounds:
         self.kill_at = self.chance.randrange(1, 1500)
         self.delay_s = self.chance.choice((0, 0.003 * self.chance.random()))  # else it is always just after a reply
         work = [owner.work for owner in self.owners]
-        for number in range(PRODUCERS + CONSUMERS):
-            method = self.shared.produce if number < PRODUCERS else self.shared.consume
-            chance = random.Random(self.chance.random())
-            work.append(lambda wire, method=method, chance=chance: method(wire, chance))
+        work += [partial(self.shared.work, chance=random.Random(self.chance.random())) for _ in range(SHARERS)]
         threads = [threading.Thread(target=self.run, args=(each,), daemon=True) for each in work]
         for thread in threads:
             thread.start()
@@ -63,7 +60,7 @@ class Rounds:
 
     def run(self, work):
         try:
-            with closing(Wire(self.server.connect(timeout_s=30))) as wire:
+            with Wire(self.server.connect(timeout_s=30)) as wire:
                 work(wire)
         except ConnectionError:
             pass  # it has been killed
@@ -76,7 +73,7 @@ class Rounds:
         with closing(sqlite3.connect(f"file:{self.directory}/queue.db?mode=ro", uri=True)) as database:
             ids = [row[0] for row in database.execute("SELECT id FROM jobs")]
             ((batch, last_id),) = database.execute("SELECT batch, last_id FROM meta")
-        with closing(Wire(self.server.connect())) as wire:
+        with Wire(self.server.connect()) as wire:
             bodies, shown = look(wire, ids)
             now = time.time()
             for owner in self.owners:
@@ -99,7 +96,7 @@ class Rounds:
         self.batch = batch
 
     def check_order_of_burials(self):
-        with closing(Wire(self.server.connect())) as wire:
+        with Wire(self.server.connect()) as wire:
             for owner in self.owners:
                 wire.ask(f"use {owner.tube}")
                 buried = []
@@ -131,3 +128,19 @@ def test_killed_amid_its_work(tmp_path, fsync):
         rounds.check_order_of_burials()
     finally:
         rounds.server.kill()
+
+
+@pytest.mark.parametrize("pipelined", [True, False])
+def test_the_id_of_a_deleted_job_is_not_given_again(tmp_path, pipelined):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        assert wire.put(b"first") == 1
+        if pipelined:  # in one batch: the job is never in the file
+            wire.send(put_bytes(b"second") + b"delete 2\r\n")
+            assert [wire.reply(), wire.reply()] == ["INSERTED 2", "DELETED"]
+        else:
+            assert wire.put(b"second") == 2
+            assert wire.ask("delete 2") == "DELETED"
+        server.kill()
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        assert wire.ask("peek 2") == "NOT_FOUND"
+        assert wire.put(b"third") == 3

@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Callable
+from typing import Self
 
 WITHIN_S = 10.0
 HAVE_BODY = (b"RESERVED ", b"FOUND ", b"OK ")
@@ -62,6 +63,12 @@ class Wire:
 
     def close(self) -> None:
         self.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
     def _receive(self) -> None:
         data = self.socket.recv(1 << 18)
