@@ -3,10 +3,9 @@
 All that the connections change within one turn of the loop becomes one batch. While a batch is being synced the next
 one gathers by itself: the group commit; no timer, no delay added.
 
-A batch is committed on the loop's own thread, and synced there, too, while the disk is fast. A thread for it would
-starve for the GIL beside busy clients (measured, 50 clients putting beside a loop kept busy by others: 7 k puts/s
-against 40 k) and costs two switches even alone. A disk that is slow gets its syncs in a thread: there a switch does not
-count, and the loop must not stand still for so long.
+A batch is committed on the loop's own thread (a matter of memory), and synced by the kernel, which calls back when it
+is done. A thread for either would starve for the GIL beside busy clients (measured with a writer thread, 50 clients
+putting beside a loop kept busy by others: 7 k puts/s, against 40 k without).
 """
 
 from __future__ import annotations
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
 LAG_S: Final = (
     0.02  # a reservation, touch or timeout is in the file after this time, if nothing carries it there sooner
 )
-SLOW_SYNC_S: Final = 0.001  # syncs that take longer, taken together, send those of the next second to a thread
-SYNCS_TAKEN: Final = 8  # together: one hiccup of the disk is none of the next second's business
-ASIDE_S: Final = 1.0
 BUSY_RETRY_S: Final = 0.005
 DRAIN_S: Final = 10.0  # a stop waits no longer for a full disk
 FULL_RETRY_S: Final = 1.0
@@ -62,10 +58,7 @@ class Barrier:
         self._lagging = False
         """The next batch takes what lags, too."""
         self._aside: asyncio.Task[None] | None = None
-        """What has to end before another batch is written: a sync in a thread, a checkpoint, the wait for a retry."""
-        self._aside_until_s = 0.0
-        self._sync_s = 0.0
-        """What a sync takes of late."""
+        """What has to end before another batch is written: a sync, a checkpoint, the wait for a retry."""
         self._sync_timer: asyncio.Task[None] | None = None
         self._synced = True
         if journal is not None and fsync_ms:
@@ -96,7 +89,7 @@ class Barrier:
         self._lag_is_over()
         await self._aside_ends()
         if self._journal is not None and not self._closed:
-            self._journal.sync()
+            await self._journal.sync()
         self._closed = True
 
     async def _aside_ends(self) -> None:
@@ -134,40 +127,18 @@ class Barrier:
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
             self._fail(error)
         else:
-            self._committed(self._journal, changes, held)
-
-    def _committed(self, journal: Journal, changes: Changes, held: list[Connection]) -> None:
-        if self._fsync_ms != 0:
+            if self._fsync_ms == 0:
+                self._go_aside(self._sync(self._journal, changes, held))
+                return
             self._synced = False
             self._release(changes, held)
-        elif time.monotonic() < self._aside_until_s:
-            self._go_aside(self._sync_aside(journal, changes, held))
-            return
-        else:
-            began_s = time.monotonic()
-            try:
-                journal.sync()
-            except JournalFailed as error:
-                self._fail(error)
-                return
-            took_s = time.monotonic() - began_s
-            self._sync_s += (took_s - self._sync_s) / SYNCS_TAKEN
-            if self._sync_s > SLOW_SYNC_S:
-                self._sync_s = 0.0
-                self._aside_until_s = began_s + took_s + ASIDE_S
-            self._log_slow(took_s)
-            self._release(changes, held)
-        if journal.checkpoint_due:
-            self._go_aside(self._checkpoint(journal))
+            if self._journal.checkpoint_due:
+                self._go_aside(self._checkpoint(self._journal))
 
     def _release(self, changes: Changes, held: list[Connection]) -> None:
         self._engine.stored_batch = changes.batch
         for connection in held:
             connection.release()
-
-    def _log_slow(self, took_s: float) -> None:
-        if took_s > SLOW_COMMIT_S:
-            log.warning("slow commit", seconds=round(took_s, 3))
 
     # -- what takes long, one at a time
 
@@ -191,12 +162,14 @@ class Barrier:
         if not task.cancelled() and task.exception() is None and (self._held or self._lagging):
             self._turn()
 
-    async def _sync_aside(self, journal: Journal, changes: Changes, held: list[Connection]) -> None:
+    async def _sync(self, journal: Journal, changes: Changes, held: list[Connection]) -> None:
         for connection in held:
             connection.hold_back()
         began_s = time.monotonic()
-        await self._loop.run_in_executor(None, journal.sync)
-        self._log_slow(time.monotonic() - began_s)
+        await journal.sync()
+        took_s = time.monotonic() - began_s
+        if took_s > SLOW_COMMIT_S:
+            log.warning("slow sync", seconds=round(took_s, 3))
         self._release(changes, held)
         if journal.checkpoint_due:
             await self._checkpoint(journal)
@@ -224,7 +197,7 @@ class Barrier:
             else:
                 break
         if self._fsync_ms == 0:
-            await self._loop.run_in_executor(None, journal.sync)
+            await self._sync(journal, changes, [])
         self._synced = False
         self._release(changes, held)
 
@@ -259,4 +232,4 @@ class Barrier:
             await asyncio.sleep(interval_s)
             if not self._synced:
                 self._synced = True
-                await self._loop.run_in_executor(None, journal.sync)
+                await journal.sync()

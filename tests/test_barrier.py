@@ -5,13 +5,14 @@ import contextlib
 import errno
 import os
 import sqlite3
-import threading
+import sys
 
 import pytest
 
 from beanlite import barrier as barrier_module
 from beanlite.config import Settings
 from beanlite.errors import JournalFailed
+from beanlite.journal import writer
 from beanlite.listen import open_listener
 from beanlite.server import Server
 
@@ -22,13 +23,13 @@ class Disk:
     """Stands for fdatasync: counts, and waits or fails when told to."""
 
     def __init__(self):
-        self.free = threading.Event()
+        self.free = asyncio.Event()
         self.free.set()
         self.error = None
         self.syncs = 0
 
-    def __call__(self, _descriptor):
-        assert self.free.wait(10)
+    async def __call__(self, _descriptor):
+        await self.free.wait()
         if self.error is not None:
             raise OSError(self.error, os.strerror(self.error))
         self.syncs += 1
@@ -37,13 +38,13 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch):
     disk = Disk()
-    monkeypatch.setattr(os, "fdatasync", disk)
+    monkeypatch.setattr(writer, "_fdatasync", lambda: disk)
     yield disk
     disk.free.set()
 
 
 @contextlib.asynccontextmanager
-async def serving(path, fsync="always", *, in_thread=False):
+async def serving(path, fsync="always"):
     settings = Settings(port=0, db=path, fsync=fsync)
     server = Server(settings, open_listener(settings))
     task = asyncio.create_task(server.serve())
@@ -52,8 +53,6 @@ async def serving(path, fsync="always", *, in_thread=False):
             await asyncio.sleep(0)
             if task.done():
                 task.result()
-        if in_thread:
-            server.barrier._aside_until_s = float("inf")
         yield server, task
     finally:
         server._stopped.set()
@@ -100,9 +99,8 @@ async def is_silent(client, beside):
     return not client[0]._buffer
 
 
-@pytest.mark.parametrize("in_thread", [False, True])
-async def test_an_acknowledgement_comes_after_its_sync(tmp_path, disk, in_thread):
-    async with serving(tmp_path / "q.db", in_thread=in_thread) as (server, _):
+async def test_an_acknowledgement_comes_after_its_sync(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
         assert disk.syncs == 1
@@ -113,7 +111,7 @@ async def test_an_acknowledgement_comes_after_its_sync(tmp_path, disk, in_thread
 
 
 async def test_while_a_slow_sync_goes_on_others_are_served_and_replies_keep_their_order(tmp_path, disk):
-    async with serving(tmp_path / "q.db", in_thread=True) as (server, _):
+    async with serving(tmp_path / "q.db") as (server, _):
         client, second, other = [await connect(server) for _ in range(3)]
         disk.free.clear()
         client[1].write(PUT)
@@ -130,7 +128,7 @@ async def test_while_a_slow_sync_goes_on_others_are_served_and_replies_keep_thei
 
 
 async def test_a_waiting_worker_gets_a_job_only_when_its_put_is_stored(tmp_path, disk):
-    async with serving(tmp_path / "q.db", in_thread=True) as (server, _):
+    async with serving(tmp_path / "q.db") as (server, _):
         worker, producer, other = [await connect(server) for _ in range(3)]
         worker[1].write(b"reserve\r\n")
         disk.free.clear()
@@ -141,7 +139,7 @@ async def test_a_waiting_worker_gets_a_job_only_when_its_put_is_stored(tmp_path,
 
 
 async def test_a_client_that_goes_while_its_batch_is_synced_hinders_nobody(tmp_path, disk):
-    async with serving(tmp_path / "q.db", in_thread=True) as (server, _):
+    async with serving(tmp_path / "q.db") as (server, _):
         client, second, other = [await connect(server) for _ in range(3)]
         disk.free.clear()
         client[1].write(PUT)
@@ -153,9 +151,8 @@ async def test_a_client_that_goes_while_its_batch_is_synced_hinders_nobody(tmp_p
         assert await asyncio.wait_for(second[0].readline(), 10) == b"INSERTED 2\r\n"
 
 
-@pytest.mark.parametrize("in_thread", [False, True])
-async def test_after_a_failed_sync_nothing_is_acknowledged_and_the_server_ends(tmp_path, disk, in_thread):
-    async with serving(tmp_path / "q.db", in_thread=in_thread) as (server, task):
+async def test_after_a_failed_sync_nothing_is_acknowledged_and_the_server_ends(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, task):
         client, second = await connect(server), await connect(server)
         disk.error = errno.EIO
         client[1].write(PUT)
@@ -173,6 +170,21 @@ async def test_an_interval_syncs_when_nothing_more_comes(tmp_path, disk):
         await until(lambda: disk.syncs == 1)
         assert await ask(client, PUT) == b"INSERTED 2\r\n"
         await until(lambda: disk.syncs == 2)
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+async def test_the_real_sync_works_with_and_without_the_kernels_own(tmp_path, monkeypatch, kernel):
+    if not kernel:
+        monkeypatch.setitem(sys.modules, "caio.linux_aio_asyncio", None)
+    async with serving(tmp_path / "q.db") as (server, _):
+        client = await connect(server)
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        assert hasattr(server._journal._fdatasync, "__self__") is kernel
+        os.close(server._journal._wal)  # the next sync fails, and so does what waits for it
+        client[1].write(PUT)
+        await until(lambda: server._failure is not None)
+        assert isinstance(server._failure, JournalFailed)
+        assert not client[0]._buffer
 
 
 async def test_never_does_not_sync(tmp_path, disk):
