@@ -20,8 +20,8 @@ from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 
 if TYPE_CHECKING:
     from beanlite.connection import Connection
-    from beanlite.engine import Changes, Engine
-    from beanlite.journal.writer import Journal
+    from beanlite.engine import Engine
+    from beanlite.journal.writer import Batch, Journal
 
 LAG_S: Final = (
     0.02  # a reservation, touch or timeout is in the file after this time, if nothing carries it there sooner
@@ -63,6 +63,8 @@ class Barrier:
         self._synced = True
         if journal is not None and fsync_ms:
             self._sync_timer = self._begin(self._sync_by_time(journal, fsync_ms / 1000))
+        if journal is not None and engine.full:
+            self._begin(self._await_room(journal))
 
     def hold(self, connection: Connection) -> bool:
         """Release the connection's replies when what has changed so far is stored. False: nothing is, so send them."""
@@ -82,15 +84,15 @@ class Barrier:
         self._loop.call_later(LAG_S, self._lag_is_over)
 
     async def drain(self) -> None:
-        """Write, sync and release all there is; to be called when no more changes come. JournalFailed: it can't be."""
+        """Write, sync and release all there is. JournalFailed: it can't be."""
         if self._sync_timer is not None:
             self._sync_timer.cancel()
+            self._sync_timer = None
         await self._aside_ends()
         self._lag_is_over()
         await self._aside_ends()
         if self._journal is not None and not self._closed:
             await self._journal.sync()
-        self._closed = True
 
     async def _aside_ends(self) -> None:
         while self._aside is not None:
@@ -118,25 +120,28 @@ class Barrier:
         changes = self._engine.take_changes(lagging=self._lagging)
         self._lagging = False
         held, self._held = self._held, []
-        if self._journal is None or not (held or changes.jobs or changes.pauses):
+        journal = self._journal
+        if journal is None or not (held or changes.jobs or changes.pauses):
             return
+        batch = journal.batch_of(changes)
         try:
-            self._journal.write(changes)
+            journal.write(batch)
         except (JournalBusy, JournalFull) as error:
-            self._go_aside(self._write_again(self._journal, changes, held, error))
+            self._go_aside(self._write_again(journal, batch, held, error))
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
             self._fail(error)
         else:
+            self._engine.room_bytes = journal.room_bytes()
             if self._fsync_ms == 0:
-                self._go_aside(self._sync(self._journal, changes, held))
+                self._go_aside(self._sync(journal, batch, held))
                 return
             self._synced = False
-            self._release(changes, held)
-            if self._journal.checkpoint_due:
-                self._go_aside(self._checkpoint(self._journal))
+            self._release(batch, held)
+            if self._checkpoint_due(journal):
+                self._go_aside(self._checkpoint(journal))
 
-    def _release(self, changes: Changes, held: list[Connection]) -> None:
-        self._engine.stored_batch = changes.batch
+    def _release(self, batch: Batch, held: list[Connection]) -> None:
+        self._engine.stored_batch = batch.number
         for connection in held:
             connection.release()
 
@@ -162,7 +167,7 @@ class Barrier:
         if not task.cancelled() and task.exception() is None and (self._held or self._lagging):
             self._turn()
 
-    async def _sync(self, journal: Journal, changes: Changes, held: list[Connection]) -> None:
+    async def _sync(self, journal: Journal, batch: Batch, held: list[Connection]) -> None:
         for connection in held:
             connection.hold_back()
         began_s = time.monotonic()
@@ -170,36 +175,41 @@ class Barrier:
         took_s = time.monotonic() - began_s
         if took_s > SLOW_COMMIT_S:
             log.warning("slow sync", seconds=round(took_s, 3))
-        self._release(changes, held)
-        if journal.checkpoint_due:
+        self._release(batch, held)
+        if self._checkpoint_due(journal):
             await self._checkpoint(journal)
 
-    async def _write_again(
-        self, journal: Journal, changes: Changes, held: list[Connection], error: JournalFailed
-    ) -> None:
+    async def _write_again(self, journal: Journal, batch: Batch, held: list[Connection], error: JournalFailed) -> None:
         """The disk is full, or another program has the file locked: nobody is told anything until it goes."""
         for connection in held:
             connection.hold_back()
         since_s = time.monotonic()
         warned = False
         while True:
-            if isinstance(error, JournalFull) and not self._engine.full:
-                self._disk_full(journal)
-            else:
-                if not warned and (isinstance(error, JournalFull) or time.monotonic() - since_s > SLOW_COMMIT_S):
-                    log.warning("commits wait", why=str(error))
+            if isinstance(error, JournalFull):
+                if not self._engine.full:
+                    self._disk_full(journal)
+                elif not warned:
                     warned = True
-                await asyncio.sleep(FULL_RETRY_S if isinstance(error, JournalFull) else BUSY_RETRY_S)
+                    log.warning("commits wait: the disk is full to the last byte")
+                    await asyncio.sleep(FULL_RETRY_S)
+                await self._checkpoint(journal)  # so that the -wal is used from its beginning, and needs no more room
+            else:
+                if not warned and time.monotonic() - since_s > SLOW_COMMIT_S:
+                    warned = True
+                    log.warning("commits wait", why=str(error))
+                await asyncio.sleep(BUSY_RETRY_S)
             try:
-                journal.write(changes)
+                journal.write(batch)
             except (JournalBusy, JournalFull) as again:
                 error = again
             else:
                 break
         if self._fsync_ms == 0:
-            await self._sync(journal, changes, [])
-        self._synced = False
-        self._release(changes, held)
+            await self._sync(journal, batch, held)
+        else:
+            self._synced = False
+            self._release(batch, held)
 
     def _disk_full(self, journal: Journal) -> None:
         """Refuse puts, and use the reserve for what has been accepted and for what makes room: deletes."""
@@ -211,9 +221,19 @@ class Barrier:
     async def _await_room(self, journal: Journal) -> None:
         while self._engine.full:
             await asyncio.sleep(FULL_RETRY_S)
-            if journal.take_reserve():
-                self._engine.full = False
-                log.info("disk has room again: puts are accepted")
+            if self._aside is None:
+                self._go_aside(self._make_room(journal))
+
+    async def _make_room(self, journal: Journal) -> None:
+        await self._checkpoint(journal)
+        await journal.shrink()
+        if journal.take_reserve():
+            self._engine.full = False
+            self._engine.room_bytes = journal.room_bytes()
+            log.info("disk has room again: puts are accepted")
+
+    def _checkpoint_due(self, journal: Journal) -> bool:
+        return journal.checkpoint_due or self._engine.full  # a -wal that grows would eat up what room there is
 
     async def _checkpoint(self, journal: Journal) -> None:
         try:

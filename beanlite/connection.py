@@ -20,7 +20,18 @@ UNREAD_MAX: Final = 1 << 18
 class Connection(asyncio.Protocol):
     """A client's transport and session."""
 
-    __slots__ = ("_held", "_leaving", "_loop", "_reading", "_sending", "_server", "_transport", "_unread", "session")
+    __slots__ = (
+        "_going_on",
+        "_held",
+        "_leaving",
+        "_loop",
+        "_reading",
+        "_sending",
+        "_server",
+        "_transport",
+        "_unread",
+        "session",
+    )
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -33,6 +44,7 @@ class Connection(asyncio.Protocol):
         self._unread = False
         """The client does not read its replies fast enough."""
         self._leaving = False
+        self._going_on = False
 
     # -- what asyncio calls
 
@@ -76,8 +88,7 @@ class Connection(asyncio.Protocol):
         """The client has read what it was sent."""
         self._unread = False
         self._see_reading()
-        if self.session.blocked is REPLETE:
-            self._loop.call_soon(self._go_on)
+        self._settle_rest()
 
     # -- replies
 
@@ -122,13 +133,16 @@ class Connection(asyncio.Protocol):
         """What only some connections need: to go on later, to be closed, to be held back."""
         session = self.session
         if session.blocked is KICKING or (session.blocked is REPLETE and not self._unread and not self._owes()):
-            self._loop.call_soon(self._go_on)
+            if not self._going_on:
+                self._going_on = True
+                self._loop.call_soon(self._go_on)
         elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self._owes():
             self.stop()
         self._see_reading()
 
     def _go_on(self) -> None:
         """Let the session continue where it was blocked."""
+        self._going_on = False
         session = self.session
         if self._leaving or session.blocked is None:
             return

@@ -117,6 +117,7 @@ class Engine(States):
         tube.jobs += 1
         tube.total_jobs += 1
         self.total_jobs += 1
+        self.room_bytes -= len(body)
         if delay_s:
             self._make_delayed(job, now_ns + delay_s * SECOND_NS)
         else:

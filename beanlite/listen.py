@@ -65,7 +65,12 @@ def _from_systemd() -> list[socket.socket]:
     count = os.environ.get("LISTEN_FDS", "")
     if not count.isdecimal():
         raise ConfigError(f"LISTEN_FDS is no number: {count!r}")
-    return [socket.socket(fileno=fd) for fd in range(_FIRST_FD, _FIRST_FD + int(count))]
+    try:
+        return [socket.socket(fileno=fd) for fd in range(_FIRST_FD, _FIRST_FD + int(count))]
+    except OSError as error:
+        raise ListenError(
+            f"LISTEN_FDS is {count}, but what was handed over are no sockets: {error.strerror}"
+        ) from error
 
 
 def _tcp(host: str, port: int) -> Listener:

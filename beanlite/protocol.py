@@ -231,7 +231,7 @@ class Session:
         engine = self.engine
         if engine.draining:
             return b"DRAINING\r\n"
-        if engine.full:
+        if engine.full or size > engine.room_bytes:
             return b"OUT_OF_MEMORY\r\n"
         self.waits = True
         return b"INSERTED %d\r\n" % engine.put(self.client, pri, delay_s, ttr_s, buffer[at:end], now_ns).id

@@ -36,10 +36,16 @@ PROGRESS_S: Final = 1.0
 def run(settings: Settings) -> int:
     """Serve until told to stop; returns 0. BeanliteError: the start failed, or the disk did."""
     listener = open_listener(settings)
-    if settings.user is not None:
-        become(settings.user)
-    with asyncio.Runner(loop_factory=_new_loop()) as runner:
-        runner.run(Server(settings, listener).serve())
+    try:
+        new_loop = _new_loop()
+        if settings.journal:
+            import beanlite.journal.writer  # noqa: F401, PLC0415 - not for --no-journal, and while we may read it
+        if settings.user is not None:
+            become(settings.user)
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(Server(settings, listener).serve())
+    finally:
+        listener.close()
     return 0
 
 
@@ -209,21 +215,25 @@ class Server:
     async def _stop(self, servers: list[asyncio.Server]) -> None:
         for server in servers:
             server.close()
-        self._listener.close()
-        if self._failure is None:
-            await self.barrier.drain()
-        if self._failure is not None:
-            raise self._failure
+        await self._settle()
         connections = list(self._connections.values())
         for connection in connections:
             connection.stop()
         deadline_s = time.monotonic() + FAREWELL_S
         while self._connections and time.monotonic() < deadline_s:  # noqa: ASYNC110 - once, at the end
             await asyncio.sleep(0.01)
+        await self._settle()  # what the connections had reserved is ready again
         one_file = self._journal is None or await self._journal.close()
         log.info(
             "stopped", jobs=len(self.engine.jobs), **({} if one_file else {"left": "a -wal that a reader is using"})
         )
+
+    async def _settle(self) -> None:
+        """Have everything stored and acknowledged."""
+        if self._failure is None:
+            await self.barrier.drain()
+        if self._failure is not None:
+            raise self._failure
 
     def _facts(self) -> Facts:
         usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -47,6 +47,8 @@ class States:
         self.draining = False
         self.full = False
         """There is no room to store another job."""
+        self.room_bytes = 1 << 62
+        """How large the bodies may be that are put before the next batch."""
         self.clients = 0
         self.producers = 0
         self.workers = 0

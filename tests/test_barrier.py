@@ -5,7 +5,6 @@ import contextlib
 import errno
 import os
 import sqlite3
-import sys
 
 import pytest
 
@@ -175,7 +174,7 @@ async def test_an_interval_syncs_when_nothing_more_comes(tmp_path, disk):
 @pytest.mark.parametrize("kernel", [True, False])
 async def test_the_real_sync_works_with_and_without_the_kernels_own(tmp_path, monkeypatch, kernel):
     if not kernel:
-        monkeypatch.setitem(sys.modules, "caio.linux_aio_asyncio", None)
+        monkeypatch.setattr(writer, "linux_aio_asyncio", None)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"

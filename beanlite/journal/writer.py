@@ -9,14 +9,20 @@ Nothing may be written meanwhile.
 """
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 import aiosqlite
+
+try:
+    from caio import linux_aio_asyncio
+except ImportError:  # not Linux
+    linux_aio_asyncio = None  # type: ignore[assignment]
 
 from beanlite.engine import Changes
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
@@ -40,6 +46,11 @@ _BATCH_ROWS: Final = 10  # a batch counts as so many rows: it writes some pages 
 # drain.
 RESERVE_BYTES: Final = 8 << 20
 
+_Rows = list[tuple[object, ...]]
+
+SHRINK_PAGES: Final = 2000  # given back in one go
+
+
 _INSERT: Final = "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_BODY: Final = "INSERT INTO bodies VALUES (?, ?)"
 _UPDATE: Final = """
@@ -50,6 +61,27 @@ _DELETE: Final = "DELETE FROM jobs WHERE id = ?"
 _DELETE_BODY: Final = "DELETE FROM bodies WHERE id = ?"
 
 
+class Batch(NamedTuple):
+    """The rows of a batch, as they were when it was taken: the jobs may change again before it is stored."""
+
+    number: int
+    last_id: int
+    jobs: int
+    changes: list[tuple[str, _Rows]]
+    """Statements and their rows."""
+    pauses: list[tuple[str, tuple[int, float] | None]]
+    """Tubes, and their pause_s and until; None: the pause is over."""
+
+
+def _place(job: Job) -> tuple[float | None, int | None]:
+    """due_at and buried_seq."""
+    if job.state is READY:
+        return None, None
+    if job.state is BURIED:
+        return None, job.key >> ID_BITS
+    return (job.key >> ID_BITS) / SECOND_NS, None
+
+
 class Journal:
     """The journal of a running server, on a database that it has to itself."""
 
@@ -57,6 +89,7 @@ class Journal:
         self._database = database
         self._db = database.connection
         self._thread = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
+        self._directory = database.path.parent
         self._reserve = Path(f"{database.path}-reserve")
         self._wal = -1
         self._fdatasync: Callable[[int], Awaitable[object]]
@@ -86,13 +119,66 @@ class Journal:
         self._wal = os.open(wal_of(self._database.path), os.O_RDONLY | os.O_CLOEXEC)
         return self.take_reserve()
 
-    def write(self, changes: Changes) -> None:
+    @staticmethod
+    def batch_of(changes: Changes) -> Batch:
+        """Make the rows of a batch."""
+        inserts: _Rows = []
+        updates: _Rows = []
+        deletes: _Rows = []
+        bodies: _Rows = []
+        body_deletes: _Rows = []
+        number = changes.batch
+        for job in changes.jobs:
+            state = job.state
+            if state is GONE:
+                deletes.append((job.id,))
+                if len(job.body) > INLINE_MAX:
+                    body_deletes.append((job.id,))
+                continue
+            due_at, buried_seq = _place(job)
+            if job.batch != number:
+                updates.append(
+                    (
+                        *(state, job.pri, job.delay_s, due_at, buried_seq),
+                        *(job.reserves, job.timeouts, job.releases, job.buries, job.kicks, job.id),
+                    )
+                )
+                continue
+            body: bytes | None = job.body
+            if len(job.body) > INLINE_MAX:
+                bodies.append((job.id, job.body))
+                body = None
+            inserts.append(
+                (
+                    *(
+                        job.id,
+                        job.tube.name.decode(),
+                        state,
+                        job.pri,
+                        job.delay_s,
+                        job.ttr_s,
+                        job.created_ns / SECOND_NS,
+                    ),
+                    *(due_at, buried_seq, job.reserves, job.timeouts, job.releases, job.buries, job.kicks),
+                    *(crc32(job.body), body),
+                )
+            )
+        all_rows = (
+            *((_INSERT, inserts), (_INSERT_BODY, bodies), (_UPDATE, updates)),
+            *((_DELETE, deletes), (_DELETE_BODY, body_deletes)),
+        )
+        pauses = [
+            (tube.name.decode(), (tube.pause_s, tube.pause_until_ns / SECOND_NS) if tube.pause_until_ns else None)
+            for tube in changes.pauses
+        ]
+        return Batch(number, changes.last_id, len(changes.jobs), [rows for rows in all_rows if rows[1]], pauses)
+
+    def write(self, batch: Batch) -> None:
         """Commit a batch; it survives this process from now on, and a power failure from the next ``sync`` on.
 
         JournalFull and JournalBusy leave nothing behind, and the same batch may be tried again. After any other
         JournalFailed it may or may not be in the file.
         """
-        inserts, updates, deletes, bodies, body_deletes = _rows_of(changes)
         db = self._db
         try:
             db.execute("BEGIN IMMEDIATE")
@@ -100,28 +186,18 @@ class Journal:
                 raise JournalFailed(
                     f"another program has changed {self._database.path}; it no longer is what was served"
                 )
-            if inserts:
-                self._change(_INSERT, inserts)
-            if bodies:
-                self._change(_INSERT_BODY, bodies)
-            if updates:
-                self._change(_UPDATE, updates)
-            if deletes:
-                self._change(_DELETE, deletes)
-            if body_deletes:
-                self._change(_DELETE_BODY, body_deletes)
-            for tube in changes.pauses:
-                db.execute("DELETE FROM pauses WHERE tube = ?", (tube.name.decode(),))
-                if tube.pause_until_ns:
-                    pause = (tube.name.decode(), tube.pause_s, tube.pause_until_ns / SECOND_NS)
-                    db.execute("INSERT INTO pauses VALUES (?, ?, ?)", pause)
-            db.execute("UPDATE meta SET batch = ?, last_id = ?", (changes.batch, changes.last_id))
+            for statement, rows in batch.changes:
+                self._change(statement, rows)
+            for name, pause in batch.pauses:
+                db.execute("DELETE FROM pauses WHERE tube = ?", (name,))
+                if pause is not None:
+                    db.execute("INSERT INTO pauses VALUES (?, ?, ?)", (name, *pause))
+            db.execute("UPDATE meta SET batch = ?, last_id = ?", (batch.number, batch.last_id))
             db.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._undo(error) from error
-        rows = len(changes.jobs)
-        self.records += rows
-        self._rows += rows + _BATCH_ROWS
+        self.records += batch.jobs
+        self._rows += batch.jobs + _BATCH_ROWS
 
     async def sync(self) -> None:
         """Wait until all that is committed is on the medium. It may go on beside ``write``."""
@@ -147,16 +223,28 @@ class Journal:
         if not self.pinned and frames > 0:
             self._rows_due = min(max(rows * CHECKPOINT_FRAMES // frames, _ROWS_MIN), _ROWS_MAX)
 
-    def take_reserve(self) -> bool:
-        """Have the reserve allocated; False if the disk has no room for it."""
-        descriptor = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    async def shrink(self) -> None:
+        """Give free pages of the file, and the -wal, back to the disk; to be called after a checkpoint."""
         try:
-            os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+            # As a script: execute() would stop after its first step, which is one page.
+            await self._thread.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")
+            await self._thread.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            raise self._undo(error) from error
+
+    def take_reserve(self) -> bool:
+        """Have the reserve allocated; False if the disk has no room for it, and for as much again."""
+        if self._free_bytes() < 2 * RESERVE_BYTES:
+            return False
+        try:
+            descriptor = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+            finally:
+                os.close(descriptor)
         except OSError:
             self.give_up_reserve()
             return False
-        finally:
-            os.close(descriptor)
         return True
 
     def give_up_reserve(self) -> None:
@@ -164,6 +252,10 @@ class Journal:
         self._reserve.unlink(missing_ok=True)
 
     wal_bytes_max: Final = WAL_BYTES_MAX
+
+    def room_bytes(self) -> int:
+        """How much more can be put: a body needs its room in the -wal first, and in the file later."""
+        return (self._free_bytes() + RESERVE_BYTES) // 2
 
     @property
     def wal_bytes(self) -> int:
@@ -178,6 +270,10 @@ class Journal:
             return self._database.close()
         finally:
             await self._thread.close()
+
+    def _free_bytes(self) -> int:
+        disk = os.statvfs(self._directory)
+        return disk.f_bavail * disk.f_frsize
 
     def _change(self, statement: str, rows: list[tuple[object, ...]]) -> None:
         """Every row must meet its job: if one does not, memory and file have come apart."""
@@ -194,7 +290,7 @@ class Journal:
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
         code = error.sqlite_errorcode & 0xFF
-        if code == sqlite3.SQLITE_FULL:
+        if code == sqlite3.SQLITE_FULL or error.sqlite_errorcode == sqlite3.SQLITE_IOERR_SHMSIZE:
             return JournalFull(f"no room on the disk of {self._database.path}")
         if code == sqlite3.SQLITE_BUSY:
             return JournalBusy(f"another program holds the write lock of {self._database.path}")
@@ -208,60 +304,8 @@ def _fdatasync() -> Callable[[int], Awaitable[object]]:
     where fdatasync takes 65 to 90, and a thread 150 to 200, at the same 240 µs from start to end. Where a sandbox
     forbids it, a thread has to do.
     """
-    try:
-        from caio.linux_aio_asyncio import AsyncioContext  # noqa: PLC0415 - takes long, and needs a loop
-
-        return AsyncioContext(max_requests=8).fdsync  # type: ignore[no-untyped-call]
-    except (ImportError, OSError):
-        loop = asyncio.get_running_loop()
-        return lambda descriptor: loop.run_in_executor(None, os.fdatasync, descriptor)
-
-
-_Rows = list[tuple[object, ...]]
-
-
-def _rows_of(changes: Changes) -> tuple[_Rows, _Rows, _Rows, _Rows, _Rows]:
-    """The rows to insert, update and delete, and the bodies to insert and delete."""
-    inserts: _Rows = []
-    updates: _Rows = []
-    deletes: _Rows = []
-    bodies: _Rows = []
-    body_deletes: _Rows = []
-    batch = changes.batch
-    for job in changes.jobs:
-        state = job.state
-        if state is GONE:
-            deletes.append((job.id,))
-            if len(job.body) > INLINE_MAX:
-                body_deletes.append((job.id,))
-            continue
-        due_at, buried_seq = _place(job)
-        if job.batch != batch:
-            updates.append(
-                (
-                    *(state, job.pri, job.delay_s, due_at, buried_seq),
-                    *(job.reserves, job.timeouts, job.releases, job.buries, job.kicks, job.id),
-                )
-            )
-            continue
-        body: bytes | None = job.body
-        if len(job.body) > INLINE_MAX:
-            bodies.append((job.id, job.body))
-            body = None
-        inserts.append(
-            (
-                *(job.id, job.tube.name.decode(), state, job.pri, job.delay_s, job.ttr_s, job.created_ns / SECOND_NS),
-                *(due_at, buried_seq, job.reserves, job.timeouts, job.releases, job.buries, job.kicks),
-                *(crc32(job.body), body),
-            )
-        )
-    return inserts, updates, deletes, bodies, body_deletes
-
-
-def _place(job: Job) -> tuple[float | None, int | None]:
-    """due_at and buried_seq."""
-    if job.state is READY:
-        return None, None
-    if job.state is BURIED:
-        return None, job.key >> ID_BITS
-    return (job.key >> ID_BITS) / SECOND_NS, None
+    if linux_aio_asyncio is not None:
+        with contextlib.suppress(OSError):
+            return linux_aio_asyncio.AsyncioContext(max_requests=8).fdsync  # type: ignore[no-untyped-call]
+    loop = asyncio.get_running_loop()
+    return lambda descriptor: loop.run_in_executor(None, os.fdatasync, descriptor)

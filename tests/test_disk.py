@@ -1,0 +1,267 @@
+"""The disk is full, fails, or the file is locked or changed by somebody else."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from tests.servers import start_beanlite
+from tests.wire import Wire, put_bytes, until
+
+DISK_BYTES = 24 << 20
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 24 MiB with nothing else on it."""
+    if os.geteuid() != 0 and "CI" not in os.environ:
+        pytest.skip("only root can mount a small disk")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk):
+    """Leave no byte free; returns the file that takes it all."""
+    path = disk / "filler"
+    with path.open("wb", buffering=0) as file:
+        while free := shutil.disk_usage(disk).free:
+            file.write(b"\0" * free)
+    return path
+
+
+@contextmanager
+def outsider(file):
+    """The sqlite3 command line tool on the database, to be given statements."""
+    tool = subprocess.Popen(["sqlite3", str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def do(statement):
+        """Carry out a statement to its end."""
+        tool.stdin.write(f"{statement}\nSELECT 'done';\n")
+        tool.stdin.flush()
+        assert tool.stdout.readline() == "done\n"
+
+    with tool:
+        yield do
+        tool.stdin.close()
+
+
+def tell(file, statement):
+    """What the sqlite3 command line tool says to a statement on stderr."""
+    return subprocess.run(["sqlite3", str(file), statement], capture_output=True, text=True, check=False).stderr
+
+
+def put_until_full(wire, body):
+    """The ids that were acknowledged before the first OUT_OF_MEMORY."""
+    ids = []
+    while (reply := wire.ask(f"put 0 0 60 {len(body)}", body)) != "OUT_OF_MEMORY":
+        word, job_id = reply.split()
+        assert word == "INSERTED"
+        ids.append(int(job_id))
+    return ids
+
+
+# -- full
+
+
+@pytest.mark.parametrize("size", [200, 60_000])
+def test_a_full_disk_refuses_puts_and_the_queue_drains(disk, size):
+    """By one command at a time: that takes the most of the room that is kept for it."""
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        ids = put_until_full(wire, b"x" * size)
+        assert len(ids) * size > DISK_BYTES / 10
+        assert wire.stats()["disk-full"] == "true"
+        for job_id in ids:
+            assert wire.ask(f"delete {job_id}") == "DELETED"
+        until(lambda: wire.stats()["disk-full"] == "false")
+        assert wire.ask(f"put 0 0 60 {size}", b"x" * size).startswith("INSERTED")
+        log = server.log_text()
+        assert log.index("disk full") < log.index("disk has room again")
+
+
+def test_nothing_acknowledged_is_lost_by_a_crash_on_a_full_disk(disk):
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        first = put_until_full(wire, b"x" * 10_000)
+        for job_id in first[::2]:
+            assert wire.ask(f"delete {job_id}") == "DELETED"
+        assert wire.ask("reserve").startswith(f"RESERVED {first[1]}")
+        assert wire.ask(f"bury {first[1]} 5") == "BURIED"
+        server.kill()
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        assert int(wire.stats()["current-jobs-ready"]) == len(first[1::2]) - 1
+        assert wire.stats(f"stats-job {first[1]}")["state"] == "buried"
+        for job_id in first[1::2]:
+            assert wire.ask(f"peek {job_id}") == f"FOUND {job_id} 10000"
+
+
+def test_puts_are_accepted_when_others_make_room(disk):
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        filler = fill(disk)
+        ids = put_until_full(wire, b"x" * 60_000)
+        filler.unlink()
+        until(lambda: wire.stats()["disk-full"] == "false")
+        assert wire.put(b"x" * 60_000) > max(ids, default=0)
+
+
+def test_started_on_a_full_disk(disk):
+    """It serves what it has, and takes puts as soon as there is room."""
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        wire.put(b"one")
+        wire.put(b"two")
+        server.kill()
+    (disk / "queue.db-reserve").unlink()
+    filler = fill(disk)
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        assert wire.ask("put 0 0 60 3", b"no!") == "OUT_OF_MEMORY"
+        assert wire.ask("reserve") == "RESERVED 1 3"
+        assert wire.ask("delete 1") == "DELETED"
+        filler.unlink()
+        until(lambda: wire.stats()["disk-full"] == "false")
+        assert wire.put(b"yes") == 3
+
+
+def test_a_put_larger_than_the_disk_stops_nobody(disk):
+    size = DISK_BYTES + (8 << 20)
+    with (
+        start_beanlite(disk, "--max-job-size", str(size)) as server,
+        Wire(server.connect()) as wire,
+        Wire(server.connect()) as other,
+    ):
+        assert other.put(b"job") == 1
+        assert wire.ask(f"put 0 0 60 {size}", b"x" * size) == "OUT_OF_MEMORY"
+        assert other.ask("delete 1") == "DELETED"
+        until(lambda: other.stats()["disk-full"] == "false")
+        assert other.ask("put 0 0 60 3", b"job").startswith("INSERTED")
+
+
+def test_a_stop_on_a_full_disk_loses_nothing(disk):
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        ids = put_until_full(wire, b"x" * 10_000)
+        fill(disk)
+        server.signal(signal.SIGTERM)
+        assert server.process.wait(20) in {0, 4}
+    assert "Traceback" not in server.log_text()
+    (disk / "filler").unlink()
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        assert int(wire.stats()["current-jobs-ready"]) == len(ids)
+
+
+# -- failing
+
+
+def test_an_io_error_ends_it_and_what_was_acknowledged_is_there(tmp_path):
+    with (
+        start_beanlite(tmp_path, "--max-job-size", str(16 << 20)) as server,
+        Wire(server.connect()) as wire,
+        Wire(server.connect()) as other,
+    ):
+        # No file may grow beyond this; a write that would is an error, and not for want of room.
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (9 << 20, 9 << 20))
+        acknowledged = [other.put(b"before")]
+        wire.send(put_bytes(b"x" * (10 << 20)))
+        with suppress(ConnectionError):
+            while True:
+                acknowledged.append(other.put(b"meanwhile"))
+        with pytest.raises(ConnectionError):
+            wire.reply()
+        assert server.process.wait(20) == 4
+    said = [line for line in server.log_text().splitlines() if line.startswith("beanlite: ")]
+    assert said == [f"beanlite: writing to {tmp_path}/queue.db failed: disk I/O error"]
+    assert "Traceback" not in server.log_text()
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        assert {wire.ask(f"peek {job_id}").split()[0] for job_id in acknowledged} == {"FOUND"}
+
+
+# -- in use by others
+
+
+def test_a_locked_file_makes_commits_wait_and_nothing_else(tmp_path):
+    with (
+        start_beanlite(tmp_path) as server,
+        Wire(server.connect()) as wire,
+        Wire(server.connect()) as other,
+        outsider(tmp_path / "queue.db") as do,
+    ):
+        wire.put(b"job")
+        do("BEGIN IMMEDIATE;")
+        wire.send(put_bytes(b"waits"))
+        until(lambda: other.stats()["current-jobs-ready"] == "2")
+        until(lambda: "commits wait" in server.log_text())
+        assert other.ask("list-tubes").startswith("OK")
+        wire.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            wire.reply()
+        wire.socket.settimeout(10)
+        do("COMMIT;")
+        assert wire.reply() == "INSERTED 2"
+        assert wire.put(b"job") == 3
+
+
+def test_jobs_that_change_while_their_commit_waits(tmp_path):
+    """What is tried again is the batch as it was, whatever has become of its jobs meanwhile."""
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire, Wire(server.connect()) as other:
+        for _ in range(3):
+            wire.put(b"stored", delay_s=1000)
+        with outsider(tmp_path / "queue.db") as do:
+            do("BEGIN IMMEDIATE;")
+            wire.send(b"kick-job 1\r\nkick-job 2\r\npause-tube default 100\r\n" + put_bytes(b"new") * 3)
+            until(lambda: other.stats()["total-jobs"] == "6")
+            other.send(b"delete 1\r\ndelete 4\r\nreserve-job 2\r\nrelease 2 7 1000\r\nreserve-job 5\r\nbury 5 9\r\n")
+            other.send(b"pause-tube default 0\r\n")
+            with Wire(server.connect()) as third:
+                until(lambda: third.stats("stats-tube default")["cmd-pause-tube"] == "2")
+            do("COMMIT;")
+        assert [wire.reply() for _ in range(6)] == "KICKED KICKED PAUSED".split() + [f"INSERTED {n}" for n in (4, 5, 6)]
+        replies = [other.reply() for _ in range(7)]
+        assert replies == ["DELETED", "DELETED", "RESERVED 2 6", "RELEASED", "RESERVED 5 3", "BURIED", "PAUSED"]
+        server.kill()
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        assert [wire.ask(f"peek {job_id}").split()[0] for job_id in (1, 4)] == ["NOT_FOUND", "NOT_FOUND"]
+        states = {job_id: wire.stats(f"stats-job {job_id}") for job_id in (2, 3, 5, 6)}
+        assert {job_id: stats["state"] for job_id, stats in states.items()} == {
+            2: "delayed",
+            3: "delayed",
+            5: "buried",
+            6: "ready",
+        }
+        assert (states[2]["kicks"], states[2]["releases"], states[2]["pri"]) == ("1", "1", "7")
+        assert wire.stats("stats-tube default")["pause"] == "0"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM jobs",
+        "UPDATE jobs SET pri = 1",
+        "UPDATE meta SET last_id = 0",
+        "INSERT INTO pauses VALUES ('default', 1, 1)",
+    ],
+)
+def test_an_outside_write_is_refused(tmp_path, statement):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        wire.put(b"job")
+        assert "only_the_beanlite_server_may_write" in tell(tmp_path / "queue.db", statement)
+        assert wire.ask("reserve") == "RESERVED 1 3"
+        assert wire.ask("delete 1") == "DELETED"
+
+
+@pytest.mark.parametrize("statement", ["CREATE TABLE mine (x)", "DROP TABLE pauses"])
+def test_an_outside_change_of_the_schema_stops_it(tmp_path, statement):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire, Wire(server.connect()) as other:
+        wire.put(b"before")
+        assert tell(tmp_path / "queue.db", statement) == ""
+        for each in (wire, other):
+            each.send(put_bytes(b"after"))
+        for each in (wire, other):
+            with pytest.raises(ConnectionError):
+                each.reply()
+        assert server.process.wait(20) == 4
+    why = f"another program has changed {tmp_path}/queue.db; it no longer is what was served"
+    assert [line for line in server.log_text().splitlines() if line.startswith("beanlite:")] == [f"beanlite: {why}"]
+    assert "Traceback" not in server.log_text()
