@@ -11,6 +11,7 @@ putting beside a loop kept busy by others: 7 k puts/s, against 40 k without).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Final
@@ -29,7 +30,7 @@ LAG_S: Final = (
 BUSY_RETRY_S: Final = 0.005
 DRAIN_S: Final = 10.0  # a stop waits no longer for a full disk
 FULL_RETRY_S: Final = 1.0
-SLOW_COMMIT_S: Final = 0.5  # worth a line in the log
+SLOW_SYNC_S: Final = 0.5  # worth a line in the log
 WAL_FRAMES_MAX: Final = 50_000  # 200 MB; worth one, too
 
 
@@ -57,8 +58,8 @@ class Barrier:
         self.lag_due = False
         self._lagging = False
         """The next batch takes what lags, too."""
-        self._aside: asyncio.Task[None] | None = None
-        """What has to end before another batch is written: a sync, a checkpoint, the wait for a retry."""
+        self._busy = False
+        """No batch is written: one is being synced, a checkpoint goes on, or the last write has to be tried again."""
         self._sync_timer: asyncio.Task[None] | None = None
         self._synced = True
         if journal is not None and fsync_ms:
@@ -73,9 +74,7 @@ class Barrier:
                 self.lag()
             return False
         self._held.append(connection)
-        if not self._turn_due:
-            self._turn_due = True
-            self._loop.call_soon(self._turn)
+        self._see_turn()
         return True
 
     def lag(self) -> None:
@@ -88,19 +87,20 @@ class Barrier:
         if self._sync_timer is not None:
             self._sync_timer.cancel()
             self._sync_timer = None
-        await self._aside_ends()
+        await self._until_idle()
         self._lag_is_over()
-        await self._aside_ends()
+        await self._until_idle()
         if self._journal is not None and not self._closed:
             await self._journal.sync()
 
-    async def _aside_ends(self) -> None:
-        while self._aside is not None:
-            _, unfinished = await asyncio.wait([self._aside], timeout=DRAIN_S)
-            if unfinished:
+    async def _until_idle(self) -> None:
+        deadline_s = time.monotonic() + DRAIN_S
+        while self._busy and not self._closed:
+            if time.monotonic() > deadline_s:
                 raise JournalFailed(
-                    f"the last batch could not be stored within {DRAIN_S:.0f} s; it was not acknowledged"
+                    f"the last batch could not be stored within {DRAIN_S:.0f} s; nobody was told it was"
                 )
+            await asyncio.sleep(0.001)
 
     def _fail(self, error: Exception) -> None:
         """What is not stored is not acknowledged, now or later."""
@@ -115,8 +115,8 @@ class Barrier:
     def _turn(self) -> None:
         """The end of the loop's turn: what has gathered becomes a batch."""
         self._turn_due = False
-        if self._aside is not None or self._closed:
-            return  # the end of what is aside calls here
+        if self._busy or self._closed:
+            return  # the end of what goes on calls here
         changes = self._engine.take_changes(lagging=self._lagging)
         self._lagging = False
         held, self._held = self._held, []
@@ -124,6 +124,8 @@ class Barrier:
         if journal is None or not (held or changes.jobs or changes.pauses):
             return
         batch = journal.batch_of(changes)
+        for connection in held:
+            connection.hold_back()
         try:
             journal.write(batch)
         except (JournalBusy, JournalFull) as error:
@@ -132,18 +134,44 @@ class Barrier:
             self._fail(error)
         else:
             self._engine.room_bytes = journal.room_bytes()
-            if self._fsync_ms == 0:
-                self._go_aside(self._sync(journal, batch, held))
-                return
-            self._synced = False
-            self._release(batch, held)
-            if self._checkpoint_due(journal):
-                self._go_aside(self._checkpoint(journal))
+            self._written(journal, batch, held)
 
-    def _release(self, batch: Batch, held: list[Connection]) -> None:
+    def _written(self, journal: Journal, batch: Batch, held: list[Connection]) -> None:
+        """A batch is committed: sync it, if that is what its acknowledgement says, and release who waits for it."""
+        if self._fsync_ms != 0:
+            self._synced = False
+            self._stored(journal, batch, held)
+            return
+        self._busy = True
+        began_s = time.monotonic()
+
+        def synced(error: JournalFailed | None) -> None:
+            if error is not None:
+                self._fail(error)
+                return
+            took_s = time.monotonic() - began_s
+            if took_s > SLOW_SYNC_S:
+                log.warning("slow sync", seconds=round(took_s, 3))
+            self._busy = False
+            self._stored(journal, batch, held)
+
+        journal.begin_sync(synced)
+
+    def _stored(self, journal: Journal, batch: Batch, held: list[Connection]) -> None:
+        """A batch is safe: its replies leave, and the next one can be written."""
         self._engine.stored_batch = batch.number
         for connection in held:
             connection.release()
+        if journal.checkpoint_due or self._engine.full:  # on a full disk, a -wal that grew would eat up what is left
+            self._go_aside(self._checkpoint(journal))
+        else:
+            self._see_turn()
+
+    def _see_turn(self) -> None:
+        """Have a batch made at the end of the loop's turn, if there is something for it."""
+        if not self._turn_due and (self._held or self._lagging):
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
 
     # -- what takes long, one at a time
 
@@ -158,44 +186,29 @@ class Barrier:
             self._fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
     def _go_aside(self, work: Coroutine[None, None, None]) -> None:
-        self._aside = self._begin(work)
-        self._aside.add_done_callback(self._come_back)
+        self._busy = True
+        self._begin(work)
 
-    def _come_back(self, task: asyncio.Task[None]) -> None:
-        if self._aside is task:
-            self._aside = None
-        if not task.cancelled() and task.exception() is None and (self._held or self._lagging):
-            self._turn()
-
-    async def _sync(self, journal: Journal, batch: Batch, held: list[Connection]) -> None:
-        for connection in held:
-            connection.hold_back()
-        began_s = time.monotonic()
-        await journal.sync()
-        took_s = time.monotonic() - began_s
-        if took_s > SLOW_COMMIT_S:
-            log.warning("slow sync", seconds=round(took_s, 3))
-        self._release(batch, held)
-        if self._checkpoint_due(journal):
-            await self._checkpoint(journal)
+    def _come_back(self) -> None:
+        self._busy = False
+        self._see_turn()
 
     async def _write_again(self, journal: Journal, batch: Batch, held: list[Connection], error: JournalFailed) -> None:
         """The disk is full, or another program has the file locked: nobody is told anything until it goes."""
-        for connection in held:
-            connection.hold_back()
         since_s = time.monotonic()
         warned = False
         while True:
             if isinstance(error, JournalFull):
                 if not self._engine.full:
                     self._disk_full(journal)
-                elif not warned:
-                    warned = True
-                    log.warning("commits wait: the disk is full to the last byte")
+                else:
+                    if not warned:
+                        warned = True
+                        log.warning("commits wait: the disk is full to the last byte")
                     await asyncio.sleep(FULL_RETRY_S)
-                await self._checkpoint(journal)  # so that the -wal is used from its beginning, and needs no more room
+                await self._move_wal(journal)  # so that the -wal is used from its beginning, and needs no more room
             else:
-                if not warned and time.monotonic() - since_s > SLOW_COMMIT_S:
+                if not warned and time.monotonic() - since_s > SLOW_SYNC_S:
                     warned = True
                     log.warning("commits wait", why=str(error))
                 await asyncio.sleep(BUSY_RETRY_S)
@@ -205,11 +218,8 @@ class Barrier:
                 error = again
             else:
                 break
-        if self._fsync_ms == 0:
-            await self._sync(journal, batch, held)
-        else:
-            self._synced = False
-            self._release(batch, held)
+        self._busy = False
+        self._written(journal, batch, held)
 
     def _disk_full(self, journal: Journal) -> None:
         """Refuse puts, and use the reserve for what has been accepted and for what makes room: deletes."""
@@ -221,21 +231,24 @@ class Barrier:
     async def _await_room(self, journal: Journal) -> None:
         while self._engine.full:
             await asyncio.sleep(FULL_RETRY_S)
-            if self._aside is None:
+            if not self._busy:
                 self._go_aside(self._make_room(journal))
 
     async def _make_room(self, journal: Journal) -> None:
-        await self._checkpoint(journal)
-        await journal.shrink()
+        await self._move_wal(journal)
+        with contextlib.suppress(JournalFull, JournalBusy):
+            await journal.shrink()
         if journal.take_reserve():
             self._engine.full = False
             self._engine.room_bytes = journal.room_bytes()
             log.info("disk has room again: puts are accepted")
-
-    def _checkpoint_due(self, journal: Journal) -> bool:
-        return journal.checkpoint_due or self._engine.full  # a -wal that grows would eat up what room there is
+        self._come_back()
 
     async def _checkpoint(self, journal: Journal) -> None:
+        await self._move_wal(journal)
+        self._come_back()
+
+    async def _move_wal(self, journal: Journal) -> None:
         try:
             await journal.checkpoint()
         except JournalFull:

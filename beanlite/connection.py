@@ -111,14 +111,10 @@ class Connection(asyncio.Protocol):
     def release(self) -> None:
         """The batch is stored: send what waited for it."""
         session = self.session
-        if self._sending:  # this batch was synced in a thread; what was answered meanwhile may wait for the next
-            data = self._sending
-            self._sending = b""
-            if session.replies and not session.waits:
-                data += session.take_replies()
-        else:
-            self._held = False
-            data = session.take_replies()
+        data = self._sending
+        self._sending = b""
+        if session.replies and not session.waits:
+            data += session.take_replies()  # answered meanwhile, and true already
         if not self._leaving:
             self._transport.write(data)
         if session.blocked or session.half_closed:

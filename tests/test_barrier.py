@@ -11,7 +11,7 @@ import pytest
 from beanlite import barrier as barrier_module
 from beanlite.config import Settings
 from beanlite.errors import JournalFailed
-from beanlite.journal import writer
+from beanlite.journal import sync, writer
 from beanlite.listen import open_listener
 from beanlite.server import Server
 
@@ -27,17 +27,22 @@ class Disk:
         self.error = None
         self.syncs = 0
 
-    async def __call__(self, _descriptor):
+    def __call__(self, _descriptor, done):
+        asyncio.get_running_loop().create_task(self._sync(done))
+
+    async def _sync(self, done):
         await self.free.wait()
         if self.error is not None:
-            raise OSError(self.error, os.strerror(self.error))
-        self.syncs += 1
+            done(OSError(self.error, os.strerror(self.error)))
+        else:
+            self.syncs += 1
+            done(None)
 
 
 @pytest.fixture
 def disk(monkeypatch):
     disk = Disk()
-    monkeypatch.setattr(writer, "_fdatasync", lambda: disk)
+    monkeypatch.setattr(writer, "best_sync", lambda: disk)
     yield disk
     disk.free.set()
 
@@ -174,11 +179,11 @@ async def test_an_interval_syncs_when_nothing_more_comes(tmp_path, disk):
 @pytest.mark.parametrize("kernel", [True, False])
 async def test_the_real_sync_works_with_and_without_the_kernels_own(tmp_path, monkeypatch, kernel):
     if not kernel:
-        monkeypatch.setattr(writer, "linux_aio_asyncio", None)
+        monkeypatch.setattr(sync, "linux_aio", None)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        assert hasattr(server._journal._fdatasync, "__self__") is kernel
+        assert isinstance(server._journal._sync, sync.KernelSync) is kernel
         os.close(server._journal._wal)  # the next sync fails, and so does what waits for it
         client[1].write(PUT)
         await until(lambda: server._failure is not None)

@@ -9,26 +9,21 @@ Nothing may be written meanwhile.
 """
 
 import asyncio
-import contextlib
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
 
 import aiosqlite
 
-try:
-    from caio import linux_aio_asyncio
-except ImportError:  # not Linux
-    linux_aio_asyncio = None  # type: ignore[assignment]
-
 from beanlite.engine import Changes
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.job import BURIED, GONE, ID_BITS, READY, SECOND_NS, Job
 from beanlite.journal.database import WAL_BYTES_MAX, Database
 from beanlite.journal.fileformat import wal_of, wal_size
+from beanlite.journal.sync import KernelSync, ThreadSync, best_sync
 
 # Larger bodies stand in a table of their own, so that a change of state does not write them again: at 64 KiB that makes
 # reserve, release and bury some ten times cheaper. Smaller ones would only cost a second page in each put and delete.
@@ -92,7 +87,7 @@ class Journal:
         self._directory = database.path.parent
         self._reserve = Path(f"{database.path}-reserve")
         self._wal = -1
-        self._fdatasync: Callable[[int], Awaitable[object]]
+        self._sync: KernelSync | ThreadSync
         self._data_version: int = 0
         self._rows = 0  # written since the last checkpoint
         self._rows_due = _ROWS_MIN
@@ -114,7 +109,7 @@ class Journal:
             self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists
         except sqlite3.Error as error:
             raise self._undo(error) from error
-        self._fdatasync = _fdatasync()
+        self._sync = best_sync()
         # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor of it does no harm.
         self._wal = os.open(wal_of(self._database.path), os.O_RDONLY | os.O_CLOEXEC)
         return self.take_reserve()
@@ -199,12 +194,25 @@ class Journal:
         self.records += batch.jobs
         self._rows += batch.jobs + _BATCH_ROWS
 
+    def begin_sync(self, done: Callable[[JournalFailed | None], None]) -> None:
+        """Have all that is committed written to the medium; ``done`` is told when it is there, or why it can't be.
+
+        It may go on beside ``write``.
+        """
+
+        def ended(error: Exception | None) -> None:
+            text = f"syncing the -wal of {self._database.path} failed: {error}"
+            done(None if error is None else JournalFailed(text))
+
+        self._sync(self._wal, ended)
+
     async def sync(self) -> None:
-        """Wait until all that is committed is on the medium. It may go on beside ``write``."""
-        try:
-            await self._fdatasync(self._wal)
-        except Exception as error:
-            raise JournalFailed(f"syncing the -wal of {self._database.path} failed: {error}") from error
+        """``begin_sync``, waited for. JournalFailed: it failed."""
+        ended = asyncio.get_running_loop().create_future()
+        self.begin_sync(ended.set_result)
+        error = await ended
+        if error is not None:
+            raise error
 
     @property
     def checkpoint_due(self) -> bool:
@@ -295,17 +303,3 @@ class Journal:
         if code == sqlite3.SQLITE_BUSY:
             return JournalBusy(f"another program holds the write lock of {self._database.path}")
         return JournalFailed(f"writing to {self._database.path} failed: {error}")
-
-
-def _fdatasync() -> Callable[[int], Awaitable[object]]:
-    """How to sync without standing still.
-
-    The kernel's own asynchronous sync takes no thread and no GIL, and its work is done on another core: 41 µs of ours
-    where fdatasync takes 65 to 90, and a thread 150 to 200, at the same 240 µs from start to end. Where a sandbox
-    forbids it, a thread has to do.
-    """
-    if linux_aio_asyncio is not None:
-        with contextlib.suppress(OSError):
-            return linux_aio_asyncio.AsyncioContext(max_requests=8).fdsync  # type: ignore[no-untyped-call]
-    loop = asyncio.get_running_loop()
-    return lambda descriptor: loop.run_in_executor(None, os.fdatasync, descriptor)
