@@ -1,4 +1,4 @@
-"""Syncing a file without standing still."""
+"""Syncing a file: at once, or without standing still."""
 
 import asyncio
 import contextlib
@@ -11,6 +11,16 @@ except ImportError:  # not Linux
     linux_aio = None  # type: ignore[assignment]
 
 Done = Callable[[Exception | None], None]
+
+
+def sync_here(descriptor: int, done: Done) -> None:
+    """Write what is in the kernel's memory to the medium, and call ``done`` when it is there, or can't be."""
+    try:
+        os.fdatasync(descriptor)
+    except OSError as error:
+        done(error)
+    else:
+        done(None)
 
 
 class KernelSync:
@@ -26,7 +36,7 @@ class KernelSync:
         loop.add_reader(self._context.fileno, self._see_ends)
 
     def __call__(self, descriptor: int, done: Done) -> None:
-        """Write what is in the kernel's memory to the medium; ``done`` is called when it is there, or can't be."""
+        """As ``sync_here``, but ``done`` is called later, in the loop."""
         operation = linux_aio.Operation.fdsync(descriptor)
 
         def ended(_result: int) -> None:
@@ -57,7 +67,7 @@ class ThreadSync:
         self._loop = loop
 
     def __call__(self, descriptor: int, done: Done) -> None:
-        """Write what is in the kernel's memory to the medium; ``done`` is called when it is there, or can't be."""
+        """As ``sync_here``, but ``done`` is called later, in the loop."""
         future = self._loop.run_in_executor(None, os.fdatasync, descriptor)
         future.add_done_callback(lambda ended: done(ended.exception()))  # type: ignore[arg-type]
 

@@ -23,7 +23,7 @@ from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.job import BURIED, GONE, ID_BITS, READY, SECOND_NS, Job
 from beanlite.journal.database import WAL_BYTES_MAX, Database
 from beanlite.journal.fileformat import wal_of, wal_size
-from beanlite.journal.sync import KernelSync, ThreadSync, best_sync
+from beanlite.journal.sync import Done, KernelSync, ThreadSync, best_sync, sync_here
 
 # Larger bodies stand in a table of their own, so that a change of state does not write them again: at 64 KiB that makes
 # reserve, release and bury some ten times cheaper. Smaller ones would only cost a second page in each put and delete.
@@ -87,7 +87,8 @@ class Journal:
         self._directory = database.path.parent
         self._reserve = Path(f"{database.path}-reserve")
         self._wal = -1
-        self._sync: KernelSync | ThreadSync
+        self._sync_here = sync_here
+        self._sync_aside: KernelSync | ThreadSync
         self._data_version: int = 0
         self._rows = 0  # written since the last checkpoint
         self._rows_due = _ROWS_MIN
@@ -109,7 +110,7 @@ class Journal:
             self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists
         except sqlite3.Error as error:
             raise self._undo(error) from error
-        self._sync = best_sync()
+        self._sync_aside = best_sync()
         # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor of it does no harm.
         self._wal = os.open(wal_of(self._database.path), os.O_RDONLY | os.O_CLOEXEC)
         return self.take_reserve()
@@ -194,17 +195,13 @@ class Journal:
         self.records += batch.jobs
         self._rows += batch.jobs + _BATCH_ROWS
 
+    def sync_now(self, done: Callable[[JournalFailed | None], None]) -> None:
+        """Write all that is committed to the medium; ``done`` is told when it is there, or why it can't be."""
+        self._sync_here(self._wal, self._ended(done))
+
     def begin_sync(self, done: Callable[[JournalFailed | None], None]) -> None:
-        """Have all that is committed written to the medium; ``done`` is told when it is there, or why it can't be.
-
-        It may go on beside ``write``.
-        """
-
-        def ended(error: Exception | None) -> None:
-            text = f"syncing the -wal of {self._database.path} failed: {error}"
-            done(None if error is None else JournalFailed(text))
-
-        self._sync(self._wal, ended)
+        """``sync_now``, without waiting for it. It may go on beside ``write``."""
+        self._sync_aside(self._wal, self._ended(done))
 
     async def sync(self) -> None:
         """``begin_sync``, waited for. JournalFailed: it failed."""
@@ -282,6 +279,15 @@ class Journal:
     def _free_bytes(self) -> int:
         disk = os.statvfs(self._directory)
         return disk.f_bavail * disk.f_frsize
+
+    def _ended(self, done: Callable[[JournalFailed | None], None]) -> Done:
+        """What a sync tells, in our words."""
+
+        def ended(error: Exception | None) -> None:
+            text = f"syncing the -wal of {self._database.path} failed: {error}"
+            done(None if error is None else JournalFailed(text))
+
+        return ended
 
     def _change(self, statement: str, rows: list[tuple[object, ...]]) -> None:
         """Every row must meet its job: if one does not, memory and file have come apart."""
