@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pwd
@@ -32,7 +33,9 @@ class Listener:
     def close(self) -> None:
         """Remove the unix socket; the sockets themselves are closed by who serves them."""
         if self.path is not None:
-            self.path.unlink(missing_ok=True)
+            # Another user's folder (-u) may not let us; the next start takes what is left for what it is.
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                self.path.unlink()
 
 
 def open_listener(settings: Settings) -> Listener:
