@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import getopt
 import os
 import pwd
 import socket
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,14 +21,16 @@ BACKLOG: Final = 1024
 _FIRST_FD: Final = 3  # systemd's first socket
 
 
-@dataclass(slots=True)
 class Listener:
     """Sockets that listen already: a client that comes before the server is ready waits, and is not refused."""
 
-    sockets: list[socket.socket]
-    address: str
-    path: Path | None = None
-    """Of a unix socket that we have made."""
+    __slots__ = ("address", "path", "sockets")
+
+    def __init__(self, sockets: list[socket.socket], address: str, path: Path | None = None) -> None:
+        self.sockets = sockets
+        self.address = address
+        self.path = path
+        """Of a unix socket that we have made."""
 
     def close(self) -> None:
         """Remove the unix socket; the sockets themselves are closed by who serves them."""
@@ -43,9 +45,36 @@ def open_listener(settings: Settings) -> Listener:
     handed = _from_systemd()
     if handed:
         return Listener(handed, "systemd")
-    if settings.socket is not None:
-        return _unix(settings.socket)
-    return _tcp(settings.host, settings.port)
+    place = str(settings.socket) if settings.socket is not None else (settings.host, settings.port)
+    return _early.pop(place, None) or _listen(place)
+
+
+_Place = str | tuple[str, int]  # the path of a unix socket, or a host and a port
+_early: dict[_Place, Listener] = {}
+
+
+def listen_early(args: list[str]) -> None:
+    """Listen before the settings are read, if the command line alone says where: in beanstalkd's own flags.
+
+    Test suites of clients start the server and give it 0.1 s. To read the settings takes longer; who connects in the
+    meantime waits. If the settings turn out to be wrong, the process ends, and with it this socket.
+    """
+    try:
+        given, rest = getopt.getopt(args, "l:p:b:f:Fz:u:s:V")
+    except getopt.GetoptError:
+        return
+    flags = dict(given)
+    elsewhere = {"LISTEN_PID"}  # what else could say where to listen
+    if "-l" not in flags:
+        elsewhere |= {"BEANLITE_HOST", "BEANLITE_SOCKET"}
+    if "-p" not in flags:
+        elsewhere |= {"BEANLITE_PORT"}
+    host, port = flags.get("-l", "127.0.0.1"), flags.get("-p", "11300")
+    if rest or elsewhere & os.environ.keys() or not port.isdecimal():
+        return
+    place = host.removeprefix("unix:") if host.startswith("unix:") else (host, int(port))
+    with contextlib.suppress(ListenError, OverflowError):  # the second try says what is wrong
+        _early[place] = _listen(place)
 
 
 def become(user: str) -> None:
@@ -74,6 +103,10 @@ def _from_systemd() -> list[socket.socket]:
         raise ListenError(
             f"LISTEN_FDS is {count}, but what was handed over are no sockets: {error.strerror}"
         ) from error
+
+
+def _listen(place: _Place) -> Listener:
+    return _unix(Path(place)) if isinstance(place, str) else _tcp(*place)
 
 
 def _tcp(host: str, port: int) -> Listener:

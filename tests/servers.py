@@ -116,7 +116,7 @@ def _start(command: list[str], directory: Path, environment: dict[str, str]) -> 
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "server.log"
     for attempt in range(TRIES):
-        port = _free_port()
+        port = free_port()
         with log.open("wb") as sink:
             process = subprocess.Popen(
                 [*command, "-l", "127.0.0.1", "-p", str(port)],
@@ -154,7 +154,7 @@ def _wait_until_it_accepts(server: RunningServer) -> bool:
     raise ServerDied(f"no connection accepted within {STARTS_WITHIN_S} s: {server.log_text()}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port nobody listens on, from below the range that the kernel gives to outgoing connections."""
     while True:
         port = random.randrange(12000, 32000)
