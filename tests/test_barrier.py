@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import sqlite3
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -188,7 +189,7 @@ async def test_an_interval_syncs_when_nothing_more_comes(tmp_path, disk):
 @pytest.mark.parametrize("kernel", [True, False])
 async def test_the_real_sync_works_with_and_without_the_kernels_own(tmp_path, monkeypatch, kernel):
     if not kernel:
-        monkeypatch.setattr(sync, "linux_aio", None)
+        monkeypatch.setitem(sys.modules, "caio", None)
     async with serving(tmp_path / "q.db", aside=True) as (server, _):
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"

@@ -5,11 +5,6 @@ import contextlib
 import os
 from collections.abc import Callable
 
-try:
-    from caio import linux_aio
-except ImportError:  # not Linux
-    linux_aio = None  # type: ignore[assignment]
-
 Done = Callable[[Exception | None], None]
 
 
@@ -31,13 +26,16 @@ class KernelSync:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """OSError: the kernel, or a sandbox, does not let us."""
+        """ImportError: this is not Linux. OSError: the kernel, or a sandbox, does not let us."""
+        from caio import linux_aio  # noqa: PLC0415 - takes 50 ms, and a fast disk never needs it
+
+        self._operation = linux_aio.Operation
         self._context = linux_aio.Context(max_requests=8)
         loop.add_reader(self._context.fileno, self._see_ends)
 
     def __call__(self, descriptor: int, done: Done) -> None:
         """As ``sync_here``, but ``done`` is called later, in the loop."""
-        operation = linux_aio.Operation.fdsync(descriptor)
+        operation = self._operation.fdsync(descriptor)
 
         def ended(_result: int) -> None:
             try:
@@ -75,9 +73,7 @@ class ThreadSync:
 def best_sync() -> KernelSync | ThreadSync:
     """The fastest way that works here; to be called in a loop."""
     loop = asyncio.get_running_loop()
-    if linux_aio is not None:
-        try:
-            return KernelSync(loop)
-        except OSError:
-            pass
-    return ThreadSync(loop)
+    try:
+        return KernelSync(loop)
+    except (ImportError, OSError):
+        return ThreadSync(loop)

@@ -88,7 +88,7 @@ class Journal:
         self._reserve = Path(f"{database.path}-reserve")
         self._wal = -1
         self._sync_here = sync_here
-        self._sync_aside: KernelSync | ThreadSync
+        self._sync_aside: KernelSync | ThreadSync | None = None
         self._data_version: int = 0
         self._rows = 0  # written since the last checkpoint
         self._rows_due = _ROWS_MIN
@@ -110,7 +110,6 @@ class Journal:
             self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists
         except sqlite3.Error as error:
             raise self._undo(error) from error
-        self._sync_aside = best_sync()
         # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor of it does no harm.
         self._wal = os.open(wal_of(self._database.path), os.O_RDONLY | os.O_CLOEXEC)
         return self.take_reserve()
@@ -201,6 +200,8 @@ class Journal:
 
     def begin_sync(self, done: Callable[[JournalFailed | None], None]) -> None:
         """``sync_now``, without waiting for it. It may go on beside ``write``."""
+        if self._sync_aside is None:
+            self._sync_aside = best_sync()
         self._sync_aside(self._wal, self._ended(done))
 
     async def sync(self) -> None:
