@@ -216,6 +216,7 @@ class Server:
         for server in servers:
             server.close()
         await self._settle()
+        self.engine.stopping = True
         connections = list(self._connections.values())
         for connection in connections:
             connection.stop()

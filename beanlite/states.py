@@ -45,6 +45,8 @@ class States:
         self._burials = 0
 
         self.draining = False
+        self.stopping = False
+        """Clients are sent away: the tubes that they keep alive, paused ones above all, are to be there again."""
         self.full = False
         """There is no room to store another job."""
         self.room_bytes = 1 << 62
@@ -154,7 +156,7 @@ class States:
         return tube
 
     def _drop_if_unused(self, tube: Tube) -> None:
-        if not (tube.jobs or tube.using or tube.watching) and tube is not self._default:
+        if not (tube.jobs or tube.using or tube.watching or self.stopping) and tube is not self._default:
             self.alarms.cancel(tube)
             if tube.pause_until_ns:
                 tube.pause_until_ns = tube.pause_s = 0
