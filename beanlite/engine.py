@@ -255,7 +255,7 @@ class Engine(States):
         if tube is None:
             return False
         tube.cmd_pause += 1
-        self._pauses[name] = tube
+        self.pauses[name] = tube
         tube.pause_s = pause_s
         if pause_s:
             tube.pause_until_ns = now_ns + pause_s * SECOND_NS
@@ -306,7 +306,7 @@ class Engine(States):
     def _tick_tube(self, tube: Tube, now_ns: int, budget: int) -> int:
         if tube.pause_until_ns and tube.pause_until_ns <= now_ns:
             tube.pause_until_ns = tube.pause_s = 0
-            self._pauses[tube.name] = tube
+            self.pauses[tube.name] = tube
             self._serve_waiting(tube, now_ns)
         done = 0
         keys = tube.delayed.keys
@@ -370,10 +370,10 @@ class Engine(States):
         if lagging:
             changed.update({job_id: job for job_id, job in self.lagging.items() if job.state is not GONE})
             self.lagging = {}
-        changes = Changes(self.batch, self.last_id, list(changed.values()), list(self._pauses.values()))
+        changes = Changes(self.batch, self.last_id, list(changed.values()), list(self.pauses.values()))
         self.batch += 1
         self.changed = {}
-        self._pauses = {}
+        self.pauses = {}
         return changes
 
     def restore(self, rows: Iterable[StoredJob], now_ns: int) -> None:

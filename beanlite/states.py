@@ -40,7 +40,8 @@ class States:
         """The number of the last batch that is safe in the journal."""
         self.changed: dict[int, Job] = {}
         self.lagging: dict[int, Job] = {}
-        self._pauses: dict[bytes, Tube] = {}
+        self.pauses: dict[bytes, Tube] = {}
+        """Tubes whose pause has begun or ended, to be written with the batch being gathered."""
         self._serial = 0
         self._burials = 0
 
@@ -160,5 +161,5 @@ class States:
             self.alarms.cancel(tube)
             if tube.pause_until_ns:
                 tube.pause_until_ns = tube.pause_s = 0
-                self._pauses[tube.name] = tube
+                self.pauses[tube.name] = tube
             del self.tubes[tube.name]
