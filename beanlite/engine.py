@@ -297,6 +297,9 @@ class Engine(States):
         for client in waiters:
             if not client.waiting:
                 continue  # it got a job meanwhile
+            if self.alarms.next_ns <= now_ns:
+                self.alarms.set(client, now_ns)  # it may get one of those that are still to come
+                continue
             if self.deadline_soon(client, now_ns):
                 self._wake(client, DEADLINE_SOON)
             elif client.wait_until_ns <= now_ns:
@@ -337,8 +340,9 @@ class Engine(States):
             self.lagging[job.id] = job
             self._make_ready(job, now_ns)
             done += 1
-        self._set_alarm(client)
-        return done + 1
+        if not client.waiting:
+            self._set_alarm(client)  # else tick does it, when it knows whether the waiting goes on
+        return done  # one that only waits costs no slice: it is put off while there is more to expire
 
     def _give_back(self, client: Client, now_ns: int, budget: int) -> int:
         """Make jobs of a client that is gone ready again, and have an alarm set while there are more."""

@@ -258,6 +258,42 @@ def test_a_job_that_becomes_ready_in_the_instant_of_a_timeout_is_handed_out(core
     assert worker.take_replies().startswith(b"RESERVED 1 ")
 
 
+@pytest.mark.parametrize("tube", [b"default", b"later"])
+def test_what_becomes_ready_in_the_instant_of_deadline_soon_is_handed_out(core, tube):
+    """Whichever of tube and client is the older."""
+    client, producer = core.client(), core.client()
+    put(core, client, ttr_s=3)
+    core.send(client, b"reserve\r\n")
+    core.send(producer, b"use %b\r\n" % tube)
+    put(core, producer, delay_s=2)
+    core.send(client, b"watch %b\r\n" % tube)
+    core.send(client, b"reserve\r\n")
+    core.wait(2)
+    assert client.take_replies().startswith(b"RESERVED 2 ")
+
+
+def test_more_timeouts_at_once_than_a_slice_all_come(core):
+    waiters = [core.client() for _ in range(2 * SLICE + 5)]
+    for client in waiters:
+        core.send(client, b"reserve-with-timeout 5\r\n")
+    core.jump(5)
+    assert {client.take_replies() for client in waiters} == {b"TIMED_OUT\r\n"}
+
+
+def test_who_waits_is_put_off_until_all_that_is_due_has_come(core):
+    worker, producer = core.client(), core.client()
+    core.send(worker, b"watch other\r\nignore default\r\nreserve-with-timeout 5\r\n")
+    worker.take_replies()
+    for _ in range(2 * SLICE):
+        put(core, producer, delay_s=4)
+    core.send(producer, b"use other\r\n")
+    put(core, producer, delay_s=5)
+    core.jump(5)
+    assert worker.take_replies() == b""
+    core.wait(0)
+    assert worker.take_replies().startswith(b"RESERVED ")
+
+
 def test_deadline_soon_comes_when_the_last_second_begins(core):
     client = core.client()
     put(core, client, ttr_s=10)
