@@ -295,15 +295,13 @@ class Engine(States):
                 if owner.waiting:
                     waiters.append(owner)
         for client in waiters:
-            if not client.waiting:
-                continue  # it got a job meanwhile
-            if self.alarms.next_ns <= now_ns:
-                self.alarms.set(client, now_ns)  # it may get one of those that are still to come
-                continue
-            if self.deadline_soon(client, now_ns):
-                self._wake(client, DEADLINE_SOON)
-            elif client.wait_until_ns <= now_ns:
-                self._wake(client, TIMED_OUT)
+            if client.waiting:  # else it got a job meanwhile
+                if self.alarms.next_ns <= now_ns:
+                    self.alarms.set(client, now_ns)  # it may get one of those that are still to come
+                elif self.deadline_soon(client, now_ns):
+                    self._wake(client, DEADLINE_SOON)
+                elif client.wait_until_ns <= now_ns:
+                    self._wake(client, TIMED_OUT)
             self._set_alarm(client)
 
     def _tick_tube(self, tube: Tube, now_ns: int, budget: int) -> int:

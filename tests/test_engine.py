@@ -272,6 +272,19 @@ def test_what_becomes_ready_in_the_instant_of_deadline_soon_is_handed_out(core, 
     assert client.take_replies().startswith(b"RESERVED 2 ")
 
 
+def test_a_job_handed_out_in_the_instant_of_deadline_soon_leaves_the_ttr_of_the_other_running(core):
+    client, producer = core.client(), core.client()
+    put(core, client, ttr_s=2)
+    core.send(client, b"reserve\r\n")
+    core.send(producer, b"use later\r\n")
+    put(core, producer, delay_s=1, ttr_s=60)
+    core.send(client, b"watch later\r\nreserve\r\n")
+    core.wait(1)
+    assert core.engine.reserved == 2
+    core.wait(1)
+    assert core.engine.jobs[1].state == "ready"
+
+
 def test_more_timeouts_at_once_than_a_slice_all_come(core):
     waiters = [core.client() for _ in range(2 * SLICE + 5)]
     for client in waiters:
