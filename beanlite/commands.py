@@ -261,8 +261,11 @@ def pause_tube(session: Session, args: bytes, now_ns: int) -> bytes:
     given = parse.parse_pause(args)
     if given is None:
         return BAD_FORMAT
-    session.counters.pause_tube += 1
-    if not session.engine.pause(*given, now_ns):
+    session.counters.pause_tube += 1  # the reference looks at the name only then
+    name, pause_s = given
+    if parse.parse_name(name) is None:
+        return BAD_FORMAT
+    if not session.engine.pause(name, pause_s, now_ns):
         return NOT_FOUND
     session.waits = True
     return b"PAUSED\r\n"
