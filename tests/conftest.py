@@ -14,3 +14,12 @@ def kept_logging():
     root.handlers[:] = handlers
     root.setLevel(level)
     ours.setLevel(logging.NOTSET)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How many random steps agreed with the model."""
+    for report in terminalreporter.stats.get("passed", []):
+        for key, value in report.user_properties:
+            if key in {"model steps", "restart steps"} and report.when == "call":
+                steps, source = value
+                terminalreporter.write_line(f"{key}: all {steps} agreed with the model ({source})")

@@ -1,0 +1,319 @@
+"""The naive model's queues: one list of jobs, searched and sorted anew for every question, and what time does to them.
+
+Time stands still but for ``wait`` and ``wait_unseen``. Where the protocol leaves open what of one instant comes first,
+it is: tubes and clients in the order in which they came into being, each with all that ends for it; those who wait are
+told that it was in vain only after that.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+SECOND_NS = 1_000_000_000
+NEVER_NS = 1 << 100
+
+
+@dataclass(eq=False)
+class Tube:
+    name: bytes
+    serial: int
+    total_jobs: int = 0
+    cmd_delete: int = 0
+    cmd_pause: int = 0
+    pause_s: int = 0
+    pause_until_ns: int = 0
+    only_paused: bool = False
+    """It exists because its pause outlived a restart, and for nothing else."""
+
+
+@dataclass(eq=False)
+class Client:
+    serial: int
+    use: Tube
+    watched: list[Tube]
+    producer: bool = False
+    worker: bool = False
+    half_closed: bool = False
+    wait_until_ns: int | None = None
+    pending: list[tuple[bytes, bytes]] = field(default_factory=list)
+    replies: list[bytes] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Job:
+    id: int
+    tube: Tube
+    pri: int
+    delay_s: int
+    ttr_s: int
+    body: bytes
+    created_ns: int
+    state: str = "ready"
+    ends_ns: int = 0
+    """The delay or the ttr."""
+    burial: int = 0
+    holder: Client | None = None
+    reserves: int = 0
+    timeouts: int = 0
+    releases: int = 0
+    buries: int = 0
+    kicks: int = 0
+
+
+class Queues:
+    def __init__(self, now_ns, max_job_size):
+        self.now_ns = now_ns
+        self.max_job_size = max_job_size
+        self.jobs = []
+        self.last_id = 0
+        self.burials = 0
+        self.promised = set()
+        """Ids of the jobs of which something has been acknowledged; a journal empties it when it has stored that."""
+        self._start()
+
+    def _start(self):
+        self.clients = []
+        self.waiters = []
+        self.woken = []
+        self.counts = Counter()
+        self.timeouts = self.total_jobs = self.total_clients = 0
+        self.draining = self.full = False
+        self.serial = 0
+        self.tubes = []
+        self.default = self._tube(b"default")
+
+    def restart(self, jobs, last_id, pauses):
+        """Start again with these jobs, ``restored``, and pauses (name: seconds, end)."""
+        self._start()
+        self.jobs = jobs
+        self.last_id = last_id
+        self.promised = set()
+        for job in sorted(jobs, key=lambda job: job.id):
+            job.tube = self._tube(job.tube.name)
+        for name, (pause_s, until_ns) in sorted(pauses.items()):
+            if until_ns > self.now_ns:
+                tube = self._tube(name)
+                tube.pause_s, tube.pause_until_ns, tube.only_paused = pause_s, until_ns, True
+        self._tidy()
+
+    def snapshot(self):
+        """The jobs as they are."""
+        return [replace(job) for job in self.jobs]
+
+    def restored(self, job):
+        """A job of a snapshot as it is after a restart now."""
+        back = job.state == "reserved" or (job.state == "delayed" and job.ends_ns <= self.now_ns)
+        return replace(job, holder=None, state="ready" if back else job.state)
+
+    def pauses(self):
+        return {tube.name: (tube.pause_s, tube.pause_until_ns) for tube in self.tubes if tube.pause_until_ns}
+
+    # -- clients
+
+    def connect(self):
+        self.serial += 1
+        self.total_clients += 1
+        client = Client(self.serial, self.default, [self.default])
+        self.clients.append(client)
+        return client
+
+    def send(self, client, commands):
+        """Commands in one packet: lines, and a body with all that comes before the next line."""
+        client.pending += commands
+        self._run(client)
+        self._wake()
+
+    def half_close(self, client):
+        client.half_closed = True
+        if client.wait_until_ns is not None:
+            self._stop_waiting(client)
+            client.replies.append(b"TIMED_OUT\r\n")
+            self._run(client)
+            self._wake()
+
+    def close(self, client):
+        self._stop_waiting(client)
+        self.clients.remove(client)
+        self._tidy()
+        for job in sorted(self._held(client), key=lambda job: (job.ends_ns, job.id)):
+            self._make_ready(job)
+        self._wake()
+
+    def _run(self, client):
+        while client.pending and client.wait_until_ns is None:
+            line, body = client.pending.pop(0)
+            reply = self._carry_out(client, line, body)
+            self._tidy()
+            if reply is not None:
+                client.replies.append(reply)
+
+    def _wake(self):
+        while self.woken:
+            client, reply = self.woken.pop(0)
+            client.replies.append(reply)
+            self._run(client)
+
+    def _stop_waiting(self, client):
+        client.wait_until_ns = None
+        if client in self.waiters:
+            self.waiters.remove(client)
+
+    # -- time
+
+    def instants(self):
+        """When something ends, and for whom."""
+        for tube in self.tubes:
+            if tube.pause_until_ns:
+                yield tube.pause_until_ns, tube
+        for job in self.jobs:
+            if job.state == "delayed":
+                yield job.ends_ns, job.tube
+            elif job.state == "reserved":
+                yield job.ends_ns, job.holder
+                if job.holder.wait_until_ns is not None:
+                    yield job.ends_ns - SECOND_NS, job.holder
+        for client in self.waiters:
+            yield client.wait_until_ns, client
+
+    def wait(self, wait_ns):
+        """Let time pass, with a look at every instant at which something ends."""
+        end_ns = self.now_ns + wait_ns
+        while (instant := min((when for when, _ in self.instants()), default=NEVER_NS)) <= end_ns:
+            self.now_ns = instant
+            self._look()
+        self.now_ns = end_ns
+
+    def may_wait_unseen(self, wait_ns):
+        """Whether the outcome is clear: nothing ends meanwhile for more than one tube or client."""
+        return len({owner.serial for when, owner in self.instants() if when <= self.now_ns + wait_ns}) <= 1
+
+    def wait_unseen(self, wait_ns):
+        """Let time pass, with one look at the end."""
+        self.now_ns += wait_ns
+        self._look()
+
+    def _look(self):
+        waiting = sorted(self.waiters, key=lambda client: client.serial)
+        for owner in sorted([*self.tubes, *self.clients], key=lambda owner: owner.serial):
+            if isinstance(owner, Tube):
+                self._look_at_tube(owner)
+            else:
+                self._look_at_client(owner)
+        for client in waiting:
+            if client.wait_until_ns is None:
+                continue
+            if self._deadline_soon(client):
+                self._give_up(client, b"DEADLINE_SOON\r\n")
+            elif client.wait_until_ns <= self.now_ns:
+                self._give_up(client, b"TIMED_OUT\r\n")
+        self._tidy()
+        self._wake()
+
+    def _look_at_tube(self, tube):
+        if tube.pause_until_ns and tube.pause_until_ns <= self.now_ns:
+            tube.pause_s = tube.pause_until_ns = 0
+            self._serve()
+        for job in self._delayed(tube):
+            if job.ends_ns <= self.now_ns:
+                self._make_ready(job)
+
+    def _look_at_client(self, client):
+        over = sorted(
+            (job for job in self._held(client) if job.ends_ns <= self.now_ns), key=lambda job: (job.ends_ns, job.id)
+        )
+        if over and client.wait_until_ns is not None:
+            self._give_up(client, b"DEADLINE_SOON\r\n")
+        for job in over:
+            job.timeouts += 1
+            self.timeouts += 1
+            self._make_ready(job)
+
+    def _give_up(self, client, reply):
+        self._stop_waiting(client)
+        self.woken.append((client, reply))
+
+    def _deadline_soon(self, client):
+        return any(job.ends_ns - SECOND_NS <= self.now_ns for job in self._held(client))
+
+    # -- queues
+
+    def _held(self, client):
+        return [job for job in self.jobs if job.holder is client]
+
+    def _ready(self, tubes):
+        return sorted(
+            (job for job in self.jobs if job.state == "ready" and job.tube in tubes), key=lambda job: (job.pri, job.id)
+        )
+
+    def _delayed(self, tube):
+        return sorted(
+            (job for job in self.jobs if job.state == "delayed" and job.tube is tube),
+            key=lambda job: (job.ends_ns, job.id),
+        )
+
+    def _buried(self, tube):
+        return sorted(
+            (job for job in self.jobs if job.state == "buried" and job.tube is tube), key=lambda job: job.burial
+        )
+
+    def _make_ready(self, job):
+        job.state = "ready"
+        job.holder = None
+        self._serve()
+
+    def _place(self, job, delay_s):
+        """After a put or a release."""
+        job.delay_s = delay_s
+        if delay_s:
+            job.state, job.holder, job.ends_ns = "delayed", None, self.now_ns + delay_s * SECOND_NS
+        else:
+            self._make_ready(job)
+
+    def _serve(self):
+        """First come, first served."""
+        for client in self.waiters[:]:
+            job = self._best(client)
+            if job is not None:
+                self._stop_waiting(client)
+                self.woken.append((client, self._hand_out(job, client)))
+
+    def _best(self, client):
+        return next(iter(self._ready([tube for tube in client.watched if not tube.pause_until_ns])), None)
+
+    def _hand_out(self, job, client):
+        job.state, job.holder, job.ends_ns = "reserved", client, self.now_ns + job.ttr_s * SECOND_NS
+        job.reserves += 1
+        return b"RESERVED %d %d\r\n%b\r\n" % (job.id, len(job.body), job.body)
+
+    def _find(self, job_id, *states, holder=None):
+        """The job, if it is in one of the states, or reserved by the holder."""
+        for job in self.jobs:
+            if job.id == int(job_id):
+                if job.state in states or (holder is not None and job.holder is holder):
+                    return job
+                return None
+        return None
+
+    # -- tubes
+
+    def _tube(self, name):
+        for tube in self.tubes:
+            if tube.name == name:
+                return tube
+        self.serial += 1
+        tube = Tube(name, self.serial)
+        self.tubes.append(tube)
+        return tube
+
+    def _using(self, tube):
+        return sum(client.use is tube for client in self.clients)
+
+    def _watching(self, tube):
+        return sum(tube in client.watched for client in self.clients)
+
+    def _tidy(self):
+        """Tubes that nobody needs are gone, and their pauses with them."""
+        for tube in self.tubes[1:]:
+            needed = self._using(tube) or self._watching(tube) or any(job.tube is tube for job in self.jobs)
+            tube.only_paused = tube.only_paused and not needed and tube.pause_until_ns > 0
+            if not needed and not tube.only_paused:
+                self.tubes.remove(tube)

@@ -1,0 +1,15 @@
+"""Prints at the end how many random steps agreed."""
+
+import pytest
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line, if it was done."""
+    for report in terminalreporter.stats.get("passed", []):
+        for key, value in report.user_properties:
+            if key == "random steps" and report.when == "call":
+                steps, replies, seed = value
+                terminalreporter.write_line(
+                    f"random sessions: beanlite and beanstalkd agreed in all {steps} steps, {replies} replies "
+                    f"(RANDOM_SEED={seed})"
+                )

@@ -1,0 +1,66 @@
+"""Random sessions with beanlite and with the reference at the same time; every reply of both is compared.
+
+::
+
+    RANDOM_STEPS=20000 python -m pytest tests/reference              # a long one
+    RANDOM_SEED=4711 python -m pytest tests/reference                # the same as the one that had this seed
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.reference.machine import Sessions
+from tests.reference.pair import Pair
+from tests.servers import beanstalkd_program
+
+STEPS = int(os.environ.get("RANDOM_STEPS", "2000"))
+SEED = int(os.environ.get("RANDOM_SEED", str(random.randrange(1 << 32))))
+STEPS_A_SESSION = 50
+
+
+@pytest.fixture
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[Sessions]]:
+    """The state machine with its pair of servers, which is replaced after a difference."""
+    if beanstalkd_program() is None:
+        if os.environ.get("CI"):
+            pytest.fail("beanstalkd, the reference, is not installed")
+        pytest.skip("beanstalkd, the reference, is not installed")
+    pairs: list[Pair] = []
+
+    def pair() -> Pair:
+        if not pairs:
+            pairs.append(Pair(tmp_path_factory.mktemp("pair")))
+        return pairs[0]
+
+    def give_up() -> None:
+        pairs.pop().__exit__()
+
+    class WithServers(Sessions):
+        pass
+
+    WithServers.pair, WithServers.give_up = staticmethod(pair), staticmethod(give_up)
+    yield WithServers
+    if pairs:
+        give_up()
+
+
+def test_random_sessions(sessions: type[Sessions], record_property: Callable[[str, object], None]) -> None:
+    print(f"RANDOM_SEED={SEED}")  # noqa: T201 - shown if it fails
+    run_state_machine_as_test(
+        seed(SEED)(sessions),
+        settings=settings(
+            max_examples=max(1, STEPS // STEPS_A_SESSION),
+            stateful_step_count=STEPS_A_SESSION,
+            deadline=None,
+            database=None,
+            print_blob=False,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    record_property("random steps", (sessions.steps, sessions.replies, SEED))
