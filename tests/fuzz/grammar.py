@@ -1,0 +1,117 @@
+"""What a client and a server may say, read slowly and strictly: a second opinion beside ``beanlite.protocol``."""
+
+import re
+from typing import NamedTuple
+
+LINE_MAX = 224
+U32_MAX = (1 << 32) - 1
+
+ALWAYS = {b"BAD_FORMAT", b"UNKNOWN_COMMAND"}
+RESERVING = {b"RESERVED", b"DEADLINE_SOON", b"TIMED_OUT"}
+FINDING = {b"FOUND", b"NOT_FOUND"}
+# What each command may be answered with, besides those of ALWAYS.
+ANSWERS = {
+    b"put": {b"INSERTED", b"EXPECTED_CRLF", b"JOB_TOO_BIG"},
+    b"reserve": RESERVING,
+    b"reserve-with-timeout": RESERVING,
+    b"reserve-job": {b"RESERVED", b"NOT_FOUND"},
+    b"delete": {b"DELETED", b"NOT_FOUND"},
+    b"release": {b"RELEASED", b"NOT_FOUND"},
+    b"bury": {b"BURIED", b"NOT_FOUND"},
+    b"touch": {b"TOUCHED", b"NOT_FOUND"},
+    b"kick": {b"KICKED"},
+    b"kick-job": {b"KICKED", b"NOT_FOUND"},
+    b"peek": FINDING,
+    b"peek-ready": FINDING,
+    b"peek-delayed": FINDING,
+    b"peek-buried": FINDING,
+    b"use": {b"USING"},
+    b"watch": {b"WATCHING"},
+    b"ignore": {b"WATCHING", b"NOT_IGNORED"},
+    b"list-tubes": {b"OK"},
+    b"list-tubes-watched": {b"OK"},
+    b"list-tube-used": {b"USING"},
+    b"stats": {b"OK"},
+    b"stats-job": {b"OK", b"NOT_FOUND"},
+    b"stats-tube": {b"OK", b"NOT_FOUND"},
+    b"pause-tube": {b"PAUSED", b"NOT_FOUND"},
+}
+REPLY = re.compile(
+    rb"(?:INSERTED|WATCHING) [1-9]\d*"
+    rb"|(?:RESERVED|FOUND) [1-9]\d* (?P<job>\d+)"
+    rb"|OK (?P<yaml>\d+)"
+    rb"|USING [A-Za-z0-9+/;.$_()][-A-Za-z0-9+/;.$_()]{0,199}"
+    rb"|KICKED(?: \d+)?"
+    rb"|DEADLINE_SOON|TIMED_OUT|NOT_FOUND|DELETED|RELEASED|BURIED|TOUCHED|NOT_IGNORED|PAUSED"
+    rb"|EXPECTED_CRLF|JOB_TOO_BIG|BAD_FORMAT|UNKNOWN_COMMAND"
+)
+PUT = re.compile(rb"put +(\d+) +(\d+) +(\d+) +(\d+)(.*)", re.DOTALL)
+
+
+class Requests(NamedTuple):
+    """What a client has sent."""
+
+    complete: list[bytes]  # the command's word of each request that has an answer
+    missing: int  # bytes of the body that is still to come
+    amid_line: bool
+    quits: bool
+
+
+def read_requests(data: bytes, max_job_size: int) -> Requests:
+    """Cut a client's bytes into requests."""
+    complete: list[bytes] = []
+    at = 0
+    while at < len(data):
+        end = data.find(b"\r\n", at)
+        if end < 0:
+            return Requests(complete, 0, amid_line=True, quits=False)
+        line = data[at:end]
+        at = end + 2
+        word = line.partition(b" ")[0]
+        if line.startswith(b"quit") and b"\0" not in line and len(line) + 2 <= LINE_MAX:
+            return Requests(complete, 0, amid_line=False, quits=True)
+        size = _body_size(line, max_job_size)
+        if size is not None:
+            at += size + 2
+            if at > len(data):
+                return Requests(complete, at - len(data), amid_line=False, quits=False)
+        complete.append(b"pause-tube" if word.startswith(b"pause-tube") else word)
+    return Requests(complete, 0, amid_line=False, quits=False)
+
+
+def _body_size(line: bytes, max_job_size: int) -> int | None:
+    """How long the body behind a line is; None if there is none."""
+    found = PUT.fullmatch(line)
+    if found is None or len(line) + 2 > LINE_MAX or b"\0" in line:
+        return None
+    numbers = [int(number) for number in found.groups()[:4]]
+    if max(numbers) > U32_MAX or (found[5] and numbers[3] <= max_job_size):
+        return None
+    return numbers[3]
+
+
+def read_replies(data: bytes) -> list[bytes]:
+    """The first word of each reply. AssertionError: something else than whole replies."""
+    words: list[bytes] = []
+    at = 0
+    while at < len(data):
+        end = data.find(b"\r\n", at)
+        assert end >= 0, f"no end of line: {data[at:]!r}"
+        found = REPLY.fullmatch(data, at, end)
+        assert found, f"no reply: {data[at:end]!r}"
+        at = end + 2
+        if found.lastgroup:
+            stop = at + int(found[found.lastgroup])
+            assert data[stop : stop + 2] == b"\r\n", f"not the length that it says: {data[end - 40 : stop + 40]!r}"
+            if found.lastgroup == "yaml":
+                assert data.startswith(b"---\n", at), f"no YAML: {data[at:stop]!r}"
+                assert data[stop - 1 : stop] == b"\n"
+            at = stop + 2
+        words.append(found[0].partition(b" ")[0])
+    return words
+
+
+def check_answers(requests: list[bytes], replies: list[bytes]) -> None:
+    """Each reply is one that its request may have. AssertionError otherwise."""
+    for number, (word, reply) in enumerate(zip(requests, replies, strict=False)):
+        assert reply in ALWAYS | ANSWERS.get(word, set()), f"request {number}, {word!r}, was answered {reply!r}"
