@@ -217,8 +217,9 @@ class Server:
             server.close()
         await self._settle()
         self.engine.stopping = True
-        connections = list(self._connections.values())
-        for connection in connections:
+        for client in self._connections:
+            self.engine.stop_waiting(client)  # or they would be given what others leave, and go on with it unseen
+        for connection in list(self._connections.values()):
             connection.stop()
         deadline_s = time.monotonic() + FAREWELL_S
         while self._connections and time.monotonic() < deadline_s:  # noqa: ASYNC110 - once, at the end

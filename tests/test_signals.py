@@ -85,6 +85,19 @@ def test_a_stop_leaves_one_file_with_everything_in_it(tmp_path, number):
         assert wire.put(b"next") == 4
 
 
+def test_a_stop_serves_nobody_any_more(tmp_path):
+    with start_beanlite(tmp_path) as server, ExitStack() as stack:
+        holder, waiter = (stack.enter_context(Wire(server.connect())) for _ in range(2))
+        holder.put(b"job")
+        assert holder.ask("reserve") == "RESERVED 1 3"
+        waiter.send(b"reserve\r\ndelete 1\r\n")
+        until(lambda: holder.stats()["current-waiting"] == "1")
+        server.stop()
+        assert waiter.is_closed()
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        assert wire.stats("stats-job 1")["reserves"] == "1"
+
+
 @pytest.mark.parametrize("fsync", ["always", "50ms", "never"])
 def test_a_stop_sends_what_is_due(tmp_path, fsync):
     with start_beanlite(tmp_path, "--fsync", fsync) as server, ExitStack() as stack:
