@@ -263,6 +263,7 @@ class Engine(States):
         else:
             tube.pause_until_ns = 0
             self._serve_waiting(tube, now_ns)
+            self._drop_if_unused(tube)  # a pause that was restored may be all that kept it
         return True
 
     def _note(self, job: Job) -> None:

@@ -394,3 +394,12 @@ def test_a_restored_pause_holds_and_its_end_is_written(core):
     (tube,) = core.store().pauses
     assert (tube.name, tube.pause_until_ns) == (b"idle", 0)
     assert b"idle" not in core.engine.tubes
+
+
+def test_a_tube_that_only_a_restored_pause_kept_ends_with_it(core):
+    core.engine.restore_pause("idle", 60, 1_000_030.0)
+    client = core.client()
+    assert core.send(client, b"pause-tube idle 20\r\nlist-tubes\r\n").endswith(b"- default\n- idle\n\r\n")
+    assert core.send(client, b"pause-tube idle 0\r\nlist-tubes\r\n").endswith(b"\n- default\n\r\n")
+    (tube,) = core.store().pauses
+    assert (tube.name, tube.pause_until_ns) == (b"idle", 0)
