@@ -12,9 +12,13 @@ class Core:
     """Sessions on one engine. Time moves by ``wait``, and by nothing else."""
 
     def __init__(self, max_job_size=65535):
-        self.engine = Engine()
         self.now_ns = 1_000_000 * SECOND_NS
-        self.service = Service(self.engine, max_job_size, True, lambda: FACTS, Counters())
+        self.start(Engine(), max_job_size)
+
+    def start(self, engine, max_job_size):
+        """Serve from this engine, without clients at first."""
+        self.engine = engine
+        self.service = Service(engine, max_job_size, True, lambda: FACTS, Counters())
         self.sessions = {}
 
     def client(self):
