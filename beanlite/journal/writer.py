@@ -11,7 +11,7 @@ Nothing may be written meanwhile.
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -41,18 +41,22 @@ _BATCH_ROWS: Final = 10  # a batch counts as so many rows: it writes some pages 
 # drain.
 RESERVE_BYTES: Final = 8 << 20
 
-_Rows = list[tuple[object, ...]]
+_Parameters = Sequence[tuple[object, ...]]
 
 SHRINK_PAGES: Final = 2000  # given back in one go
 
 
 _INSERT: Final = "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+# What most jobs are when they are first written; eight parameters less are 0.9 µs of 2.8.
+_INSERT_READY: Final = "INSERT INTO jobs VALUES (?, ?, 'ready', ?, ?, ?, ?, NULL, NULL, 0, 0, 0, 0, 0, ?, ?)"
 _INSERT_BODY: Final = "INSERT INTO bodies VALUES (?, ?)"
 _UPDATE: Final = """
     UPDATE jobs SET state = ?, pri = ?, delay_s = ?, due_at = ?, buried_seq = ?,
            reserves = ?, timeouts = ?, releases = ?, buries = ?, kicks = ? WHERE id = ?
 """
-_DELETE: Final = "DELETE FROM jobs WHERE id = ?"
+# Ids that follow each other go at once: jobs are mostly deleted in the order in which they came, and a statement for
+# each of a hundred costs three times as much as one for all.
+_DELETE: Final = "DELETE FROM jobs WHERE id BETWEEN ? AND ?"
 _DELETE_BODY: Final = "DELETE FROM bodies WHERE id = ?"
 
 
@@ -62,8 +66,8 @@ class Batch(NamedTuple):
     number: int
     last_id: int
     jobs: int
-    changes: list[tuple[str, _Rows]]
-    """Statements and their rows."""
+    changes: list[tuple[str, int, _Parameters]]
+    """Statements, how many jobs each must meet, and their parameters."""
     pauses: list[tuple[str, tuple[int, float] | None]]
     """Tubes, and their pause_s and until; None: the pause is over."""
 
@@ -75,6 +79,26 @@ def _place(job: Job) -> tuple[float | None, int | None]:
     if job.state is BURIED:
         return None, job.key >> ID_BITS
     return (job.key >> ID_BITS) / SECOND_NS, None
+
+
+def _counters(job: Job) -> tuple[int, int, int, int, int]:
+    return job.reserves, job.timeouts, job.releases, job.buries, job.kicks
+
+
+def _runs(ids: list[int]) -> list[tuple[int, int]]:
+    """The first and the last of each run of ids that follow each other."""
+    ids.sort()
+    runs = []
+    first = last = 0  # no id
+    for job_id in ids:
+        if job_id != last + 1:
+            if last:
+                runs.append((first, last))
+            first = job_id
+        last = job_id
+    if last:
+        runs.append((first, last))
+    return runs
 
 
 class Journal:
@@ -103,8 +127,9 @@ class Journal:
         """Make ready to write. False: there is no room on the disk for the reserve. JournalFailed: nor for anything."""
         await self._thread
         # The synchronous setting NORMAL leaves the sync of a commit to ``sync``; checkpoints are synced all the same.
+        # SQLite would build the list of states anew for each row to check it: 1.6 µs of 4.4, for what can't be wrong.
         try:
-            for pragma in ("synchronous = NORMAL", "busy_timeout = 0"):
+            for pragma in ("synchronous = NORMAL", "busy_timeout = 0", "ignore_check_constraints = ON"):
                 self._db.execute(f"PRAGMA {pragma}")
             self._data_version = self._read_data_version()
             self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists
@@ -117,56 +142,46 @@ class Journal:
     @staticmethod
     def batch_of(changes: Changes) -> Batch:
         """Make the rows of a batch."""
-        inserts: _Rows = []
-        updates: _Rows = []
-        deletes: _Rows = []
-        bodies: _Rows = []
-        body_deletes: _Rows = []
+        ready: list[tuple[object, ...]] = []
+        inserts: list[tuple[object, ...]] = []
+        updates: list[tuple[object, ...]] = []
+        deleted: list[int] = []
+        bodies: list[tuple[object, ...]] = []
+        body_deletes: list[tuple[object, ...]] = []
         number = changes.batch
         for job in changes.jobs:
             state = job.state
             if state is GONE:
-                deletes.append((job.id,))
+                deleted.append(job.id)
                 if len(job.body) > INLINE_MAX:
                     body_deletes.append((job.id,))
                 continue
-            due_at, buried_seq = _place(job)
             if job.batch != number:
-                updates.append(
-                    (
-                        *(state, job.pri, job.delay_s, due_at, buried_seq),
-                        *(job.reserves, job.timeouts, job.releases, job.buries, job.kicks, job.id),
-                    )
-                )
+                updates.append((state, job.pri, job.delay_s, *_place(job), *_counters(job), job.id))
                 continue
             body: bytes | None = job.body
             if len(job.body) > INLINE_MAX:
                 bodies.append((job.id, job.body))
                 body = None
-            inserts.append(
-                (
-                    *(
-                        job.id,
-                        job.tube.name.decode(),
-                        state,
-                        job.pri,
-                        job.delay_s,
-                        job.ttr_s,
-                        job.created_ns / SECOND_NS,
-                    ),
-                    *(due_at, buried_seq, job.reserves, job.timeouts, job.releases, job.buries, job.kicks),
-                    *(crc32(job.body), body),
-                )
-            )
-        all_rows = (
-            *((_INSERT, inserts), (_INSERT_BODY, bodies), (_UPDATE, updates)),
-            *((_DELETE, deletes), (_DELETE_BODY, body_deletes)),
+            put = (job.pri, job.delay_s, job.ttr_s, job.created_ns / SECOND_NS)
+            if state is READY and not job.reserves and not job.kicks:
+                ready.append((job.id, job.tube.name.decode(), *put, crc32(job.body), body))
+            else:
+                rest = (*_place(job), *_counters(job), crc32(job.body), body)
+                inserts.append((job.id, job.tube.name.decode(), state, *put, *rest))
+        all_rows: tuple[tuple[str, int, _Parameters], ...] = (
+            (_INSERT_READY, len(ready), ready),
+            (_INSERT, len(inserts), inserts),
+            (_INSERT_BODY, len(bodies), bodies),
+            (_UPDATE, len(updates), updates),
+            (_DELETE, len(deleted), _runs(deleted)),
+            (_DELETE_BODY, len(body_deletes), body_deletes),
         )
         pauses = [
             (tube.name.decode(), (tube.pause_s, tube.pause_until_ns / SECOND_NS) if tube.pause_until_ns else None)
             for tube in changes.pauses
         ]
-        return Batch(number, changes.last_id, len(changes.jobs), [rows for rows in all_rows if rows[1]], pauses)
+        return Batch(number, changes.last_id, len(changes.jobs), [each for each in all_rows if each[1]], pauses)
 
     def write(self, batch: Batch) -> None:
         """Commit a batch; it survives this process from now on, and a power failure from the next ``sync`` on.
@@ -181,8 +196,10 @@ class Journal:
                 raise JournalFailed(
                     f"another program has changed {self._database.path}; it no longer is what was served"
                 )
-            for statement, rows in batch.changes:
-                self._change(statement, rows)
+            for statement, jobs, parameters in batch.changes:
+                changed = db.executemany(statement, parameters).rowcount
+                if changed != jobs:  # memory and file have come apart
+                    raise RuntimeError(f"{jobs} jobs to change, {changed} found: {statement}")
             for name, pause in batch.pauses:
                 db.execute("DELETE FROM pauses WHERE tube = ?", (name,))
                 if pause is not None:
@@ -289,12 +306,6 @@ class Journal:
             done(None if error is None else JournalFailed(text))
 
         return ended
-
-    def _change(self, statement: str, rows: list[tuple[object, ...]]) -> None:
-        """Every row must meet its job: if one does not, memory and file have come apart."""
-        changed = self._db.executemany(statement, rows).rowcount
-        if changed != len(rows):
-            raise RuntimeError(f"{len(rows)} rows to change, {changed} found: {statement}")
 
     def _read_data_version(self) -> int:
         """Changes when anybody else has committed to the file."""

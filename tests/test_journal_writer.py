@@ -1,0 +1,65 @@
+"""The rows that a batch of changes becomes."""
+
+import pytest
+
+from beanlite.journal import open_database, read_jobs
+from beanlite.journal.writer import Journal
+from tests.core import Core
+
+
+@pytest.fixture
+async def journal(tmp_path):
+    database = open_database(tmp_path / "queue.db")
+    journal = Journal(database)
+    await journal.start()
+    yield journal
+    await journal.close()
+
+
+def write(journal, core):
+    journal.write(Journal.batch_of(core.store()))
+
+
+def stored(journal):
+    """id, state, and the counters: reserves, timeouts, releases, buries, kicks."""
+    path = journal._database.path
+    return [(row[0], row[2], row[9:14]) for rows in read_jobs(journal._db, path) for row in rows]
+
+
+async def test_deletes_of_single_ids_and_of_runs_leave_all_others(journal):
+    core = Core()
+    client = core.client()
+    for _ in range(12):
+        core.send(client, b"put 0 0 60 0\r\n\r\n")
+    write(journal, core)
+    for job_id in (9, 2, 12, 3, 4, 7, 10):
+        assert core.send(client, b"delete %d\r\n" % job_id) == b"DELETED\r\n"
+    write(journal, core)
+    assert [job_id for job_id, *_ in stored(journal)] == [1, 5, 6, 8, 11]
+
+
+async def test_what_happened_to_a_job_before_it_was_first_written_is_not_lost(journal):
+    core = Core()
+    client = core.client()
+    core.send(client, b"put 0 9 60 0\r\n\r\n" * 2 + b"put 0 0 60 0\r\n\r\n" * 2)
+    core.send(client, b"kick 1\r\nreserve\r\nrelease 1 0 0\r\n")
+    core.send(client, b"reserve-job 3\r\n")
+    core.send(client, b"kick-job 2\r\n")
+    write(journal, core)
+    assert stored(journal) == [
+        (1, "ready", (1, 0, 1, 0, 1)),
+        (2, "ready", (0, 0, 0, 0, 1)),
+        (3, "reserved", (1, 0, 0, 0, 0)),
+        (4, "ready", (0, 0, 0, 0, 0)),
+    ]
+
+
+async def test_a_row_that_is_gone_is_an_error(journal):
+    core = Core()
+    client = core.client()
+    core.send(client, b"put 0 0 60 0\r\n\r\n" * 3)
+    write(journal, core)
+    journal._db.execute("DELETE FROM jobs WHERE id = 2")
+    core.send(client, b"delete 1\r\ndelete 2\r\ndelete 3\r\n")
+    with pytest.raises(RuntimeError, match="3 jobs to change, 2 found"):
+        write(journal, core)
