@@ -63,3 +63,4 @@ async def test_a_row_that_is_gone_is_an_error(journal):
     core.send(client, b"delete 1\r\ndelete 2\r\ndelete 3\r\n")
     with pytest.raises(RuntimeError, match="3 jobs to change, 2 found"):
         write(journal, core)
+    journal._db.rollback()  # a server ends here
