@@ -4,6 +4,7 @@
 
     BeanliteError            an operator reads it: one line on stderr, then exit_code
     ├── ConfigError          a setting is unknown, malformed or contradicts another
+    ├── BenchFailed          a server could not be reached under load, or answered what it should not
     ├── ListenError          an address can't be listened on
     ├── JournalRefused       the file is not one this server may use; nothing was written
     └── JournalFailed        the disk failed while serving; nothing more is acknowledged
@@ -46,6 +47,12 @@ class JournalFull(JournalFailed):
 
 class JournalBusy(JournalFailed):
     """Another program holds the write lock of the file; nothing was written."""
+
+
+class BenchFailed(BeanliteError):
+    """A server that is driven by the bench can't be reached, or answers something else than it should."""
+
+    exit_code = 1
 
 
 class ListenError(BeanliteError):

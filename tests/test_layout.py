@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent / "beanlite"
 ROOMS = [
     {"__main__"},
     {"cli"},
-    {"server"},
+    {"server", "bench"},
     {"barrier", "listen"},
     {"connection"},
     {"journal"},
@@ -119,6 +119,13 @@ def test_what_is_known_upwards_is_listed():
 @pytest.mark.parametrize("file", [file for file in FILES if room_of(file) in CORE], ids=lambda file: file.name)
 def test_the_core_does_no_io_and_has_no_clock(file):
     assert {module.partition(".")[0] for module, _ in imports(file)} - CORE_MAY_IMPORT == set()
+
+
+def test_the_bench_knows_nothing_of_the_server():
+    """Nor the server of it: what a bench shares with the server it can't find wrong."""
+    known = {room for file in FILES if room_of(file) == "bench" for room, _ in rooms_used(file)}
+    assert known == {"bench", "errors"}
+    assert {room_of(file) for file in FILES for room, _ in rooms_used(file) if room == "bench"} == {"bench", "cli"}
 
 
 def test_only_the_journal_knows_sql():

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from beanlite.cli import backup, serve
+from beanlite.cli import backup, bench, serve
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 
 # No rich and no completion: they cost more time than all the rest of the start.
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command(epilog=serve.EXIT_CODES)(serve.serve)
 app.command(epilog=backup.EXIT_CODES)(backup.backup)
+app.command(epilog=bench.EXIT_CODES)(bench.bench)
 
 
 @app.callback()

@@ -1,0 +1,211 @@
+"""Rounds of load: each target in turn, so that what disturbs the machine disturbs all of them."""
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from beanlite.bench import machine
+from beanlite.bench.control import TIMEOUT_S, Control
+from beanlite.bench.histogram import Histogram
+from beanlite.bench.replies import UnexpectedReply
+from beanlite.bench.target import Target
+from beanlite.bench.worker import Spec
+from beanlite.errors import BenchFailed
+
+_TICK_S: Final = 0.25
+_LEAD_S: Final = 0.03  # until all processes have read when to start
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What load, for how long."""
+
+    workload: str = "cycle"
+    connections: int = 50
+    beside: int = 0
+    depth: int = 1
+    body: int = 100
+    tubes: int = 1
+    seconds: float = 3.0
+    warmup_s: float = 0.5
+    rounds: int = 3
+    rate: float = 0.0
+    jobs: int = 100_000
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one target did in one round."""
+
+    seconds: float
+    commands: int
+    jobs: int
+    commands_per_s: float
+    jobs_per_s: float
+    p50_us: float
+    p99_us: float
+    p999_us: float
+    max_us: float
+    generator_busy: float
+    """The share of the time in which the busiest generator process used its core."""
+    server_busy: float | None
+    """The server's, over all its threads: it can be more than 1. None if its process is not known."""
+    idle_cores: float
+    left: int
+    """Jobs of ours that could not be deleted."""
+
+
+def run(
+    options: Options, targets: list[Target], cores: list[int] | None, progress: Callable[[float], None]
+) -> list[list[Round]]:
+    """Carry out all rounds; the result has a list of rounds for each target. BenchFailed.
+
+    The generator runs on these cores. `progress` is told how many seconds of load have passed since it was last told.
+    """
+    results: list[list[Round]] = [[] for _ in targets]
+    for _ in range(options.rounds):
+        for target, rounds in zip(targets, results, strict=True):
+            try:
+                rounds.append(_round(options, target, cores, progress))
+            except (UnexpectedReply, OSError) as error:
+                raise BenchFailed(f"{target.name}: {error}") from error
+    return results
+
+
+def _round(options: Options, target: Target, cores: list[int] | None, progress: Callable[[float], None]) -> Round:
+    tubes = [f"bench-{os.getpid()}-{number}" for number in range(options.tubes)]
+    with Control(target.address) as control:
+        try:
+            if options.workload == "drain":
+                control.fill(tubes, options.body, options.jobs)
+            with _workers(options, target, tubes, cores) as workers:
+                measured = _measure(options, target, workers, progress)
+        except BaseException:
+            with contextlib.suppress(OSError, UnexpectedReply), Control(target.address) as another:
+                another.clear(tubes, options.body)
+            raise
+        return Round(**measured, left=control.clear(tubes, options.body))
+
+
+Worker = subprocess.Popen[str]
+
+
+@contextlib.contextmanager
+def _workers(options: Options, target: Target, tubes: list[str], cores: list[int] | None) -> Iterator[list[Worker]]:
+    """Generator processes that have connected."""
+    workers = []
+    try:
+        for process in range(options.processes):
+            spec = Spec(
+                address=target.address,
+                workload=options.workload,
+                depth=options.depth,
+                body=options.body,
+                tubes=tubes,
+                connections=list(range(process, options.connections, options.processes)),
+                connections_in_all=options.connections,
+                beside=len(range(process, options.beside, options.processes)),
+                rate=options.rate,
+                warmup_s=0.0 if options.workload == "drain" else options.warmup_s,
+                seconds=options.seconds,
+            )
+            with machine.children_on(cores):
+                workers.append(
+                    subprocess.Popen(  # noqa: S603 - ourselves
+                        [sys.executable, "-m", "beanlite.bench.worker", json.dumps(asdict(spec))],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        text=True,
+                    )
+                )
+        for worker in workers:
+            line = _line(target, worker)
+            if line != "ready":
+                raise BenchFailed(f"{target.name}: {line}")
+        yield workers
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
+def _measure(
+    options: Options, target: Target, workers: list[Worker], progress: Callable[[float], None]
+) -> dict[str, Any]:
+    """Let them begin, watch the server meanwhile, and gather what they have seen."""
+    start_s = time.monotonic() + _LEAD_S
+    for worker in workers:
+        print(round(start_s * 1e9), file=worker.stdin, flush=True)
+    warm_s = start_s + (0.0 if options.workload == "drain" else options.warmup_s)
+    end_s = warm_s + options.seconds
+    said: dict[int, dict[str, Any]] = {}
+    with selectors.DefaultSelector() as selector:
+        for worker in workers:
+            assert worker.stdout
+            selector.register(worker.stdout, selectors.EVENT_READ, worker)
+        _gather(target, selector, said, warm_s, progress)
+        began_s, before_s, idle_before_s = time.monotonic(), machine.cpu_s(target.pid), machine.idle_s()
+        _gather(target, selector, said, end_s, progress)
+        watched_s = max(time.monotonic() - began_s, 1e-3)
+        after_s, idle_s = machine.cpu_s(target.pid), machine.idle_s() - idle_before_s
+        _gather(target, selector, said, end_s + 2 * TIMEOUT_S, progress)
+    if len(said) < len(workers):
+        raise BenchFailed(f"{target.name}: the load came to no end")
+    results = list(said.values())
+    seconds = max(result["seconds"] for result in results)
+    histogram = Histogram()
+    for result in results:
+        histogram.merge(Histogram.load(result["histogram"]))
+    known = before_s is not None and after_s is not None
+    commands = sum(result["commands"] for result in results)
+    jobs = sum(result["jobs"] for result in results)
+    return {
+        "seconds": seconds,
+        "commands": commands,
+        "jobs": jobs,
+        "commands_per_s": commands / seconds,
+        "jobs_per_s": jobs / seconds,
+        "p50_us": histogram.percentile_ns(50) / 1e3,
+        "p99_us": histogram.percentile_ns(99) / 1e3,
+        "p999_us": histogram.percentile_ns(99.9) / 1e3,
+        "max_us": histogram.max_ns / 1e3,
+        "generator_busy": max(result["busy_s"] / result["seconds"] for result in results),
+        "server_busy": (after_s - before_s) / watched_s if known else None,  # type: ignore[operator]
+        "idle_cores": idle_s / watched_s,
+    }
+
+
+def _gather(
+    target: Target,
+    selector: selectors.BaseSelector,
+    said: dict[int, dict[str, Any]],
+    until_s: float,
+    progress: Callable[[float], None],
+) -> None:
+    """Take the workers' results until a moment, or until there are no more. BenchFailed: one has failed."""
+    now_s = time.monotonic()
+    while selector.get_map() and now_s < until_s:
+        for key, _ in selector.select(min(_TICK_S, until_s - now_s)):
+            line = _line(target, key.data)
+            if not line.startswith("{"):
+                raise BenchFailed(f"{target.name}: {line}")
+            said[key.data.pid] = json.loads(line)
+            selector.unregister(key.fileobj)
+        before_s, now_s = now_s, time.monotonic()
+        progress(now_s - before_s)
+
+
+def _line(target: Target, worker: Worker) -> str:
+    assert worker.stdout
+    line = worker.stdout.readline()
+    if not line:
+        raise BenchFailed(f"{target.name}: a generator process ended with {worker.wait()}")
+    return line.rstrip("\n")

@@ -1,0 +1,142 @@
+"""The servers to drive: those that run already, and those that are started for the bench."""
+
+import contextlib
+import random
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import environ
+from pathlib import Path
+from typing import Final
+
+from beanlite.bench import machine
+from beanlite.bench.control import Address, Control, connect
+from beanlite.bench.replies import UnexpectedReply
+from beanlite.errors import BenchFailed, ConfigError
+
+_STARTS_WITHIN_S: Final = 30.0
+_STOPS_WITHIN_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server that accepts connections."""
+
+    name: str
+    address: Address
+    version: str
+    pid: int | None
+    """None if it is on another machine, as far as can be known."""
+
+
+def reached(place: str) -> Target:
+    """A server that runs already at HOST:PORT or unix:PATH, perhaps with NAME= before it. ConfigError, BenchFailed."""
+    named = re.fullmatch(r"([^:/=]+)=(.+)", place)
+    name, where = (named[1], named[2]) if named else (place, place)
+    return _target(name, _address(where))
+
+
+@contextlib.contextmanager
+def started(command: str, directory: Path, cores: list[int] | None) -> Iterator[Target]:
+    """A server started by its command line, in a folder of its own below `directory`, which is removed in the end.
+
+    It is given -l and -p. "beanlite" is the one that this bench is part of. ConfigError, BenchFailed.
+    """
+    words = _words(command)
+    folder = Path(tempfile.mkdtemp(prefix="beanlite-bench-", dir=directory))
+    port = _free_port()
+    log = folder / "server.log"
+    process = None
+    try:
+        with log.open("wb") as sink, machine.children_on(cores):
+            process = subprocess.Popen(  # noqa: S603 - the operator's own command
+                [*words, "-l", "127.0.0.1", "-p", str(port)],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                cwd=folder,
+                env={key: value for key, value in environ.items() if not key.startswith("BEANLITE_")},
+                start_new_session=True,  # a terminal's Ctrl-C is for the bench, which then stops it
+            )
+        _wait_until_it_accepts(process, ("127.0.0.1", port), command, log)
+        yield _target(command, ("127.0.0.1", port))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{words[0]} is not installed") from error
+    finally:
+        if process:
+            _stop(process)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_beanlite(command: str) -> bool:
+    """Whether a command line starts our own server."""
+    return any(Path(word).name == "beanlite" for word in command.split())
+
+
+def _words(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(f"--against {command!r}: {error}") from error
+    if not words:
+        raise ConfigError("--against needs a command")
+    return [sys.executable, "-m", *words] if words[0] == "beanlite" else words
+
+
+def _address(where: str) -> Address:
+    if where.startswith("unix:"):
+        return (where.removeprefix("unix:"),)
+    host, _, port = where.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"--connect takes HOST:PORT or unix:PATH, not {where!r}")
+    return (host.strip("[]"), int(port))
+
+
+def _target(name: str, address: Address) -> Target:
+    try:
+        with Control(address) as control:
+            stats = control.stats()
+    except UnexpectedReply as error:
+        raise BenchFailed(f"{name}: {error}") from error
+    except OSError as error:
+        raise BenchFailed(f"{name}: {error.strerror or error}") from error
+    here = stats.get("hostname") == socket.gethostname() and stats.get("pid", "").isdecimal()
+    return Target(name, address, stats.get("version", ""), int(stats["pid"]) if here else None)
+
+
+def _wait_until_it_accepts(process: subprocess.Popen[bytes], address: Address, command: str, log: Path) -> None:
+    end_s = time.monotonic() + _STARTS_WITHIN_S
+    while time.monotonic() < end_s:
+        with contextlib.suppress(OSError):
+            connect(address).close()
+            return
+        if process.poll() is not None:
+            said = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise BenchFailed(f"{command} ended with {process.returncode}: {said[-1]}")
+        time.sleep(0.01)
+    raise BenchFailed(f"{command} accepts no connection within {_STARTS_WITHIN_S:.0f} s")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOPS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    """A port nobody listens on, from below those that the kernel gives to outgoing connections."""
+    while True:
+        port = random.randrange(12000, 32000)  # noqa: S311 - chance, not a secret
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -1,0 +1,266 @@
+"""One generator process: ``python -m beanlite.bench.worker SPEC``, the spec as JSON.
+
+It connects and says "ready" on stdout; reads from stdin when to start (CLOCK_MONOTONIC is the same for all processes of
+a machine); drives its connections; and prints its result as JSON. If something goes wrong, that is its last line.
+"""
+
+import gc
+import heapq
+import json
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from beanlite.bench.control import TIMEOUT_S, Address, connect
+from beanlite.bench.histogram import Histogram
+from beanlite.bench.replies import UnexpectedReply
+from beanlite.bench.workloads import BESIDE, Step, roles
+
+_RECEIVE_MAX: Final = 1 << 20  # bytes
+
+
+class LoadFailed(Exception):
+    """The load can't go on; the text is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What one process is to do."""
+
+    address: Address
+    workload: str
+    depth: int
+    body: int
+    tubes: list[str]
+    connections: list[int]
+    """Their numbers among the connections of all processes: they decide on role and tube."""
+    connections_in_all: int
+    beside: int
+    """How many more connections send list-tube-used without pause, and are not counted."""
+    rate: float
+    """Commands a second of all processes together; 0 is as many as are answered."""
+    warmup_s: float
+    seconds: float
+
+
+class _Connection:
+    __slots__ = ("at", "data", "due_ns", "fd", "ids", "socket", "step", "steps", "unsent", "want")
+
+    def __init__(self, sock: socket.socket, steps: tuple[Step, ...]) -> None:
+        self.socket = sock
+        self.fd = sock.fileno()
+        self.steps = steps
+        self.at = -1
+        self.step = steps[0]
+        self.want = 0
+        """Replies that are due; 0 between two batches."""
+        self.ids: list[bytes] = []
+        self.data = b""
+        """Replies so far, of a batch that is not complete."""
+        self.unsent: bytes | memoryview = b""
+        self.due_ns = 0
+        """When the batch was sent; at a given rate, when it should have been."""
+
+
+class Load:
+    """The connections of this process. OSError, UnexpectedReply, LoadFailed."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._epoll = select.epoll()
+        self._histogram = Histogram()
+        self._commands = 0
+        self._jobs = 0
+        self._receive_bytes = min(_RECEIVE_MAX, spec.depth * (spec.body + 64))
+        self._by_fd: dict[int, _Connection] = {}
+        parts = roles(spec.workload, spec.depth, spec.body)
+        self._counted = [
+            self._connect(spec.tubes[number // len(parts) % len(spec.tubes)], parts[number % len(parts)])
+            for number in spec.connections
+        ]
+        self._beside = [self._connect(spec.tubes[0], BESIDE) for _ in range(spec.beside)]
+        self._open = len(self._counted)
+        """Connections that still have something to do."""
+        self._interval_ns = 0
+        if spec.rate:
+            self._interval_ns = round(spec.connections_in_all * spec.depth / spec.rate * 1e9)
+        self._due: list[tuple[int, int]] = []
+        """At a given rate: a heap of when a batch is due, and its connection's descriptor."""
+
+    def _connect(self, tube: str, steps: tuple[Step, ...]) -> _Connection:
+        """A connection that uses and watches one tube."""
+        sock = connect(self._spec.address)
+        name = tube.encode()
+        sock.sendall(b"use %b\r\nwatch %b\r\nignore default\r\n" % (name, name))
+        want = b"USING %b\r\nWATCHING 2\r\nWATCHING 1\r\n" % name
+        said = b""
+        while said.count(b"\n") < 3:
+            said += _receive(sock, 4096)
+        if said != want:
+            raise LoadFailed(f"{said[:100]!r} came where {want!r} was due")
+        sock.settimeout(0)
+        connection = _Connection(sock, steps)
+        self._by_fd[connection.fd] = connection
+        self._epoll.register(connection.fd, select.EPOLLIN)
+        return connection
+
+    def run(self, start_ns: int) -> dict[str, Any]:
+        """Carry out the load; the result is of the time between the warm-up and the end."""
+        time.sleep(max(0, start_ns - time.monotonic_ns()) / 1e9)
+        for connection in self._beside:
+            self._begin(connection)
+        for number, connection in zip(self._spec.connections, self._counted, strict=True):
+            connection.due_ns = start_ns
+            if self._interval_ns:  # spread evenly
+                connection.due_ns += self._interval_ns * number // self._spec.connections_in_all
+                heapq.heappush(self._due, (connection.due_ns, connection.fd))
+            else:
+                self._begin(connection)
+        warm_ns = start_ns + round(self._spec.warmup_s * 1e9)
+        self._until(warm_ns)
+        began_ns, busy_ns = time.monotonic_ns(), time.process_time_ns()
+        self._histogram, self._commands, self._jobs = Histogram(), 0, 0
+        self._until(warm_ns + round(self._spec.seconds * 1e9))
+        result = {
+            "commands": self._commands,
+            "jobs": self._jobs,
+            "seconds": (time.monotonic_ns() - began_ns) / 1e9,
+            "busy_s": (time.process_time_ns() - busy_ns) / 1e9,
+            "histogram": self._histogram.dump(),
+        }
+        self._finish()
+        return result
+
+    def _until(self, end_ns: int) -> None:
+        """Drive the connections up to a moment, or until none of them has anything to do."""
+        clock, poll, connections = time.monotonic_ns, self._epoll.poll, self._by_fd
+        stalls_ns = 0
+        now_ns = clock()
+        while self._open and now_ns < end_ns:
+            wake_ns = end_ns
+            if self._interval_ns:
+                wake_ns = min(end_ns, self._begin_due(now_ns))
+                # epoll counts in milliseconds, select in microseconds.
+                select.select([self._epoll], [], [], max(0, wake_ns - clock()) / 1e9)
+            events = poll(0 if self._interval_ns else min(1.0, (wake_ns - now_ns) / 1e9))
+            for fd, event in events:
+                if event & select.EPOLLOUT:
+                    self._flush(connections[fd])
+                if event & ~select.EPOLLOUT:
+                    self._receive(connections[fd])
+            now_ns = clock()
+            if events or self._interval_ns:
+                stalls_ns = now_ns + round(TIMEOUT_S * 1e9)
+            elif stalls_ns and now_ns > stalls_ns:
+                raise LoadFailed(f"no reply within {TIMEOUT_S:.0f} s")
+
+    def _begin_due(self, now_ns: int) -> int:
+        """Send the batches that are due; returns when the next one is."""
+        due = self._due
+        while due and due[0][0] <= now_ns:
+            self._begin(self._by_fd[heapq.heappop(due)[1]])
+        return due[0][0] if due else now_ns + 1_000_000_000
+
+    def _begin(self, connection: _Connection) -> None:
+        """Send the next step's batch."""
+        connection.at = at = (connection.at + 1) % len(connection.steps)
+        connection.step = step = connection.steps[at]
+        request = step.request(connection.ids)
+        connection.want = step.count or len(connection.ids)
+        try:
+            sent = connection.socket.send(request)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(request):
+            connection.unsent = memoryview(request)[sent:]
+            self._epoll.modify(connection.fd, select.EPOLLIN | select.EPOLLOUT)
+
+    def _flush(self, connection: _Connection) -> None:
+        """Send on where the socket took no more."""
+        connection.unsent = connection.unsent[connection.socket.send(connection.unsent) :]
+        if not connection.unsent:
+            self._epoll.modify(connection.fd, select.EPOLLIN)
+
+    def _receive(self, connection: _Connection) -> None:
+        """Take replies; with the last one of a batch, count it and begin the next."""
+        data = _receive(connection.socket, self._receive_bytes)
+        if connection.data:
+            data = connection.data + data
+        step = connection.step
+        if not connection.want:
+            raise LoadFailed(f"{data[:100]!r} came where nothing was due")
+        ids = step.replies.read(data, connection.want)
+        if ids is None:
+            connection.data = data
+            return
+        connection.data = b""
+        if step is BESIDE[0]:
+            self._begin(connection)
+            return
+        now_ns = time.monotonic_ns()
+        if not step.waits:
+            self._histogram.record(now_ns - connection.due_ns)
+        self._commands += connection.want
+        if step.finishes:
+            self._jobs += connection.want
+        connection.want = 0
+        if step.reserves:
+            connection.ids = ids
+            if not ids:  # drained
+                self._open -= 1
+                return
+        if self._interval_ns:
+            connection.due_ns += self._interval_ns
+            heapq.heappush(self._due, (connection.due_ns, connection.fd))
+        else:
+            connection.due_ns = now_ns
+            self._begin(connection)
+
+    def _finish(self) -> None:
+        """Take the replies that are due, so that nothing is carried out once the connections are closed."""
+        for connection in self._by_fd.values():
+            if connection.want and not connection.step.waits:
+                connection.socket.settimeout(TIMEOUT_S)
+                connection.socket.sendall(connection.unsent)
+                while connection.step.replies.read(connection.data, connection.want) is None:
+                    connection.data += _receive(connection.socket, self._receive_bytes)
+            connection.socket.close()
+
+
+def _receive(sock: socket.socket, most: int) -> bytes:
+    data = sock.recv(most)
+    if not data:
+        raise LoadFailed("the server closed a connection")
+    return data
+
+
+def main() -> int:
+    """Carry out the spec of the command line."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for who has started us
+    gc.disable()  # nothing here makes cycles
+    try:
+        load = Load(Spec(**json.loads(sys.argv[1])))
+        _say("ready")
+        line = sys.stdin.readline()
+        if line:
+            _say(json.dumps(load.run(int(line))))
+    except (UnexpectedReply, LoadFailed) as error:
+        _say(str(error))
+        return 1
+    except OSError as error:
+        _say(error.strerror or str(error))
+        return 1
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Measure everything that performance.md shows, then write it there: ``python docs/measure.py [OPTION...]``.
+
+It takes about ten minutes, on a machine that should have nothing else to do. Options go to each ``beanlite bench``:
+--pin gives the server a core of its own, --rounds 1 --seconds 0.2 is a rehearsal.
+"""
+
+import json
+import subprocess
+import sys
+
+import draw
+
+CONNECTIONS = (1, 2, 5, 10, 20, 50, 100, 200)
+EACH_SYNCED = "beanstalkd -b . -f0"
+SYNCED_AT_TIMES = "beanstalkd -b ."
+IN_MEMORY = "beanstalkd"
+OURS = ("beanlite", "beanlite --fsync 50ms", "beanlite --no-journal")
+PIPELINED = "--connections 16 --depth 100"
+
+
+def against(*commands: str) -> list[str]:
+    """The options that start these servers."""
+    return [word for command in commands for word in ("--against", command)]
+
+
+def main() -> None:
+    """Measure; what was measured before is replaced at the end."""
+    lines: list[str] = []
+
+    def bench(options: str, servers: list[str]) -> dict[str, object]:
+        command = [sys.executable, "-m", "beanlite", "bench", *options.split(), *servers, "--json", *sys.argv[1:]]
+        print("beanlite bench", *command[4:])
+        lines.append(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        return json.loads(lines[-1])
+
+    for connections in CONNECTIONS:
+        bench(f"cycle --connections {connections}", against(EACH_SYNCED, SYNCED_AT_TIMES, IN_MEMORY, *OURS))
+    bench(f"cycle {PIPELINED}", against(EACH_SYNCED, SYNCED_AT_TIMES, IN_MEMORY, *OURS))
+    bench("cycle --connections 50 --beside 50", against(EACH_SYNCED, "beanlite"))
+    bench("cycle --connections 16 --body 65535", against(EACH_SYNCED, "beanlite"))
+    peak = bench("cycle --connections 50", against("beanlite"))["targets"][0]["commands_per_s"]
+    bench(f"cycle --connections 50 --rate {peak / 2:.0f}", against("beanlite"))
+    draw.RESULTS.write_text("".join(lines), encoding="utf-8")
+    draw.main()
+
+
+if __name__ == "__main__":
+    main()
