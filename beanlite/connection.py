@@ -133,6 +133,8 @@ class Connection(asyncio.Protocol):
                 self._going_on = True
                 self._loop.call_soon(self._go_on)
         elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self._owes():
+            # Now, not when asyncio has closed the socket: who asks next finds the reservations returned.
+            self._server.let_go(session.client)
             self.stop()
         self._see_reading()
 

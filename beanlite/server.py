@@ -125,13 +125,18 @@ class Server:
         self._connections[connection.session.client] = connection
         return True
 
+    def let_go(self, client: Client) -> None:
+        """A client has gone: what it had not finished is for others. Nothing to do if that was known."""
+        if not client.gone:
+            now_ns = self.now()
+            self.engine.disconnect(client, now_ns)
+            self.follow_up(now_ns)
+
     def forget(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """A connection is closed."""
         client = connection.session.client
         self._connections.pop(client, None)
-        now_ns = self.now()
-        self.engine.disconnect(client, now_ns)
-        self.follow_up(now_ns)
+        self.let_go(client)
 
     def _wake(self, now_ns: int) -> None:
         engine = self.engine
