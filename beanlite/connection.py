@@ -22,11 +22,11 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_going_on",
-        "_held",
+        "_journaled",
         "_leaving",
         "_loop",
+        "_owed",
         "_reading",
-        "_sending",
         "_server",
         "_transport",
         "_unread",
@@ -36,10 +36,9 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._loop = server.loop
-        self._sending = b""
-        """Replies that wait for the batch that is being synced."""
-        self._held = False
-        """Replies in the session wait for the batch that is being gathered."""
+        self._journaled = server.service.journaled
+        self._owed = 0
+        """How often the barrier holds replies of ours."""
         self._reading = True
         self._unread = False
         """The client does not read its replies fast enough."""
@@ -64,6 +63,8 @@ class Connection(asyncio.Protocol):
         self.session.receive(data, now_ns)
         self.settle()
         server.follow_up(now_ns)
+        if server.barrier.syncing:
+            server.barrier.give_way()
 
     def eof_received(self) -> bool:
         """The client sends no more: what is due to it is still sent."""
@@ -96,27 +97,22 @@ class Connection(asyncio.Protocol):
         """Send what may leave, or have it wait for the journal; to be called when the session has done something."""
         session = self.session
         if session.replies:
-            if session.waits and (self._held or self._server.barrier.hold(self)):
-                self._held = True
-            elif not self._sending:
+            if session.waits and self._journaled:
+                self._owed += 1
+                self._server.barrier.hold(self, session.take_replies())
+            elif not self._owed:
                 self._transport.write(session.take_replies())
         if session.blocked or session.half_closed or not self._reading:
             self._settle_rest()
 
-    def hold_back(self) -> None:
-        """The batch that the replies so far wait for is on its way; what is answered from now on waits for the next."""
-        self._held = False
-        self._sending += self.session.take_replies()
-
-    def release(self) -> None:
-        """The batch is stored: send what waited for it."""
+    def release(self, replies: bytes) -> None:
+        """What these replies waited for is stored: send them."""
         session = self.session
-        data = self._sending
-        self._sending = b""
-        if session.replies and not session.waits:
-            data += session.take_replies()  # answered meanwhile, and true already
+        self._owed -= 1
+        if session.replies and not self._owed:
+            replies += session.take_replies()  # answered meanwhile, and true already
         if not self._leaving:
-            self._transport.write(data)
+            self._transport.write(replies)
         if session.blocked or session.half_closed:
             self._settle_rest()
 
@@ -150,7 +146,7 @@ class Connection(asyncio.Protocol):
         self._server.follow_up(now_ns)
 
     def _owes(self) -> bool:
-        return bool(self._sending or self.session.replies)
+        return bool(self._owed or self.session.replies)
 
     def _see_reading(self) -> None:
         """Read from the client unless it is ahead of us, or does not read itself."""

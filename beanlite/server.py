@@ -110,7 +110,7 @@ class Server:
         engine = self.engine
         if engine.woken:
             self._wake(now_ns)
-        if (engine.lagging or engine.pauses) and not self.barrier.lag_due:
+        if not self.barrier.lag_due and (engine.lagging or engine.changed or engine.pauses):
             self.barrier.lag()
         if self._alarms.next_ns < self._timer_ns:
             self._set_timer(now_ns)

@@ -6,7 +6,6 @@ import errno
 import os
 import sqlite3
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -29,32 +28,28 @@ class Disk:
         self.error = None
         self.syncs = 0
 
-    def at_once(self, _descriptor, done):
+    def begin_sync(self, _descriptor, done):
+        asyncio.get_running_loop().create_task(self._sync(done))
+
+    async def _sync(self, done):
+        await self.free.wait()
         if self.error is not None:
             done(OSError(self.error, os.strerror(self.error)))
         else:
             self.syncs += 1
             done(None)
 
-    def aside(self, descriptor, done):
-        asyncio.get_running_loop().create_task(self._sync(descriptor, done))
-
-    async def _sync(self, descriptor, done):
-        await self.free.wait()
-        self.at_once(descriptor, done)
-
 
 @pytest.fixture
 def disk(monkeypatch):
     disk = Disk()
-    monkeypatch.setattr(writer, "sync_here", disk.at_once)
-    monkeypatch.setattr(writer, "best_sync", lambda: disk.aside)
+    monkeypatch.setattr(writer, "best_sync", lambda: disk.begin_sync)
     yield disk
     disk.free.set()
 
 
 @contextlib.asynccontextmanager
-async def serving(path, fsync="always", *, aside=False):
+async def serving(path, fsync="always"):
     settings = Settings(port=0, db=path, fsync=fsync)
     server = Server(settings, open_listener(settings))
     task = asyncio.create_task(server.serve())
@@ -63,8 +58,6 @@ async def serving(path, fsync="always", *, aside=False):
             await asyncio.sleep(0)
             if task.done():
                 task.result()
-        if aside:
-            server.barrier._aside_until_s = float("inf")
         yield server, task
     finally:
         server._stopped.set()
@@ -111,9 +104,8 @@ async def is_silent(client, beside):
     return not client[0]._buffer
 
 
-@pytest.mark.parametrize("aside", [False, True])
-async def test_an_acknowledgement_comes_after_its_sync(tmp_path, disk, aside):
-    async with serving(tmp_path / "q.db", aside=aside) as (server, _):
+async def test_an_acknowledgement_comes_after_its_sync(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
         assert disk.syncs == 1
@@ -124,7 +116,7 @@ async def test_an_acknowledgement_comes_after_its_sync(tmp_path, disk, aside):
 
 
 async def test_while_a_slow_sync_goes_on_others_are_served_and_replies_keep_their_order(tmp_path, disk):
-    async with serving(tmp_path / "q.db", aside=True) as (server, _):
+    async with serving(tmp_path / "q.db") as (server, _):
         client, second, other = [await connect(server) for _ in range(3)]
         disk.free.clear()
         client[1].write(PUT)
@@ -141,7 +133,7 @@ async def test_while_a_slow_sync_goes_on_others_are_served_and_replies_keep_thei
 
 
 async def test_a_waiting_worker_gets_a_job_only_when_its_put_is_stored(tmp_path, disk):
-    async with serving(tmp_path / "q.db", aside=True) as (server, _):
+    async with serving(tmp_path / "q.db") as (server, _):
         worker, producer, other = [await connect(server) for _ in range(3)]
         worker[1].write(b"reserve\r\n")
         disk.free.clear()
@@ -152,7 +144,7 @@ async def test_a_waiting_worker_gets_a_job_only_when_its_put_is_stored(tmp_path,
 
 
 async def test_a_client_that_goes_while_its_batch_is_synced_hinders_nobody(tmp_path, disk):
-    async with serving(tmp_path / "q.db", aside=True) as (server, _):
+    async with serving(tmp_path / "q.db") as (server, _):
         client, second, other = [await connect(server) for _ in range(3)]
         disk.free.clear()
         client[1].write(PUT)
@@ -164,9 +156,8 @@ async def test_a_client_that_goes_while_its_batch_is_synced_hinders_nobody(tmp_p
         assert await asyncio.wait_for(second[0].readline(), 10) == b"INSERTED 2\r\n"
 
 
-@pytest.mark.parametrize("aside", [False, True])
-async def test_after_a_failed_sync_nothing_is_acknowledged_and_the_server_ends(tmp_path, disk, aside):
-    async with serving(tmp_path / "q.db", aside=aside) as (server, task):
+async def test_after_a_failed_sync_nothing_is_acknowledged_and_the_server_ends(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, task):
         client, second = await connect(server), await connect(server)
         disk.error = errno.EIO
         client[1].write(PUT)
@@ -190,10 +181,10 @@ async def test_an_interval_syncs_when_nothing_more_comes(tmp_path, disk):
 async def test_the_real_sync_works_with_and_without_the_kernels_own(tmp_path, monkeypatch, kernel):
     if not kernel:
         monkeypatch.setitem(sys.modules, "caio", None)
-    async with serving(tmp_path / "q.db", aside=True) as (server, _):
+    async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        assert isinstance(server._journal._sync_aside, sync.KernelSync) is kernel
+        assert isinstance(server._journal._sync, sync.KernelSync) is kernel
         os.close(server._journal._wal)  # the next sync fails, and so does what waits for it
         client[1].write(PUT)
         await until(lambda: server._failure is not None)
@@ -254,35 +245,3 @@ async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path,
         monkeypatch.undo()
         await until(lambda: not server.engine.full)
         assert await ask(other, PUT) == b"INSERTED 3\r\n"
-
-
-async def test_a_disk_that_turns_slow_is_left_to_the_kernel_and_tried_again(tmp_path, monkeypatch):
-    now_s = 1000.0
-    monkeypatch.setattr(barrier_module, "time", SimpleNamespace(monotonic=lambda: now_s))
-    kinds = []
-
-    def took(kind, seconds):
-        def sync(_descriptor, done):
-            nonlocal now_s
-            kinds.append(kind)
-            now_s += seconds
-            done(None)
-
-        return sync
-
-    async with serving(tmp_path / "q.db") as (server, _):
-        client = await connect(server)
-        journal = server._journal
-        journal._sync_here, journal._sync_aside = took("here", 0.020), took("aside", 0.4)
-        for _ in range(4):
-            await ask(client, PUT)
-        assert kinds == ["here", "aside", "aside", "aside"]
-        journal._sync_here = took("here", 0.0001)
-        for _ in range(3):
-            await ask(client, PUT)
-        assert kinds[4:] == ["here", "here", "here"]
-        journal._sync_here = took("here", 0.005)  # one hiccup
-        await ask(client, PUT)
-        journal._sync_here = took("here", 0.0001)
-        await ask(client, PUT)
-        assert kinds[7:] == ["here", "here"]

@@ -23,7 +23,7 @@ from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.job import BURIED, GONE, ID_BITS, READY, SECOND_NS, Job
 from beanlite.journal.database import WAL_BYTES_MAX, Database
 from beanlite.journal.fileformat import wal_of, wal_size
-from beanlite.journal.sync import Done, KernelSync, ThreadSync, best_sync, sync_here
+from beanlite.journal.sync import best_sync
 
 # Larger bodies stand in a table of their own, so that a change of state does not write them again: at 64 KiB that makes
 # reserve, release and bury some ten times cheaper. Smaller ones would only cost a second page in each put and delete.
@@ -111,8 +111,6 @@ class Journal:
         self._directory = database.path.parent
         self._reserve = Path(f"{database.path}-reserve")
         self._wal = -1
-        self._sync_here = sync_here
-        self._sync_aside: KernelSync | ThreadSync | None = None
         self._data_version: int = 0
         self._rows = 0  # written since the last checkpoint
         self._rows_due = _ROWS_MIN
@@ -126,6 +124,7 @@ class Journal:
     async def start(self) -> bool:
         """Make ready to write. False: there is no room on the disk for the reserve. JournalFailed: nor for anything."""
         await self._thread
+        self._sync = best_sync()
         # The synchronous setting NORMAL leaves the sync of a commit to ``sync``; checkpoints are synced all the same.
         # SQLite would build the list of states anew for each row to check it: 1.6 µs of 4.4, for what can't be wrong.
         try:
@@ -211,15 +210,17 @@ class Journal:
         self.records += batch.jobs
         self._rows += batch.jobs + _BATCH_ROWS
 
-    def sync_now(self, done: Callable[[JournalFailed | None], None]) -> None:
-        """Write all that is committed to the medium; ``done`` is told when it is there, or why it can't be."""
-        self._sync_here(self._wal, self._ended(done))
-
     def begin_sync(self, done: Callable[[JournalFailed | None], None]) -> None:
-        """``sync_now``, without waiting for it. It may go on beside ``write``."""
-        if self._sync_aside is None:
-            self._sync_aside = best_sync()
-        self._sync_aside(self._wal, self._ended(done))
+        """Write all that is committed to the medium; ``done`` is told later, in the loop, that it is there, or why not.
+
+        It may go on beside ``write``.
+        """
+
+        def ended(error: Exception | None) -> None:
+            text = f"syncing the -wal of {self._database.path} failed: {error}"
+            done(None if error is None else JournalFailed(text))
+
+        self._sync(self._wal, ended)
 
     async def sync(self) -> None:
         """``begin_sync``, waited for. JournalFailed: it failed."""
@@ -297,15 +298,6 @@ class Journal:
     def _free_bytes(self) -> int:
         disk = os.statvfs(self._directory)
         return disk.f_bavail * disk.f_frsize
-
-    def _ended(self, done: Callable[[JournalFailed | None], None]) -> Done:
-        """What a sync tells, in our words."""
-
-        def ended(error: Exception | None) -> None:
-            text = f"syncing the -wal of {self._database.path} failed: {error}"
-            done(None if error is None else JournalFailed(text))
-
-        return ended
 
     def _read_data_version(self) -> int:
         """Changes when anybody else has committed to the file."""
