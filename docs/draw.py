@@ -51,14 +51,14 @@ def plot(reports: list[Report], file: Path) -> None:
 
 
 def tables(reports: list[Report]) -> str:
-    """The machine, and a table for each report, in Markdown."""
+    """The plot, the machine, and a table for each report, in Markdown."""
     machine = reports[-1]["machine"]
     where = [
         f"Measured {reports[-1]['when'][:10]} with beanlite {reports[-1]['beanlite']} on {machine['cores']} cores",
         f"({machine['cpu']}), {machine['kernel']}, Python {machine['python']}, files on {machine['file_system']};",
         "the servers on one core, the generator on the others.\n" if reports[-1]["pinned"] else "nothing pinned.\n",
     ]
-    parts = [" ".join(where)]
+    parts = [f"![Throughput against connections]({PLOT.name})\n\n", " ".join(where)]
     for report in reports:
         parts += [f"\n### {title(report['load'])}\n\n", *table(report)]
     return "".join(parts)

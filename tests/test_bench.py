@@ -172,7 +172,7 @@ def test_which_command_is_ours(command, ours):
 
 
 def round_of(speed, **others):
-    shares = {"generator_busy": 0.5, "server_busy": 0.5, "idle_cores": 1.0} | others
+    shares = {"generator_busy": 0.5, "server_busy": 0.5, "queued": 0.0} | others
     latencies = {"p50_us": speed, "p99_us": 0, "p999_us": 0, "max_us": speed}
     return Round(1, speed, 0, commands_per_s=speed, jobs_per_s=0, **latencies, **shares, left=0)
 
@@ -198,7 +198,7 @@ def test_the_ratio_is_the_median_of_the_rounds_ratios():
         ({"generator_busy": 0.95, "server_busy": 0.95}, 0, "both"),
         ({"generator_busy": 0.5, "server_busy": 0.95}, 0, "server"),
         ({"generator_busy": 0.5, "server_busy": 0.5}, 0, "wait"),
-        ({"generator_busy": 0.5, "server_busy": 0.5, "idle_cores": 0.05}, 0, "machine"),
+        ({"generator_busy": 0.5, "server_busy": 0.5, "queued": 0.2}, 0, "machine"),
         ({"generator_busy": 0.5, "server_busy": None}, 0, "unknown"),
         ({"generator_busy": 0.95, "server_busy": 0.95}, 100, "rate"),
         ({"generator_busy": 0.95, "server_busy": 0.5}, 200, "generator"),

@@ -96,7 +96,7 @@ def test_the_json(server, at, capsys):
     assert other["cores"] == sorted(os.sched_getaffinity(server.process.pid))
     assert set(one) == {
         "name", "version", "cores", "ratio", "limit", "left", "rounds", "commands_per_s", "jobs_per_s", "p50_us",
-        "p99_us", "p999_us", "max_us", "generator_busy", "server_busy", "idle_cores",
+        "p99_us", "p999_us", "max_us", "generator_busy", "server_busy", "queued",
     }  # fmt: skip
 
 

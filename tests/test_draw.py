@@ -50,7 +50,7 @@ def test_the_page_and_the_plot(draw):
     draw.PAGE.write_text(f"before\n{draw.BEGIN}old\n{draw.END}after\n")
     draw.main()
     page = draw.PAGE.read_text()
-    assert page.startswith(f"before\n{draw.BEGIN}Measured 2026-01-02 with beanlite 0.1.0 on 2 cores (A CPU), Linux 6")
+    assert page.startswith(f"before\n{draw.BEGIN}![Throughput against connections](throughput.svg)\n\nMeasured 2026")
     assert page.endswith(f"{draw.END}after\n")
     assert "old" not in page
     assert "\n### cycle, 16 connections, 100 commands at a time\n" in page

@@ -21,10 +21,14 @@ def cpu_s(pid: int | None) -> float | None:
     return (int(fields[11]) + int(fields[12])) / _TICKS_A_S
 
 
-def idle_s() -> float:
-    """The idle time of all cores since the machine's start; to wait for the disk is idle, too."""
-    line = Path("/proc/stat").read_text(encoding="utf-8").partition("\n")[0].split()
-    return (int(line[4]) + int(line[5])) / _TICKS_A_S
+def queued_s(pid: int | None) -> float | None:
+    """How long a process (its main thread) has been ready to run while others had the core; None as above."""
+    if pid is None:
+        return None
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="utf-8").split()[1]) / 1e9
+    except OSError:
+        return None
 
 
 def cores(pid: int = 0) -> list[int] | None:

@@ -19,12 +19,12 @@ _MEASURES: Final = (
     "max_us",
     "generator_busy",
     "server_busy",
-    "idle_cores",
+    "queued",
 )
 _LIMITS: Final = {
     "generator": "the generator had no time to spare: the server can do more (--processes, --pin)",
     "both": "neither server nor generator had time to spare: the server may be able to do more (--processes, --pin)",
-    "machine": "no core was idle, and neither the server nor the generator had one to itself: others are at work",
+    "machine": "server or generator had to wait for a core: others are at work, or there are too few",
     "wait": "server and generator had time to spare: the disk or the round trips are the limit",
     "rate": "as many as --rate asked for",
     "unknown": "the generator had time to spare: the server is the limit, or the way to it",
@@ -76,7 +76,7 @@ def _limit(options: Options, figures: dict[str, Any]) -> str:
         return "unknown"
     if server >= _BUSY:
         return "server"
-    return "machine" if figures["idle_cores"] < 1 - _BUSY else "wait"
+    return "machine" if figures["queued"] > 1 - _BUSY else "wait"
 
 
 def table(report: dict[str, Any]) -> str:

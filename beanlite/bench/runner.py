@@ -58,7 +58,8 @@ class Round:
     """The share of the time in which the busiest generator process used its core."""
     server_busy: float | None
     """The server's, over all its threads: it can be more than 1. None if its process is not known."""
-    idle_cores: float
+    queued: float
+    """The largest share of the time in which one of them was ready to run and others had its core."""
     left: int
     """Jobs of ours that could not be deleted."""
 
@@ -152,10 +153,10 @@ def _measure(
             assert worker.stdout
             selector.register(worker.stdout, selectors.EVENT_READ, worker)
         _gather(target, selector, said, warm_s, progress)
-        began_s, before_s, idle_before_s = time.monotonic(), machine.cpu_s(target.pid), machine.idle_s()
+        began_s, before = time.monotonic(), (machine.cpu_s(target.pid), machine.queued_s(target.pid))
         _gather(target, selector, said, end_s, progress)
         watched_s = max(time.monotonic() - began_s, 1e-3)
-        after_s, idle_s = machine.cpu_s(target.pid), machine.idle_s() - idle_before_s
+        after = machine.cpu_s(target.pid), machine.queued_s(target.pid)
         _gather(target, selector, said, end_s + 2 * TIMEOUT_S, progress)
     if len(said) < len(workers):
         raise BenchFailed(f"{target.name}: the load came to no end")
@@ -164,7 +165,10 @@ def _measure(
     histogram = Histogram()
     for result in results:
         histogram.merge(Histogram.load(result["histogram"]))
-    known = before_s is not None and after_s is not None
+    server_busy, server_queued = (
+        None if then is None or now is None else (now - then) / watched_s
+        for then, now in zip(before, after, strict=True)
+    )
     commands = sum(result["commands"] for result in results)
     jobs = sum(result["jobs"] for result in results)
     return {
@@ -178,8 +182,8 @@ def _measure(
         "p999_us": histogram.percentile_ns(99.9) / 1e3,
         "max_us": histogram.max_ns / 1e3,
         "generator_busy": max(result["busy_s"] / result["seconds"] for result in results),
-        "server_busy": (after_s - before_s) / watched_s if known else None,  # type: ignore[operator]
-        "idle_cores": idle_s / watched_s,
+        "server_busy": server_busy,
+        "queued": max(server_queued or 0.0, *(result["queued_s"] / result["seconds"] for result in results)),
     }
 
 

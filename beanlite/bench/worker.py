@@ -7,6 +7,7 @@ a machine); drives its connections; and prints its result as JSON. If something 
 import gc
 import heapq
 import json
+import os
 import select
 import signal
 import socket
@@ -15,6 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
+from beanlite.bench import machine
 from beanlite.bench.control import TIMEOUT_S, Address, connect
 from beanlite.bench.histogram import Histogram
 from beanlite.bench.replies import UnexpectedReply
@@ -122,7 +124,7 @@ class Load:
                 self._begin(connection)
         warm_ns = start_ns + round(self._spec.warmup_s * 1e9)
         self._until(warm_ns)
-        began_ns, busy_ns = time.monotonic_ns(), time.process_time_ns()
+        began_ns, busy_ns, queued_s = time.monotonic_ns(), time.process_time_ns(), _queued_s()
         self._histogram, self._commands, self._jobs = Histogram(), 0, 0
         self._until(warm_ns + round(self._spec.seconds * 1e9))
         result = {
@@ -130,6 +132,7 @@ class Load:
             "jobs": self._jobs,
             "seconds": (time.monotonic_ns() - began_ns) / 1e9,
             "busy_s": (time.process_time_ns() - busy_ns) / 1e9,
+            "queued_s": _queued_s() - queued_s,
             "histogram": self._histogram.dump(),
         }
         self._finish()
@@ -236,6 +239,10 @@ def _receive(sock: socket.socket, most: int) -> bytes:
     if not data:
         raise LoadFailed("the server closed a connection")
     return data
+
+
+def _queued_s() -> float:
+    return machine.queued_s(os.getpid()) or 0.0
 
 
 def main() -> int:
