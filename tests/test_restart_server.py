@@ -27,8 +27,8 @@ SERVED_STEPS = STEPS // 20
 LASTING_COMMANDS = weighted(
     {
         "put": 20,
-        "reserve": 2,
-        "reserve-with-timeout": 4,
+        "reserve": 5,
+        "reserve-with-timeout": 8,
         "reserve-job": 16,
         "delete": 4,
         "release": 10,
