@@ -16,6 +16,7 @@ import shutil
 from functools import partial
 from itertools import count
 from typing import NamedTuple
+from unittest import mock
 
 from beanlite.config import Settings
 from beanlite.journal.fileformat import wal_of
@@ -129,8 +130,8 @@ class RestartedTwins(Twins):
 
     def _recover(self):
         """A new engine with what is in the file, the server's own way."""
-        server = Server(Settings(db=self.path), None)
-        server._clock = lambda: self.core.now_ns
+        with mock.patch("beanlite.server.utc_clock", lambda: lambda: self.core.now_ns):
+            server = Server(Settings(db=self.path), None)
         self.runner.run(server._recover())
         self.journal = server._journal
         self.core.start(server.engine, MAX_JOB_SIZE)
