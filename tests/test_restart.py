@@ -130,7 +130,7 @@ class RestartedTwins(Twins):
 
     def _recover(self):
         """A new engine with what is in the file, the server's own way."""
-        with mock.patch("beanlite.server.utc_clock", lambda: lambda: self.core.now_ns):
+        with mock.patch("beanlite.server.utc_clock", return_value=lambda: self.core.now_ns):
             server = Server(Settings(db=self.path), None)
         self.runner.run(server._recover())
         self.journal = server._journal
