@@ -23,7 +23,7 @@ def curves(reports: list[Report]) -> dict[str, list[tuple[int, float]]]:
     for report in reports:
         load = report["load"]
         if (load["workload"], load["depth"], load["body"], load["beside"], load["rate"]) == ("cycle", 1, 100, 0, 0):
-            for target in report["targets"] if len(report["targets"]) > 1 else []:
+            for target in report["targets"]:
                 found.setdefault(target["name"], []).append((load["connections"], target["commands_per_s"]))
     return {name: sorted(points) for name, points in found.items()}
 
@@ -37,9 +37,10 @@ def plot(reports: list[Report], file: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-    for name, points in curves(reports).items():
-        ours = name.startswith("beanlite")
-        axes.plot(*zip(*points, strict=True), marker="o" if ours else "x", linestyle="-" if ours else "--", label=name)
+    for number, (name, points) in enumerate(curves(reports).items()):
+        style = "o-" if name.startswith("beanlite") else "x--"
+        # measure.py names ours in the order of the peers: of one colour are those that promise the same
+        axes.plot(*zip(*points, strict=True), style, color=f"C{number % 3}", label=name)
     connections = sorted({number for points in curves(reports).values() for number, _ in points})
     axes.set(xlabel="connections", ylabel="commands/s (put, reserve, delete)", xscale="log", ylim=(0, None))
     axes.set_xticks(connections, [str(number) for number in connections])
@@ -79,8 +80,9 @@ def table(report: Report) -> list[str]:
     rows = ["| | commands/s | jobs/s | ratio | p50 | p99 | p99.9 | max | limit |\n", "|---|" + "--:|" * 7 + "---|\n"]
     for target in report["targets"]:
         latencies = [f"{target[key] / 1000:,.2f} ms" for key in ("p50_us", "p99_us", "p999_us", "max_us")]
-        speeds = [f"{target['commands_per_s']:,.0f}", f"{target['jobs_per_s']:,.0f}", f"{target['ratio']:.2f}"]
-        rows.append(f"| `{target['name']}` | {' | '.join(speeds + latencies)} | {target['limit']} |\n")
+        speeds = [f"{target[key]:,.0f}" for key in ("commands_per_s", "jobs_per_s")]
+        ratio = "-" if target["ratio"] is None else f"{target['ratio']:.2f}"
+        rows.append(f"| `{target['name']}` | {' | '.join([*speeds, ratio, *latencies])} | {target['limit']} |\n")
     return rows
 
 

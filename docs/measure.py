@@ -27,19 +27,21 @@ def main() -> None:
     """Measure; what was measured before is replaced at the end."""
     lines: list[str] = []
 
-    def bench(options: str, servers: list[str]) -> dict[str, object]:
+    def bench(options: str, servers: list[str]) -> draw.Report:
         command = [sys.executable, "-m", "beanlite", "bench", *options.split(), *servers, "--json", *sys.argv[1:]]
         print("beanlite bench", *command[4:])
         lines.append(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
-        return json.loads(lines[-1])
+        report: draw.Report = json.loads(lines[-1])
+        return report
 
+    peaks = {}
     for connections in CONNECTIONS:
-        bench(f"cycle --connections {connections}", against(EACH_SYNCED, SYNCED_AT_TIMES, IN_MEMORY, *OURS))
+        report = bench(f"cycle --connections {connections}", against(EACH_SYNCED, SYNCED_AT_TIMES, IN_MEMORY, *OURS))
+        peaks[connections] = {target["name"]: target["commands_per_s"] for target in report["targets"]}
     bench(f"cycle {PIPELINED}", against(EACH_SYNCED, SYNCED_AT_TIMES, IN_MEMORY, *OURS))
     bench("cycle --connections 50 --beside 50", against(EACH_SYNCED, "beanlite"))
     bench("cycle --connections 16 --body 65535", against(EACH_SYNCED, "beanlite"))
-    peak = bench("cycle --connections 50", against("beanlite"))["targets"][0]["commands_per_s"]
-    bench(f"cycle --connections 50 --rate {peak / 2:.0f}", against("beanlite"))
+    bench(f"cycle --connections 50 --rate {peaks[50]['beanlite'] / 2:.0f}", against("beanlite"))
     draw.RESULTS.write_text("".join(lines), encoding="utf-8")
     draw.main()
 

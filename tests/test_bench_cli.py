@@ -19,7 +19,6 @@ needs_beanstalkd = pytest.mark.skipif(beanstalkd_program() is None, reason="bean
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BEANLITE_PORT", "not for the servers that bench starts")
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +74,13 @@ def test_a_workload_is_carried_out_counted_and_cleared_away(workload, server, at
     assert [after[f"current-jobs-{state}"] for state in ("ready", "reserved", "delayed", "buried")] == ["0"] * 4
 
 
+def test_the_warm_up_is_not_counted(server, at, capsys):
+    before = int(asked(server, b"stats\r\n")["cmd-list-tube-used"])
+    (target,) = bench(capsys, "noop", "--connect", at, "--warmup", "0.4", "--seconds", "0.02")["targets"]
+    carried_out = int(asked(server, b"stats\r\n")["cmd-list-tube-used"]) - before
+    assert 0 < target["rounds"][0]["commands"] < carried_out / 2
+
+
 def test_drain_ends_when_nothing_is_left(server, at, capsys):
     before = int(asked(server, b"stats\r\n")["total-jobs"])
     result = bench(capsys, "drain", "--connect", at, "--jobs", "1003", "--tubes", "3", "--seconds", "60")
@@ -100,7 +106,8 @@ def test_the_json(server, at, capsys):
     }  # fmt: skip
 
 
-def test_alone_it_starts_a_beanlite_of_its_own(capsys, tmp_path):
+def test_alone_it_starts_a_beanlite_of_its_own(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("BEANLITE_FSYNC", "not for the servers that bench starts")
     assert main(["bench", *SHORT]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -121,11 +128,17 @@ def test_side_by_side_with_beanstalkd(capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_server_and_generator_each_on_their_cores(capsys):
+    result = bench(capsys, "--pin", "--against", "beanlite --no-journal")
+    mine = sorted(os.sched_getaffinity(0))
+    assert (result["targets"][0]["cores"], result["generator_cores"]) == (mine[:1], mine[1:])
+
+
 def test_on_a_unix_socket(capsys, tmp_path):
     path = tmp_path / "server.sock"
     command = [sys.executable, "-m", "beanlite", "serve", "--no-journal", "--socket", path]
-    environment = {key: value for key, value in os.environ.items() if key != "BEANLITE_PORT"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert "started" in process.stderr.readline()
             (target,) = bench(capsys, "--connect", f"unix:{path}")["targets"]

@@ -24,7 +24,7 @@ _MEASURES: Final = (
 _LIMITS: Final = {
     "generator": "the generator had no time to spare: the server can do more (--processes, --pin)",
     "both": "neither server nor generator had time to spare: the server may be able to do more (--processes, --pin)",
-    "machine": "server or generator had to wait for a core: others are at work, or there are too few",
+    "machine": "server or generator had to wait for a core: others use it (the kernel, too, for the disk)",
     "wait": "server and generator had time to spare: the disk or the round trips are the limit",
     "rate": "as many as --rate asked for",
     "unknown": "the generator had time to spare: the server is the limit, or the way to it",
