@@ -30,7 +30,7 @@ def bench(
     workload: Annotated[
         str,
         typer.Argument(
-            metavar="[WORKLOAD]",
+            metavar="WORKLOAD",
             help="noop (list-tube-used); put; cycle (put, reserve, delete); drain (reserve and delete what was put"
             " before); pc (every other connection puts, the rest reserve and delete); mixed (a cycle with a delay, a"
             " bury and two kicks in it).",
