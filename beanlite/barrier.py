@@ -173,6 +173,7 @@ class Barrier:
     def _stored(self, journal: Journal, batch: Batch, held: _Held) -> None:
         """A batch is safe: its replies leave, and the next one can be written."""
         self._engine.stored_batch = batch.number
+        self._engine.stored_id = batch.last_id
         for connection, replies in held:
             connection.release(replies)
         if journal.checkpoint_due or self._engine.full:  # on a full disk, a -wal that grew would eat up what is left

@@ -1,7 +1,6 @@
 """The state machine: what clients do to jobs, and what time does.
 
-No I/O, no clock: a call that needs the time is given it, in nanoseconds of a clock that never goes back and is anchored
-to UTC (the journal stores these times).
+No I/O, no clock: a call that needs the time is given it, in the nanoseconds of ``clock``.
 
 What has changed is noted, each job once, and handed out as a batch (``take_changes``). A put, delete, release, bury,
 kick or pause is *urgent*: somebody waits until it is stored. A reservation, a touch, a ttr or a delay that ends only
@@ -16,7 +15,7 @@ from typing import Final, NamedTuple
 from beanlite.alarm import NEVER_NS
 from beanlite.client import Client
 from beanlite.heap import KeyHeap
-from beanlite.job import BURIED, DELAYED, GONE, ID_BITS, ID_MASK, READY, RESERVED, SECOND_NS, Job
+from beanlite.job import BURIED, DELAYED, GONE, ID_BITS, ID_MASK, READY, RESERVED, SECOND_NS, Job, Past
 from beanlite.states import URGENT_PRI, States
 from beanlite.tube import Tube
 
@@ -26,9 +25,9 @@ SLICE: Final = 1000  # jobs moved in one go before other clients get their turn:
 DEADLINE_SOON: Final = "deadline soon"
 TIMED_OUT: Final = "timed out"
 
-StoredJob = tuple[int, str, str, int, int, int, float, float | None, int | None, int, int, int, int, int, bytes]
-"""As the journal reads it: id, tube, state, pri, delay_s, ttr_s, created_at, due_at, buried_seq, reserves, timeouts,
-releases, buries, kicks, body."""
+StoredJob = tuple[int, bytes, str, int, int, int, int, int | None, int | None, int, int, int, int, int, bytes, int]
+"""As the journal reads it: id, tube, state, pri, delay_s, ttr_s, created_ns, due_ns, buried_seq, reserves, timeouts,
+releases, buries, kicks, body, crc32 of the body."""
 
 
 class Changes(NamedTuple):
@@ -36,7 +35,8 @@ class Changes(NamedTuple):
 
     batch: int
     last_id: int
-    jobs: list[Job]  # new if job.batch == batch; deleted if its state is GONE
+    first_id: int  # jobs from this id on are new
+    jobs: list[Job]  # deleted if its state is GONE
     pauses: list[Tube]  # whose pause began or ended
 
 
@@ -112,9 +112,8 @@ class Engine(States):
         """A new job in the client's tube."""
         tube = client.use
         self.last_id = job_id = self.last_id + 1
-        job = Job(job_id, tube, pri, delay_s, ttr_s, now_ns, body, self.batch)
+        job = Job(job_id, tube, pri, delay_s, ttr_s, now_ns, body)
         self.jobs[job_id] = self.changed[job_id] = job
-        tube.jobs += 1
         tube.total_jobs += 1
         self.total_jobs += 1
         self.room_bytes -= len(body)
@@ -175,14 +174,13 @@ class Engine(States):
         self._leave_state(job)
         job.state = GONE
         del self.jobs[job_id]
-        if job.batch == self.batch:
+        if job_id > self.taken_id:
             del self.changed[job_id]  # put and deleted within a batch: it was never stored
         else:
             self.changed[job_id] = job
         tube = job.tube
         tube.cmd_delete += 1
-        tube.jobs -= 1
-        if not tube.jobs:
+        if not tube.using:
             self._drop_if_unused(tube)
         return True
 
@@ -194,7 +192,7 @@ class Engine(States):
         self._leave_state(job)
         job.pri = pri
         job.delay_s = delay_s
-        job.releases += 1
+        job.own_past().releases += 1
         self._note(job)
         if delay_s:
             self._make_delayed(job, now_ns + delay_s * SECOND_NS)
@@ -209,7 +207,7 @@ class Engine(States):
             return False
         self._leave_state(job)
         job.pri = pri
-        job.buries += 1
+        job.own_past().buries += 1
         self._note(job)
         self._make_buried(job, self._burials + 1)
         return True
@@ -245,7 +243,7 @@ class Engine(States):
 
     def _kick(self, job: Job, now_ns: int) -> None:
         self._leave_state(job)
-        job.kicks += 1
+        job.own_past().kicks += 1
         self._note(job)
         self._make_ready(job, now_ns)
 
@@ -334,7 +332,7 @@ class Engine(States):
         while keys and done < budget and keys[0] >> ID_BITS <= now_ns:
             job = self.jobs[keys[0] & ID_MASK]
             self._leave_state(job)
-            job.timeouts += 1
+            job.own_past().timeouts += 1
             self.timeouts += 1
             self.lagging[job.id] = job
             self._make_ready(job, now_ns)
@@ -373,8 +371,10 @@ class Engine(States):
         if lagging:
             changed.update({job_id: job for job_id, job in self.lagging.items() if job.state is not GONE})
             self.lagging = {}
-        changes = Changes(self.batch, self.last_id, list(changed.values()), list(self.pauses.values()))
+        jobs, pauses = list(changed.values()), list(self.pauses.values())
+        changes = Changes(self.batch, self.last_id, self.taken_id + 1, jobs, pauses)
         self.batch += 1
+        self.taken_id = self.last_id
         self.changed = {}
         self.pauses = {}
         return changes
@@ -382,23 +382,25 @@ class Engine(States):
     def restore(self, rows: Iterable[StoredJob], now_ns: int) -> None:
         """Take jobs over from the journal: reserved ones, and those whose delay has passed meanwhile, become ready."""
         jobs, tubes = self.jobs, self.tubes
-        for job_id, name, state, pri, delay_s, ttr_s, created_at, due_at, buried_seq, *counters, body in rows:
-            tube = tubes.get(name.encode()) or self._make_tube(name.encode())
-            job = jobs[job_id] = Job(job_id, tube, pri, delay_s, ttr_s, int(created_at * SECOND_NS), body, 0)
-            job.reserves, job.timeouts, job.releases, job.buries, job.kicks = counters
-            tube.jobs += 1
+        shared = dict[int, int]().setdefault  # equal numbers are one object, as in puts that are alike: 64 B a job
+        for job_id, name, state, pri, delay_s, ttr_s, created_ns, due_ns, buried_seq, reserves, *past, body, _ in rows:
+            tube = tubes.get(name) or self._make_tube(name)
+            job = jobs[job_id] = Job(job_id, tube, shared(pri, pri), delay_s, shared(ttr_s, ttr_s), created_ns, body)
+            job.reserves = reserves
+            if any(past):
+                job.past = Past(*past)
             if state == BURIED and buried_seq is not None:
                 self._make_buried(job, buried_seq)
-            elif state == DELAYED and due_at is not None and due_at * SECOND_NS > now_ns:
-                self._make_delayed(job, int(due_at * SECOND_NS))
+            elif state == DELAYED and due_ns is not None and due_ns > now_ns:
+                self._make_delayed(job, due_ns)
             else:
                 if state != READY:
                     self.lagging[job_id] = job
                 self._make_ready(job, now_ns)
 
-    def restore_pause(self, name: str, pause_s: int, until: float) -> None:
+    def restore_pause(self, name: bytes, pause_s: int, until_ns: int) -> None:
         """Go on with a pause; if it has ended meanwhile, the journal is told so."""
-        tube = self.tubes.get(name.encode()) or self._make_tube(name.encode())
+        tube = self.tubes.get(name) or self._make_tube(name)
         tube.pause_s = pause_s
-        tube.pause_until_ns = int(until * SECOND_NS)
-        self.alarms.set(tube, tube.pause_until_ns)
+        tube.pause_until_ns = until_ns
+        self.alarms.set(tube, until_ns)

@@ -20,6 +20,21 @@ ID_BITS: Final = 64
 ID_MASK: Final = (1 << ID_BITS) - 1
 
 
+class Past:
+    """What happened to a job, beside reservations."""
+
+    __slots__ = ("buries", "kicks", "releases", "timeouts")
+
+    def __init__(self, timeouts: int = 0, releases: int = 0, buries: int = 0, kicks: int = 0) -> None:
+        self.timeouts = timeouts
+        self.releases = releases
+        self.buries = buries
+        self.kicks = kicks
+
+
+NO_PAST: Final = Past()
+
+
 class Job:
     """One job. A million of them are the server's memory, so there is nothing here that can be computed.
 
@@ -29,26 +44,22 @@ class Job:
     """
 
     __slots__ = (
-        "batch",  # the number of the batch of changes that its put belongs to
         "body",
-        "buries",
         "created_ns",
         "delay_s",
         "holder",  # the client that has it reserved
         "id",
         "key",
-        "kicks",
+        "past",  # NO_PAST for most: to be changed through own_past
         "pri",
-        "releases",
         "reserves",
         "state",
-        "timeouts",
         "ttr_s",
         "tube",
     )
 
     def __init__(
-        self, job_id: int, tube: Tube, pri: int, delay_s: int, ttr_s: int, created_ns: int, body: bytes, batch: int
+        self, job_id: int, tube: Tube, pri: int, delay_s: int, ttr_s: int, created_ns: int, body: bytes
     ) -> None:
         self.id = job_id
         self.tube = tube
@@ -57,15 +68,17 @@ class Job:
         self.ttr_s = ttr_s
         self.created_ns = created_ns
         self.body = body
-        self.batch = batch
         self.state = READY
         self.key = 0
         self.holder: Client | None = None
         self.reserves = 0
-        self.timeouts = 0
-        self.releases = 0
-        self.buries = 0
-        self.kicks = 0
+        self.past = NO_PAST
+
+    def own_past(self) -> Past:
+        """The job's past, to be changed."""
+        if self.past is NO_PAST:
+            self.past = Past()
+        return self.past
 
     @property
     def due_ns(self) -> int:

@@ -159,8 +159,8 @@ class Session:
                 if self._amid is not None:
                     break
                 continue
-            end = buffer.find(b"\r\n", at, at + LINE_MAX)
-            if end < 0:
+            end = buffer.find(b"\r\n", at)
+            if end < 0 or end - at > LINE_MAX - 2:
                 if size - at < LINE_MAX:
                     break
                 self._amid = _LONG_LINE
@@ -240,20 +240,21 @@ class Session:
 
     def job_reply(self, word: bytes, job: Job) -> bytes:
         """RESERVED or FOUND."""
-        if job.batch > self.engine.stored_batch:
+        if job.id > self.engine.stored_id:
             self.waits = True  # nobody works on, or sees, a job that a crash could still undo
-        self._count_bytes(len(job.body))
-        return b"%b %d %d\r\n%b\r\n" % (word, job.id, len(job.body), job.body)
-
-    def ok_reply(self, body: bytes) -> bytes:
-        """OK, with statistics or a list."""
-        self._count_bytes(len(body))
-        return b"OK %d\r\n%b\r\n" % (len(body), body)
-
-    def _count_bytes(self, size: int) -> None:
+        body = job.body
+        size = len(body)
         self._body_bytes += size
         if self._body_bytes > REPLIES_MAX:
             self.blocked = REPLETE
+        return b"%b %d %d\r\n%b\r\n" % (word, job.id, size, body)
+
+    def ok_reply(self, body: bytes) -> bytes:
+        """OK, with statistics or a list."""
+        self._body_bytes += len(body)
+        if self._body_bytes > REPLIES_MAX:
+            self.blocked = REPLETE
+        return b"OK %d\r\n%b\r\n" % (len(body), body)
 
 
 _Command = Callable[[Session, bytes, int], bytes | None]

@@ -188,9 +188,9 @@ class Server:
                 shown_s = time.monotonic()
                 shown = shown or count_jobs(database.connection, path)
                 log.info("recovering", jobs=jobs, of=shown)
-        for name, pause_s, until in state.pauses:
-            engine.restore_pause(name, pause_s, until)
-        engine.last_id = state.last_id
+        for name, pause_s, until_ns in state.pauses:
+            engine.restore_pause(name, pause_s, until_ns)
+        engine.last_id = engine.taken_id = engine.stored_id = state.last_id
         engine.stored_batch = state.batch
         engine.batch = state.batch + 1
         self._journal = Journal(database)

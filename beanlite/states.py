@@ -38,6 +38,10 @@ class States:
         """The number of the batch that is being gathered."""
         self.stored_batch = 0
         """The number of the last batch that is safe in the journal."""
+        self.taken_id = 0
+        """The last id of the batches before the one that is being gathered."""
+        self.stored_id = 0
+        """The last id of the stored ones."""
         self.changed: dict[int, Job] = {}
         self.lagging: dict[int, Job] = {}
         self.pauses: dict[bytes, Tube] = {}
@@ -157,7 +161,7 @@ class States:
         return tube
 
     def _drop_if_unused(self, tube: Tube) -> None:
-        if not (tube.jobs or tube.using or tube.watching or self.stopping) and tube is not self._default:
+        if not (tube.using or tube.watching or tube.holds_jobs or self.stopping) and tube is not self._default:
             self.alarms.cancel(tube)
             if tube.pause_until_ns:
                 tube.pause_until_ns = tube.pause_s = 0

@@ -183,10 +183,10 @@ def job_stats(job: Job, now_ns: int, *, journaled: bool) -> bytes:
         ("time-left", (job.due_ns - now_ns) // SECOND_NS if timed else 0),
         ("file", int(journaled)),
         ("reserves", job.reserves),
-        ("timeouts", job.timeouts),
-        ("releases", job.releases),
-        ("buries", job.buries),
-        ("kicks", job.kicks),
+        ("timeouts", job.past.timeouts),
+        ("releases", job.past.releases),
+        ("buries", job.past.buries),
+        ("kicks", job.past.kicks),
     )
 
 

@@ -21,7 +21,6 @@ class Tube:
         "cmd_delete",
         "cmd_pause",
         "delayed",
-        "jobs",
         "name",
         "pause_s",
         "pause_until_ns",
@@ -44,7 +43,6 @@ class Tube:
         self.waiting: OrderedDict[Client, None] = OrderedDict()
         """The clients that wait in a reserve, longest wait first. While the tube isn't paused, either this or ready
         is empty."""
-        self.jobs = 0
         self.reserved = 0
         self.urgent = 0
         self.using = 0
@@ -56,3 +54,8 @@ class Tube:
         self.pause_until_ns = 0
         """0: not paused."""
         self.alarm_ns = NEVER_NS
+
+    @property
+    def holds_jobs(self) -> bool:
+        """Whether there is a job of it in any state."""
+        return bool(self.ready.keys or self.reserved or self.delayed.keys or self.buried.keys)

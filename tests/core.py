@@ -56,6 +56,7 @@ class Core:
         """Take the changes as a journal does, and have them stored."""
         changes = self.engine.take_changes(lagging=True)
         self.engine.stored_batch = changes.batch
+        self.engine.stored_id = changes.last_id
         return changes
 
     def _wake(self):

@@ -1,6 +1,5 @@
 """The command line: what becomes of its flags, and how it ends."""
 
-import gc
 import json
 import os
 import re
@@ -129,15 +128,6 @@ def test_the_log_is_set_up_before_the_server_runs(server, capsys):
     server.run = lambda _: log.info("shown", port=1) or log.debug("hidden") or 0
     assert main(["--log-format", "json"]) == 0
     assert json.loads(capsys.readouterr().err)["event"] == "shown"
-
-
-def test_garbage_is_collected_again_once_all_is_imported(server):
-    server.run = lambda _: int(gc.isenabled())
-    gc.disable()
-    try:
-        assert main([]) == 1
-    finally:
-        gc.enable()
 
 
 def test_the_exit_code_is_the_servers(server):

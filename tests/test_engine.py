@@ -37,7 +37,8 @@ def test_a_job_is_in_a_batch_once_in_its_latest_state(core):
     job_id = put(core, client)
     core.send(client, b"reserve\r\nbury %d 7\r\nkick 1\r\nreserve\r\nrelease %d 9 5\r\n" % (job_id, job_id))
     (job,) = core.store().jobs
-    assert (job.state, job.pri, job.delay_s, job.buries, job.kicks, job.releases) == ("delayed", 9, 5, 1, 1, 1)
+    assert (job.state, job.pri, job.delay_s) == ("delayed", 9, 5)
+    assert (job.past.timeouts, job.past.releases, job.past.buries, job.past.kicks) == (0, 1, 1, 1)
     assert core.store().jobs == []
 
 
@@ -351,18 +352,19 @@ def test_a_pause_ends_and_those_who_wait_are_served_in_their_order(core):
 # -- restoring
 
 
-def row(job_id, state="ready", due_at=None, buried_seq=None, tube="default", pri=0):
-    return (job_id, tube, state, pri, 5, 10, 999_000.0, due_at, buried_seq, 1, 2, 3, 4, 5, b"x")
+def row(job_id, state="ready", due_s=None, buried_seq=None, tube=b"default", pri=0):
+    due_ns = None if due_s is None else due_s * SECOND_NS
+    return (job_id, tube, state, pri, 5, 10, 999_000 * SECOND_NS, due_ns, buried_seq, 1, 2, 3, 4, 5, b"x", 0)
 
 
 def test_what_is_restored_is_where_it_was(core):
     rows = [
         row(1, "buried", buried_seq=9),
         row(2, "buried", buried_seq=4),
-        row(3, "delayed", due_at=1_000_030.0),
-        row(4, "delayed", due_at=999_990.0),
-        row(5, "reserved", due_at=1_000_005.0),
-        row(6, tube="other", pri=7),
+        row(3, "delayed", due_s=1_000_030),
+        row(4, "delayed", due_s=999_990),
+        row(5, "reserved", due_s=1_000_005),
+        row(6, tube=b"other", pri=7),
     ]
     core.engine.restore(rows, core.now_ns)
     client = core.client()
@@ -370,7 +372,7 @@ def test_what_is_restored_is_where_it_was(core):
     assert states == ["buried", "buried", "delayed", "ready", "ready", "ready"]
     assert core.send(client, b"peek-buried\r\n").startswith(b"FOUND 2 ")
     job = core.engine.jobs[1]
-    assert (job.reserves, job.timeouts, job.releases, job.buries, job.kicks) == (1, 2, 3, 4, 5)
+    assert (job.reserves, job.past.timeouts, job.past.releases, job.past.buries, job.past.kicks) == (1, 2, 3, 4, 5)
     assert sorted(job.id for job in core.store().jobs) == [4, 5]  # whose state in the file is out of date
     core.wait(30)
     assert core.engine.jobs[3].state == "ready"
@@ -388,7 +390,7 @@ def test_burials_after_a_restart_come_after_those_before_it(core):
 
 
 def test_a_restored_pause_holds_and_its_end_is_written(core):
-    core.engine.restore_pause("idle", 60, 1_000_030.0)
+    core.engine.restore_pause(b"idle", 60, 1_000_030 * SECOND_NS)
     assert core.send(core.client(), b"stats-tube idle\r\n").endswith(b"pause: 60\npause-time-left: 30\n\r\n")
     core.wait(30)
     (tube,) = core.store().pauses
@@ -397,7 +399,7 @@ def test_a_restored_pause_holds_and_its_end_is_written(core):
 
 
 def test_a_tube_that_only_a_restored_pause_kept_ends_with_it(core):
-    core.engine.restore_pause("idle", 60, 1_000_030.0)
+    core.engine.restore_pause(b"idle", 60, 1_000_030 * SECOND_NS)
     client = core.client()
     assert core.send(client, b"pause-tube idle 20\r\nlist-tubes\r\n").endswith(b"- default\n- idle\n\r\n")
     assert core.send(client, b"pause-tube idle 0\r\nlist-tubes\r\n").endswith(b"\n- default\n\r\n")

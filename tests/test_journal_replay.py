@@ -1,5 +1,7 @@
 """Reading the state back, and noticing what is not as it was written."""
 
+from zlib import crc32
+
 import pytest
 
 from beanlite.errors import JournalRefused
@@ -30,21 +32,46 @@ def test_state(database, path):
     database.connection.execute("INSERT INTO pauses VALUES ('a', 60, 1.5), ('b', 4294967295, 2e9)")
     state = read_state(database.connection, path)
     assert (state.batch, state.last_id) == (7, 12345678901234)
-    assert sorted(state.pauses) == [("a", 60, 1.5), ("b", 4294967295, 2e9)]
+    assert sorted(state.pauses) == [
+        (b"a", 60, (1_500 - 946_684_800_000) * 10**6),
+        (b"b", 4294967295, (2 * 10**9 - 946_684_800) * 10**9),
+    ]
+
+
+def sealed(body):
+    return body, crc32(body)
 
 
 def test_every_field_of_a_job(database, path):
+    created_ns = (1_700_000_000 - 946_684_800) * 10**9
     put(
         database.connection, 9, b"\x00\xff\r\n", tube="t", state="buried", pri=4294967295, delay_s=1, ttr_s=2,
-        created_at=3.5, due_at=4.5, buried_seq=5, reserves=6, timeouts=7, releases=8, buries=9, kicks=10,
+        created_at=946_684_803.5, due_at=946_684_804.5, buried_seq=5, reserves=6, timeouts=7, releases=8,
+        buries=9, kicks=10,
     )  # fmt: skip
     put(database.connection, 3, b"", tube="t")
     put(database.connection, 18446744073709551615 >> 1, b"x" * 70000, large=True)
     assert list(read_jobs(database.connection, path)) == [
         [
-            (3, "t", "ready", 0, 0, 60, 1.7e9, None, None, 0, 0, 0, 0, 0, b""),
-            (9, "t", "buried", 4294967295, 1, 2, 3.5, 4.5, 5, 6, 7, 8, 9, 10, b"\x00\xff\r\n"),
-            (2**63 - 1, "default", "ready", 0, 0, 60, 1.7e9, None, None, 0, 0, 0, 0, 0, b"x" * 70000),
+            (3, b"t", "ready", 0, 0, 60, created_ns, None, None, 0, 0, 0, 0, 0, *sealed(b"")),
+            (
+                9,
+                b"t",
+                "buried",
+                2**32 - 1,
+                1,
+                2,
+                3_500_000_000,
+                4_500_000_000,
+                5,
+                6,
+                7,
+                8,
+                9,
+                10,
+                *sealed(b"\0\xff\r\n"),
+            ),
+            (2**63 - 1, b"default", "ready", 0, 0, 60, created_ns, None, None, 0, 0, 0, 0, 0, *sealed(b"x" * 70000)),
         ]
     ]
 

@@ -87,6 +87,7 @@ class RestartedTwins(Twins):
         if self.batch is not None:
             self.journal.write(self.batch)
             self.core.engine.stored_batch = self.batch.number
+            self.core.engine.stored_id = self.batch.last_id
             self.batch, self.stored = None, self.taken
 
     def _checkpoint(self):

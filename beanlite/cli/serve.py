@@ -1,6 +1,5 @@
 """``beanlite serve``, and what an init script of beanstalkd says to it."""
 
-import gc
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,5 +104,4 @@ def serve(
 
     from beanlite.server import run  # noqa: PLC0415 - only here, when the flags are known to be right
 
-    gc.enable()
     return run(settings)

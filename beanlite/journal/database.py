@@ -40,7 +40,7 @@ _PRAGMAS = (
     "secure_delete = OFF",  # on in Debian's builds, and makes deletes of large bodies four times slower
     "mmap_size = 0",
     "temp_store = MEMORY",
-    f"cache_size = {-64 << 10}",  # KiB; a batch that doesn't fit is written to the -wal twice
+    f"cache_size = {-8 << 10}",  # KiB; a batch that doesn't fit is written to the -wal twice
     "trusted_schema = ON",  # the guard triggers name a function of ours
 )
 

@@ -2,20 +2,27 @@
 
 import sqlite3
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
+from beanlite.clock import EPOCH_S, clock_ns
+from beanlite.engine import StoredJob
 from beanlite.errors import JournalRefused
 from beanlite.journal.fileformat import refused
 
 _CHUNK = 1000
-_JOBS = """
-    SELECT id, tube, state, pri, delay_s, ttr_s, created_at, due_at, buried_seq,
+# What the engine needs is made by SQLite, in C: names as bytes, times as the clock has them.
+_JOBS = f"""
+    SELECT id, CAST(tube AS BLOB), state, pri, delay_s, ttr_s,
+           CAST((created_at - {EPOCH_S}) * 1e9 AS INTEGER), CAST((due_at - {EPOCH_S}) * 1e9 AS INTEGER), buried_seq,
            reserves, timeouts, releases, buries, kicks,
            coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32
     FROM jobs ORDER BY id
-"""
+"""  # noqa: S608 - a number of our own
+_body = itemgetter(14)
+_crc32 = itemgetter(15)
 
 
 class State(NamedTuple):
@@ -25,8 +32,8 @@ class State(NamedTuple):
     """The number of the last group commit."""
     last_id: int
     """The highest id ever given out."""
-    pauses: list[tuple[str, int, float]]
-    """tube, pause_s, and until when (UTC seconds), those that have ended included."""
+    pauses: list[tuple[bytes, int, int]]
+    """tube, pause_s, and until_ns, those that have ended included."""
 
 
 def read_state(connection: sqlite3.Connection, path: Path) -> State:
@@ -37,7 +44,7 @@ def read_state(connection: sqlite3.Connection, path: Path) -> State:
             raise JournalRefused(f"{path} is damaged: its meta table is empty; restore a backup")
         pauses = connection.execute("SELECT tube, pause_s, until FROM pauses").fetchall()
     batch, last_id = meta
-    return State(batch, last_id, pauses)
+    return State(batch, last_id, [(tube.encode(), pause_s, clock_ns(until)) for tube, pause_s, until in pauses])
 
 
 def count_jobs(connection: sqlite3.Connection, path: Path) -> int:
@@ -47,18 +54,19 @@ def count_jobs(connection: sqlite3.Connection, path: Path) -> int:
     return count
 
 
-def read_jobs(connection: sqlite3.Connection, path: Path) -> Iterator[list[tuple[Any, ...]]]:
-    """All jobs by rising id, in lists of up to 1000, each a row as _JOBS has it, with its body and without the crc32.
+def read_jobs(connection: sqlite3.Connection, path: Path) -> Iterator[list[StoredJob]]:
+    """All jobs by rising id, in lists of up to 1000.
 
     JournalRefused: the file is damaged, or a body is not the one that was put.
     """
     with refused(path):
         cursor = connection.execute(_JOBS)
         while rows := cursor.fetchmany(_CHUNK):
-            jobs = []
-            for row in rows:
-                body = row[14]
-                if body is None or crc32(body) != row[15]:
-                    raise JournalRefused(f"{path} is damaged: the body of job {row[0]} has changed; restore a backup")
-                jobs.append(row[:15])
-            yield jobs
+            try:
+                sound = list(map(crc32, map(_body, rows))) == list(map(_crc32, rows))
+            except TypeError:  # a body that is missing
+                sound = False
+            if not sound:
+                bad = next(row for row in rows if _body(row) is None or crc32(_body(row)) != _crc32(row))
+                raise JournalRefused(f"{path} is damaged: the body of job {bad[0]} has changed; restore a backup")
+            yield rows

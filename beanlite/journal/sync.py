@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
+from functools import partial
 
 Done = Callable[[Exception | None], None]
 
@@ -21,30 +22,30 @@ class KernelSync:
 
         self._operation = linux_aio.Operation
         self._context = linux_aio.Context(max_requests=8)
+        self._ended: list[tuple[Done, int]] = []
         loop.add_reader(self._context.fileno, self._see_ends)
 
     def __call__(self, descriptor: int, done: Done) -> None:
         """Write what the kernel has of a file to the medium; ``done`` hears in the loop that it is, or why not."""
         operation = self._operation.fdsync(descriptor)
-
-        def ended(_result: int) -> None:
-            try:
-                operation.get_value()
-            except SystemError as error:  # caio's word for whatever the kernel answered
-                done(error)
-            else:
-                done(None)
-
-        operation.set_callback(ended)
+        # Not ``done`` itself: caio would swallow what it raises. And no closure over the operation: that is garbage.
+        operation.set_callback(partial(self._note_end, done))
         try:
             self._context.submit(operation)
         except (OSError, ValueError) as error:
             done(error)
 
+    def _note_end(self, done: Done, result: int) -> None:
+        self._ended.append((done, result))
+
     def _see_ends(self) -> None:
         with contextlib.suppress(BlockingIOError):  # the ends that this is about have been seen already
             self._context.poll()
         self._context.process_events()
+        ended, self._ended = self._ended, []
+        for done, result in ended:
+            number = (1 << 64) - result  # the kernel's negative errno, which caio takes for unsigned
+            done(OSError(number, os.strerror(number)) if result else None)
 
 
 class ThreadSync:

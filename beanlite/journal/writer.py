@@ -18,9 +18,10 @@ from zlib import crc32
 
 import aiosqlite
 
+from beanlite.clock import utc_s
 from beanlite.engine import Changes
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
-from beanlite.job import BURIED, GONE, ID_BITS, READY, SECOND_NS, Job
+from beanlite.job import BURIED, GONE, ID_BITS, NO_PAST, READY, Job
 from beanlite.journal.database import WAL_BYTES_MAX, Database
 from beanlite.journal.fileformat import wal_of, wal_size
 from beanlite.journal.sync import best_sync
@@ -78,11 +79,12 @@ def _place(job: Job) -> tuple[float | None, int | None]:
         return None, None
     if job.state is BURIED:
         return None, job.key >> ID_BITS
-    return (job.key >> ID_BITS) / SECOND_NS, None
+    return utc_s(job.key >> ID_BITS), None
 
 
 def _counters(job: Job) -> tuple[int, int, int, int, int]:
-    return job.reserves, job.timeouts, job.releases, job.buries, job.kicks
+    past = job.past
+    return job.reserves, past.timeouts, past.releases, past.buries, past.kicks
 
 
 def _runs(ids: list[int]) -> list[tuple[int, int]]:
@@ -147,7 +149,7 @@ class Journal:
         deleted: list[int] = []
         bodies: list[tuple[object, ...]] = []
         body_deletes: list[tuple[object, ...]] = []
-        number = changes.batch
+        first_id = changes.first_id
         for job in changes.jobs:
             state = job.state
             if state is GONE:
@@ -155,15 +157,15 @@ class Journal:
                 if len(job.body) > INLINE_MAX:
                     body_deletes.append((job.id,))
                 continue
-            if job.batch != number:
+            if job.id < first_id:
                 updates.append((state, job.pri, job.delay_s, *_place(job), *_counters(job), job.id))
                 continue
             body: bytes | None = job.body
             if len(job.body) > INLINE_MAX:
                 bodies.append((job.id, job.body))
                 body = None
-            put = (job.pri, job.delay_s, job.ttr_s, job.created_ns / SECOND_NS)
-            if state is READY and not job.reserves and not job.kicks:
+            put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
+            if state is READY and not job.reserves and job.past is NO_PAST:
                 ready.append((job.id, job.tube.name.decode(), *put, crc32(job.body), body))
             else:
                 rest = (*_place(job), *_counters(job), crc32(job.body), body)
@@ -177,10 +179,10 @@ class Journal:
             (_DELETE_BODY, len(body_deletes), body_deletes),
         )
         pauses = [
-            (tube.name.decode(), (tube.pause_s, tube.pause_until_ns / SECOND_NS) if tube.pause_until_ns else None)
+            (tube.name.decode(), (tube.pause_s, utc_s(tube.pause_until_ns)) if tube.pause_until_ns else None)
             for tube in changes.pauses
         ]
-        return Batch(number, changes.last_id, len(changes.jobs), [each for each in all_rows if each[1]], pauses)
+        return Batch(changes.batch, changes.last_id, len(changes.jobs), [each for each in all_rows if each[1]], pauses)
 
     def write(self, batch: Batch) -> None:
         """Commit a batch; it survives this process from now on, and a power failure from the next ``sync`` on.

@@ -165,7 +165,13 @@ class Play:
         counts = (engine.clients, engine.producers, engine.workers, engine.waiting)
         assert counts == (0, 0, 0, 0)
         assert (engine.reserved, engine.delayed, engine.buried, engine.urgent) == (0, 0, 0, 0)
-        assert (default.jobs, default.reserved, default.urgent, default.using, default.watching) == (0, 0, 0, 0, 0)
+        assert (default.holds_jobs, default.reserved, default.urgent, default.using, default.watching) == (
+            False,
+            0,
+            0,
+            0,
+            0,
+        )
         assert not any(map(len, (default.ready, default.delayed, default.buried, default.waiting)))
 
     def _complete(self, talk: Talk) -> None:
