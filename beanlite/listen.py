@@ -54,13 +54,13 @@ _early: dict[_Place, Listener] = {}
 
 
 def listen_early(args: list[str]) -> None:
-    """Listen before the settings are read, if the command line alone says where: in beanstalkd's own flags.
+    """Listen before the settings are read, if the command line alone says where: beanstalkd's flags and --no-journal.
 
     Test suites of clients start the server and give it 0.1 s. To read the settings takes longer; who connects in the
     meantime waits. If the settings turn out to be wrong, the process ends, and with it this socket.
     """
     try:
-        given, rest = getopt.getopt(args, "l:p:b:f:Fz:u:s:V")
+        given, rest = getopt.getopt(args, "l:p:b:f:Fz:u:s:V", ["no-journal"])
     except getopt.GetoptError:
         return
     flags = dict(given)

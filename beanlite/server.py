@@ -6,7 +6,6 @@ import asyncio
 import os
 import platform
 import resource
-import secrets
 import signal
 import time
 from collections.abc import Callable
@@ -65,7 +64,7 @@ class Server:
         self._settings = settings
         self._listener = listener
         self._started_s = time.monotonic()
-        self._instance = secrets.token_hex(8)
+        self._instance = os.urandom(8).hex()
         self._connections: dict[Client, Connection] = {}
         self._refused = 0
         self._clock = utc_clock()

@@ -26,7 +26,9 @@ def accepts(port, host="127.0.0.1"):
     return True
 
 
-@pytest.mark.parametrize("flags", ["-p{}", "-p {} -b /tmp -f 0 -F -z 5 -u me -s 1 -V", "-l 127.0.0.1 -p {}"])
+@pytest.mark.parametrize(
+    "flags", ["-p{}", "-p {} -b /tmp -f 0 -F -z 5 -u me -s 1 -V", "-l 127.0.0.1 -p {}", "--no-journal -p {}"]
+)
 def test_beanstalkds_own_flags_are_listened_on_at_once_and_the_settings_find_the_socket(port, flags):
     listen.listen_early(flags.format(port).split())
     assert accepts(port)
