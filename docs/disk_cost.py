@@ -1,0 +1,79 @@
+"""What the life of a job writes to the disk, by the number of jobs in a batch: ``python docs/disk_cost.py``.
+
+Counted, not timed: the bytes that this process writes, the -wal and the checkpoints of it taken together (Linux).
+"""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from beanlite.engine import Engine
+from beanlite.journal import open_database
+from beanlite.journal.writer import Journal
+
+BODY_SIZES = (100, 1000, 65535)  # bytes
+BATCHES = (1, 10, 100, 1000)
+JOBS = 1000
+BACKLOG = 2000  # jobs that stay
+NOW_NS = 800_000_000 * 1_000_000_000
+
+
+async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = False, at_once: bool = False) -> int:
+    """Write the lives of JOBS jobs, so many in a batch. ``at_once``: put and delete meet in one batch."""
+    engine = Engine()
+    client = engine.connect()
+
+    def put(count: int) -> list[int]:
+        return [engine.put(client, 1024, 0, 60, body, NOW_NS).id for _ in range(count)]
+
+    with tempfile.TemporaryDirectory() as directory:
+        journal = Journal(open_database(Path(directory) / "queue.db"))
+        await journal.start()
+
+        def write(*, lagging: bool = False) -> None:
+            journal.write(Journal.batch_of(engine.take_changes(lagging=lagging)))
+
+        put(BACKLOG)
+        write()
+        await journal.checkpoint()
+        before = written()
+        for _ in range(JOBS // batch):
+            ids = put(batch)
+            if not at_once:
+                write()
+            for job_id in ids:
+                engine.reserve_job(client, job_id, NOW_NS)
+            if stored_reservation:
+                write(lagging=True)
+            for job_id in ids:
+                engine.delete(client, job_id)
+            write()
+            if journal.checkpoint_due:
+                await journal.checkpoint()
+        await journal.checkpoint()
+        total = written() - before
+        await journal.close()
+    return total // JOBS
+
+
+def written() -> int:
+    """Bytes that this process has written, to whatever."""
+    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    return int(next(line for line in lines if line.startswith("wchar")).split()[1])
+
+
+async def main() -> None:
+    """Print the table of performance.md."""
+    print("| body | jobs in a batch | put, delete | reservation stored, too | put and delete in one batch |")
+    print("|---|---|---|---|---|")
+    for size in BODY_SIZES:
+        for batch in BATCHES:
+            body = b"x" * size
+            plain = await bytes_a_job(body, batch)
+            stored = await bytes_a_job(body, batch, stored_reservation=True)
+            at_once = await bytes_a_job(body, batch, at_once=True)
+            print(f"| {size} | {batch} | {plain:,} | {stored:,} | {at_once:,} |")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
