@@ -24,6 +24,8 @@ KICKING: Final = "in a kick that goes on in slices"
 REPLETE: Final = "has enough replies to read"
 CLOSING: Final = "has said quit"
 
+RESERVED: Final = b"RESERVED %d %d\r\n%b\r\n"
+FOUND: Final = b"FOUND %d %d\r\n%b\r\n"
 BAD_FORMAT: Final = b"BAD_FORMAT\r\n"
 UNKNOWN_COMMAND: Final = b"UNKNOWN_COMMAND\r\n"
 NOT_FOUND: Final = b"NOT_FOUND\r\n"
@@ -53,7 +55,7 @@ def _reserve_until(session: Session, until_ns: int, now_ns: int) -> bytes | None
         engine.becomes_worker(client)
     job = engine.reserve(client, now_ns)
     if job is not None:
-        return session.job_reply(b"RESERVED", job)
+        return session.job_reply(RESERVED, job)
     if engine.deadline_soon(client, now_ns):
         return DEADLINE_SOON
     if until_ns <= now_ns or session.half_closed:
@@ -72,7 +74,7 @@ def reserve_job(session: Session, args: bytes, now_ns: int) -> bytes:
         return NOT_FOUND
     if not session.client.worker:
         session.engine.becomes_worker(session.client)
-    return session.job_reply(b"RESERVED", job)
+    return session.job_reply(RESERVED, job)
 
 
 # -- what is done with a job
@@ -165,7 +167,7 @@ def peek(session: Session, args: bytes, _now_ns: int) -> bytes:
         return BAD_FORMAT
     session.counters.peek += 1
     job = session.engine.jobs.get(job_id)
-    return NOT_FOUND if job is None else session.job_reply(b"FOUND", job)
+    return NOT_FOUND if job is None else session.job_reply(FOUND, job)
 
 
 def peek_ready(session: Session, _args: bytes, _now_ns: int) -> bytes:
@@ -186,7 +188,7 @@ def peek_buried(session: Session, _args: bytes, _now_ns: int) -> bytes:
 def _peek_first(session: Session, queue: KeyHeap) -> bytes:
     if not queue.keys:
         return NOT_FOUND
-    return session.job_reply(b"FOUND", session.engine.jobs[queue.keys[0] & ID_MASK])
+    return session.job_reply(FOUND, session.engine.jobs[queue.keys[0] & ID_MASK])
 
 
 def stats(session: Session, _args: bytes, _now_ns: int) -> bytes:

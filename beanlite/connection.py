@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
         if session.replies:
             if session.waits and self._journaled:
                 self._owed += 1
-                self._server.barrier.hold(self, session.take_replies())
+                self._server.barrier.hold(self, session.take_replies(sent=False))
             elif not self._owed:
                 self._transport.write(session.take_replies())
         if session.blocked or session.half_closed or not self._reading:
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
         """What these replies waited for is stored: send them."""
         session = self.session
         self._owed -= 1
-        if session.replies and not self._owed:
+        if not self._owed:
             replies += session.take_replies()  # answered meanwhile, and true already
         if not self._leaving:
             self._transport.write(replies)

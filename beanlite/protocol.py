@@ -41,12 +41,12 @@ class Session:
 
     __slots__ = (
         "_amid",
-        "_body_bytes",
         "_missing",
         "_parts",
         "_put",
         "_skip",
         "blocked",
+        "body_bytes",
         "client",
         "counters",
         "engine",
@@ -78,7 +78,8 @@ class Session:
         """How much of a refused body is still to come."""
         self.kick: tuple[KeyHeap, int, int] | None = None
         """A kick under way: the queue, how many are left to kick, how many have been."""
-        self._body_bytes = 0
+        self.body_bytes = 0
+        """Of bodies in replies that are not yet sent; who sends them begins anew."""
 
     # -- the connection's side
 
@@ -105,19 +106,20 @@ class Session:
         """The waiting is over; the commands behind the reserve can go on."""
         self.blocked = None
         if isinstance(outcome, Job):
-            self.replies.append(self.job_reply(b"RESERVED", outcome))
+            self.replies.append(self.job_reply(commands.RESERVED, outcome))
         else:
             self.replies.append(commands.DEADLINE_SOON if outcome is DEADLINE_SOON else commands.TIMED_OUT)
         if self._parts and not self.blocked:
             self.run(now_ns)
 
-    def take_replies(self) -> bytes:
-        """All replies so far; they are on their way."""
+    def take_replies(self, *, sent: bool = True) -> bytes:
+        """All replies so far. Unless they are ``sent``, they still count as to be read by the client."""
         replies = self.replies
         data = replies[0] if len(replies) == 1 else b"".join(replies)
         replies.clear()
         self.waits = False
-        self._body_bytes = 0
+        if sent:
+            self.body_bytes = 0
         return data
 
     @property
@@ -238,21 +240,21 @@ class Session:
 
     # -- replies with a body
 
-    def job_reply(self, word: bytes, job: Job) -> bytes:
-        """RESERVED or FOUND."""
+    def job_reply(self, form: bytes, job: Job) -> bytes:
+        """One of the two forms of a reply with a job."""
         if job.id > self.engine.stored_id:
             self.waits = True  # nobody works on, or sees, a job that a crash could still undo
         body = job.body
         size = len(body)
-        self._body_bytes += size
-        if self._body_bytes > REPLIES_MAX:
+        self.body_bytes += size
+        if self.body_bytes > REPLIES_MAX:
             self.blocked = REPLETE
-        return b"%b %d %d\r\n%b\r\n" % (word, job.id, size, body)
+        return form % (job.id, size, body)
 
     def ok_reply(self, body: bytes) -> bytes:
         """OK, with statistics or a list."""
-        self._body_bytes += len(body)
-        if self._body_bytes > REPLIES_MAX:
+        self.body_bytes += len(body)
+        if self.body_bytes > REPLIES_MAX:
             self.blocked = REPLETE
         return b"OK %d\r\n%b\r\n" % (len(body), body)
 

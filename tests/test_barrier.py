@@ -14,6 +14,7 @@ from beanlite.config import Settings
 from beanlite.errors import JournalFailed
 from beanlite.journal import sync, writer
 from beanlite.listen import open_listener
+from beanlite.protocol import REPLIES_MAX
 from beanlite.server import Server
 
 PUT = b"put 0 0 10 1\r\nx\r\n"
@@ -141,6 +142,25 @@ async def test_a_waiting_worker_gets_a_job_only_when_its_put_is_stored(tmp_path,
         assert await is_silent(worker, other)
         disk.free.set()
         assert await asyncio.wait_for(worker[0].readline(), 10) == b"RESERVED 1 1\r\n"
+
+
+async def test_what_is_held_for_a_client_while_a_sync_goes_on_has_its_limit(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other = await connect(server), await connect(server)
+        disk.free.clear()
+        other[1].write((b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n") * 40)
+        await until(lambda: server.engine.last_id == 40)
+        for number in range(1, 41):
+            client[1].write(b"peek %d\r\n" % number)
+            await client[1].drain()
+            await asyncio.sleep(0)
+        await until(lambda: any(each.session.blocked for each in server._connections.values()))
+        held = sum(len(replies) for _, replies in server.barrier._held)
+        assert held < REPLIES_MAX + 100_000
+        disk.free.set()
+        for _ in range(40):
+            assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"FOUND ")
+            await client[0].readline()
 
 
 async def test_a_client_that_goes_while_its_batch_is_synced_hinders_nobody(tmp_path, disk):
