@@ -108,9 +108,11 @@ class Barrier:
             await self._journal.sync()
 
     async def _until_idle(self) -> None:
-        deadline_s = time.monotonic() + DRAIN_S
-        while self._busy and not self._closed:
-            if time.monotonic() > deadline_s:
+        stored, since_s = -1, 0.0
+        while (self._busy or self._turn_due or self._lagging) and not self._closed:
+            if self._engine.stored_batch != stored:
+                stored, since_s = self._engine.stored_batch, time.monotonic()
+            if time.monotonic() > since_s + DRAIN_S:
                 raise JournalFailed(
                     f"the last batch could not be stored within {DRAIN_S:.0f} s; nobody was told it was"
                 )
@@ -132,10 +134,11 @@ class Barrier:
         if self._busy or self._closed:
             return  # the end of what goes on calls here
         changes = self._engine.take_changes(lagging=self._lagging)
-        self._lagging = False
+        self._lagging = self._lagging and bool(self._engine.lagging)
         held, self._held = self._held, []
         journal = self._journal
         if journal is None or not (held or changes.jobs or changes.pauses):
+            self._see_turn()  # more may lag
             return
         batch = journal.batch_of(changes)
         try:

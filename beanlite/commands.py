@@ -139,9 +139,9 @@ def go_on_kicking(session: Session, now_ns: int) -> None:
     queue, left, done = session.kick
     kicked = session.engine.kick(queue, min(left, SLICE), now_ns)
     done += kicked
+    session.waits = True
     if kicked < SLICE or left == SLICE:
         session.kick = session.blocked = None
-        session.waits = True
         session.replies.append(b"KICKED %d\r\n" % done)
     else:
         session.kick = (queue, left - kicked, done)

@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
     def settle(self) -> None:
         """Send what may leave, or have it wait for the journal; to be called when the session has done something."""
         session = self.session
-        if session.replies:
+        if session.replies or session.blocked is KICKING:
             if session.waits and self._journaled:
                 self._owed += 1
                 self._server.barrier.hold(self, session.take_replies(sent=False))
@@ -124,7 +124,10 @@ class Connection(asyncio.Protocol):
     def _settle_rest(self) -> None:
         """What only some connections need: to go on later, to be closed, to be held back."""
         session = self.session
-        if session.blocked is KICKING or (session.blocked is REPLETE and not self._unread and not self._owes()):
+        # A kick's next slice waits until the one before is stored: a batch never gathers more than one.
+        if (session.blocked is KICKING and not self._owed) or (
+            session.blocked is REPLETE and not self._unread and not self._owes()
+        ):
             if not self._going_on:
                 self._going_on = True
                 self._loop.call_soon(self._go_on)

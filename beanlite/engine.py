@@ -20,7 +20,8 @@ from beanlite.states import URGENT_PRI, States
 from beanlite.tube import Tube
 
 MARGIN_NS: Final = SECOND_NS  # DEADLINE_SOON: a reservation has less than this left
-SLICE: Final = 1000  # jobs moved in one go before other clients get their turn: some 2 ms
+SLICE: Final = 500  # jobs moved, or written late, in one go before other clients get their turn: some 2 ms
+WAKE_COST: Final = 5  # a client that is answered takes as long as so many jobs
 
 DEADLINE_SOON: Final = "deadline soon"
 TIMED_OUT: Final = "timed out"
@@ -259,8 +260,7 @@ class Engine(States):
             tube.pause_until_ns = now_ns + pause_s * SECOND_NS
             self.alarms.set(tube, tube.pause_until_ns)
         else:
-            tube.pause_until_ns = 0
-            self._serve_waiting(tube, now_ns)
+            self._end_pause(tube, now_ns)
             self._drop_if_unused(tube)  # a pause that was restored may be all that kept it
         return True
 
@@ -282,7 +282,6 @@ class Engine(States):
         and not TIMED_OUT.
         """
         budget = SLICE
-        waiters: list[Client] = []
         while self.alarms.next_ns <= now_ns and budget > 0:
             owner = self.alarms.ring()
             if isinstance(owner, Tube):
@@ -292,23 +291,27 @@ class Engine(States):
             else:
                 budget -= self._time_out_jobs(owner, now_ns, budget)
                 if owner.waiting:
-                    waiters.append(owner)
-        for client in waiters:
+                    self._overdue.append(owner)
+        if self._overdue and self.alarms.next_ns > now_ns:  # else who waits may get one of those still to come
+            self._see_overdue(now_ns)
+
+    def _see_overdue(self, now_ns: int) -> None:
+        overdue = self._overdue
+        for _ in range(min(len(overdue), SLICE // WAKE_COST)):
+            client = overdue.popleft()
             if client.waiting:  # else it got a job meanwhile
-                if self.alarms.next_ns <= now_ns:
-                    self.alarms.set(client, now_ns)  # it may get one of those that are still to come
-                elif self.deadline_soon(client, now_ns):
+                if self.deadline_soon(client, now_ns):
                     self._wake(client, DEADLINE_SOON)
                 elif client.wait_until_ns <= now_ns:
                     self._wake(client, TIMED_OUT)
             self._set_alarm(client)
+        if overdue:
+            self.alarms.set(self._default, now_ns)  # any alarm has us called again; this tube is always there
 
     def _tick_tube(self, tube: Tube, now_ns: int, budget: int) -> int:
-        if tube.pause_until_ns and tube.pause_until_ns <= now_ns:
-            tube.pause_until_ns = tube.pause_s = 0
-            self.pauses[tube.name] = tube
-            self._serve_waiting(tube, now_ns)
         done = 0
+        if tube.pause_until_ns and tube.pause_until_ns <= now_ns:
+            done = WAKE_COST * self._end_pause(tube, now_ns)
         keys = tube.delayed.keys
         while keys and done < budget and keys[0] >> ID_BITS <= now_ns:
             job = self.jobs[keys[0] & ID_MASK]
@@ -323,6 +326,20 @@ class Engine(States):
         if not tube.pause_until_ns:
             self._drop_if_unused(tube)  # a pause that was restored may be all that kept it
         return done + 1
+
+    def _end_pause(self, tube: Tube, now_ns: int) -> int:
+        """Have ready jobs meet those who wait, a slice of them; returns how many.
+
+        Until all have met, the tube counts as paused, so that nobody who comes meanwhile is served out of turn.
+        """
+        served = self._serve_waiting(tube, SLICE // WAKE_COST, now_ns)
+        if tube.waiting and tube.ready.keys:
+            tube.pause_until_ns = now_ns
+            self.alarms.set(tube, now_ns)
+        else:
+            tube.pause_until_ns = tube.pause_s = 0
+            self.pauses[tube.name] = tube
+        return served
 
     def _time_out_jobs(self, client: Client, now_ns: int, budget: int) -> int:
         done = 0
@@ -339,7 +356,7 @@ class Engine(States):
             done += 1
         if not client.waiting:
             self._set_alarm(client)  # else tick does it, when it knows whether the waiting goes on
-        return done  # one that only waits costs no slice: it is put off while there is more to expire
+        return done + 1
 
     def _give_back(self, client: Client, now_ns: int, budget: int) -> int:
         """Make jobs of a client that is gone ready again, and have an alarm set while there are more."""
@@ -366,11 +383,17 @@ class Engine(States):
     # -- the journal's side
 
     def take_changes(self, *, lagging: bool) -> Changes:
-        """What has changed since the last call; the next batch begins, unless nothing has. ``lagging``: that, too."""
+        """What has changed since the last call; the next batch begins. ``lagging``: a slice of that, too."""
         changed = self.changed
         if lagging:
-            changed.update({job_id: job for job_id, job in self.lagging.items() if job.state is not GONE})
-            self.lagging = {}
+            room, late = SLICE, self.lagging
+            while late and room:
+                job_id, job = late.popitem()
+                if job.state is not GONE:
+                    changed[job_id] = job
+                    room -= 1
+            if not late:
+                self.lagging = {}  # a dict keeps the room of all that it once held
         jobs, pauses = list(changed.values()), list(self.pauses.values())
         changes = Changes(self.batch, self.last_id, self.taken_id + 1, jobs, pauses)
         self.batch += 1

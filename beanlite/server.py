@@ -70,6 +70,8 @@ class Server:
         self._clock = utc_clock()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = NEVER_NS
+        self._behind = False
+        """More is due than one tick does: the timer goes on with it, once in each turn of the loop."""
         self._failure: Exception | None = None
         self._journal: Journal | None = None
         self.engine = Engine()
@@ -98,10 +100,11 @@ class Server:
     # -- what connections ask of it
 
     def now(self) -> int:
-        """The time, all that is due by then done."""
+        """The time, what is due by then done; a slice of it if that is a lot."""
         now_ns = self._clock()
-        if self._alarms.next_ns <= now_ns:
+        if self._alarms.next_ns <= now_ns and not self._behind:
             self.engine.tick(now_ns)
+            self._behind = self._alarms.next_ns <= now_ns
         return now_ns
 
     def follow_up(self, now_ns: int) -> None:
@@ -159,6 +162,7 @@ class Server:
     def _on_timer(self) -> None:
         self._timer = None
         self._timer_ns = NEVER_NS
+        self._behind = False
         self.follow_up(self.now())
 
     # -- start and stop

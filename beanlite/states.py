@@ -13,6 +13,7 @@ Every change of state goes through one ``_make_…`` below, which keeps queue, c
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from beanlite.alarm import Alarms
@@ -46,6 +47,8 @@ class States:
         self.lagging: dict[int, Job] = {}
         self.pauses: dict[bytes, Tube] = {}
         """Tubes whose pause has begun or ended, to be written with the batch being gathered."""
+        self._overdue: deque[Client] = deque()
+        """Clients whose waiting has to be looked at, once all else that is due has been done."""
         self._serial = 0
         self._burials = 0
 
@@ -146,14 +149,17 @@ class States:
         self.stop_waiting(client)
         self.woken.append((client, outcome))
 
-    def _serve_waiting(self, tube: Tube, now_ns: int) -> None:
-        """A tube is open again: its ready jobs meet those who wait."""
-        while tube.waiting and tube.ready.keys:
+    def _serve_waiting(self, tube: Tube, bound: int, now_ns: int) -> int:
+        """Up to ``bound`` ready jobs of a tube meet those who wait; returns how many."""
+        served = 0
+        while served < bound and tube.waiting and tube.ready.keys:
             client = next(iter(tube.waiting))
             job = self.jobs[tube.ready.keys[0] & ID_MASK]
             self._leave_state(job)
             self._make_reserved(job, client, now_ns)
             self._wake(client, job)
+            served += 1
+        return served
 
     def _make_tube(self, name: bytes) -> Tube:
         self._serial += 1

@@ -11,7 +11,9 @@ import pytest
 
 from beanlite import barrier as barrier_module
 from beanlite.config import Settings
+from beanlite.engine import SLICE
 from beanlite.errors import JournalFailed
+from beanlite.job import SECOND_NS
 from beanlite.journal import sync, writer
 from beanlite.listen import open_listener
 from beanlite.protocol import REPLIES_MAX
@@ -210,6 +212,60 @@ async def test_the_real_sync_works_with_and_without_the_kernels_own(tmp_path, mo
         await until(lambda: server._failure is not None)
         assert isinstance(server._failure, JournalFailed)
         assert not client[0]._buffer
+
+
+async def test_a_long_kick_waits_for_each_of_its_slices_to_be_stored(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other = await connect(server), await connect(server)
+        jobs = 3 * SLICE
+        client[1].write(b"put 0 1000 10 1\r\nx\r\n" * jobs)
+        for _ in range(jobs):
+            await client[0].readline()
+        disk.free.clear()
+        client[1].write(b"kick %d\r\nlist-tube-used\r\n" % jobs)
+        assert await is_silent(client, other)
+        assert server.engine.delayed == jobs - SLICE
+        disk.free.set()
+        assert await asyncio.wait_for(client[0].readline(), 10) == b"KICKED %d\r\n" % jobs
+        assert await asyncio.wait_for(client[0].readline(), 10) == b"USING default\r\n"
+
+
+@pytest.mark.parametrize("fsync", ["always", "never"])
+async def test_what_lags_is_written_in_slices_to_its_end_though_nobody_asks(tmp_path, monkeypatch, fsync):
+    sizes = []
+    write = writer.Journal.write
+
+    def note(journal, batch):
+        sizes.append(batch.jobs)
+        write(journal, batch)
+
+    monkeypatch.setattr(writer.Journal, "write", note)
+    async with serving(tmp_path / "q.db", fsync) as (server, _):
+        client = await connect(server)
+        client[1].write(PUT * 3 * SLICE)
+        for _ in range(3 * SLICE):
+            await client[0].readline()
+        sizes.clear()
+        client[1].write(b"reserve\r\n" * 3 * SLICE)
+        await until(lambda: server.engine.reserved == 3 * SLICE)
+        await until(lambda: not server.engine.lagging)
+        assert sum(sizes) == 3 * SLICE
+        assert max(sizes) == SLICE
+        client[1].write(b"touch 1\r\n" * 2 + b"".join(b"touch %d\r\n" % n for n in range(2, 3 * SLICE)))
+        await until(lambda: len(server.engine.lagging) > SLICE)
+    assert not server.engine.lagging  # a stop writes all of it
+
+
+async def test_more_due_than_a_slice_is_done_once_a_turn_whoever_comes(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client = server.engine.connect()
+        for _ in range(3 * SLICE):
+            server.engine.put(client, 0, 1, 10, b"", server._clock() - SECOND_NS)
+        for _ in range(5):
+            server.now()
+        assert server.engine.delayed == 2 * SLICE
+        server.follow_up(server.now())
+        await until(lambda: not server.engine.delayed)
 
 
 async def test_never_does_not_sync(tmp_path, disk):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from beanlite.engine import SLICE
+from beanlite.engine import SLICE, WAKE_COST
 from beanlite.job import GONE, SECOND_NS
 from tests.core import Core
 
@@ -59,6 +59,19 @@ def test_reservations_lag_until_they_are_asked_for(core):
     assert core.engine.take_changes(lagging=False).jobs == []
     (job,) = core.engine.take_changes(lagging=True).jobs
     assert job.state == "reserved"
+
+
+def test_what_lags_comes_a_slice_a_batch_each_job_once(core):
+    client = core.client()
+    for _ in range(2 * SLICE + 5):
+        put(core, client, delay_s=5)
+    core.store()
+    core.wait(5)
+    for job_id in (2, SLICE):
+        core.send(client, b"reserve-job %d\r\ndelete %d\r\n" % (job_id, job_id))
+    batches = [core.store().jobs for _ in range(4)]
+    assert [len(jobs) for jobs in batches] == [SLICE + 2, SLICE, 3, 0]
+    assert sorted(job.id for jobs in batches for job in jobs) == list(range(1, 2 * SLICE + 6))
 
 
 def test_what_lags_and_is_deleted_meanwhile_is_written_once(core):
@@ -286,12 +299,56 @@ def test_a_job_handed_out_in_the_instant_of_deadline_soon_leaves_the_ttr_of_the_
     assert core.engine.jobs[1].state == "ready"
 
 
-def test_more_timeouts_at_once_than_a_slice_all_come(core):
+def test_more_timeouts_at_once_than_a_slice_all_come_slice_by_slice_in_their_order(core):
     waiters = [core.client() for _ in range(2 * SLICE + 5)]
     for client in waiters:
         core.send(client, b"reserve-with-timeout 5\r\n")
+    core.now_ns += 5 * SECOND_NS
+    told = []
+    while core.engine.alarms.next_ns <= core.now_ns:
+        core.engine.tick(core.now_ns)
+        assert len(core.engine.woken) <= SLICE // WAKE_COST
+        told += [client for client, outcome in core.engine.woken if outcome == "timed out"]
+        core.engine.woken.clear()
+    assert told == [session.client for session in waiters]
+
+
+def test_who_goes_while_it_is_overdue_keeps_nobody_from_being_told(core):
+    waiters = [core.client() for _ in range(SLICE // WAKE_COST + 2)]
+    for client in waiters:
+        core.send(client, b"reserve-with-timeout 5\r\n")
     core.jump(5)
-    assert {client.take_replies() for client in waiters} == {b"TIMED_OUT\r\n"}
+    core.close(waiters[-2])
+    core.wait(0)
+    assert [client.take_replies() for client in waiters[-2:]] == [b"", b"TIMED_OUT\r\n"]
+
+
+@pytest.mark.parametrize("ended_by", ["a command", "time"])
+def test_the_end_of_a_pause_serves_who_waits_slice_by_slice_in_their_order(core, ended_by):
+    """Who comes in between comes after them, and a job that comes in between is not for whom it should not."""
+    producer, late = core.client(), core.client()
+    served = SLICE // WAKE_COST
+    core.send(producer, b"pause-tube default 60\r\n")
+    waiters = [core.client() for _ in range(2 * served + 5)]
+    for client in waiters:
+        core.send(client, b"reserve\r\n")
+        put(core, producer, pri=5)
+    if ended_by == "time":
+        core.now_ns += 60 * SECOND_NS
+        core.engine.tick(core.now_ns)
+        core._wake()
+    else:
+        assert core.send(producer, b"pause-tube default 0\r\n") == b"PAUSED\r\n"
+    assert len(core.engine.tubes[b"default"].waiting) == served + 5
+    core.store()
+    assert core.send(late, b"reserve\r\n") == b""
+    core.wait(0)
+    ids = [client.take_replies().split()[1] for client in waiters]
+    assert ids == [b"%d" % job_id for job_id in range(1, 2 * served + 6)]
+    assert late.take_replies() == b""
+    assert [tube.pause_until_ns for tube in core.store().pauses] == [0]
+    put(core, producer)
+    assert late.take_replies().startswith(b"RESERVED ")
 
 
 def test_who_waits_is_put_off_until_all_that_is_due_has_come(core):
