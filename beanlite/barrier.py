@@ -32,6 +32,8 @@ WAY_EVERY: Final = 8  # commands
 BUSY_RETRY_S: Final = 0.005
 DRAIN_S: Final = 10.0  # a stop waits no longer for a full disk
 FULL_RETRY_S: Final = 1.0
+LOOSE_LOOK_S: Final = 1.0  # from one look at what the file has free to the next
+SHRINK_EVERY_S: Final = 0.01  # and from slice to slice, once that is worth giving back
 SLOW_SYNC_S: Final = 0.5  # worth a line in the log
 WAL_FRAMES_MAX: Final = 50_000  # 200 MB; worth one, too
 
@@ -67,10 +69,13 @@ class Barrier:
         self.syncing = False
         """A batch is with the kernel."""
         self._served = 0
+        self._draining = False
         self._sync_timer: asyncio.Task[None] | None = None
         self._synced = True
         if journal is not None and fsync_ms:
             self._sync_timer = self._begin(self._sync_by_time(journal, fsync_ms / 1000))
+        if journal is not None:
+            self._begin(self._shrink_by_and_by(journal))
         if journal is not None and engine.full:
             self._begin(self._await_room(journal))
 
@@ -97,7 +102,8 @@ class Barrier:
         self._loop.call_later(LAG_S, self._lag_is_over)
 
     async def drain(self) -> None:
-        """Write, sync and release all there is. JournalFailed: it can't be."""
+        """Write, sync and release all there is; to be called at the end. JournalFailed: it can't be."""
+        self._draining = True
         if self._sync_timer is not None:
             self._sync_timer.cancel()
             self._sync_timer = None
@@ -264,6 +270,24 @@ class Barrier:
     async def _checkpoint(self, journal: Journal) -> None:
         await self._move_wal(journal)
         self._come_back()
+
+    async def _shrink_by_and_by(self, journal: Journal) -> None:
+        """Give the room of what is gone back to the disk, a little at a time and beside all else."""
+        shrinking = False
+        while True:
+            await asyncio.sleep(SHRINK_EVERY_S if shrinking else LOOSE_LOOK_S)
+            if self._draining:
+                return
+            if self._busy and not self.syncing:
+                continue
+            if journal.loose:
+                shrinking = True
+                with contextlib.suppress(JournalFull, JournalBusy):
+                    journal.give_back()
+            if shrinking and not self._busy:
+                shrinking = journal.loose
+                if journal.checkpoint_due or not shrinking:
+                    self._go_aside(self._checkpoint(journal))
 
     async def _move_wal(self, journal: Journal) -> None:
         try:

@@ -32,6 +32,8 @@ async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = Fal
 
         def write(*, lagging: bool = False) -> None:
             journal.write(Journal.batch_of(engine.take_changes(lagging=lagging)))
+            while engine.lagging and lagging:  # it comes in slices
+                journal.write(Journal.batch_of(engine.take_changes(lagging=True)))
 
         put(BACKLOG)
         write()

@@ -15,6 +15,7 @@ from beanlite.engine import SLICE
 from beanlite.errors import JournalFailed
 from beanlite.job import SECOND_NS
 from beanlite.journal import sync, writer
+from beanlite.journal.fileformat import PAGE_SIZE
 from beanlite.listen import open_listener
 from beanlite.protocol import REPLIES_MAX
 from beanlite.server import Server
@@ -197,6 +198,37 @@ async def test_an_interval_syncs_when_nothing_more_comes(tmp_path, disk):
         await until(lambda: disk.syncs == 1)
         assert await ask(client, PUT) == b"INSERTED 2\r\n"
         await until(lambda: disk.syncs == 2)
+
+
+async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(barrier_module, "LOOSE_LOOK_S", 0.01)
+    monkeypatch.setattr(barrier_module, "SHRINK_EVERY_S", 0)
+    given = []
+    give_back = writer.Journal.give_back
+
+    def pages(journal):
+        return journal._db.execute("PRAGMA page_count").fetchone()[0]
+
+    def note(journal):
+        before = pages(journal)
+        give_back(journal)
+        given.append(before - pages(journal))
+
+    monkeypatch.setattr(writer.Journal, "give_back", note)
+    file = tmp_path / "q.db"
+    async with serving(file) as (server, _):
+        client = await connect(server)
+        size = 60_000
+        jobs = 4 * writer.SPARE_PAGES * PAGE_SIZE // size
+        client[1].write((b"put 0 0 10 %d\r\n%b\r\n" % (size, b"x" * size)) * jobs)
+        for _ in range(jobs):
+            assert (await client[0].readline()).startswith(b"INSERTED")
+        assert file.stat().st_size > jobs * size / 2
+        assert not given
+        client[1].write(b"".join(b"delete %d\r\n" % job_id for job_id in range(1, jobs + 1)))
+        await until(lambda: file.stat().st_size <= (writer.SPARE_PAGES + 50) * PAGE_SIZE)
+        assert max(given) <= writer.LOOSE_PAGES + 2  # and what had told where they belong
+        assert not server._journal.loose  # what is left is kept for the next backlog
 
 
 @pytest.mark.parametrize("kernel", [True, False])

@@ -9,6 +9,7 @@ import pytest
 import uvloop
 
 from beanlite.config import Settings
+from beanlite.journal.writer import CHECKPOINT_FRAMES
 from beanlite.listen import open_listener
 from beanlite.server import Server
 
@@ -52,7 +53,7 @@ async def garbage_of(settings, lives):
         for _ in range(count):
             await talk((host, int(port)))
             if server._journal is not None:
-                server._journal._rows += server._journal._rows_due  # a checkpoint is due
+                server._journal._new_frames += CHECKPOINT_FRAMES  # a checkpoint is due
             await until(lambda: not server.engine.clients)
 
     await live(3)

@@ -3,7 +3,7 @@
 import pytest
 
 from beanlite.journal import open_database, read_jobs
-from beanlite.journal.writer import Journal
+from beanlite.journal.writer import CHECKPOINT_FRAMES, Journal
 from tests.core import Core
 
 
@@ -64,3 +64,19 @@ async def test_a_row_that_is_gone_is_an_error(journal):
     with pytest.raises(RuntimeError, match="3 jobs to change, 2 found"):
         write(journal, core)
     journal._db.rollback()  # a server ends here
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 20_000])
+async def test_a_checkpoint_is_due_by_the_frames_that_have_come_whatever_is_in_them(journal, body):
+    core = Core()
+    client = core.client()
+    for _ in range(3):
+        frames = 0
+        while not journal.checkpoint_due:
+            frames = journal._new_frames
+            core.send(client, b"put 0 0 60 %d\r\n%b\r\n" % (len(body), body) * 10)
+            write(journal, core)
+        assert frames < CHECKPOINT_FRAMES <= journal._new_frames
+        counted = journal._new_frames
+        await journal.checkpoint()
+        assert journal.wal_frames == counted

@@ -21,6 +21,11 @@ def wal_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
+def shm_of(path: Path) -> Path:
+    """The name of the index that SQLite keeps of the write-ahead log."""
+    return path.with_name(path.name + "-shm")
+
+
 def wal_size(path: Path) -> int:
     """Bytes in the write-ahead log of the database file; 0 if there is none."""
     try:
