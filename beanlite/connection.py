@@ -110,7 +110,9 @@ class Connection(asyncio.Protocol):
         session = self.session
         self._owed -= 1
         if not self._owed:
-            replies += session.take_replies()  # answered meanwhile, and true already
+            session.body_bytes = 0
+            if session.replies:
+                replies += session.take_replies()  # answered meanwhile, and true already
         if not self._leaving:
             self._transport.write(replies)
         if session.blocked or session.half_closed:

@@ -1,8 +1,32 @@
 """Fixtures for several test files."""
 
 import logging
+import os
 
 import pytest
+
+from beanlite import config
+from beanlite.journal import open_database
+from beanlite.journal.writer import Journal
+
+
+@pytest.fixture
+def clean_environment(monkeypatch, tmp_path):
+    """No variable of the developer's, and a directory in which nothing is."""
+    for name in os.environ:
+        if name.upper().startswith(config.ENV_PREFIX):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+async def journal(tmp_path):
+    """A journal on a new file."""
+    database = open_database(tmp_path / "queue.db")
+    journal = Journal(database)
+    await journal.start()
+    yield journal
+    await journal.close()
 
 
 @pytest.fixture

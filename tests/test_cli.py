@@ -17,16 +17,7 @@ from beanlite.errors import BeanliteError, JournalFailed, JournalRefused, Listen
 from beanlite.journal.backup import BackupResult
 from beanlite.journal.database import open_database
 
-pytestmark = pytest.mark.usefixtures("kept_logging")
-
-
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch, tmp_path):
-    """No variable of the developer's, and a directory in which nothing is."""
-    for name in os.environ:
-        if name.upper().startswith(config.ENV_PREFIX):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
 
 
 @pytest.fixture

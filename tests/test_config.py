@@ -1,6 +1,5 @@
 """The settings: where they come from, what is refused and how that is said, and the example file."""
 
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -10,17 +9,10 @@ import pytest
 from beanlite import config
 from beanlite.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
 EXAMPLE = Path(__file__).parent.parent / "config.example.toml"
 FIELDS = config.Settings.model_fields
-
-
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch, tmp_path):
-    """No variable of the developer's, and a directory in which nothing is."""
-    for name in os.environ:
-        if name.upper().startswith(config.ENV_PREFIX):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import tracemalloc
 
 import pytest
 
-from beanlite.journal import open_database
 from beanlite.journal.writer import Journal
 from tests.core import Core
 
@@ -22,15 +21,6 @@ BYTES_A_JOB = 450  # of one with a body of 100 bytes
 @pytest.fixture
 def core():
     return Core()
-
-
-@pytest.fixture
-async def journal(tmp_path):
-    database = open_database(tmp_path / "queue.db")
-    journal = Journal(database)
-    await journal.start()
-    yield journal
-    await journal.close()
 
 
 def calls_of(do):

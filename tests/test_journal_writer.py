@@ -2,18 +2,9 @@
 
 import pytest
 
-from beanlite.journal import open_database, read_jobs
+from beanlite.journal import read_jobs
 from beanlite.journal.writer import CHECKPOINT_FRAMES, Journal
 from tests.core import Core
-
-
-@pytest.fixture
-async def journal(tmp_path):
-    database = open_database(tmp_path / "queue.db")
-    journal = Journal(database)
-    await journal.start()
-    yield journal
-    await journal.close()
 
 
 def write(journal, core):
