@@ -140,7 +140,7 @@ class Barrier:
         if self._busy or self._closed:
             return  # the end of what goes on calls here
         changes = self._engine.take_changes(lagging=self._lagging)
-        self._lagging = self._lagging and bool(self._engine.lagging)
+        self._lagging = self._lagging and self._engine.lags
         held, self._held = self._held, []
         journal = self._journal
         if journal is None or not (held or changes.jobs or changes.pauses):

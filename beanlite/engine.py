@@ -21,6 +21,7 @@ from beanlite.tube import Tube
 
 MARGIN_NS: Final = SECOND_NS  # DEADLINE_SOON: a reservation has less than this left
 SLICE: Final = 500  # jobs moved, or written late, in one go before other clients get their turn: some 2 ms
+LAGGING_MAX: Final = 50_000  # jobs; a dict that grows to a million stops everybody for 0.1 s to do so
 WAKE_COST: Final = 5  # a client that is answered takes as long as so many jobs
 
 DEADLINE_SOON: Final = "deadline soon"
@@ -282,6 +283,9 @@ class Engine(States):
         and not TIMED_OUT.
         """
         budget = SLICE
+        if len(self.lagging) > LAGGING_MAX:
+            self._late.append(self.lagging)
+            self.lagging = {}
         while self.alarms.next_ns <= now_ns and budget > 0:
             owner = self.alarms.ring()
             if isinstance(owner, Tube):
@@ -382,17 +386,24 @@ class Engine(States):
 
     # -- the journal's side
 
+    @property
+    def lags(self) -> bool:
+        """Whether there is more that ``take_changes`` has left for later."""
+        return bool(self.lagging or self._late)
+
     def take_changes(self, *, lagging: bool) -> Changes:
         """What has changed since the last call; the next batch begins. ``lagging``: a slice of that, too."""
         changed = self.changed
         if lagging:
-            room, late = SLICE, self.lagging
-            while late and room:
-                job_id, job = late.popitem()
+            room = SLICE
+            while room and (self.lagging or self._late):
+                if not self.lagging:
+                    self.lagging = self._late.pop()
+                job_id, job = self.lagging.popitem()
                 if job.state is not GONE:
                     changed[job_id] = job
                     room -= 1
-            if not late:
+            if not self.lagging:
                 self.lagging = {}  # a dict keeps the room of all that it once held
         jobs, pauses = list(changed.values()), list(self.pauses.values())
         changes = Changes(self.batch, self.last_id, self.taken_id + 1, jobs, pauses)

@@ -45,6 +45,8 @@ class States:
         """The last id of the stored ones."""
         self.changed: dict[int, Job] = {}
         self.lagging: dict[int, Job] = {}
+        self._late: list[dict[int, Job]] = []
+        """More of those, set aside; what has been written meanwhile may be among them, and is written once more."""
         self.pauses: dict[bytes, Tube] = {}
         """Tubes whose pause has begun or ended, to be written with the batch being gathered."""
         self._overdue: deque[Client] = deque()

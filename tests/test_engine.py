@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from beanlite import engine as engine_module
 from beanlite.engine import SLICE, WAKE_COST
 from beanlite.job import GONE, SECOND_NS
 from tests.core import Core
@@ -72,6 +73,26 @@ def test_what_lags_comes_a_slice_a_batch_each_job_once(core):
     batches = [core.store().jobs for _ in range(4)]
     assert [len(jobs) for jobs in batches] == [SLICE + 2, SLICE, 3, 0]
     assert sorted(job.id for jobs in batches for job in jobs) == list(range(1, 2 * SLICE + 6))
+
+
+def test_what_lags_is_set_aside_before_its_dict_grows_large_and_all_of_it_comes(core, monkeypatch):
+    monkeypatch.setattr(engine_module, "LAGGING_MAX", 100)
+    client = core.client()
+    jobs = 4 * SLICE
+    for _ in range(jobs):
+        put(core, client, delay_s=5)
+    core.store()
+    core.now_ns += 5 * SECOND_NS
+    while core.engine.delayed:
+        core.engine.tick(core.now_ns)
+        assert len(core.engine.lagging) <= 100 + SLICE
+    core.send(client, b"delete 3\r\n")
+    ids = set()
+    while core.engine.lags:
+        changes = core.store()
+        assert len(changes.jobs) <= SLICE + 1
+        ids.update(job.id for job in changes.jobs)
+    assert ids == set(range(1, jobs + 1))
 
 
 def test_what_lags_and_is_deleted_meanwhile_is_written_once(core):

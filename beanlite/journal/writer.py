@@ -46,9 +46,11 @@ RESERVE_BYTES: Final = 8 << 20
 _Parameters = Sequence[tuple[object, ...]]
 
 SHRINK_PAGES: Final = 2000  # given back in one go when the disk is full
-# Given back in one go while others are served: some 0.3 ms. Kept are as many as are in use, or so many.
-LOOSE_PAGES: Final = 200
-SPARE_PAGES: Final = 2000
+# Given back in one go while others are served. That takes 0.2 ms, but 5 where pages in use have to be moved: so it is
+# left until few of them are.
+LOOSE_PAGES: Final = 100
+LOOSE_TIMES: Final = 3  # kept free are so many times what is in use, and ...
+SPARE_PAGES: Final = 2000  # ... so many pages in any case
 
 
 _INSERT: Final = "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -266,7 +268,7 @@ class Journal:
         """Whether so much of the file is free that some of it is worth giving back."""
         (free,) = self._db.execute("PRAGMA freelist_count").fetchone()
         (pages,) = self._db.execute("PRAGMA page_count").fetchone()
-        return bool(free > max(SPARE_PAGES, pages - free))
+        return bool(free > max(SPARE_PAGES, LOOSE_TIMES * (pages - free)))
 
     def give_back(self) -> None:
         """Free a few pages at the end of the file; the next checkpoint cuts them off. Raises as ``write`` does."""
