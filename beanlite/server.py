@@ -18,7 +18,7 @@ from beanlite.clock import utc_clock
 from beanlite.connection import Connection
 from beanlite.engine import Engine
 from beanlite.job import SECOND_NS
-from beanlite.listen import Listener, become, open_listener
+from beanlite.listen import BACKLOG, Listener, become, open_listener
 from beanlite.protocol import Service
 from beanlite.stats import Counters, Facts
 
@@ -91,7 +91,8 @@ class Server:
             self.loop.add_signal_handler(signum, self._stopped.set)
         self.loop.add_signal_handler(signal.SIGUSR1, self._drain)
         servers = [
-            await self.loop.create_server(lambda: Connection(self), sock=sock) for sock in self._listener.sockets
+            await self.loop.create_server(lambda: Connection(self), sock=sock, backlog=BACKLOG)
+            for sock in self._listener.sockets
         ]
         log.info("started", version=__version__, address=self._listener.address)
         await self._stopped.wait()

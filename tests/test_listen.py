@@ -1,12 +1,14 @@
 """Listening before the settings are read, and only where they can't say otherwise."""
 
+import signal
 import socket
+from contextlib import ExitStack
 
 import pytest
 
 from beanlite import listen
 from beanlite.config import Settings
-from tests.servers import free_port
+from tests.servers import free_port, start_beanlite
 
 
 @pytest.fixture
@@ -69,3 +71,12 @@ def test_a_unix_socket(tmp_path):
     assert listener.path == tmp_path / "s"
     listener.close()
     listener.sockets[0].close()
+
+
+def test_hundreds_of_clients_come_at_once_and_the_kernel_keeps_them(tmp_path):
+    """Who finds the queue full tries again a second later, if it is patient."""
+    with start_beanlite(tmp_path, "--no-journal") as server, ExitStack() as clients:
+        server.signal(signal.SIGSTOP)
+        clients.callback(server.signal, signal.SIGCONT)
+        for _ in range(300):
+            clients.enter_context(server.connect(timeout_s=5))
