@@ -4,6 +4,8 @@ import asyncio
 import gc
 import re
 import socket
+import sqlite3
+import sys
 
 import pytest
 import uvloop
@@ -42,8 +44,15 @@ async def until(condition):
         await asyncio.sleep(0)
 
 
-async def garbage_of(settings, lives):
-    """How many objects the collector finds after so many clients."""
+def lock_for_a_moment(server):
+    """Another program has the write lock, so that commits have to be tried again."""
+    outsider = sqlite3.connect(server._settings.db, isolation_level=None)
+    outsider.execute("BEGIN IMMEDIATE")
+    server.loop.call_later(0.005, outsider.close)
+
+
+async def garbage_of(settings, lives, meanwhile):
+    """How many objects the collector finds after so many clients, with something else at the beginning of each."""
     server = Server(settings, open_listener(settings))
     task = asyncio.create_task(server.serve())
     await until(lambda: hasattr(server, "barrier"))
@@ -51,6 +60,7 @@ async def garbage_of(settings, lives):
 
     async def live(count):
         for _ in range(count):
+            meanwhile(server)
             await talk((host, int(port)))
             if server._journal is not None:
                 server._journal._new_frames += CHECKPOINT_FRAMES  # a checkpoint is due
@@ -68,8 +78,20 @@ async def garbage_of(settings, lives):
         await task
 
 
+def found_with(settings, tmp_path, meanwhile=lambda _server: None):
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(garbage_of(Settings(port=0, db=tmp_path / "queue.db", **settings), 30, meanwhile))
+
+
 @pytest.mark.parametrize("settings", [{"journal": False}, {"fsync": "always"}, {"fsync": "1ms"}], ids=str)
 def test_what_clients_do_leaves_no_garbage(tmp_path, settings):
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        found = runner.run(garbage_of(Settings(port=0, db=tmp_path / "queue.db", **settings), lives=30))
-    assert found < 30
+    assert found_with(settings, tmp_path) < 30
+
+
+def test_nor_do_syncs_in_a_thread(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "caio", None)
+    assert found_with({"fsync": "always"}, tmp_path) < 30
+
+
+def test_nor_do_commits_that_are_tried_again(tmp_path):
+    assert found_with({"fsync": "always"}, tmp_path, lock_for_a_moment) < 30
