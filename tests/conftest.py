@@ -8,6 +8,7 @@ import pytest
 from beanlite import config
 from beanlite.journal import open_database
 from beanlite.journal.writer import Journal
+from tests.core import Core
 
 
 @pytest.fixture
@@ -17,6 +18,12 @@ def clean_environment(monkeypatch, tmp_path):
         if name.upper().startswith(config.ENV_PREFIX):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def core():
+    """The core without a server."""
+    return Core()
 
 
 @pytest.fixture

@@ -64,3 +64,9 @@ class Core:
             woken, self.engine.woken = self.engine.woken, []
             for client, outcome in woken:
                 self.sessions[client].wake(outcome, self.now_ns)
+
+
+def put(core, session, body=b"x", pri=0, delay_s=0, ttr_s=10):
+    reply = core.send(session, b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body))
+    assert reply.startswith(b"INSERTED ")
+    return int(reply.split()[1])

@@ -7,20 +7,12 @@ import gc
 import sys
 import tracemalloc
 
-import pytest
-
 from beanlite.journal.writer import Journal
-from tests.core import Core
 
 PUT = b"put 1024 0 60 100\r\n" + b"x" * 100 + b"\r\n"
 # Calls of Python functions, and of C functions from Python.
 CALLS = {"list-tube-used": (4, 7), "put": (9, 10), "reserve": (10, 10), "delete": (9, 10)}
 BYTES_A_JOB = 450  # of one with a body of 100 bytes
-
-
-@pytest.fixture
-def core():
-    return Core()
 
 
 def calls_of(do):
