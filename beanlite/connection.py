@@ -59,10 +59,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes have come: the way of every command begins here."""
         server = self._server
-        now_ns = server.now()
-        self.session.receive(data, now_ns)
+        self.session.receive(data, server.turn_ns or server.begin_turn())
         self.settle()
-        server.follow_up(now_ns)
         if server.barrier.syncing:
             server.barrier.give_way()
 
@@ -145,10 +143,8 @@ class Connection(asyncio.Protocol):
         session = self.session
         if self._leaving or session.blocked is None:
             return
-        now_ns = self._server.now()
-        session.run(now_ns)
+        session.run(self._server.turn_ns or self._server.begin_turn())
         self.settle()
-        self._server.follow_up(now_ns)
 
     def _owes(self) -> bool:
         return bool(self._owed or self.session.replies)

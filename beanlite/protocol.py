@@ -85,13 +85,14 @@ class Session:
 
     def receive(self, data: bytes, now_ns: int) -> None:
         """Take bytes from the client, and carry out what is complete."""
-        if not self._parts and not self.blocked:
-            self._run(data, now_ns)
-            return
-        self._parts.append(data)
-        self._missing -= len(data)
-        if self._missing <= 0 and not self.blocked:
-            self.run(now_ns)
+        if self._parts or self.blocked:
+            self._parts.append(data)
+            self._missing -= len(data)
+            if self._missing > 0 or self.blocked:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+        self._run(data, now_ns)
 
     def half_close(self, now_ns: int) -> None:
         """The client sends no more; it may still read. It can't be told to wait any longer."""

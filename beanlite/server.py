@@ -70,6 +70,8 @@ class Server:
         self._clock = utc_clock()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = NEVER_NS
+        self.turn_ns = 0
+        """The time of this turn of the loop; 0 until its first command, which begins it."""
         self._behind = False
         """More is due than one tick does: the timer goes on with it, once in each turn of the loop."""
         self._failure: Exception | None = None
@@ -106,7 +108,22 @@ class Server:
         if self._alarms.next_ns <= now_ns and not self._behind:
             self.engine.tick(now_ns)
             self._behind = self._alarms.next_ns <= now_ns
+        if self.turn_ns:
+            self.turn_ns = now_ns  # what comes later in this turn does not happen earlier
         return now_ns
+
+    def begin_turn(self) -> int:
+        """A turn's first command: read the time, for all of them, and have what they leave followed up once at the end.
+
+        With the clock read and followed up at each command, 50 clients in put, reserve, delete had 0.94 of the speed.
+        """
+        self.turn_ns = now_ns = self.now()
+        self.loop.call_soon(self._end_turn)
+        return now_ns
+
+    def _end_turn(self) -> None:
+        now_ns, self.turn_ns = self.turn_ns, 0
+        self.follow_up(now_ns)
 
     def follow_up(self, now_ns: int) -> None:
         """After anything has changed: wake who waited for it, have it written, set the timer."""

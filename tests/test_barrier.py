@@ -309,6 +309,28 @@ async def test_more_due_than_a_slice_is_done_once_a_turn_whoever_comes(tmp_path)
         await until(lambda: not server.engine.delayed)
 
 
+async def test_the_clock_is_read_once_a_turn_and_never_goes_back(tmp_path, monkeypatch):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await connect(server)
+        await connect(server)
+        await until(lambda: len(server._connections) == 2)
+        ticks = iter(range(1 << 50, 1 << 51))
+        monkeypatch.setattr(server, "_clock", lambda: next(ticks))
+        created_ns = []
+        monkeypatch.setattr(
+            server.engine, "put", lambda *args, put=server.engine.put: created_ns.append(args[-1]) or put(*args)
+        )
+        for connection in server._connections.values():
+            connection.data_received(PUT)
+        assert created_ns == [1 << 50] * 2
+        seen_ns = server.now()
+        next(iter(server._connections.values())).data_received(PUT)
+        assert created_ns[-1] == seen_ns > created_ns[0]
+        await asyncio.sleep(0)
+        next(iter(server._connections.values())).data_received(PUT)
+        assert created_ns[-1] > seen_ns
+
+
 async def test_never_does_not_sync(tmp_path, disk):
     async with serving(tmp_path / "q.db", fsync="never") as (server, _):
         client = await connect(server)
