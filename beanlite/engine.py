@@ -9,13 +9,12 @@ kick or pause is *urgent*: somebody waits until it is stored. A reservation, a t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from beanlite.alarm import NEVER_NS
 from beanlite.client import Client
 from beanlite.heap import KeyHeap
-from beanlite.job import BURIED, DELAYED, GONE, ID_BITS, ID_MASK, READY, RESERVED, SECOND_NS, Job, Past
+from beanlite.job import BURIED, DELAYED, GONE, ID_BITS, ID_MASK, RESERVED, SECOND_NS, Job
 from beanlite.states import URGENT_PRI, States
 from beanlite.tube import Tube
 
@@ -26,10 +25,6 @@ WAKE_COST: Final = 5  # a client that is answered takes as long as so many jobs
 
 DEADLINE_SOON: Final = "deadline soon"
 TIMED_OUT: Final = "timed out"
-
-StoredJob = tuple[int, bytes, str, int, int, int, int, int | None, int | None, int, int, int, int, int, bytes, int]
-"""As the journal reads it: id, tube, state, pri, delay_s, ttr_s, created_ns, due_ns, buried_seq, reserves, timeouts,
-releases, buries, kicks, body, crc32 of the body."""
 
 
 class Changes(NamedTuple):
@@ -412,29 +407,3 @@ class Engine(States):
         self.changed = {}
         self.pauses = {}
         return changes
-
-    def restore(self, rows: Iterable[StoredJob], now_ns: int) -> None:
-        """Take jobs over from the journal: reserved ones, and those whose delay has passed meanwhile, become ready."""
-        jobs, tubes = self.jobs, self.tubes
-        shared = dict[int, int]().setdefault  # equal numbers are one object, as in puts that are alike: 64 B a job
-        for job_id, name, state, pri, delay_s, ttr_s, created_ns, due_ns, buried_seq, reserves, *past, body, _ in rows:
-            tube = tubes.get(name) or self._make_tube(name)
-            job = jobs[job_id] = Job(job_id, tube, shared(pri, pri), delay_s, shared(ttr_s, ttr_s), created_ns, body)
-            job.reserves = reserves
-            if any(past):
-                job.past = Past(*past)
-            if state == BURIED and buried_seq is not None:
-                self._make_buried(job, buried_seq)
-            elif state == DELAYED and due_ns is not None and due_ns > now_ns:
-                self._make_delayed(job, due_ns)
-            else:
-                if state != READY:
-                    self.lagging[job_id] = job
-                self._make_ready(job, now_ns)
-
-    def restore_pause(self, name: bytes, pause_s: int, until_ns: int) -> None:
-        """Go on with a pause; if it has ended meanwhile, the journal is told so."""
-        tube = self.tubes.get(name) or self._make_tube(name)
-        tube.pause_s = pause_s
-        tube.pause_until_ns = until_ns
-        self.alarms.set(tube, until_ns)

@@ -14,15 +14,20 @@ Every change of state goes through one ``_make_…`` below, which keeps queue, c
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from beanlite.alarm import Alarms
 from beanlite.client import Client
-from beanlite.job import BURIED, DELAYED, ID_BITS, ID_MASK, READY, RESERVED, SECOND_NS, Job
+from beanlite.job import BURIED, DELAYED, ID_BITS, ID_MASK, READY, RESERVED, SECOND_NS, Job, Past
 from beanlite.tube import Tube
 
 DEFAULT_TUBE: Final = b"default"
 URGENT_PRI: Final = 1024  # smaller ones count as urgent in the statistics
+
+StoredJob = tuple[int, bytes, str | None, int, int, int, int, int | None, int, str | None, bytes, int]
+"""As the journal reads it: id, tube, state (None: ready), pri, delay_s, ttr_s, created_ns, place (due_ns, or a buried
+one's number), reserves, past ("timeouts releases buries kicks" unless all are 0), body, crc32 of the body."""
 
 
 class States:
@@ -175,3 +180,32 @@ class States:
                 tube.pause_until_ns = tube.pause_s = 0
                 self.pauses[tube.name] = tube
             del self.tubes[tube.name]
+
+    # -- at start
+
+    def restore(self, rows: Iterable[StoredJob], now_ns: int) -> None:
+        """Take jobs over from the journal: reserved ones, and those whose delay has passed meanwhile, become ready."""
+        jobs, tubes = self.jobs, self.tubes
+        shared = dict[int, int]().setdefault  # equal numbers are one object, as in puts that are alike: 64 B a job
+        for job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves, past, body, _ in rows:
+            tube = tubes.get(name) or self._make_tube(name)
+            job = jobs[job_id] = Job(job_id, tube, shared(pri, pri), delay_s, shared(ttr_s, ttr_s), created_ns, body)
+            job.reserves = reserves
+            if past is not None:
+                job.past = Past(*map(int, past.split()))
+            if state is None:
+                self._make_ready(job, now_ns)
+            elif state == BURIED and place is not None:
+                self._make_buried(job, place)
+            elif state == DELAYED and place is not None and place > now_ns:
+                self._make_delayed(job, place)
+            else:
+                self.lagging[job_id] = job
+                self._make_ready(job, now_ns)
+
+    def restore_pause(self, name: bytes, pause_s: int, until_ns: int) -> None:
+        """Go on with a pause; if it has ended meanwhile, the journal is told so."""
+        tube = self.tubes.get(name) or self._make_tube(name)
+        tube.pause_s = pause_s
+        tube.pause_until_ns = until_ns
+        self.alarms.set(tube, until_ns)

@@ -31,7 +31,7 @@ def check(copy, result):
     first = max(0, batch - KEPT_BATCHES) * 3 + 1
     assert (batch, last_id) == (result.batch, 3 * batch)
     assert [job[0] for job in jobs] == list(range(first, last_id + 1))
-    assert all(job[14] == (LARGE if job[0] % 3 == 0 else b"small") for job in jobs)
+    assert all(job[10] == (LARGE if job[0] % 3 == 0 else b"small") for job in jobs)
     assert result.jobs == len(jobs)
 
 

@@ -8,21 +8,24 @@ from typing import NamedTuple
 from zlib import crc32
 
 from beanlite.clock import EPOCH_S, clock_ns
-from beanlite.engine import StoredJob
 from beanlite.errors import JournalRefused
 from beanlite.journal.fileformat import refused
+from beanlite.states import StoredJob
 
 _CHUNK = 1000
-# What the engine needs is made by SQLite, in C: names as bytes, times as the clock has them.
+# What the engine needs is made by SQLite, in C: names as bytes, times as the clock has them, and what most jobs don't
+# have left out: each column costs some 0.08 µs of the 2.5 a job takes to be restored.
 _JOBS = f"""
-    SELECT id, CAST(tube AS BLOB), state, pri, delay_s, ttr_s,
-           CAST((created_at - {EPOCH_S}) * 1e9 AS INTEGER), CAST((due_at - {EPOCH_S}) * 1e9 AS INTEGER), buried_seq,
-           reserves, timeouts, releases, buries, kicks,
+    SELECT id, CAST(tube AS BLOB), nullif(state, 'ready'), pri, delay_s, ttr_s,
+           CAST((created_at - {EPOCH_S}) * 1e9 AS INTEGER),
+           coalesce(buried_seq, CAST((due_at - {EPOCH_S}) * 1e9 AS INTEGER)),
+           reserves,
+           iif(timeouts | releases | buries | kicks, format('%d %d %d %d', timeouts, releases, buries, kicks), NULL),
            coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32
     FROM jobs ORDER BY id
 """  # noqa: S608 - a number of our own
-_body = itemgetter(14)
-_crc32 = itemgetter(15)
+_body = itemgetter(10)
+_crc32 = itemgetter(11)
 
 
 class State(NamedTuple):
