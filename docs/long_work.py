@@ -1,0 +1,309 @@
+"""What other clients notice of long work, and of much that is there: ``python docs/long_work.py [NAME...]``.
+
+For each scenario a server is started on a core of its own; one connection puts, reserves and deletes without a pause,
+and times each reply, while the long work goes on. Printed as the tables of performance.md. It takes some ten minutes
+and 2 GB of disk.
+"""
+
+import json
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+from beanlite.bench import machine
+from beanlite.bench.control import Address, Control, connect
+from beanlite.bench.target import started
+
+CORES = machine.cores() or [0]
+APART = multiprocessing.get_context("spawn")  # a fork would keep connections open that a scenario closes
+MILLION = 1_000_000
+CLIENTS = 10_000
+SETTLE_S = 2.0  # for what goes on behind a reply: late writes, the end of timers
+
+
+class Client:
+    """A connection that can send many commands at once."""
+
+    def __init__(self, address: Address) -> None:
+        self._socket = connect(address)
+        self._lines = self._socket.makefile("rb")
+
+    def close(self) -> None:
+        """Go."""
+        self._lines.close()
+        self._socket.close()
+
+    def ask(self, command: bytes) -> bytes:
+        """Send, and return the first line of the reply."""
+        self.send(command)
+        return self._lines.readline()
+
+    def send(self, command: bytes) -> None:
+        """Send, and don't wait."""
+        self._socket.settimeout(600)
+        self._socket.sendall(command)
+
+    def many(self, command: bytes, count: int, lines: int = 1) -> None:
+        """The same command so often; its reply has so many lines."""
+        at_once = max(1, min(500, count, (1 << 20) // len(command)))
+        for _ in range(count // at_once):
+            self.send(command * at_once)
+            self.lines(at_once * lines)
+
+    def lines(self, count: int) -> None:
+        """Read so many lines of replies."""
+        for _ in range(count):
+            self._lines.readline()
+
+    def skip(self, size: int) -> None:
+        """Read so much of a reply."""
+        self._lines.read(size)
+
+
+def put(body: int, delay_s: int = 0) -> bytes:
+    """A put of a body of so many bytes."""
+    return b"put 0 %d 600 %d\r\n%b\r\n" % (delay_s, body, b"x" * body)
+
+
+def await_zero(address: Address, *names: str) -> None:
+    """Wait until these of the server's statistics are 0, the one job of the probe left out."""
+    with Control(address) as control:
+        while any(int(control.stats()[name]) > 1 for name in names):
+            time.sleep(0.1)
+
+
+# -- the long work: prepared up to the yield, done after it
+
+
+def kick(address: Address, _: Path) -> Iterator[None]:
+    """`kick 1000000`."""
+    client = Client(address)
+    client.many(put(0, delay_s=3600), MILLION)
+    yield
+    client.ask(b"kick 1000000\r\n")
+
+
+def delays(address: Address, _: Path) -> Iterator[None]:
+    """A million delays end within a second, and are written."""
+    client = Client(address)
+    end_s = time.monotonic() + 20
+    for _ in range(100):
+        client.many(put(0, delay_s=round(end_s - time.monotonic())), MILLION // 100)
+    time.sleep(max(0.0, end_s - time.monotonic() - 2))
+    yield
+    await_zero(address, "current-jobs-delayed")
+    time.sleep(SETTLE_S)
+
+
+def reservations(address: Address, _: Path) -> Iterator[None]:
+    """A connection with 100,000 reservations closes."""
+    client = Client(address)
+    client.many(put(0), 100_000)
+    client.many(b"reserve\r\n", 100_000, lines=2)
+    yield
+    client.close()
+    await_zero(address, "current-jobs-reserved")
+    time.sleep(SETTLE_S)
+
+
+def connections(address: Address, _: Path) -> Iterator[None]:
+    """10,000 connections close in one instant, each with a reservation."""
+    workers = [Client(address) for _ in range(CLIENTS)]
+    workers[0].many(put(0), CLIENTS)
+    for worker in workers:
+        worker.ask(b"reserve\r\n")
+    yield
+    for worker in workers:
+        worker.close()
+    time.sleep(SETTLE_S)
+
+
+def waiting(address: Address, _: Path) -> Iterator[None]:
+    """10,000 waiting clients time out."""
+    workers = [Client(address) for _ in range(CLIENTS)]
+    for worker in workers:
+        worker.send(b"watch idle\r\nignore default\r\nreserve-with-timeout 3\r\n")
+    yield
+    await_zero(address, "current-waiting")
+
+
+def pause(address: Address, _: Path) -> Iterator[None]:
+    """`pause-tube` 0 on a tube where 10,000 wait for 10,000 jobs."""
+    workers = [Client(address) for _ in range(CLIENTS)]
+    workers[0].many(b"use busy\r\n", 1)
+    workers[0].ask(b"pause-tube busy 600\r\n")
+    workers[0].many(put(0), CLIENTS)
+    for worker in workers:
+        worker.send(b"watch busy\r\nignore default\r\nreserve\r\n")
+    yield
+    client = Client(address)
+    client.ask(b"pause-tube busy 0\r\n")
+    await_zero(address, "current-waiting")
+    time.sleep(SETTLE_S)
+
+
+def tubes(address: Address, _: Path) -> Iterator[None]:
+    """`stats` and `list-tubes` with 100,000 tubes."""
+    client = many_tubes(address)
+    yield
+    for _ in range(10):
+        for command in (b"stats\r\n", b"list-tubes\r\n"):
+            client.skip(int(client.ask(command).split()[1]) + 2)
+
+
+def checkpoints(address: Address, _: Path) -> Iterator[None]:
+    """Checkpoints: 300,000 pipelined puts of 100 bytes."""
+    client = Client(address)
+    yield
+    client.many(put(100), 300_000)
+
+
+def large(address: Address, _: Path) -> Iterator[None]:
+    """Pipelined puts of 16 KiB, as fast as the disk takes them: 512 MiB."""
+    client = Client(address)
+    yield
+    client.many(put(16 << 10), 1 << 15)
+
+
+def backup(address: Address, folder: Path) -> Iterator[None]:
+    """`beanlite backup` of 512 MiB."""
+    Client(address).many(put(16 << 10), 1 << 15)
+    time.sleep(SETTLE_S)
+    yield
+    copy = folder / "copy.db"
+    subprocess.run([sys.executable, "-m", "beanlite", "backup", copy, "--db", folder], check=True, capture_output=True)
+    time.sleep(SETTLE_S)
+
+
+def drained(address: Address, folder: Path) -> Iterator[None]:
+    """A backlog of 512 MiB is drained by one client, and the file shrinks."""
+    client = Client(address)
+    client.many(put(1000), 500_000)
+    yield
+    for first in range(1, 500_001, 500):
+        client.send(b"".join(b"delete %d\r\n" % job for job in range(first, first + 500)))
+        client.skip(500 * len(b"DELETED\r\n"))
+    while (folder / "beanlite.db").stat().st_size > 16 << 20:
+        time.sleep(0.1)
+
+
+SCENARIOS: tuple[Callable[[Address, Path], Iterator[None]], ...] = (
+    kick, delays, reservations, connections, waiting, pause, tubes, checkpoints, large, backup, drained,
+)  # fmt: skip
+
+
+# -- what is there, for the cycle's speed beside it
+
+
+def many_tubes(address: Address) -> Client:
+    """100,000 tubes with a job each."""
+    client = Client(address)
+    for first in range(0, 100_000, 100):
+        client.send(b"".join(b"use tube-%d\r\n" % number + put(0) for number in range(first, first + 100)))
+        client.lines(200)
+    return client
+
+
+def many_waiting(address: Address) -> object:
+    """10,000 connections that wait in a reserve."""
+    workers = [Client(address) for _ in range(CLIENTS)]
+    for worker in workers:
+        worker.send(b"watch idle\r\nignore default\r\nreserve\r\n")
+    return workers
+
+
+def many_jobs(address: Address) -> object:
+    """2,000,000 ready jobs and 1,000,000 delayed ones."""
+    client = Client(address)
+    client.many(put(0), 2 * MILLION)
+    client.many(put(0, delay_s=3600), MILLION)
+    return client
+
+
+AMOUNTS: tuple[Callable[[Address], object], ...] = (many_tubes, many_waiting, many_jobs)
+
+
+# -- the measuring
+
+
+def probe(address: Address, enough: Event, found: "multiprocessing.SimpleQueue[tuple[float, ...]]") -> None:
+    """One connection in put, reserve, delete: p50, p99 and the worst of its replies, in ms."""
+    client = Client(address)
+    client.ask(b"use probe\r\n")
+    client.ask(b"watch probe\r\n")
+    client.ask(b"ignore default\r\n")
+    took_s = []
+
+    def ask(command: bytes) -> bytes:
+        began_s = time.perf_counter()
+        line = client.ask(command)
+        took_s.append(time.perf_counter() - began_s)
+        return line
+
+    while not enough.is_set():
+        ask(put(100))
+        job = ask(b"reserve\r\n").split()[1]
+        client.skip(102)
+        ask(b"delete %b\r\n" % job)
+    took_s.sort()
+    found.put((1000 * took_s[len(took_s) // 2], 1000 * took_s[len(took_s) * 99 // 100], 1000 * took_s[-1]))
+
+
+def title(work: Callable[..., object]) -> str:
+    """What a table calls it."""
+    return (work.__doc__ or "").rstrip(".")
+
+
+def freeze(scenario: Callable[[Address, Path], Iterator[None]]) -> str:
+    """Play a scenario; a line of the table."""
+    enough, found = APART.Event(), APART.SimpleQueue()
+    with tempfile.TemporaryDirectory(dir=".") as name:
+        folder = Path(name).resolve()
+        with started(f"beanlite --db {folder} --max-connections {2 * CLIENTS}", folder, CORES[:1]) as server:
+            work = scenario(server.address, folder)
+            next(work)
+            other = APART.Process(target=probe, args=(server.address, enough, found))
+            other.start()
+            time.sleep(0.5)
+            next(work, None)
+            enough.set()
+            other.join()
+            p50, p99, worst = found.get()
+    return f"| {title(scenario)} | {p50:.1f} | {p99:.1f} | {worst:.0f} |"
+
+
+def growth(fill: Callable[[Address], object]) -> str:
+    """The speed beside what is there, in relation to an empty server's; a line of the table."""
+    ratios = []
+    for journal in ("--fsync always", "--no-journal"):
+        server = f"beanlite {journal} --max-connections {2 * CLIENTS}"
+        with started(server, Path(), CORES[:1]) as empty, started(server, Path(), CORES[:1]) as full:
+            kept = fill(full.address)
+            places = [f"--connect={name}={at.address[0]}:{at.address[-1]}" for name, at in (("e", empty), ("f", full))]
+            bench = [sys.executable, "-m", "beanlite", "bench", "--rounds", "6", "--seconds", "2", "--json", *places]
+            report = json.loads(subprocess.run(bench, check=True, stdout=subprocess.PIPE).stdout)
+            ratios.append(report["targets"][1]["ratio"])
+            del kept
+    return f"| {title(fill)} | {ratios[0]:.2f} | {ratios[1]:.2f} |"
+
+
+def main() -> None:
+    """All of it, or what is named."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if len(CORES) > 1:
+        os.sched_setaffinity(0, CORES[1:])
+    for work in (*AMOUNTS, *SCENARIOS):
+        if len(sys.argv) == 1 or work.__name__ in sys.argv[1:]:
+            print(growth(work) if work in AMOUNTS else freeze(work), flush=True)
+
+
+if __name__ == "__main__":
+    main()
