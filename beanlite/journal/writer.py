@@ -33,7 +33,7 @@ INLINE_MAX: Final = 1024
 
 # A checkpoint is due when so many frames (pages of 4 KiB) have come into the -wal: the time it takes grows with them,
 # and commits wait for it.
-CHECKPOINT_FRAMES: Final = 2000
+CHECKPOINT_FRAMES: Final = 1000
 # How many there are is in the header of the -shm, SQLite's index of the -wal (https://sqlite.org/walformat.html): no
 # statement tells it without a checkpoint.
 _FRAMES_AT: Final = 16
