@@ -154,7 +154,7 @@ class Engine(States):
 
     def reserve_job(self, client: Client, job_id: int, now_ns: int) -> Job | None:
         """Reserve one job, if it is ready, delayed or buried: in any tube, watched or not, paused or not."""
-        job = self.jobs.get(job_id)
+        job = self.jobs.get(job_id) or self.jobs.older(job_id)
         if job is None or job.state is RESERVED:
             return None
         self._leave_state(job)
@@ -165,12 +165,13 @@ class Engine(States):
 
     def delete(self, client: Client, job_id: int) -> bool:
         """Delete a job, unless another client has it reserved."""
-        job = self.jobs.get(job_id)
+        job = self.jobs.get(job_id) or self.jobs.older(job_id)
         if job is None or (job.holder is not client and job.state is RESERVED):
             return False
         self._leave_state(job)
         job.state = GONE
-        del self.jobs[job_id]
+        if self.jobs.pop(job_id, None) is None:
+            self.jobs.remove_older(job_id)
         if job_id > self.taken_id:
             del self.changed[job_id]  # put and deleted within a batch: it was never stored
         else:
@@ -232,7 +233,7 @@ class Engine(States):
 
     def kick_job(self, job_id: int, now_ns: int) -> bool:
         """Make a buried or delayed job of any tube ready."""
-        job = self.jobs.get(job_id)
+        job = self.jobs.get(job_id) or self.jobs.older(job_id)
         if job is None or (job.state is not BURIED and job.state is not DELAYED):
             return False
         self._kick(job, now_ns)
@@ -266,7 +267,7 @@ class Engine(States):
         self.lagging.pop(job.id, None)
 
     def _held_by(self, client: Client, job_id: int) -> Job | None:
-        job = self.jobs.get(job_id)
+        job = self.jobs.get(job_id) or self.jobs.older(job_id)
         return job if job is not None and job.holder is client else None
 
     # -- time
@@ -402,6 +403,7 @@ class Engine(States):
                 self.lagging = {}  # a dict keeps the room of all that it once held
         jobs, pauses = list(changed.values()), list(self.pauses.values())
         changes = Changes(self.batch, self.last_id, self.taken_id + 1, jobs, pauses)
+        self.jobs.set_aside()
         self.batch += 1
         self.taken_id = self.last_id
         self.changed = {}

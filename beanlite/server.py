@@ -253,7 +253,7 @@ class Server:
         await self._settle()  # what the connections had reserved is ready again
         one_file = self._journal is None or await self._journal.close()
         log.info(
-            "stopped", jobs=len(self.engine.jobs), **({} if one_file else {"left": "a -wal that a reader is using"})
+            "stopped", jobs=self.engine.jobs.count, **({} if one_file else {"left": "a -wal that a reader is using"})
         )
 
     async def _settle(self) -> None:

@@ -20,6 +20,7 @@ from typing import Final
 from beanlite.alarm import Alarms
 from beanlite.client import Client
 from beanlite.job import BURIED, DELAYED, ID_BITS, ID_MASK, READY, RESERVED, SECOND_NS, Job, Past
+from beanlite.jobs import Jobs
 from beanlite.tube import Tube
 
 DEFAULT_TUBE: Final = b"default"
@@ -34,7 +35,7 @@ class States:
     """All queues of a server, and who waits for them."""
 
     def __init__(self) -> None:
-        self.jobs: dict[int, Job] = {}
+        self.jobs = Jobs()
         self.tubes: dict[bytes, Tube] = {}
         self.alarms = Alarms()
         self.woken: list[tuple[Client, Job | str]] = []
@@ -187,6 +188,7 @@ class States:
         """Take jobs over from the journal: reserved ones, and those whose delay has passed meanwhile, become ready."""
         jobs, tubes = self.jobs, self.tubes
         shared = dict[int, int]().setdefault  # equal numbers are one object, as in puts that are alike: 64 B a job
+        jobs.set_aside()
         for job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves, past, body, _ in rows:
             tube = tubes.get(name) or self._make_tube(name)
             job = jobs[job_id] = Job(job_id, tube, shared(pri, pri), delay_s, shared(ttr_s, ttr_s), created_ns, body)

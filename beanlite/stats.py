@@ -90,7 +90,7 @@ class Facts(NamedTuple):
 
 def server_stats(engine: Engine, counters: Counters, facts: Facts, max_job_size: int) -> bytes:
     """The body of ``stats``."""
-    ready = len(engine.jobs) - engine.reserved - engine.delayed - engine.buried
+    ready = engine.jobs.count - engine.reserved - engine.delayed - engine.buried
     return _yaml(
         ("current-jobs-urgent", engine.urgent),
         ("current-jobs-ready", ready),
