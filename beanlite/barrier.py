@@ -72,6 +72,7 @@ class Barrier:
         self._draining = False
         self._sync_timer: asyncio.Task[None] | None = None
         self._synced = True
+        self._syncing_by_time = False
         if journal is not None and fsync_ms:
             self._sync_timer = self._begin(self._sync_by_time(journal, fsync_ms / 1000))
         if journal is not None:
@@ -104,10 +105,10 @@ class Barrier:
     async def drain(self) -> None:
         """Write, sync and release all there is; to be called at the end. JournalFailed: it can't be."""
         self._draining = True
+        await self._until_idle()
         if self._sync_timer is not None:
             self._sync_timer.cancel()
             self._sync_timer = None
-        await self._until_idle()
         self._lag_is_over()
         await self._until_idle()
         if self._journal is not None and not self._closed:
@@ -115,7 +116,7 @@ class Barrier:
 
     async def _until_idle(self) -> None:
         stored, since_s = -1, 0.0
-        while (self._busy or self._turn_due or self._lagging) and not self._closed:
+        while (self._busy or self._turn_due or self._lagging or self._syncing_by_time) and not self._closed:
             if self._engine.stored_batch != stored:
                 stored, since_s = self._engine.stored_batch, time.monotonic()
             if time.monotonic() > since_s + DRAIN_S:
@@ -305,5 +306,6 @@ class Barrier:
         while True:
             await asyncio.sleep(interval_s)
             if not self._synced:
-                self._synced = True
+                self._synced = self._syncing_by_time = True
                 await journal.sync()
+                self._syncing_by_time = False

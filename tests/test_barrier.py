@@ -200,6 +200,22 @@ async def test_an_interval_syncs_when_nothing_more_comes(tmp_path, disk):
         await until(lambda: disk.syncs == 2)
 
 
+@pytest.mark.parametrize("error", [None, errno.EIO])
+async def test_a_stop_waits_for_the_sync_of_an_interval_and_hears_of_its_failure(tmp_path, disk, error):
+    async with serving(tmp_path / "q.db", fsync="1ms") as (server, task):
+        client = await connect(server)
+        disk.free.clear()
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        await until(lambda: server.barrier._syncing_by_time)
+        server._stopped.set()
+        await is_silent(client, client)
+        assert not task.done()
+        disk.error = error
+        disk.free.set()
+        with contextlib.nullcontext() if error is None else pytest.raises(JournalFailed, match="sync"):
+            await asyncio.wait_for(asyncio.shield(task), 10)
+
+
 async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(barrier_module, "LOOSE_LOOK_S", 0.01)
     monkeypatch.setattr(barrier_module, "SHRINK_EVERY_S", 0)

@@ -23,6 +23,7 @@ ROOMS = [
     {"states"},
     {"client"},
     {"tube"},
+    {"jobs"},
     {"job"},
     {"alarm"},
     {"heap"},
@@ -42,10 +43,11 @@ TYPES_FROM_ABOVE = {
 ROW = {room: row for row, rooms in enumerate(ROOMS) for room in rooms}
 
 # These rooms are pure: told what happened and what time it is, they compute.
-CORE = {"protocol", "commands", "parse", "stats", "engine", "states", "client", "tube", "job", "alarm", "heap"}
+CORE = {"protocol", "commands", "parse", "stats", "engine", "states", "client", "tube", "jobs", "job", "alarm", "heap"}
 CORE_MAY_IMPORT = {
     "__future__",
     "beanlite",
+    "bisect",
     "collections",
     "dataclasses",
     "enum",
