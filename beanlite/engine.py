@@ -170,7 +170,9 @@ class Engine(States):
             return False
         self._leave_state(job)
         job.state = GONE
-        if self.jobs.pop(job_id, None) is None:
+        try:
+            del self.jobs[job_id]
+        except KeyError:
             self.jobs.remove_older(job_id)
         if job_id > self.taken_id:
             del self.changed[job_id]  # put and deleted within a batch: it was never stored

@@ -16,7 +16,7 @@ class Jobs(dict[int, Job]):
     """The dict itself holds the newest jobs; older ones, if there are so many, stand aside in dicts of their own.
 
     ``jobs[id]`` is for a job that is there; for one that may not be it is ``jobs.get(id) or jobs.older(id)``, so that
-    among fewer than NEWEST_MAX jobs nothing costs more than with a plain dict. Likewise ``pop`` and ``remove_older``.
+    among fewer than NEWEST_MAX jobs nothing costs more than with a plain dict. Likewise ``del`` and ``remove_older``.
     """
 
     __slots__ = ("_aside", "_last_ids")

@@ -27,7 +27,9 @@ def test_is_a_dict_of_all_and_keeps_none_that_is_empty(steps):
             jobs[last_id] = model[last_id] = object()
         elif step == "remove" and model:
             job_id = list(model)[number % len(model)]
-            if jobs.pop(job_id, None) is None:
+            if job_id in jobs:
+                del jobs[job_id]
+            else:
                 jobs.remove_older(job_id)
             del model[job_id]
         elif step == "set aside":

@@ -29,6 +29,19 @@ async def test_deletes_of_single_ids_and_of_runs_leave_all_others(journal):
     assert [job_id for job_id, *_ in stored(journal)] == [1, 5, 6, 8, 11]
 
 
+async def test_of_many_new_jobs_each_is_written_as_it_was_put(journal):
+    core = Core()
+    client = core.client()
+    puts = [(b"tube-%d" % (number % 3), number * 7 % 11, number % 5, b"%d" % number * number) for number in range(40)]
+    for tube, pri, ttr_s, body in puts:
+        core.send(client, b"use %b\r\nput %d 0 %d %d\r\n%b\r\n" % (tube, pri, ttr_s + 1, len(body), body))
+    write(journal, core)
+    rows = [row for rows in read_jobs(journal._db, journal._database.path) for row in rows]
+    assert [(row[0], row[1], row[3], row[5] - 1, row[10]) for row in rows] == [
+        (number, *put) for number, put in enumerate(puts, 1)
+    ]
+
+
 async def test_what_happened_to_a_job_before_it_was_first_written_is_not_lost(journal):
     core = Core()
     client = core.client()

@@ -13,6 +13,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -54,8 +55,11 @@ SPARE_PAGES: Final = 2000  # ... so many pages in any case
 
 
 _INSERT: Final = "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-# What most jobs are when they are first written; eight parameters less are 0.9 µs of 2.8.
-_INSERT_READY: Final = "INSERT INTO jobs VALUES (?, ?, 'ready', ?, ?, ?, ?, NULL, NULL, 0, 0, 0, 0, 0, ?, ?)"
+# What most jobs are when they are first written. Eight parameters less are 0.9 µs of 2.8; several at once, 0.4 of 2.1.
+_READY: Final = "(?, ?, 'ready', ?, ?, ?, ?, NULL, NULL, 0, 0, 0, 0, 0, ?, ?)"
+_INSERT_READY: Final = f"INSERT INTO jobs VALUES {_READY}"  # noqa: S608 - our own words
+_AT_ONCE: Final = 16
+_INSERT_SEVERAL: Final = f"INSERT INTO jobs VALUES {', '.join([_READY] * _AT_ONCE)}"  # noqa: S608 - likewise
 _INSERT_BODY: Final = "INSERT INTO bodies VALUES (?, ?)"
 _UPDATE: Final = """
     UPDATE jobs SET state = ?, pri = ?, delay_s = ?, due_at = ?, buried_seq = ?,
@@ -140,6 +144,8 @@ class Journal:
         try:
             for pragma in ("synchronous = NORMAL", "busy_timeout = 0", "ignore_check_constraints = ON"):
                 self._db.execute(f"PRAGMA {pragma}")
+            if sys.version_info >= (3, 12):  # the guards against other programs are not for us: 0.6 of 1.7 µs a row
+                self._db.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, False)  # noqa: FBT003 - sqlite3 asks for it so
             self._data_version = self._read_data_version()
             self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists
         except sqlite3.Error as error:
@@ -180,8 +186,11 @@ class Journal:
             else:
                 rest = (*_place(job), *_counters(job), crc32(job.body), body)
                 inserts.append((job.id, job.tube.name.decode(), state, *put, *rest))
+        most = len(ready) // _AT_ONCE * _AT_ONCE
+        several = [tuple(chain.from_iterable(ready[at : at + _AT_ONCE])) for at in range(0, most, _AT_ONCE)]
         all_rows: tuple[tuple[str, int, _Parameters], ...] = (
-            (_INSERT_READY, len(ready), ready),
+            (_INSERT_SEVERAL, most, several),
+            (_INSERT_READY, len(ready) - most, ready[most:]),
             (_INSERT, len(inserts), inserts),
             (_INSERT_BODY, len(bodies), bodies),
             (_UPDATE, len(updates), updates),
