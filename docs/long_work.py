@@ -294,6 +294,31 @@ def growth(fill: Callable[[Address], object]) -> str:
     return f"| {title(fill)} | {ratios[0]:.2f} | {ratios[1]:.2f} |"
 
 
+def rss_bytes(pid: int | None) -> int:
+    """The memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory() -> str:
+    """A million ready jobs of 100 bytes: their memory, and the start with them."""
+    with tempfile.TemporaryDirectory(dir=".") as name:
+        folder = Path(name).resolve()
+
+        def server(work: Callable[[Address], object]) -> tuple[float, int]:
+            began_s = time.monotonic()
+            with started(f"beanlite --db {folder}", folder, CORES[:1]) as at:
+                took_s = time.monotonic() - began_s
+                work(at.address)
+                return took_s, rss_bytes(at.pid)
+
+        empty_s, empty = server(lambda _: None)
+        _, filled = server(lambda address: Client(address).many(put(100), MILLION))
+        full_s, full = server(lambda _: None)
+    each, again = ((size - empty) / MILLION for size in (filled, full))
+    restored = MILLION / (full_s - empty_s)
+    return f"{each:.0f} bytes a job, {again:.0f} after a start, which restores {restored:,.0f} a second"
+
+
 def main() -> None:
     """All of it, or what is named."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -303,6 +328,8 @@ def main() -> None:
     for work in (*AMOUNTS, *SCENARIOS):
         if len(sys.argv) == 1 or work.__name__ in sys.argv[1:]:
             print(growth(work) if work in AMOUNTS else freeze(work), flush=True)
+    if len(sys.argv) == 1 or "memory" in sys.argv[1:]:
+        print(memory())
 
 
 if __name__ == "__main__":
