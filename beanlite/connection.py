@@ -66,11 +66,10 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client sends no more: what is due to it is still sent."""
-        now_ns = self._server.now()
+        now_ns = self._server.turn_ns or self._server.begin_turn()
         self._server.follow_up(now_ns)  # what has come true by now is told first
         self.session.half_close(now_ns)
         self.settle()
-        self._server.follow_up(now_ns)
         return True
 
     def connection_lost(self, _exc: Exception | None) -> None:
