@@ -107,6 +107,8 @@ class Barrier:
         self._draining = True
         await self._until_idle()
         if self._sync_timer is not None:
+            while self._syncing_by_time and not self._closed:  # noqa: ASYNC110 - once, at the end
+                await asyncio.sleep(0.001)
             self._sync_timer.cancel()
             self._sync_timer = None
         self._lag_is_over()
@@ -116,7 +118,7 @@ class Barrier:
 
     async def _until_idle(self) -> None:
         stored, since_s = -1, 0.0
-        while (self._busy or self._turn_due or self._lagging or self._syncing_by_time) and not self._closed:
+        while (self._busy or self._turn_due or self._lagging) and not self._closed:
             if self._engine.stored_batch != stored:
                 stored, since_s = self._engine.stored_batch, time.monotonic()
             if time.monotonic() > since_s + DRAIN_S:

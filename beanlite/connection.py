@@ -59,17 +59,22 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes have come: the way of every command begins here."""
         server = self._server
-        self.session.receive(data, server.turn_ns or server.begin_turn())
+        server.turn_bytes -= len(data)
+        now_ns = server.turn_ns if server.turn_bytes > 0 else server.now()
+        self.session.receive(data, now_ns)
         self.settle()
+        if server.engine.woken:
+            server.wake(now_ns)  # now, so that what they wait for is stored in the same batch
         if server.barrier.syncing:
             server.barrier.give_way()
 
     def eof_received(self) -> bool:
         """The client sends no more: what is due to it is still sent."""
-        now_ns = self._server.turn_ns or self._server.begin_turn()
-        self._server.follow_up(now_ns)  # what has come true by now is told first
+        now_ns = self._server.now()
+        self._server.wake(now_ns)  # what has come true by now is told first
         self.session.half_close(now_ns)
         self.settle()
+        self._server.wake(now_ns)
         return True
 
     def connection_lost(self, _exc: Exception | None) -> None:
@@ -142,8 +147,10 @@ class Connection(asyncio.Protocol):
         session = self.session
         if self._leaving or session.blocked is None:
             return
-        session.run(self._server.turn_ns or self._server.begin_turn())
+        now_ns = self._server.now()
+        session.run(now_ns)
         self.settle()
+        self._server.wake(now_ns)
 
     def _owes(self) -> bool:
         return bool(self._owed or self.session.replies)

@@ -18,7 +18,7 @@ from beanlite.journal import sync, writer
 from beanlite.journal.fileformat import PAGE_SIZE
 from beanlite.listen import open_listener
 from beanlite.protocol import REPLIES_MAX
-from beanlite.server import Server
+from beanlite.server import TURN_BYTES, Server
 
 PUT = b"put 0 0 10 1\r\nx\r\n"
 
@@ -201,10 +201,11 @@ async def test_an_interval_syncs_when_nothing_more_comes(tmp_path, disk):
 
 
 @pytest.mark.parametrize("error", [None, errno.EIO])
-async def test_a_stop_waits_for_the_sync_of_an_interval_and_hears_of_its_failure(tmp_path, disk, error):
+async def test_a_stop_waits_for_the_sync_of_an_interval_and_hears_of_its_failure(tmp_path, disk, monkeypatch, error):
     async with serving(tmp_path / "q.db", fsync="1ms") as (server, task):
         client = await connect(server)
         disk.free.clear()
+        monkeypatch.setattr(barrier_module, "DRAIN_S", 0)  # not for this
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
         await until(lambda: server.barrier._syncing_by_time)
         server._stopped.set()
@@ -339,12 +340,39 @@ async def test_the_clock_is_read_once_a_turn_and_never_goes_back(tmp_path, monke
         for connection in server._connections.values():
             connection.data_received(PUT)
         assert created_ns == [1 << 50] * 2
+        next(iter(server._connections.values())).data_received(PUT * (TURN_BYTES // len(PUT) + 1))
+        assert created_ns[-1] > 1 << 50  # a turn may be long
         seen_ns = server.now()
         next(iter(server._connections.values())).data_received(PUT)
         assert created_ns[-1] == seen_ns > created_ns[0]
         await asyncio.sleep(0)
         next(iter(server._connections.values())).data_received(PUT)
         assert created_ns[-1] > seen_ns
+
+
+async def test_a_timer_counts_from_the_end_of_a_long_turn(tmp_path, monkeypatch):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await connect(server)
+        await until(lambda: server._connections)
+        now_ns = server._clock()
+        monkeypatch.setattr(server, "_clock", lambda: now_ns)
+        next(iter(server._connections.values())).data_received(b"reserve-with-timeout 60\r\n")
+        now_ns += 50 * SECOND_NS
+        await until(lambda: server._timer)
+        assert server._timer.when() - server.loop.time() < 15
+
+
+async def test_a_job_for_a_waiting_client_is_stored_with_its_put_though_the_batch_is_due_already(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        worker = await connect(server)
+        worker[1].write(b"reserve\r\n")
+        await until(lambda: server.engine.waiting)
+        await connect(server)
+        await until(lambda: len(server._connections) == 2)
+        server.loop.call_soon(server.barrier._turn)
+        list(server._connections.values())[1].data_received(PUT)
+        assert await asyncio.wait_for(worker[0].readline(), 10) == b"RESERVED 1 1\r\n"
+        assert disk.syncs == 1
 
 
 async def test_never_does_not_sync(tmp_path, disk):

@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 
 import pytest
 from hypothesis import given, strategies as st
@@ -44,6 +45,18 @@ def test_is_a_dict_of_all_and_keeps_none_that_is_empty(steps):
         else:
             with pytest.raises(KeyError):
                 jobs[job_id]
+
+
+def test_a_few_that_are_left_of_many_take_little_room():
+    jobs = Jobs()
+    for job_id in range(4 * max(jobs_module._SHRINK_AT)):
+        jobs[job_id] = object()
+    jobs.set_aside()
+    full = sys.getsizeof(jobs._aside[0])
+    for job_id in range(1, len(jobs._aside[0])):
+        jobs.remove_older(job_id)
+    assert jobs.count == 1
+    assert sys.getsizeof(jobs._aside[0]) < full / 1000
 
 
 class TwinsThatStore(Twins):

@@ -15,12 +15,13 @@ from beanlite.states import StoredJob
 _CHUNK = 1000
 # What the engine needs is made by SQLite, in C: names as bytes, times as the clock has them, and what most jobs don't
 # have left out: each column costs some 0.08 µs of the 2.5 a job takes to be restored.
+# (printf: format() came with 3.38.)
 _JOBS = f"""
     SELECT id, CAST(tube AS BLOB), nullif(state, 'ready'), pri, delay_s, ttr_s,
            CAST((created_at - {EPOCH_S}) * 1e9 AS INTEGER),
            coalesce(buried_seq, CAST((due_at - {EPOCH_S}) * 1e9 AS INTEGER)),
            reserves,
-           iif(timeouts | releases | buries | kicks, format('%d %d %d %d', timeouts, releases, buries, kicks), NULL),
+           iif(timeouts | releases | buries | kicks, printf('%d %d %d %d', timeouts, releases, buries, kicks), NULL),
            coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32
     FROM jobs ORDER BY id
 """  # noqa: S608 - a number of our own
