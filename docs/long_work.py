@@ -52,15 +52,17 @@ class Client:
 
     def many(self, command: bytes, count: int, lines: int = 1) -> None:
         """The same command so often; its reply has so many lines."""
-        at_once = max(1, min(500, count, (1 << 20) // len(command)))
-        for _ in range(count // at_once):
+        most = max(1, min(500, (1 << 20) // len(command)))
+        for done in range(0, count, most):
+            at_once = min(most, count - done)
             self.send(command * at_once)
             self.lines(at_once * lines)
 
     def lines(self, count: int) -> None:
         """Read so many lines of replies."""
         for _ in range(count):
-            self._lines.readline()
+            if not self._lines.readline():
+                raise ConnectionResetError("the server closed a connection")
 
     def skip(self, size: int) -> None:
         """Read so much of a reply."""
@@ -95,7 +97,7 @@ def delays(address: Address, _: Path) -> Iterator[None]:
     client = Client(address)
     end_s = time.monotonic() + 20
     for _ in range(100):
-        client.many(put(0, delay_s=round(end_s - time.monotonic())), MILLION // 100)
+        client.many(put(0, delay_s=max(1, round(end_s - time.monotonic()))), MILLION // 100)
     time.sleep(max(0.0, end_s - time.monotonic() - 2))
     yield
     await_zero(address, "current-jobs-delayed")
@@ -269,12 +271,14 @@ def freeze(scenario: Callable[[Address, Path], Iterator[None]]) -> str:
         with started(f"beanlite --db {folder} --max-connections {2 * CLIENTS}", folder, CORES[:1]) as server:
             work = scenario(server.address, folder)
             next(work)
-            other = APART.Process(target=probe, args=(server.address, enough, found))
+            other = APART.Process(target=probe, args=(server.address, enough, found), daemon=True)
             other.start()
             time.sleep(0.5)
             next(work, None)
             enough.set()
             other.join()
+            if other.exitcode:
+                sys.exit(f"{title(scenario)}: the connection that is timed was cut off")
             p50, p99, worst = found.get()
     return f"| {title(scenario)} | {p50:.1f} | {p99:.1f} | {worst:.0f} |"
 
@@ -325,10 +329,15 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if len(CORES) > 1:
         os.sched_setaffinity(0, CORES[1:])
+    names = [*(work.__name__ for work in (*AMOUNTS, *SCENARIOS)), "memory"]
+    unknown = set(sys.argv[1:]) - set(names)
+    if unknown:
+        sys.exit(f"there is no {', '.join(unknown)}, but {', '.join(names)}")
+    chosen = sys.argv[1:] or names
     for work in (*AMOUNTS, *SCENARIOS):
-        if len(sys.argv) == 1 or work.__name__ in sys.argv[1:]:
+        if work.__name__ in chosen:
             print(growth(work) if work in AMOUNTS else freeze(work), flush=True)
-    if len(sys.argv) == 1 or "memory" in sys.argv[1:]:
+    if "memory" in chosen:
         print(memory())
 
 
