@@ -166,7 +166,7 @@ def peek(session: Session, args: bytes, _now_ns: int) -> bytes:
     if job_id is None:
         return BAD_FORMAT
     session.counters.peek += 1
-    job = session.engine.jobs.get(job_id) or session.engine.jobs.older(job_id)
+    job = session.engine.jobs.find(job_id)
     return NOT_FOUND if job is None else session.job_reply(FOUND, job)
 
 
@@ -202,7 +202,7 @@ def stats_job(session: Session, args: bytes, now_ns: int) -> bytes:
     if job_id is None:
         return BAD_FORMAT
     session.counters.stats_job += 1
-    job = session.engine.jobs.get(job_id) or session.engine.jobs.older(job_id)
+    job = session.engine.jobs.find(job_id)
     return NOT_FOUND if job is None else session.ok_reply(job_stats(job, now_ns, journaled=session.service.journaled))
 
 

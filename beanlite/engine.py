@@ -154,7 +154,7 @@ class Engine(States):
 
     def reserve_job(self, client: Client, job_id: int, now_ns: int) -> Job | None:
         """Reserve one job, if it is ready, delayed or buried: in any tube, watched or not, paused or not."""
-        job = self.jobs.get(job_id) or self.jobs.older(job_id)
+        job = self.jobs.find(job_id)
         if job is None or job.state is RESERVED:
             return None
         self._leave_state(job)
@@ -165,7 +165,7 @@ class Engine(States):
 
     def delete(self, client: Client, job_id: int) -> bool:
         """Delete a job, unless another client has it reserved."""
-        job = self.jobs.get(job_id) or self.jobs.older(job_id)
+        job = self.jobs.get(job_id) or self.jobs.older(job_id)  # find, without its call: hot
         if job is None or (job.holder is not client and job.state is RESERVED):
             return False
         self._leave_state(job)
@@ -235,7 +235,7 @@ class Engine(States):
 
     def kick_job(self, job_id: int, now_ns: int) -> bool:
         """Make a buried or delayed job of any tube ready."""
-        job = self.jobs.get(job_id) or self.jobs.older(job_id)
+        job = self.jobs.find(job_id)
         if job is None or (job.state is not BURIED and job.state is not DELAYED):
             return False
         self._kick(job, now_ns)
@@ -269,7 +269,7 @@ class Engine(States):
         self.lagging.pop(job.id, None)
 
     def _held_by(self, client: Client, job_id: int) -> Job | None:
-        job = self.jobs.get(job_id) or self.jobs.older(job_id)
+        job = self.jobs.find(job_id)
         return job if job is not None and job.holder is client else None
 
     # -- time

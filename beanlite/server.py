@@ -128,8 +128,7 @@ class Server:
     def follow_up(self, now_ns: int) -> None:
         """After anything has changed: wake who waited for it, have it written, set the timer."""
         engine = self.engine
-        if engine.woken:
-            self.wake(now_ns)
+        self.wake(now_ns)
         if not self.barrier.lag_due and (engine.lagging or engine.changed or engine.pauses):
             self.barrier.lag()
         if self._alarms.next_ns < self._timer_ns:

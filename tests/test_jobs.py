@@ -39,7 +39,7 @@ def test_is_a_dict_of_all_and_keeps_none_that_is_empty(steps):
         assert jobs.count == len(model)
         assert all(jobs._aside)
     for job_id in range(last_id + 2):
-        assert (jobs.get(job_id) or jobs.older(job_id)) is model.get(job_id)
+        assert jobs.find(job_id) is model.get(job_id)
         if job_id in model:
             assert jobs[job_id] is model[job_id]
         else:
