@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 LAG_S: Final = (
     0.02  # a reservation, touch or timeout is in the file after this time, if nothing carries it there sooner
 )
+BATCH_JOBS: Final = 1000  # some 3 ms to write; and ...
+BATCH_BYTES: Final = 4 << 20  # ... of bodies: who has sent much of it then waits for the next
 WAY_EVERY: Final = 8  # commands
 BUSY_RETRY_S: Final = 0.005
 DRAIN_S: Final = 10.0  # a stop waits no longer for a full disk
@@ -50,13 +52,18 @@ class Barrier:
         journal: Journal | None,
         fsync_ms: int | None,
         fail: Callable[[Exception], None],
+        took: Callable[[], None],
     ) -> None:
-        """``fsync_ms``: 0 syncs each batch before it is acknowledged, None never. ``fail`` hears of the end."""
+        """``fsync_ms``: 0 syncs each batch before it is acknowledged, None never.
+
+        ``fail`` hears of the end, ``took`` when a batch has been taken, and who is ahead may go on.
+        """
         self._loop = loop
         self._engine = engine
         self._journal = journal
         self._fsync_ms = fsync_ms
         self._tell = fail
+        self._took = took
         self._closed = False
         """No more batches are written, and so nothing more is acknowledged."""
         self._held: _Held = []
@@ -68,6 +75,8 @@ class Barrier:
         """No batch is written: one is being synced, a checkpoint goes on, or the last write has to be tried again."""
         self.syncing = False
         """A batch is with the kernel."""
+        self._room_bytes = engine.room_bytes
+        """What the engine had when the batch being gathered began."""
         self._served = 0
         self._draining = False
         self._sync_timer: asyncio.Task[None] | None = None
@@ -86,6 +95,14 @@ class Barrier:
         if not self._turn_due and not self._busy:
             self._turn_due = True
             self._loop.call_soon(self._turn)
+
+    @property
+    def full(self) -> bool:
+        """Whether the batch being gathered has become so large that others would notice it."""
+        engine = self._engine
+        return self._journal is not None and (
+            len(engine.changed) > BATCH_JOBS or self._room_bytes - engine.room_bytes > BATCH_BYTES
+        )
 
     def give_way(self) -> None:
         """To be called after each command while ``syncing``.
@@ -145,6 +162,8 @@ class Barrier:
         changes = self._engine.take_changes(lagging=self._lagging)
         self._lagging = self._lagging and self._engine.lags
         held, self._held = self._held, []
+        self._room_bytes = self._engine.room_bytes
+        self._took()
         journal = self._journal
         if journal is None or not (held or changes.jobs or changes.pauses):
             self._see_turn()  # more may lag
@@ -157,7 +176,7 @@ class Barrier:
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
             self._fail(error)
         else:
-            self._engine.room_bytes = journal.room_bytes()
+            self._engine.room_bytes = self._room_bytes = journal.room_bytes()
             self._written(journal, batch, held)
 
     def _written(self, journal: Journal, batch: Batch, held: _Held) -> None:

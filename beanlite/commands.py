@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 WAITING: Final = "waiting in a reserve"
 KICKING: Final = "in a kick that goes on in slices"
 REPLETE: Final = "has enough replies to read"
+YIELDING: Final = "lets others have their turn"
 CLOSING: Final = "has said quit"
 
 RESERVED: Final = b"RESERVED %d %d\r\n%b\r\n"

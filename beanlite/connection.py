@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from beanlite.commands import CLOSING, KICKING, REPLETE
+from beanlite.commands import CLOSING, KICKING, REPLETE, YIELDING
 from beanlite.protocol import Session
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ class Connection(asyncio.Protocol):
     """A client's transport and session."""
 
     __slots__ = (
+        "_deaf",
         "_going_on",
         "_journaled",
         "_leaving",
-        "_loop",
         "_owed",
         "_reading",
         "_server",
@@ -35,13 +35,14 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._loop = server.loop
         self._journaled = server.service.journaled
         self._owed = 0
         """How often the barrier holds replies of ours."""
         self._reading = True
         self._unread = False
         """The client does not read its replies fast enough."""
+        self._deaf = False
+        """The server stops, and hears no more commands."""
         self._leaving = False
         self._going_on = False
 
@@ -60,7 +61,16 @@ class Connection(asyncio.Protocol):
         """Bytes have come: the way of every command begins here."""
         server = self._server
         server.turn_bytes -= len(data)
-        now_ns = server.turn_ns if server.turn_bytes > 0 else server.now()
+        late = False
+        if server.turn_bytes > 0:
+            now_ns = server.turn_ns
+        else:
+            now_ns = server.now()
+            late = now_ns > server.turn_until_ns
+        if late or (self._owed and server.barrier.full):  # others come first; who waits for each reply is among them
+            self.session.put_off(data)
+            self._settle_rest()
+            return
         self.session.receive(data, now_ns)
         self.settle()
         if server.engine.woken:
@@ -120,6 +130,11 @@ class Connection(asyncio.Protocol):
         if session.blocked or session.half_closed:
             self._settle_rest()
 
+    def listen_no_more(self) -> None:
+        """The server is about to stop: no more commands are carried out."""
+        self._deaf = True
+        self._see_reading()
+
     def stop(self) -> None:
         """No more commands; what has been answered is sent before the connection is closed."""
         self._leaving = True
@@ -129,23 +144,25 @@ class Connection(asyncio.Protocol):
         """What only some connections need: to go on later, to be closed, to be held back."""
         session = self.session
         # A kick's next slice waits until the one before is stored: a batch never gathers more than one.
-        if (session.blocked is KICKING and not self._owed) or (
-            session.blocked is REPLETE and not self._unread and not self._owes()
+        if (
+            (session.blocked is KICKING and not self._owed)
+            or (session.blocked is YIELDING and not self._unread)
+            or (session.blocked is REPLETE and not self._unread and not self._owes())
         ):
             if not self._going_on:
                 self._going_on = True
-                self._loop.call_soon(self._go_on)
+                self._server.go_on_later(self)
         elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self._owes():
             # Now, not when asyncio has closed the socket: who asks next finds the reservations returned.
             self._server.let_go(session.client)
             self.stop()
         self._see_reading()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Let the session continue where it was blocked."""
         self._going_on = False
         session = self.session
-        if self._leaving or session.blocked is None:
+        if self._leaving or self._deaf or session.blocked is None:
             return
         now_ns = self._server.now()
         session.run(now_ns)
@@ -158,7 +175,12 @@ class Connection(asyncio.Protocol):
     def _see_reading(self) -> None:
         """Read from the client unless it is ahead of us, or does not read itself."""
         session = self.session
-        reading = not self._unread and not (session.blocked and session.pending > READ_AHEAD_MAX)
+        reading = not (
+            self._unread
+            or self._deaf
+            or session.blocked is YIELDING
+            or (session.blocked and session.pending > READ_AHEAD_MAX)
+        )
         if reading != self._reading and not self._transport.is_closing():
             self._reading = reading
             if reading:

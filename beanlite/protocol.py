@@ -2,7 +2,8 @@
 
 A ``Session`` is one client's side. ``receive`` carries out the commands that are complete; ``replies`` gathers what
 they answer, and ``waits`` tells that these may leave only when the batch being gathered is stored. It stops while
-``blocked``: in a reserve that waits, in a kick that goes on in slices, or because the client has enough to read.
+``blocked``: in a reserve that waits, in a kick that goes on in slices, because the client has enough to read, or
+because it has sent so much at once that others have to be served meanwhile.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from beanlite import commands, parse, stats
-from beanlite.commands import CLOSING, KICKING, REPLETE, WAITING
+from beanlite.commands import CLOSING, KICKING, REPLETE, WAITING, YIELDING
 from beanlite.engine import DEADLINE_SOON, Engine
 from beanlite.heap import KeyHeap
 from beanlite.job import Job
 
 LINE_MAX: Final = 224  # bytes of a command line with its CR LF
 REPLIES_MAX: Final = 1 << 20  # bytes of bodies in replies not yet sent, after which a client has to read first
+STEPS_MAX: Final = 1000  # lines and bodies carried out in one go: some 1 ms, and as much to store them
 
 _BODY: Final = "a put's body"
 _REFUSED_BODY: Final = "the body of a put that was refused"
@@ -94,6 +96,11 @@ class Session:
             self._parts.clear()
         self._run(data, now_ns)
 
+    def put_off(self, data: bytes) -> None:
+        """Take bytes from the client, to be carried out in a later turn, by ``run``."""
+        self._parts.append(data)
+        self.blocked = self.blocked or YIELDING
+
     def half_close(self, now_ns: int) -> None:
         """The client sends no more; it may still read. It can't be told to wait any longer."""
         self.half_closed = True
@@ -132,7 +139,7 @@ class Session:
 
     def run(self, now_ns: int) -> None:
         """Go on with what has been received: a kick's next slice, or the commands behind whatever blocked."""
-        if self.blocked is REPLETE:
+        if self.blocked is REPLETE or self.blocked is YIELDING:
             self.blocked = None
         elif self.blocked is KICKING:
             commands.go_on_kicking(self, now_ns)
@@ -147,7 +154,12 @@ class Session:
         size = len(buffer)
         at = 0
         self._missing = 0
+        steps = STEPS_MAX
         while at < size and not self.blocked:
+            steps -= 1
+            if not steps:
+                self.blocked = YIELDING
+                break
             if self._amid is not None:
                 if self._amid is _BODY:
                     stop = at + self._put[3] + 2
@@ -159,8 +171,6 @@ class Session:
                     at = stop
                     continue
                 at = self._throw_away(buffer, at)
-                if self._amid is not None:
-                    break
                 continue
             end = buffer.find(b"\r\n", at)
             if end < 0 or end - at > LINE_MAX - 2:
@@ -192,8 +202,9 @@ class Session:
             self._amid = None
             self.replies.append(commands.BAD_FORMAT)
             return end + 2
-        # A CR at the end is the first half of the line's end, perhaps.
-        return len(buffer) - 1 if buffer.endswith(b"\r") else len(buffer)
+        if buffer.endswith(b"\r"):
+            self._parts.append(b"\r")  # the first half of the line's end, perhaps
+        return len(buffer)
 
     def _odd_line(self, line: bytes, now_ns: int) -> bytes | None:
         """A line that is no command to the letter; the reference matches words by their beginning."""

@@ -12,6 +12,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Event
@@ -174,6 +175,20 @@ def large(address: Address, _: Path) -> Iterator[None]:
     client.many(put(16 << 10), 1 << 15)
 
 
+def flood(address: Address, _: Path) -> Iterator[None]:
+    """Ten connections send 1,000,000 puts of 1 byte, and don't wait for the answers."""
+    clients = [Client(address) for _ in range(10)]
+    yield
+    readers = [threading.Thread(target=client.lines, args=(MILLION // 10,)) for client in clients]
+    for reader in readers:
+        reader.start()
+    for _ in range(100):
+        for client in clients:
+            client.send(put(1) * (MILLION // 1000))
+    for reader in readers:
+        reader.join()
+
+
 def backup(address: Address, folder: Path) -> Iterator[None]:
     """`beanlite backup` of 512 MiB."""
     Client(address).many(put(16 << 10), 1 << 15)
@@ -197,7 +212,7 @@ def drained(address: Address, folder: Path) -> Iterator[None]:
 
 
 SCENARIOS: tuple[Callable[[Address, Path], Iterator[None]], ...] = (
-    kick, delays, reservations, connections, waiting, pause, tubes, checkpoints, large, backup, drained,
+    kick, delays, reservations, connections, waiting, pause, tubes, checkpoints, large, flood, backup, drained,
 )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The core without a server: an engine whose time stands still until a test moves it."""
 
+from beanlite.commands import YIELDING
 from beanlite.engine import Engine
 from beanlite.job import SECOND_NS
 from beanlite.protocol import Service, Session
@@ -29,6 +30,8 @@ class Core:
     def send(self, session, data):
         """What is answered at once, waiting clients woken by it left out."""
         session.receive(data, self.now_ns)
+        while session.blocked is YIELDING:
+            session.run(self.now_ns)
         self._wake()
         return session.take_replies()
 

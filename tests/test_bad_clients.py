@@ -6,6 +6,7 @@ import resource
 import signal
 import socket
 import struct
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -241,6 +242,21 @@ def test_commands_during_a_long_kick_are_answered_in_order(wire, bad):
     assert {bad.reply()[:5] for _ in range(50)} == {"USING"}
     wire.send(b"".join(b"delete %d\r\n" % job_id for job_id in ids))
     assert {wire.reply() for _ in ids} == {"DELETED"}
+
+
+def test_a_client_that_never_waits_for_replies_lets_others_in_between(tmp_path):
+    jobs = 100_000
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as bad, Wire(server.connect()) as wire:
+        reader = threading.Thread(target=lambda: [bad.reply() for _ in range(jobs)])
+        reader.start()
+        sender = threading.Thread(target=bad.send, args=(put_bytes(b"x") * jobs,))
+        sender.start()
+        seen = set()
+        while str(jobs) not in seen:
+            seen.add(wire.stats()["total-jobs"])
+        sender.join()
+        reader.join()
+    assert len(seen) > 20
 
 
 def test_a_body_that_never_comes_takes_no_memory(server, wire, bad):

@@ -17,7 +17,7 @@ from beanlite.job import SECOND_NS
 from beanlite.journal import sync, writer
 from beanlite.journal.fileformat import PAGE_SIZE
 from beanlite.listen import open_listener
-from beanlite.protocol import REPLIES_MAX
+from beanlite.protocol import REPLIES_MAX, STEPS_MAX
 from beanlite.server import TURN_BYTES, Server
 
 PUT = b"put 0 0 10 1\r\nx\r\n"
@@ -166,6 +166,33 @@ async def test_what_is_held_for_a_client_while_a_sync_goes_on_has_its_limit(tmp_
             await client[0].readline()
 
 
+@pytest.mark.parametrize(
+    ("job", "most"),
+    [(PUT, barrier_module.BATCH_JOBS + 2 * STEPS_MAX), (b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n", 80)],
+)
+async def test_who_does_not_wait_for_replies_is_held_back_when_the_batch_is_full_and_others_are_not(
+    tmp_path, disk, job, most
+):
+    jobs = 3 * most
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other = await connect(server), await connect(server)
+        disk.free.clear()
+        assert await is_silent(client, other)
+        client[1].write(job)
+        await until(lambda: server.barrier.syncing)
+        client[1].write(job * (jobs - 1))
+        await until(lambda: server.barrier.full)
+        assert await is_silent(client, other)
+        assert server.engine.last_id < most
+        other[1].write(PUT)
+        assert await is_silent(other, await connect(server))
+        (stored,) = [job for job in server.engine.changed.values() if job.body == b"x" and job.id > 1][-1:]
+        disk.free.set()
+        assert await asyncio.wait_for(other[0].readline(), 10) == b"INSERTED %d\r\n" % stored.id
+        ids = [int((await asyncio.wait_for(client[0].readline(), 10)).split()[1]) for _ in range(jobs)]
+        assert ids == [number for number in range(1, jobs + 2) if number != stored.id]
+
+
 async def test_a_client_that_goes_while_its_batch_is_synced_hinders_nobody(tmp_path, disk):
     async with serving(tmp_path / "q.db") as (server, _):
         client, second, other = [await connect(server) for _ in range(3)]
@@ -209,7 +236,9 @@ async def test_a_stop_waits_for_the_sync_of_an_interval_and_hears_of_its_failure
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
         await until(lambda: server.barrier._syncing_by_time)
         server._stopped.set()
-        await is_silent(client, client)
+        await until(lambda: server.barrier._draining)
+        for _ in range(20):
+            await asyncio.sleep(0)
         assert not task.done()
         disk.error = error
         disk.free.set()
@@ -337,16 +366,17 @@ async def test_the_clock_is_read_once_a_turn_and_never_goes_back(tmp_path, monke
         monkeypatch.setattr(
             server.engine, "put", lambda *args, put=server.engine.put: created_ns.append(args[-1]) or put(*args)
         )
-        for connection in server._connections.values():
-            connection.data_received(PUT)
+        first, second = server._connections.values()
+        first.data_received(PUT)
+        second.data_received(PUT)
         assert created_ns == [1 << 50] * 2
-        next(iter(server._connections.values())).data_received(PUT * (TURN_BYTES // len(PUT) + 1))
+        first.data_received(PUT * (TURN_BYTES // len(PUT) + 1))
         assert created_ns[-1] > 1 << 50  # a turn may be long
         seen_ns = server.now()
-        next(iter(server._connections.values())).data_received(PUT)
+        second.data_received(PUT)
         assert created_ns[-1] == seen_ns > created_ns[0]
         await asyncio.sleep(0)
-        next(iter(server._connections.values())).data_received(PUT)
+        second.data_received(PUT)
         assert created_ns[-1] > seen_ns
 
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from beanlite.commands import CLOSING, REPLETE
-from beanlite.protocol import REPLIES_MAX
+from beanlite.commands import CLOSING, REPLETE, YIELDING
+from beanlite.protocol import REPLIES_MAX, STEPS_MAX
 from tests.core import Core
 
 SCRIPT = (
@@ -114,6 +114,22 @@ def test_a_client_that_asks_for_more_than_it_reads_is_stopped_and_goes_on_in_ord
         found += reply.count(b"FOUND 1 ")
     assert found == 1000
     assert reply.endswith(b"USING default\r\n")
+
+
+def test_who_sends_much_at_once_lets_others_have_their_turn_and_goes_on_in_order():
+    core = Core()
+    client = core.client()
+    puts = STEPS_MAX // 2 - 1
+    client.receive(b"put 0 0 1 1\r\nx\r\n" * puts + b"list-tube-used\r\n" * 3, core.now_ns)
+    assert client.blocked is YIELDING
+    assert client.take_replies().endswith(b"INSERTED %d\r\nUSING default\r\n" % puts)
+    client.receive(b"list-tubes-watched\r\n", core.now_ns)
+    assert not client.replies
+    client.run(core.now_ns)
+    assert not client.blocked
+    assert client.take_replies() == b"USING default\r\n" * 2 + b"OK 14\r\n---\n- default\n\r\n"
+    client.receive(b"put 0 0 1 1\r\nx\r\n" * puts, core.now_ns)
+    assert not client.blocked  # that was all
 
 
 @pytest.mark.parametrize("line", [b"quit", b"quitx", b"quit now"])

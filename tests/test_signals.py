@@ -8,7 +8,8 @@ import socket
 import stat
 import subprocess
 import sys
-from contextlib import ExitStack
+import threading
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -96,6 +97,32 @@ def test_a_stop_serves_nobody_any_more(tmp_path):
         assert waiter.is_closed()
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
         assert wire.stats("stats-job 1")["reserves"] == "1"
+
+
+def test_a_stop_does_not_wait_for_a_client_that_goes_on_sending(tmp_path):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as flood, Wire(server.connect()) as wire:
+        over = threading.Event()
+
+        def send():
+            with suppress(ConnectionError):
+                while not over.is_set():
+                    flood.send(put_bytes(b"x") * 1000)
+
+        def read():
+            with suppress(ConnectionError):
+                while not over.is_set():
+                    flood.reply()
+
+        threads = [threading.Thread(target=each) for each in (send, read)]
+        for thread in threads:
+            thread.start()
+        try:
+            until(lambda: int(wire.stats()["total-jobs"]) > 5000)
+            assert server.stop() == 0
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
 
 
 @pytest.mark.parametrize("fsync", ["always", "50ms", "never"])

@@ -6,7 +6,7 @@ event: another client goes on, one leaves, time passes (see ``Play.event``). All
 
 import random
 
-from beanlite.commands import CLOSING, KICKING, REPLETE, WAITING
+from beanlite.commands import CLOSING, KICKING, REPLETE, WAITING, YIELDING
 from beanlite.protocol import REPLIES_MAX
 from tests.core import Core
 from tests.fuzz.grammar import LINE_MAX, check_answers, read_replies, read_requests
@@ -133,7 +133,7 @@ class Play:
                 session = talk.session
                 assert len(b"".join(session.replies)) < 2 * REPLIES_MAX
                 talk.heard += session.take_replies()
-                if session.blocked is REPLETE or session.blocked is KICKING:
+                if session.blocked in (REPLETE, KICKING, YIELDING):
                     session.run(self.core.now_ns)
                     busy = True
                 elif session.blocked is CLOSING:
