@@ -32,7 +32,8 @@ CREATE TABLE pauses (
     until   REAL    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- One row. batch rises by one with each group commit; last_id is the highest id ever given out.
+-- One row, written when ids are needed: none above last_id has been given out. After an orderly stop it is the last one
+-- itself. batch is the number of the group commit that has written the row.
 CREATE TABLE meta (
     one     INTEGER PRIMARY KEY CHECK (one = 1),
     batch   INTEGER NOT NULL,

@@ -47,6 +47,7 @@ class Model(Queues):
         if self.full:
             return b"OUT_OF_MEMORY\r\n"
         self.last_id += 1
+        self.given.append(self.last_id)
         self.total_jobs += 1
         client.use.total_jobs += 1
         job = Job(self.last_id, client.use, int(pri), int(delay_s), max(int(ttr_s), 1), rest[:-2], self.now_ns)

@@ -65,6 +65,8 @@ class Queues:
         self.max_job_size = max_job_size
         self.jobs = []
         self.last_id = 0
+        self.given = []
+        """All ids of jobs. Not all up to the last: after a crash some are left out."""
         self.burials = 0
         self.promised = set()
         """Ids of the jobs of which something has been acknowledged; a journal empties it when it has stored that."""

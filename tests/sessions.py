@@ -107,7 +107,7 @@ class Twins:
         self.play(("wait", 0))
         for line in (b"stats", b"list-tubes", *(b"stats-tube " + tube.name for tube in self.model.tubes)):
             self.ask(line)
-        for job_id in range(1, self.model.last_id + 2):
+        for job_id in (*self.model.given, self.model.last_id + 1):
             self.ask(b"stats-job %d" % job_id)
             self.ask(b"peek %d" % job_id)
         while self.pairs:
@@ -234,7 +234,7 @@ class Chance:
         rng = self._rng
         jobs = model.jobs if holder is None else [job for job in model.jobs if job.holder is holder]
         if not jobs or rng.randrange(10) == 0:
-            return rng.randrange(model.last_id + 2)
+            return rng.choice((0, *model.given[-1000:], model.last_id + 1))
         return rng.choice(jobs).id
 
     def _wait_ns(self, model):

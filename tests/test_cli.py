@@ -205,7 +205,7 @@ def test_backup_for_scripts(queue, capsys, monkeypatch):
     assert main(["backup", "copy.db", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert 0 < result.pop("seconds") < 20
-    assert result == {"file": "copy.db", "jobs": 0, "batch": 0, "size": Path("copy.db").stat().st_size}
+    assert result == {"file": "copy.db", "jobs": 0, "size": Path("copy.db").stat().st_size}
 
 
 @pytest.mark.parametrize(("terminal", "shown"), [(True, "\r5 MiB\r\x1b[K"), (False, "")])
@@ -213,7 +213,7 @@ def test_backup_shows_its_progress_on_a_terminal_only(terminal, shown, capsys, m
     def copy(_source, _dest, progress):
         if progress:
             progress(5 << 20)
-        return BackupResult(0, 0, 0)
+        return BackupResult(0, 0)
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     monkeypatch.setattr("beanlite.journal.backup.backup", copy)

@@ -123,7 +123,7 @@ def test_started_on_a_full_disk(disk):
         assert wire.ask("delete 1") == "DELETED"
         filler.unlink()
         until(lambda: wire.stats()["disk-full"] == "false")
-        assert wire.put(b"yes") == 3
+        assert wire.put(b"yes") > 2
 
 
 def test_a_put_larger_than_the_disk_stops_nobody(disk):

@@ -22,10 +22,9 @@ _STEPS_PER_PROGRESS = 1_000_000  # of SQLite's machine: a few times a second
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """What a finished backup holds: a prefix of the history, up to and including one batch."""
+    """What a finished backup holds: the state after one batch, and before the next."""
 
     jobs: int
-    batch: int
     size: int
     """In bytes."""
 
@@ -81,6 +80,6 @@ def _read_back(copy: Path, source: Path) -> BackupResult:
     """Read the copy as a server would at start; what is wrong there is wrong in the source."""
     with closing(sqlite3.connect(f"{copy.as_uri()}?mode=ro", uri=True)) as connection, refused(source):
         check_schema(connection, source, find_migrations()[: read_version(connection)])
-        state = read_state(connection, source)
+        read_state(connection, source)
         jobs = sum(map(len, read_jobs(connection, source)))
-    return BackupResult(jobs, state.batch, copy.stat().st_size)
+    return BackupResult(jobs, copy.stat().st_size)

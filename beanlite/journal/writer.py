@@ -9,6 +9,7 @@ Nothing may be written meanwhile.
 """
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import sys
@@ -40,6 +41,10 @@ CHECKPOINT_FRAMES: Final = 1000
 _FRAMES_AT: Final = 16
 _FRAMES_BYTES: Final = 4
 
+# Ids are promised so many at once: to write the last one with each batch is a page more in it, and that is a third of
+# what one client alone waits for its commits to be written (1.09 times as fast without).
+IDS_AHEAD: Final = 1000
+
 # Kept free on the disk, given up when the disk is full, so that what was promised can still be stored and the queue can
 # drain.
 RESERVE_BYTES: Final = 8 << 20
@@ -69,6 +74,7 @@ _UPDATE: Final = """
 # each of a hundred costs three times as much as one for all.
 _DELETE: Final = "DELETE FROM jobs WHERE id BETWEEN ? AND ?"
 _DELETE_BODY: Final = "DELETE FROM bodies WHERE id = ?"
+_UPDATE_META: Final = "UPDATE meta SET batch = ?, last_id = ?"
 
 
 class Batch(NamedTuple):
@@ -124,6 +130,10 @@ class Journal:
         self._reserve = Path(f"{database.path}-reserve")
         self._wal = self._shm = -1
         self._data_version: int = 0
+        self._promised_id = 0
+        """No id above it has been given out, by what is in the file."""
+        self._last: tuple[int, int] | None = None
+        """The number of the last batch, and the last id by then."""
         self._frames = 0
         """In the -wal after the last commit."""
         self._new_frames = 0
@@ -145,6 +155,7 @@ class Journal:
             for pragma in ("synchronous = NORMAL", "busy_timeout = 0", "ignore_check_constraints = ON"):
                 self._db.execute(f"PRAGMA {pragma}")
             self._data_version = self._read_data_version()
+            (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
             self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists
         except sqlite3.Error as error:
             raise self._undo(error) from error
@@ -222,10 +233,15 @@ class Journal:
                 db.execute("DELETE FROM pauses WHERE tube = ?", (name,))
                 if pause is not None:
                     db.execute("INSERT INTO pauses VALUES (?, ?, ?)", (name, *pause))
-            db.execute("UPDATE meta SET batch = ?, last_id = ?", (batch.number, batch.last_id))
+            promised_id = self._promised_id
+            if batch.last_id > promised_id:
+                promised_id = batch.last_id + IDS_AHEAD
+                db.execute(_UPDATE_META, (batch.number, promised_id))
             db.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._undo(error) from error
+        self._promised_id = promised_id
+        self._last = batch.number, batch.last_id
         self.records += batch.jobs
         self._count_frames()
 
@@ -327,6 +343,9 @@ class Journal:
         """Leave one file with all in it; False if a reader has the -wal in use. JournalFailed: the disk failed."""
         os.close(self._wal)
         self.give_up_reserve()
+        if self._last is not None:
+            with contextlib.suppress(sqlite3.Error):  # then ids go on a little higher
+                self._db.execute(_UPDATE_META, self._last)
         try:
             return self._database.close()
         finally:
