@@ -126,7 +126,6 @@ class Journal:
         self._database = database
         self._db = database.connection
         self._thread = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
-        self._directory = database.path.parent
         self._reserve = Path(f"{database.path}-reserve")
         self._wal = self._shm = -1
         self._data_version: int = 0
@@ -353,7 +352,7 @@ class Journal:
             await self._thread.close()
 
     def _free_bytes(self) -> int:
-        disk = os.statvfs(self._directory)
+        disk = os.fstatvfs(self._shm)
         return disk.f_bavail * disk.f_frsize
 
     def _read_data_version(self) -> int:
