@@ -30,7 +30,7 @@ LAG_S: Final = (
 )
 BATCH_JOBS: Final = 1000  # some 3 ms to write; and ...
 BATCH_BYTES: Final = 4 << 20  # ... of bodies: who has sent much of it then waits for the next
-WAY_EVERY: Final = 8  # commands
+WAY_EVERY: Final = 4  # commands
 BUSY_RETRY_S: Final = 0.005
 DRAIN_S: Final = 10.0  # a stop waits no longer for a full disk
 FULL_RETRY_S: Final = 1.0
@@ -104,15 +104,22 @@ class Barrier:
             len(engine.changed) > BATCH_JOBS or self._room_bytes - engine.room_bytes > BATCH_BYTES
         )
 
-    def give_way(self) -> None:
-        """To be called after each command while ``syncing``.
-
-        The kernel syncs on the core that asked for it. Beside clients that keep this process busy it would get that
-        core some milliseconds later; beside the 50 of above that is 1.8 times what beanstalkd does, and 3.7 with this.
-        """
+    def served(self) -> None:
+        """To be called after each command while ``syncing``."""
         self._served += 1
         if not self._served % WAY_EVERY:
-            sched_yield()
+            self.give_way()
+
+    def give_way(self) -> None:
+        """Let the kernel go on with the sync, and see whether that has ended; to be called while ``syncing``.
+
+        The kernel syncs on the core that asked for it. Beside clients that keep this process busy it would get that
+        core some milliseconds later: beside the 50 of above that is half the speed. And to look for the end here, not
+        when all of them have been served, is 1.37 times the speed.
+        """
+        sched_yield()
+        if self._journal is not None:
+            self._journal.see_syncs()
 
     def lag(self) -> None:
         """Something has changed that nobody waits for: write it before long. To be called unless ``lag_due``."""

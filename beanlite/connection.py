@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
         if server.engine.woken:
             server.wake(now_ns)  # now, so that what they wait for is stored in the same batch
         if server.barrier.syncing:
-            server.barrier.give_way()
+            server.barrier.served()
 
     def eof_received(self) -> bool:
         """The client sends no more: what is due to it is still sent."""

@@ -196,7 +196,7 @@ class Server:
                 return  # when the batch has been taken, it calls see_going_on
             self._going_on.popleft().go_on()
             if self.barrier.syncing:
-                os.sched_yield()
+                self.barrier.give_way()
             if self.now() > until_ns:
                 break
         self.see_going_on()

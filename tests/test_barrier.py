@@ -31,23 +31,30 @@ class Disk:
         self.free.set()
         self.error = None
         self.syncs = 0
+        self.under_way = []
 
-    def begin_sync(self, _descriptor, done):
-        asyncio.get_running_loop().create_task(self._sync(done))
+    def __call__(self, _descriptor, done):
+        self.under_way.append(done)
+        asyncio.get_running_loop().create_task(self._sync())
 
-    async def _sync(self, done):
+    async def _sync(self):
         await self.free.wait()
-        if self.error is not None:
-            done(OSError(self.error, os.strerror(self.error)))
-        else:
-            self.syncs += 1
-            done(None)
+        self.see_ends()
+
+    def see_ends(self):
+        while self.free.is_set() and self.under_way:
+            done = self.under_way.pop(0)
+            if self.error is not None:
+                done(OSError(self.error, os.strerror(self.error)))
+            else:
+                self.syncs += 1
+                done(None)
 
 
 @pytest.fixture
 def disk(monkeypatch):
     disk = Disk()
-    monkeypatch.setattr(writer, "best_sync", lambda: disk.begin_sync)
+    monkeypatch.setattr(writer, "best_sync", lambda: disk)
     yield disk
     disk.free.set()
 
@@ -134,6 +141,23 @@ async def test_while_a_slow_sync_goes_on_others_are_served_and_replies_keep_thei
         assert lines == [b"INSERTED 1\r\n", b"USING default\r\n", b"INSERTED 2\r\n", b"USING default\r\n"]
         assert await asyncio.wait_for(second[0].readline(), 10) == b"INSERTED 3\r\n"
         assert disk.syncs == 2  # the puts that came during the first sync shared the second
+
+
+async def test_the_end_of_a_sync_is_seen_while_the_loop_is_busy_with_others(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await connect(server)
+        await connect(server)
+        await until(lambda: len(server._connections) == 2)
+        client, other = server._connections.values()
+        disk.free.clear()
+        client.data_received(PUT)
+        await until(lambda: server.barrier.syncing)
+        disk.free.set()
+        for _ in range(barrier_module.WAY_EVERY):
+            assert server.barrier.syncing
+            other.data_received(b"list-tube-used\r\n")
+        assert not server.barrier.syncing
+        assert await asyncio.wait_for(CLIENTS[0][0].readline(), 10) == b"INSERTED 1\r\n"
 
 
 async def test_a_waiting_worker_gets_a_job_only_when_its_put_is_stored(tmp_path, disk):

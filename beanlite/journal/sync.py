@@ -23,7 +23,7 @@ class KernelSync:
         self._operation = linux_aio.Operation
         self._context = linux_aio.Context(max_requests=8)
         self._ended: list[tuple[Done, int]] = []
-        loop.add_reader(self._context.fileno, self._see_ends)
+        loop.add_reader(self._context.fileno, self._on_ends)
 
     def __call__(self, descriptor: int, done: Done) -> None:
         """Write what the kernel has of a file to the medium; ``done`` hears in the loop that it is, or why not."""
@@ -38,9 +38,13 @@ class KernelSync:
     def _note_end(self, done: Done, result: int) -> None:
         self._ended.append((done, result))
 
-    def _see_ends(self) -> None:
+    def _on_ends(self) -> None:
         with contextlib.suppress(BlockingIOError):  # the ends that this is about have been seen already
             self._context.poll()
+        self.see_ends()
+
+    def see_ends(self) -> None:
+        """Tell of syncs that have ended, without waiting for the loop to do so."""
         self._context.process_events()
         ended, self._ended = self._ended, []
         for done, result in ended:
@@ -58,6 +62,9 @@ class ThreadSync:
         """As ``KernelSync``."""
         future = self._loop.run_in_executor(None, os.fdatasync, descriptor)
         future.add_done_callback(lambda ended: done(ended.exception()))  # type: ignore[arg-type]
+
+    def see_ends(self) -> None:
+        """Nothing to be seen before the loop does."""
 
 
 def best_sync() -> KernelSync | ThreadSync:

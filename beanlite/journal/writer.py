@@ -148,6 +148,7 @@ class Journal:
         """Make ready to write. False: there is no room on the disk for the reserve. JournalFailed: nor for anything."""
         await self._thread
         self._sync = best_sync()
+        self.see_syncs = self._sync.see_ends
         # The synchronous setting NORMAL leaves the sync of a commit to ``sync``; checkpoints are synced all the same.
         # SQLite would build the list of states anew for each row to check it: 1.6 µs of 4.4, for what can't be wrong.
         try:
