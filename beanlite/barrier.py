@@ -98,9 +98,12 @@ class Barrier:
 
     @property
     def full(self) -> bool:
-        """Whether the batch being gathered has become so large that others would notice it."""
+        """Whether the batch being gathered has become so large that others would notice it.
+
+        Not unless somebody waits for it: then it will be taken, and ``took`` be called.
+        """
         engine = self._engine
-        return self._journal is not None and (
+        return bool(self._held) and (
             len(engine.changed) > BATCH_JOBS or self._room_bytes - engine.room_bytes > BATCH_BYTES
         )
 
@@ -183,11 +186,11 @@ class Barrier:
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
             self._fail(error)
         else:
-            self._engine.room_bytes = self._room_bytes = journal.room_bytes()
             self._written(journal, batch, held)
 
     def _written(self, journal: Journal, batch: Batch, held: _Held) -> None:
         """A batch is committed: sync it, if that is what its acknowledgement says, and release who waits for it."""
+        self._engine.room_bytes = self._room_bytes = journal.room_bytes()
         if self._fsync_ms != 0:
             self._synced = False
             self._stored(journal, batch, held)
@@ -283,7 +286,7 @@ class Barrier:
     async def _await_room(self, journal: Journal) -> None:
         while self._engine.full:
             await asyncio.sleep(FULL_RETRY_S)
-            if not self._busy:
+            if self._engine.full and not self._busy:
                 self._go_aside(self._make_room(journal))
 
     async def _make_room(self, journal: Journal) -> None:
@@ -292,7 +295,7 @@ class Barrier:
             await journal.shrink()
         if journal.take_reserve():
             self._engine.full = False
-            self._engine.room_bytes = journal.room_bytes()
+            self._engine.room_bytes = self._room_bytes = journal.room_bytes()
             log.info("disk has room again: puts are accepted")
         self._come_back()
 

@@ -20,6 +20,7 @@ from beanlite.job import Job
 
 LINE_MAX: Final = 224  # bytes of a command line with its CR LF
 REPLIES_MAX: Final = 1 << 20  # bytes of bodies in replies not yet sent, after which a client has to read first
+UNSENT_MAX: Final = 10_000  # replies not yet sent, likewise
 STEPS_MAX: Final = 1000  # lines and bodies carried out in one go: some 1 ms, and as much to store them
 
 _BODY: Final = "a put's body"
@@ -99,7 +100,9 @@ class Session:
     def put_off(self, data: bytes) -> None:
         """Take bytes from the client, to be carried out in a later turn, by ``run``."""
         self._parts.append(data)
-        self.blocked = self.blocked or YIELDING
+        self._missing -= len(data)
+        if self._missing <= 0:  # a large body is not looked at before it is there
+            self.blocked = self.blocked or YIELDING
 
     def half_close(self, now_ns: int) -> None:
         """The client sends no more; it may still read. It can't be told to wait any longer."""
@@ -158,7 +161,7 @@ class Session:
         while at < size and not self.blocked:
             steps -= 1
             if not steps:
-                self.blocked = YIELDING
+                self.blocked = REPLETE if len(replies) > UNSENT_MAX else YIELDING
                 break
             if self._amid is not None:
                 if self._amid is _BODY:

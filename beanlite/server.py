@@ -145,7 +145,9 @@ class Server:
             self._set_timer(now_ns)
 
     def admit(self, connection: Connection) -> bool:
-        """Take a new connection, if there is room for one more."""
+        """Take a new connection, if there is room for one more and the server does not stop."""
+        if self._stopped.is_set():
+            return False
         if len(self._connections) >= self._settings.max_connections:
             self._refused += 1
             if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th …: a flood must not fill the log

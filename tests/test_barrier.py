@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from beanlite import barrier as barrier_module
+from beanlite.commands import REPLETE
 from beanlite.config import Settings
 from beanlite.engine import SLICE
 from beanlite.errors import JournalFailed
@@ -17,7 +18,7 @@ from beanlite.job import SECOND_NS
 from beanlite.journal import sync, writer
 from beanlite.journal.fileformat import PAGE_SIZE
 from beanlite.listen import open_listener
-from beanlite.protocol import REPLIES_MAX, STEPS_MAX
+from beanlite.protocol import REPLIES_MAX, STEPS_MAX, UNSENT_MAX
 from beanlite.server import TURN_BYTES, Server
 
 PUT = b"put 0 0 10 1\r\nx\r\n"
@@ -215,6 +216,42 @@ async def test_who_does_not_wait_for_replies_is_held_back_when_the_batch_is_full
         assert await asyncio.wait_for(other[0].readline(), 10) == b"INSERTED %d\r\n" % stored.id
         ids = [int((await asyncio.wait_for(client[0].readline(), 10)).split()[1]) for _ in range(jobs)]
         assert ids == [number for number in range(1, jobs + 2) if number != stored.id]
+
+
+async def test_how_many_replies_are_held_for_a_client_has_its_limit(tmp_path, disk):
+    looks = 3 * UNSENT_MAX
+    async with serving(tmp_path / "q.db") as (server, _):
+        client = await connect(server)
+        await until(lambda: server._connections)
+        (session,) = [each.session for each in server._connections.values()]
+        other = await connect(server)
+        disk.free.clear()
+        client[1].write(PUT + b"list-tube-used\r\n" * looks)
+        await until(lambda: session.blocked is REPLETE)
+        assert await is_silent(client, other)
+        assert len(session.replies) <= UNSENT_MAX + STEPS_MAX
+        disk.free.set()
+        lines = [await asyncio.wait_for(client[0].readline(), 10) for _ in range(looks + 1)]
+        assert lines == [b"INSERTED 1\r\n"] + [b"USING default\r\n"] * looks
+
+
+async def test_a_batch_that_nobody_waits_for_is_not_full(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client = await connect(server)
+        server.engine.room_bytes -= barrier_module.BATCH_BYTES + 1  # others have used it
+        client[1].write(b"list-tube-used\r\n" * 2 * STEPS_MAX)
+        for _ in range(2 * STEPS_MAX):
+            assert await asyncio.wait_for(client[0].readline(), 10) == b"USING default\r\n"
+
+
+async def test_who_comes_when_the_server_stops_is_not_served(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await connect(server)
+        await until(lambda: server._connections)
+        (connection,) = server._connections.values()
+        assert server.admit(connection)
+        server._stopped.set()
+        assert not server.admit(connection)
 
 
 async def test_a_client_that_goes_while_its_batch_is_synced_hinders_nobody(tmp_path, disk):

@@ -132,6 +132,19 @@ def test_who_sends_much_at_once_lets_others_have_their_turn_and_goes_on_in_order
     assert not client.blocked  # that was all
 
 
+def test_a_large_body_that_is_put_off_is_not_looked_at_before_it_is_there():
+    core = Core(max_job_size=1 << 20)
+    client = core.client()
+    client.receive(b"put 0 0 1 500000\r\n" + b"x" * 100_000, core.now_ns)
+    for _ in range(4):
+        client.put_off(b"x" * 100_000)
+    assert not client.blocked
+    client.put_off(b"\r\n")
+    assert client.blocked is YIELDING
+    client.run(core.now_ns)
+    assert client.take_replies() == b"INSERTED 1\r\n"
+
+
 @pytest.mark.parametrize("line", [b"quit", b"quitx", b"quit now"])
 def test_nothing_is_done_after_quit(line):
     core = Core()
