@@ -1,9 +1,12 @@
 """The rows that a batch of changes becomes."""
 
+import sqlite3
+
 import pytest
 
-from beanlite.journal import read_jobs
-from beanlite.journal.writer import CHECKPOINT_FRAMES, Journal
+from beanlite.errors import JournalFailed
+from beanlite.journal import open_database, read_jobs
+from beanlite.journal.writer import CHECKPOINT_FRAMES, IDS_AHEAD, Journal
 from tests.core import Core
 
 
@@ -84,3 +87,25 @@ async def test_a_checkpoint_is_due_by_the_frames_that_have_come_whatever_is_in_t
         counted = journal._new_frames
         await journal.checkpoint()
         assert journal.wal_frames == counted
+
+
+@pytest.mark.parametrize("hindrance", [None, "another", "a fault"])
+async def test_the_last_id_is_noted_at_the_end_and_what_hinders_it_is_told(tmp_path, hindrance):
+    path = tmp_path / "queue.db"
+    journal = Journal(open_database(path))
+    await journal.start()
+    core = Core()
+    core.send(core.client(), b"put 0 0 60 0\r\n\r\n" * 3)
+    write(journal, core)
+    outsider = sqlite3.connect(path, isolation_level=None)
+    if hindrance == "another":
+        outsider.execute("BEGIN IMMEDIATE")
+    elif hindrance == "a fault":
+        journal._db.execute("PRAGMA query_only = ON")
+    if hindrance == "a fault":
+        with pytest.raises(JournalFailed, match="readonly"):
+            await journal.close()
+    else:
+        await journal.close()
+    assert outsider.execute("SELECT last_id FROM meta").fetchone() == (3 if hindrance is None else 3 + IDS_AHEAD,)
+    outsider.close()

@@ -343,14 +343,20 @@ class Journal:
         """Leave one file with all in it; False if a reader has the -wal in use. JournalFailed: the disk failed."""
         os.close(self._wal)
         self.give_up_reserve()
-        if self._last is not None:
-            with contextlib.suppress(sqlite3.Error):  # then ids go on a little higher
-                self._db.execute(_UPDATE_META, self._last)
         try:
+            if self._last is not None:
+                with contextlib.suppress(JournalBusy, JournalFull):  # then ids go on a little higher
+                    self._note_last_id(*self._last)
             return self._database.close()
         finally:
             os.close(self._shm)
             await self._thread.close()
+
+    def _note_last_id(self, batch: int, last_id: int) -> None:
+        try:
+            self._db.execute(_UPDATE_META, (batch, last_id))
+        except sqlite3.Error as error:
+            raise self._undo(error) from error
 
     def _free_bytes(self) -> int:
         disk = os.fstatvfs(self._shm)
