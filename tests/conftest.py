@@ -6,9 +6,10 @@ import os
 import pytest
 
 from beanlite import config
-from beanlite.journal import open_database
+from beanlite.journal import open_database, writer
 from beanlite.journal.writer import Journal
 from tests.core import Core
+from tests.inside import Disk
 
 
 @pytest.fixture
@@ -34,6 +35,15 @@ async def journal(tmp_path):
     await journal.start()
     yield journal
     await journal.close()
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """The disk of a server inside this process."""
+    disk = Disk()
+    monkeypatch.setattr(writer, "best_sync", lambda: disk)
+    yield disk
+    disk.free.set()
 
 
 @pytest.fixture
