@@ -5,6 +5,7 @@ The keys stand in the order of beanstalkd 1.13, strings quoted as it does; keys 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from beanlite.engine import Engine
@@ -12,61 +13,32 @@ from beanlite.job import DELAYED, RESERVED, SECOND_NS, Job
 from beanlite.tube import Tube
 
 
+@dataclass(slots=True)
 class Counters:
     """How often each command was given, malformed ones left out."""
 
-    __slots__ = (
-        "bury",
-        "delete",
-        "ignore",
-        "kick",
-        "list_tube_used",
-        "list_tubes",
-        "list_tubes_watched",
-        "pause_tube",
-        "peek",
-        "peek_buried",
-        "peek_delayed",
-        "peek_ready",
-        "put",
-        "release",
-        "reserve",
-        "reserve_with_timeout",
-        "stats",
-        "stats_job",
-        "stats_tube",
-        "touch",
-        "use",
-        "watch",
-    )
-
-    def __init__(self) -> None:
-        for name in self.__slots__:
-            setattr(self, name, 0)
-
-    # Slots set in a loop are unknown to a type checker unless declared.
-    bury: int
-    delete: int
-    ignore: int
-    kick: int
-    list_tube_used: int
-    list_tubes: int
-    list_tubes_watched: int
-    pause_tube: int
-    peek: int
-    peek_buried: int
-    peek_delayed: int
-    peek_ready: int
-    put: int
-    release: int
-    reserve: int
-    reserve_with_timeout: int
-    stats: int
-    stats_job: int
-    stats_tube: int
-    touch: int
-    use: int
-    watch: int
+    bury: int = 0
+    delete: int = 0
+    ignore: int = 0
+    kick: int = 0
+    list_tube_used: int = 0
+    list_tubes: int = 0
+    list_tubes_watched: int = 0
+    pause_tube: int = 0
+    peek: int = 0
+    peek_buried: int = 0
+    peek_delayed: int = 0
+    peek_ready: int = 0
+    put: int = 0
+    release: int = 0
+    reserve: int = 0
+    reserve_with_timeout: int = 0
+    stats: int = 0
+    stats_job: int = 0
+    stats_tube: int = 0
+    touch: int = 0
+    use: int = 0
+    watch: int = 0
 
 
 class Facts(NamedTuple):

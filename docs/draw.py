@@ -54,8 +54,9 @@ def plot(reports: list[Report], file: Path) -> None:
 def tables(reports: list[Report]) -> str:
     """The plot, the machine, and a table for each report, in Markdown."""
     machine = reports[-1]["machine"]
+    beanlite = f"beanlite {reports[-1]['beanlite']} ({'' if reports[-1]['compiled'] else 'not '}compiled)"
     where = [
-        f"Measured {reports[-1]['when'][:10]} with beanlite {reports[-1]['beanlite']} on {machine['cores']} cores",
+        f"Measured {reports[-1]['when'][:10]} with {beanlite} on {machine['cores']} cores",
         f"({machine['cpu']}), {machine['kernel']}, Python {machine['python']}, files on {machine['file_system']};",
         "the servers on one core, the generator on the others.\n" if reports[-1]["pinned"] else "nothing pinned.\n",
     ]

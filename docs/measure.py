@@ -28,8 +28,8 @@ def main() -> None:
     lines: list[str] = []
 
     def bench(options: str, servers: list[str]) -> draw.Report:
-        command = [sys.executable, "-m", "beanlite", "bench", *options.split(), *servers, "--json", *sys.argv[1:]]
-        print("beanlite bench", *command[4:])
+        command = [sys.executable, "-P", "-m", "beanlite", "bench", *options.split(), *servers, "--json", *sys.argv[1:]]
+        print("beanlite bench", *command[5:])
         lines.append(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
         report: draw.Report = json.loads(lines[-1])
         return report

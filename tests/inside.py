@@ -58,7 +58,7 @@ async def serving(path, fsync="always"):
         # After a failure the real process ends at once; here it has to be tidied up.
         for connection in list(server._connections.values()):
             connection.stop()
-        await server._journal._thread.close()
+        await server._journal._aside.close()
         for _, writer in CLIENTS:
             writer.close()
             with contextlib.suppress(ConnectionError):

@@ -92,7 +92,7 @@ def test_drain_ends_when_nothing_is_left(server, at, capsys):
 
 def test_the_json(server, at, capsys):
     result = bench(capsys, "--connect", f"one={at}", "--connect", at, "--rounds", "2", "--body", "0")
-    assert set(result) == {"beanlite", "when", "machine", "generator_cores", "pinned", "load", "targets"}
+    assert set(result) == {"beanlite", "compiled", "when", "machine", "generator_cores", "pinned", "load", "targets"}
     assert set(result["machine"]) == {"cores", "cpu", "kernel", "python", "file_system"}
     assert (result["load"]["connections"], result["load"]["body"], result["load"]["workload"]) == (4, 0, "cycle")
     one, other = result["targets"]

@@ -29,7 +29,7 @@ def report(connections, speeds, **load):
     ]
     usual = {"workload": "cycle", "connections": connections, "depth": 1, "body": 100, "beside": 0, "rate": 0}
     machine = {"cores": 2, "cpu": "A CPU", "kernel": "Linux 6", "python": "3.11", "file_system": "ext4"}
-    about = {"beanlite": "0.1.0", "when": "2026-01-02T03:04:05Z", "pinned": True, "machine": machine}
+    about = {"beanlite": "0.1.0", "compiled": True, "when": "2026-01-02T03:04:05Z", "pinned": True, "machine": machine}
     return {**about, "load": usual | load, "targets": targets}
 
 
@@ -53,6 +53,7 @@ def test_the_page_and_the_plot(draw):
     assert page.startswith(f"before\n{draw.BEGIN}![Throughput against connections](throughput.svg)\n\nMeasured 2026")
     assert page.endswith(f"{draw.END}after\n")
     assert "old" not in page
+    assert "with beanlite 0.1.0 (compiled) on" in page
     assert "\n### cycle, 16 connections, 100 commands at a time\n" in page
     assert "\n### cycle, 50 connections, 3,000 commands/s asked for\n" in page
     row = "| `beanlite` | 6,000 | 2,000 | 60.00 | 0.25 ms | 0.25 ms | 0.25 ms | 1,250.00 ms | wait |"

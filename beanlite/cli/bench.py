@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from beanlite import __version__
+from beanlite import __version__, is_compiled
 from beanlite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def bench(
             rounds_done = runner.run(options, targets, cores, progress)
         result = {
             "beanlite": __version__,
+            "compiled": is_compiled(),
             "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "machine": {**machine.describe(), "file_system": machine.file_system(directory)},
             "generator_cores": cores,

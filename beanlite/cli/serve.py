@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from beanlite import __version__, config, log
+from beanlite import __version__, config, is_compiled, log
 from beanlite.errors import ConfigError
 
 EXIT_CODES = (
@@ -85,7 +85,7 @@ def serve(
     """
     del segment_bytes, compact  # beanstalkd's, meaningless here
     if version:
-        print(f"beanlite {__version__}")
+        print(f"beanlite {__version__}{' (compiled)' if is_compiled() else ''}")
         return 0
     flags: dict[str, object] = {
         "port": port,

@@ -125,7 +125,7 @@ class Journal:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._db = database.connection
-        self._thread = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
+        self._aside = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
         self._reserve = Path(f"{database.path}-reserve")
         self._wal = self._shm = -1
         self._data_version: int = 0
@@ -146,7 +146,7 @@ class Journal:
 
     async def start(self) -> bool:
         """Make ready to write. False: there is no room on the disk for the reserve. JournalFailed: nor for anything."""
-        await self._thread
+        await self._aside
         self._sync = best_sync()
         self.see_syncs = self._sync.see_ends
         # The synchronous setting NORMAL leaves the sync of a commit to ``sync``; checkpoints are synced all the same.
@@ -280,7 +280,7 @@ class Journal:
         """Move the -wal into the database file, as far as readers allow."""
         self._new_frames = 0
         try:
-            ((_, frames, done),) = await self._thread.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
+            ((_, frames, done),) = await self._aside.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:
             raise self._undo(error) from error
         self.wal_frames = frames
@@ -304,8 +304,8 @@ class Journal:
     async def shrink(self) -> None:
         """Give free pages of the file, and the -wal, back to the disk; to be called after a checkpoint."""
         try:
-            await self._thread.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")
-            await self._thread.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+            await self._aside.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")
+            await self._aside.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
             raise self._undo(error) from error
 
@@ -350,7 +350,7 @@ class Journal:
             return self._database.close()
         finally:
             os.close(self._shm)
-            await self._thread.close()
+            await self._aside.close()
 
     def _note_last_id(self, batch: int, last_id: int) -> None:
         try:

@@ -1,0 +1,37 @@
+"""Has mypyc compile the modules that every command runs through, when a wheel is built.
+
+They stay what they are, plain Python: an editable install and the tests run the sources. Where there is no C compiler,
+or no header of Python's, the wheel is one of plain Python, which does the same, only slower.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class Compile(BuildHookInterface):
+    """The hook that hatchling runs before it builds a wheel; what to compile is in pyproject.toml."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, and have the wheel contain the result beside the sources."""
+        if version != "standard":
+            return
+        self._scratch = TemporaryDirectory(prefix="beanlite-")  # until the wheel has been built
+        scratch = Path(self._scratch.name)
+        copytree(Path(self.root, "beanlite"), scratch / "beanlite", ignore=ignore_patterns("*.so", "__pycache__"))
+        # What the modules import from elsewhere is not installed here.
+        command = [sys.executable, "-m", "mypyc", "--ignore-missing-imports", *self.config["modules"]]
+        done = subprocess.run(command, cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        if done.returncode:
+            self.app.display_warning(done.stdout.decode(errors="replace"))
+            self.app.display_warning("beanlite could not be compiled: it is installed as plain Python, which is slower")
+            return
+        built = [*scratch.glob("*.so"), *scratch.glob("beanlite/**/*.so")]
+        build_data["force_include"].update({str(file): str(file.relative_to(scratch)) for file in built})
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
