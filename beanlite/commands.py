@@ -25,6 +25,8 @@ REPLETE: Final = "has enough replies to read"
 YIELDING: Final = "lets others have their turn"
 CLOSING: Final = "has said quit"
 
+WATCHED_MANY: Final = 100  # tubes: to look at each takes as long as to let others have their turn
+
 RESERVED: Final = b"RESERVED %d %d\r\n%b\r\n"
 FOUND: Final = b"FOUND %d %d\r\n%b\r\n"
 BAD_FORMAT: Final = b"BAD_FORMAT\r\n"
@@ -54,6 +56,8 @@ def _reserve_until(session: Session, until_ns: int, now_ns: int) -> bytes | None
     client, engine = session.client, session.engine
     if not client.worker:
         engine.becomes_worker(client)
+    if len(client.watched) > WATCHED_MANY:
+        session.blocked = YIELDING
     job = engine.reserve(client, now_ns)
     if job is not None:
         return session.job_reply(RESERVED, job)

@@ -161,7 +161,7 @@ class Session:
         while at < size and not self.blocked:
             steps -= 1
             if not steps:
-                self.blocked = REPLETE if len(replies) > UNSENT_MAX else YIELDING
+                self.blocked = YIELDING
                 break
             if self._amid is not None:
                 if self._amid is _BODY:
@@ -188,8 +188,17 @@ class Session:
             reply = command(self, args, now_ns) if command is not None else self._odd_line(line, now_ns)
             if reply is not None:
                 replies.append(reply)
-        if at < size and self.blocked is not CLOSING:
-            self._parts.append(buffer[at:] if at else buffer)
+        if at < size or self.blocked:
+            self._keep(buffer[at:])
+
+    def _keep(self, rest: bytes) -> None:
+        """What is not carried out yet is, when the session goes on."""
+        if rest and self.blocked is not CLOSING:
+            self._parts.append(rest)
+            if self.blocked is YIELDING and len(self.replies) > UNSENT_MAX:
+                self.blocked = REPLETE
+        elif self.blocked is YIELDING:  # with nothing left there is no need
+            self.blocked = None
 
     def _throw_away(self, buffer: bytes, at: int) -> int:
         """Leave out a refused body, or the rest of a line that is too long; returns where what is left begins."""

@@ -10,8 +10,9 @@ import tracemalloc
 from beanlite.journal.writer import Journal
 
 PUT = b"put 1024 0 60 100\r\n" + b"x" * 100 + b"\r\n"
-# Calls of Python functions, and of C functions from Python.
-CALLS = {"list-tube-used": (4, 7), "put": (9, 10), "reserve": (10, 10), "delete": (9, 10)}
+# Calls of Python functions, and of C functions from Python. A reserve's eleventh is len(), which sees whether very many
+# tubes are watched: 0.02 µs of 2.
+CALLS = {"list-tube-used": (4, 7), "put": (9, 10), "reserve": (10, 11), "delete": (9, 10)}
 BYTES_A_JOB = 450  # of one with a body of 100 bytes
 
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from beanlite.commands import CLOSING, REPLETE, YIELDING
-from beanlite.protocol import REPLIES_MAX, STEPS_MAX
+from beanlite.commands import CLOSING, REPLETE, WATCHED_MANY, YIELDING
+from beanlite.protocol import REPLIES_MAX, STEPS_MAX, UNSENT_MAX
 from tests.core import Core
 
 SCRIPT = (
@@ -130,6 +130,34 @@ def test_who_sends_much_at_once_lets_others_have_their_turn_and_goes_on_in_order
     assert client.take_replies() == b"USING default\r\n" * 2 + b"OK 14\r\n---\n- default\n\r\n"
     client.receive(b"put 0 0 1 1\r\nx\r\n" * puts, core.now_ns)
     assert not client.blocked  # that was all
+
+
+def test_a_reserve_from_very_many_tubes_is_a_slice_of_its_own():
+    core = Core()
+    client = core.client()
+    for number in range(WATCHED_MANY):
+        core.send(client, b"watch t%d\r\n" % number)
+    client.receive(b"reserve-with-timeout 0\r\n" * 3, core.now_ns)
+    for _ in range(2):
+        assert client.blocked is YIELDING
+        assert client.take_replies() == b"TIMED_OUT\r\n"
+        client.run(core.now_ns)
+    assert not client.blocked  # nothing is left
+    core.send(client, b"ignore default\r\n")
+    client.receive(b"reserve-with-timeout 0\r\n" * 3, core.now_ns)
+    assert not client.blocked
+
+
+def test_replies_of_many_small_slices_have_their_limit():
+    core = Core()
+    client = core.client()
+    for number in range(WATCHED_MANY):
+        core.send(client, b"watch t%d\r\n" % number)
+    client.receive(b"reserve-with-timeout 0\r\n" * 2 * UNSENT_MAX, core.now_ns)
+    while client.blocked is YIELDING:
+        client.run(core.now_ns)
+    assert client.blocked is REPLETE
+    assert client.take_replies() == b"TIMED_OUT\r\n" * (UNSENT_MAX + 1)
 
 
 def test_a_large_body_that_is_put_off_is_not_looked_at_before_it_is_there():
