@@ -31,6 +31,7 @@ LAG_S: Final = (
 BATCH_JOBS: Final = 1000  # some 3 ms to write; and ...
 BATCH_BYTES: Final = 4 << 20  # ... of bodies: who has sent much of it then waits for the next
 WAY_EVERY: Final = 4  # commands
+AWAKE_S: Final = 0.0005  # the loop does not sleep for the end of a sync that should take no longer
 BUSY_RETRY_S: Final = 0.005
 DRAIN_S: Final = 10.0  # a stop waits no longer for a full disk
 FULL_RETRY_S: Final = 1.0
@@ -77,6 +78,10 @@ class Barrier:
         """A batch is with the kernel."""
         self._room_bytes = engine.room_bytes
         """What the engine had when the batch being gathered began."""
+        self._sync_s = 0.0
+        """How long the last sync took."""
+        self._awake = False
+        self._awake_until_s = 0.0
         self._served = 0
         self._draining = False
         self._sync_timer: asyncio.Task[None] | None = None
@@ -197,19 +202,36 @@ class Barrier:
             return
         self._busy = self.syncing = True
         began_s = time.monotonic()
+        if self._sync_s < AWAKE_S:
+            self._awake_until_s = began_s + AWAKE_S
+            if not self._awake:
+                self._awake = True
+                self._loop.call_soon(self._stay_awake)
 
         def synced(error: JournalFailed | None) -> None:
             self.syncing = False
             if error is not None:
                 self._fail(error)
                 return
-            took_s = time.monotonic() - began_s
-            if took_s > SLOW_SYNC_S:
-                log.warning("slow sync", seconds=round(took_s, 3))
+            self._sync_s = time.monotonic() - began_s
+            if self._sync_s > SLOW_SYNC_S:
+                log.warning("slow sync", seconds=round(self._sync_s, 3))
             self._busy = False
             self._stored(journal, batch, held)
 
         journal.begin_sync(synced)
+
+    def _stay_awake(self) -> None:
+        """Keep the loop turning until a sync that should be a short one has ended; others get the core meanwhile.
+
+        A processor that has gone to sleep, above all a virtual one, is slow to wake, and then does its work slowly: one
+        client alone has 1.2 times the speed so, as have five; with fifty it makes no difference.
+        """
+        if self.syncing and time.monotonic() < self._awake_until_s:
+            self.give_way()
+            self._loop.call_soon(self._stay_awake)
+        else:
+            self._awake = False
 
     def _stored(self, journal: Journal, batch: Batch, held: _Held) -> None:
         """A batch is safe: its replies leave, and the next one can be written."""

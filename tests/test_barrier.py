@@ -207,3 +207,26 @@ async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path,
         monkeypatch.undo()
         await until(lambda: not server.engine.full)
         assert await ask(other, PUT) == b"INSERTED 3\r\n"
+
+
+async def test_the_loop_stays_awake_for_the_end_of_a_short_sync_and_for_no_other(tmp_path, disk, monkeypatch):
+    monkeypatch.setattr(barrier_module, "AWAKE_S", 60.0)
+    async with serving(tmp_path / "q.db") as (server, _):
+        client = await connect(server)
+        barrier = server.barrier
+        disk.free.clear()
+        client[1].write(PUT)
+        await until(lambda: barrier.syncing)
+        assert barrier._awake
+        barrier._awake_until_s = 0.0
+        await until(lambda: not barrier._awake)
+        assert barrier.syncing
+        disk.free.set()
+        assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 1\r\n"
+        barrier._sync_s = 60.0
+        disk.free.clear()
+        client[1].write(PUT)
+        await until(lambda: barrier.syncing)
+        assert not barrier._awake
+        disk.free.set()
+        assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 2\r\n"
