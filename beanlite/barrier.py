@@ -30,7 +30,7 @@ LAG_S: Final = (
 )
 BATCH_JOBS: Final = 1000  # some 3 ms to write; and ...
 BATCH_BYTES: Final = 4 << 20  # ... of bodies: who has sent much of it then waits for the next
-WAY_EVERY: Final = 4  # commands
+WAY_EVERY: Final = 8  # commands
 AWAKE_S: Final = 0.0005  # the loop does not sleep for the end of a sync that should take no longer
 BUSY_RETRY_S: Final = 0.005
 DRAIN_S: Final = 10.0  # a stop waits no longer for a full disk
