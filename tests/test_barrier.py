@@ -142,7 +142,7 @@ async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_tim
 @pytest.mark.parametrize("kernel", [True, False])
 async def test_the_real_sync_works_with_and_without_the_kernels_own(tmp_path, monkeypatch, kernel):
     if not kernel:
-        monkeypatch.setitem(sys.modules, "caio", None)
+        monkeypatch.setitem(sys.modules, "caio.linux_aio", None)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"

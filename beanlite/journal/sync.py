@@ -17,11 +17,11 @@ class KernelSync:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """ImportError: this is not Linux. OSError: the kernel, or a sandbox, does not let us."""
-        from caio import linux_aio  # noqa: PLC0415 - not to be had everywhere
+        """ImportError: this is not Linux, or the kernel does not let us. SystemError: not any more."""
+        from caio.linux_aio import Context, Operation  # noqa: PLC0415 - not to be had everywhere
 
-        self._operation = linux_aio.Operation
-        self._context = linux_aio.Context(max_requests=8)
+        self._operation = Operation
+        self._context = Context(max_requests=8)
         self._ended: list[tuple[Done, int]] = []
         loop.add_reader(self._context.fileno, self._on_ends)
 
@@ -34,6 +34,8 @@ class KernelSync:
             self._context.submit(operation)
         except (OSError, ValueError) as error:
             done(error)
+        except SystemError as error:  # what caio makes of an errno
+            done(OSError(*error.args))
 
     def _note_end(self, done: Done, result: int) -> None:
         self._ended.append((done, result))
@@ -72,5 +74,5 @@ def best_sync() -> KernelSync | ThreadSync:
     loop = asyncio.get_running_loop()
     try:
         return KernelSync(loop)
-    except (ImportError, OSError):
+    except (ImportError, OSError, SystemError):
         return ThreadSync(loop)
