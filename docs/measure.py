@@ -28,6 +28,7 @@ def main() -> None:
     lines: list[str] = []
 
     def bench(options: str, servers: list[str]) -> draw.Report:
+        # -P: the beanlite that is installed, which is compiled, not the sources of the folder that we are in.
         command = [sys.executable, "-P", "-m", "beanlite", "bench", *options.split(), *servers, "--json", *sys.argv[1:]]
         print("beanlite bench", *command[5:])
         lines.append(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
