@@ -1,6 +1,10 @@
 """Backups of a database that is served, stopped, or was killed: sound, a prefix of the history, and only read."""
 
+import errno
+import os
 import stat
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -37,11 +41,14 @@ def check(copy, result):
 
 
 def test_under_load_each_is_sound_and_a_prefix(path, dest):
+    batches = []
+    deadline = time.monotonic() + 20
     with writer(path):
-        results = [backup(path, dest.with_name(f"{number}.db")) for number in range(10)]
-    batches = [check(dest.with_name(f"{number}.db"), result) for number, result in enumerate(results)]
+        while len(batches) < 10 or batches[0] == batches[-1]:
+            assert time.monotonic() < deadline, "the writer stands still"
+            copy = dest.with_name(f"{len(batches)}.db")
+            batches.append(check(copy, backup(path, copy)))
     assert batches == sorted(batches)
-    assert batches[0] < batches[-1], "the writer stood still"
 
 
 def test_the_copy_is_one_private_file_of_the_same_kind(path, dest):
@@ -87,16 +94,33 @@ def test_what_a_killed_server_has_left_is_only_read(path, dest):
     assert database.close()
 
 
-def test_progress_is_told(path, dest, monkeypatch):
-    monkeypatch.setattr("beanlite.journal.backup._STEPS_PER_PROGRESS", 10)
+def make_large(path):
+    """Some 20 MB."""
     database = open_database(path)
-    for number in range(1, 11):
-        put(database.connection, number, bytes(500_000), large=True)
+    for number in range(1, 401):
+        put(database.connection, number, bytes(50_000), large=True)
     assert database.close()
-    told = []
+
+
+def test_the_copy_goes_to_the_disk_little_by_little_and_progress_is_told(path, dest, monkeypatch):
+    make_large(path)
+    synced, told = [0], []
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
     result = backup(path, dest, told.append)
-    assert told == sorted(told)
-    assert 0 < told[-1] <= result.size
+    assert told == synced[1:]
+    gaps = [later - earlier for earlier, later in pairwise([*synced, result.size])]
+    assert 0 < min(gaps) <= max(gaps) < 10 << 20
+
+
+def test_a_copy_that_can_not_be_synced_is_given_up(path, dest, monkeypatch):
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    make_large(path)
+    monkeypatch.setattr(os, "fdatasync", full)
+    with pytest.raises(BeanliteError, match=r"no backup was made to .*queue\.db: No space left on device"):
+        backup(path, dest)
+    assert list(dest.parent.iterdir()) == []
 
 
 def test_an_existing_file_is_never_overwritten(path, dest):
@@ -143,8 +167,20 @@ def test_a_source_that_is_refused(path, dest, spoil, reason):
     assert list(dest.parent.iterdir()) == []
 
 
-def test_no_room(path, dest):
-    make(path, batches=20)
-    with files_of_at_most(40_000), pytest.raises(BeanliteError, match=r"the copy of .*queue\.db failed"):
+@pytest.mark.parametrize("most", [40_000, 10_000_000])
+def test_no_room(path, dest, most):
+    make_large(path)
+    with files_of_at_most(most), pytest.raises(BeanliteError, match=r"the copy of .*queue\.db failed"):
         backup(path, dest)
+    assert list(dest.parent.iterdir()) == []
+    assert [file.name for file in path.parent.iterdir() if file.is_file()] == ["queue.db"]
+
+
+def test_an_interrupted_copy_is_given_up(path, dest):
+    def interrupt(_size):
+        raise KeyboardInterrupt
+
+    make_large(path)
+    with pytest.raises(KeyboardInterrupt):
+        backup(path, dest, interrupt)
     assert list(dest.parent.iterdir()) == []

@@ -17,7 +17,8 @@ from beanlite.journal.migrations import check_schema, find_migrations, read_vers
 from beanlite.journal.replay import read_jobs, read_state
 
 _BUSY_TIMEOUT_S = 30.0
-_STEPS_PER_PROGRESS = 1_000_000  # of SQLite's machine: a few times a second
+_STEPS_PER_LOOK = 500  # of SQLite's machine: some 100 jobs; a look costs 4 µs
+_SYNC_BYTES = 4 << 20  # that is 10 ms or so
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class BackupResult:
 def backup(source: Path, dest: Path, progress: Callable[[int], None] | None = None) -> BackupResult:
     """Copy the state as of now to a new file `dest` of mode 0600, which appears when it has been read back and synced.
 
-    The source is only read. `progress` is called now and then with the bytes written so far.
+    The source is only read. `progress` is called every few MiB with the bytes written so far.
     JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists or can't be written.
     """
     source, dest = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
@@ -60,20 +61,63 @@ def _check_source(source: Path) -> None:
 
 def _copy(source: Path, aside: Path, progress: Callable[[int], None] | None) -> None:
     """Write what one read transaction sees; a file copy of a live database would be torn."""
-    # A read-only connection never checkpoints, not even when it is the last to close: a -wal that a killed server has
-    # left is looked at by that server's next start.
-    with closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)) as connection:
-        if progress is not None:
-            connection.set_progress_handler(lambda: progress(aside.stat().st_size), _STEPS_PER_PROGRESS)
-        try:
-            connection.execute("VACUUM INTO ?", (str(aside),))
-        except sqlite3.Error as error:
-            raise BeanliteError(f"the copy of {source} failed: {error}") from error
+    try:
+        # A read-only connection never checkpoints, not even when it is the last to close: a -wal that a killed server
+        # has left is looked at by that server's next start.
+        with (
+            closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)) as connection,
+            closing(_Syncs(aside, progress)) as syncs,
+        ):
+            connection.set_progress_handler(syncs, _STEPS_PER_LOOK)
+            try:
+                connection.execute("VACUUM INTO ?", (str(aside),))
+            except sqlite3.Error as error:
+                raise syncs.error or BeanliteError(f"the copy of {source} failed: {error}") from error
+    finally:
+        _tidy(source, aside)
+
+
+def _tidy(source: Path, aside: Path) -> None:
+    """Remove what SQLite has left beside the two files."""
+    Path(f"{aside}-journal").unlink(missing_ok=True)  # there when the disk was full
     if wal_of(source).exists() and not wal_size(source):
         # No server runs, or has only just begun: the -wal may be of our making, and nobody's to remove. A connection
         # that may write removes it as it closes, if nobody else is there; there is nothing in it to checkpoint.
         with closing(sqlite3.connect(source, timeout=_BUSY_TIMEOUT_S)) as connection:
             connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+
+
+class _Syncs:
+    """Syncs a file while SQLite writes it; to be called every so often.
+
+    What gathers in memory would go to the disk all at once in the end, and the server's commits wait behind it: the
+    worst beside a copy of 512 MiB was 103 to 207 ms, and with this 11 to 78, three runs each, in turn.
+    """
+
+    def __init__(self, file: Path, progress: Callable[[int], None] | None) -> None:
+        self._descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        self._progress = progress
+        self._synced = 0
+        self.error: BaseException | None = None
+
+    def __call__(self) -> bool:
+        """Whether the copy has to be given up, because of ``error``."""
+        try:
+            self._look()
+        except BaseException as error:  # noqa: BLE001 - SQLite would make "interrupted" of it, Ctrl-C or not
+            self.error = error
+        return self.error is not None
+
+    def _look(self) -> None:
+        size = os.fstat(self._descriptor).st_size
+        if size >= self._synced + _SYNC_BYTES:
+            os.fdatasync(self._descriptor)
+            self._synced = size
+            if self._progress is not None:
+                self._progress(size)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 def _read_back(copy: Path, source: Path) -> BackupResult:
