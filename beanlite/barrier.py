@@ -37,6 +37,9 @@ DRAIN_S: Final = 10.0  # a stop waits no longer for a full disk
 FULL_RETRY_S: Final = 1.0
 LOOSE_LOOK_S: Final = 1.0  # from one look at what the file has free to the next
 SHRINK_EVERY_S: Final = 0.01  # and from slice to slice, once that is worth giving back
+SHRINK_PAGES_MAX: Final = 100  # in a slice; less if that takes longer than ...
+SHRINK_S: Final = 0.001
+SHRINK_REST: Final = 9  # times as long nothing is given back
 SLOW_SYNC_S: Final = 0.5  # worth a line in the log
 WAL_FRAMES_MAX: Final = 50_000  # 200 MB; worth one, too
 
@@ -330,18 +333,27 @@ class Barrier:
         self._come_back()
 
     async def _shrink_by_and_by(self, journal: Journal) -> None:
-        """Give the room of what is gone back to the disk, a little at a time and beside all else."""
+        """Give the room of what is gone back to the disk, a little at a time and beside all else.
+
+        SQLite seeks each page at the file's end among all the free ones. Of 650 MB, a hundred take 0.5 ms if the newest
+        jobs were deleted last, and 75 if they were the first.
+        """
         shrinking = False
+        pages, took_s = 1, 0.0
         while True:
-            await asyncio.sleep(SHRINK_EVERY_S if shrinking else LOOSE_LOOK_S)
+            await asyncio.sleep(max(SHRINK_EVERY_S, SHRINK_REST * took_s) if shrinking else LOOSE_LOOK_S)
             if self._draining:
                 return
             if self._busy and not self.syncing:
                 continue
             if journal.loose:
-                shrinking = True
+                if not shrinking:
+                    shrinking, pages = True, 1  # the last backlog may have gone in another order
+                began_s = time.monotonic()
                 with contextlib.suppress(JournalFull, JournalBusy):
-                    journal.give_back()
+                    journal.give_back(pages)
+                took_s = time.monotonic() - began_s
+                pages = min(2 * pages, SHRINK_PAGES_MAX) if took_s < SHRINK_S else int(pages * SHRINK_S / took_s) or 1
             if shrinking and not self._busy:
                 shrinking = journal.loose
                 if journal.checkpoint_due or not shrinking:

@@ -26,6 +26,7 @@ CORES = machine.cores() or [0]
 APART = multiprocessing.get_context("spawn")  # a fork would keep connections open that a scenario closes
 MILLION = 1_000_000
 CLIENTS = 10_000
+BACKLOG = 500_000
 SETTLE_S = 2.0  # for what goes on behind a reply: late writes, the end of timers
 
 
@@ -199,20 +200,39 @@ def backup(address: Address, folder: Path) -> Iterator[None]:
     time.sleep(SETTLE_S)
 
 
+def delete(client: Client, jobs: range) -> None:
+    """Delete jobs in this order."""
+    for first in range(0, len(jobs), 500):
+        some = jobs[first : first + 500]
+        client.send(b"".join(b"delete %d\r\n" % job for job in some))
+        client.skip(len(some) * len(b"DELETED\r\n"))
+
+
 def drained(address: Address, folder: Path) -> Iterator[None]:
     """A backlog of 512 MiB is drained by one client, and the file shrinks."""
     client = Client(address)
-    client.many(put(1000), 500_000)
+    client.many(put(1000), BACKLOG)
     yield
-    for first in range(1, 500_001, 500):
-        client.send(b"".join(b"delete %d\r\n" % job for job in range(first, first + 500)))
-        client.skip(500 * len(b"DELETED\r\n"))
+    delete(client, range(1, BACKLOG + 1))
     while (folder / "beanlite.db").stat().st_size > 16 << 20:
         time.sleep(0.1)
 
 
+def drained_backwards(address: Address, folder: Path) -> Iterator[None]:
+    """The same, the newest jobs first; ten seconds of the shrinking."""
+    client = Client(address)
+    client.many(put(1000), BACKLOG)
+    full = (folder / "beanlite.db").stat().st_size
+    yield
+    delete(client, range(BACKLOG, 0, -1))
+    time.sleep(10)
+    if (folder / "beanlite.db").stat().st_size >= full:
+        raise RuntimeError("the file has not shrunk")
+
+
 SCENARIOS: tuple[Callable[[Address, Path], Iterator[None]], ...] = (
     kick, delays, reservations, connections, waiting, pause, tubes, checkpoints, large, flood, backup, drained,
+    drained_backwards,
 )  # fmt: skip
 
 
@@ -286,6 +306,8 @@ def freeze(scenario: Callable[[Address, Path], Iterator[None]]) -> str:
         with started(f"beanlite --db {folder} --max-connections {2 * CLIENTS}", folder, CORES[:1]) as server:
             work = scenario(server.address, folder)
             next(work)
+            os.sync()  # what the preparation, and the scenario before, have left to the disk
+            time.sleep(SETTLE_S)
             other = APART.Process(target=probe, args=(server.address, enough, found), daemon=True)
             other.start()
             time.sleep(0.5)

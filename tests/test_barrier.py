@@ -108,36 +108,60 @@ async def test_a_stop_waits_for_the_sync_of_an_interval_and_hears_of_its_failure
             await asyncio.wait_for(asyncio.shield(task), 10)
 
 
-async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_time(tmp_path, monkeypatch):
+@pytest.fixture
+def slices(monkeypatch):
+    """How many pages are to be given back at a time, and how many less the file has then; no rest in between."""
     monkeypatch.setattr(barrier_module, "LOOSE_LOOK_S", 0.01)
     monkeypatch.setattr(barrier_module, "SHRINK_EVERY_S", 0)
-    given = []
+    monkeypatch.setattr(barrier_module, "SHRINK_REST", 0)
+    seen = []
     give_back = writer.Journal.give_back
 
-    def pages(journal):
-        return journal._db.execute("PRAGMA page_count").fetchone()[0]
-
-    def note(journal):
-        before = pages(journal)
-        give_back(journal)
-        given.append(before - pages(journal))
+    def note(journal, pages):
+        (before,) = journal._db.execute("PRAGMA page_count").fetchone()
+        give_back(journal, pages)
+        (after,) = journal._db.execute("PRAGMA page_count").fetchone()
+        seen.append((pages, before - after))
 
     monkeypatch.setattr(writer.Journal, "give_back", note)
     file = tmp_path / "q.db"
+    return seen
+
+
+async def fill_and_drain(server, jobs, size, first=1):
+    client = await connect(server)
+    client[1].write((b"put 0 0 10 %d\r\n%b\r\n" % (size, b"x" * size)) * jobs)
+    for _ in range(jobs):
+        assert (await client[0].readline()).startswith(b"INSERTED")
+    filled = server._settings.db.stat().st_size
+    client[1].write(b"".join(b"delete %d\r\n" % job_id for job_id in range(first, first + jobs)))
+    return filled
+
+
+async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_time(tmp_path, slices, monkeypatch):
+    monkeypatch.setattr(barrier_module, "SHRINK_S", 60.0)
     async with serving(file) as (server, _):
-        client = await connect(server)
         size = 60_000
         jobs = 4 * writer.SPARE_PAGES * PAGE_SIZE // size
-        client[1].write((b"put 0 0 10 %d\r\n%b\r\n" % (size, b"x" * size)) * jobs)
-        for _ in range(jobs):
-            assert (await client[0].readline()).startswith(b"INSERTED")
-        assert file.stat().st_size > jobs * size / 2
-        assert not given
-        client[1].write(b"".join(b"delete %d\r\n" % job_id for job_id in range(1, jobs + 1)))
+        assert await fill_and_drain(server, jobs, size) > jobs * size / 2
         await until(lambda: file.stat().st_size <= (writer.SPARE_PAGES + 50) * PAGE_SIZE)
-        assert max(given) <= writer.LOOSE_PAGES + 2  # and what had told where they belong
+        assert [pages for pages, _ in slices[:9]] == [1, 2, 4, 8, 16, 32, 64, 100, 100]
+        assert all(given <= pages + 2 for pages, given in slices)  # and what had told where they belong
         assert not server._journal.loose  # what is left is kept for the next backlog
 
+        slices.clear()
+        await fill_and_drain(server, jobs, size, first=jobs + 1)
+        await until(lambda: len(slices) > 1)
+        assert [pages for pages, _ in slices[:2]] == [1, 2]
+
+
+async def test_pages_that_take_long_to_give_back_go_one_at_a_time(tmp_path, slices, monkeypatch):
+    monkeypatch.setattr(barrier_module, "SHRINK_S", 0.0)
+    monkeypatch.setattr(writer, "SPARE_PAGES", 10)
+    async with serving(tmp_path / "q.db") as (server, _):
+        await fill_and_drain(server, 20, 60_000)
+        await until(lambda: len(slices) > 20)
+        assert {pages for pages, _ in slices} == {1}
 
 @pytest.mark.parametrize("kernel", [True, False])
 async def test_the_real_sync_works_with_and_without_the_kernels_own(tmp_path, monkeypatch, kernel):

@@ -52,11 +52,9 @@ RESERVE_BYTES: Final = 8 << 20
 _Parameters = Sequence[tuple[object, ...]]
 
 SHRINK_PAGES: Final = 2000  # given back in one go when the disk is full
-# Given back in one go while others are served. That takes 0.2 ms, but 5 where pages in use have to be moved: so it is
-# left until few of them are.
-LOOSE_PAGES: Final = 100
-LOOSE_TIMES: Final = 3  # kept free are so many times what is in use, and ...
-SPARE_PAGES: Final = 2000  # ... so many pages in any case
+# Kept free are so many times what is in use, because pages in use have to be moved when others are given back, and ...
+LOOSE_TIMES: Final = 3
+SPARE_PAGES: Final = 2000  # ... so many pages in any case.
 
 
 _INSERT: Final = "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -293,10 +291,10 @@ class Journal:
         (pages,) = self._db.execute("PRAGMA page_count").fetchone()
         return bool(free > max(SPARE_PAGES, LOOSE_TIMES * (pages - free)))
 
-    def give_back(self) -> None:
-        """Free a few pages at the end of the file; the next checkpoint cuts them off. Raises as ``write`` does."""
+    def give_back(self, pages: int) -> None:
+        """Free pages at the end of the file; the next checkpoint cuts them off. Raises as ``write`` does."""
         try:
-            self._db.executescript(f"PRAGMA incremental_vacuum({LOOSE_PAGES})")  # execute() would do only one page
+            self._db.executescript(f"PRAGMA incremental_vacuum({pages})")  # execute() would do only one page
         except sqlite3.Error as error:
             raise self._undo(error) from error
         self._count_frames()
