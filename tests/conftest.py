@@ -41,7 +41,7 @@ async def journal(tmp_path):
 def disk(monkeypatch):
     """The disk of a server inside this process."""
     disk = Disk()
-    monkeypatch.setattr(writer, "best_sync", lambda: disk)
+    monkeypatch.setattr(writer, "aside_sync", lambda: disk)
     yield disk
     disk.free.set()
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import sqlite3
 import sys
@@ -124,7 +125,6 @@ def slices(monkeypatch):
         seen.append((pages, before - after))
 
     monkeypatch.setattr(writer.Journal, "give_back", note)
-    file = tmp_path / "q.db"
     return seen
 
 
@@ -140,6 +140,7 @@ async def fill_and_drain(server, jobs, size, first=1):
 
 async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_time(tmp_path, slices, monkeypatch):
     monkeypatch.setattr(barrier_module, "SHRINK_S", 60.0)
+    file = tmp_path / "q.db"
     async with serving(file) as (server, _):
         size = 60_000
         jobs = 4 * writer.SPARE_PAGES * PAGE_SIZE // size
@@ -148,7 +149,6 @@ async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_tim
         assert [pages for pages, _ in slices[:9]] == [1, 2, 4, 8, 16, 32, 64, 100, 100]
         assert all(given <= pages + 2 for pages, given in slices)  # and what had told where they belong
         assert not server._journal.loose  # what is left is kept for the next backlog
-
         slices.clear()
         await fill_and_drain(server, jobs, size, first=jobs + 1)
         await until(lambda: len(slices) > 1)
@@ -163,14 +163,20 @@ async def test_pages_that_take_long_to_give_back_go_one_at_a_time(tmp_path, slic
         await until(lambda: len(slices) > 20)
         assert {pages for pages, _ in slices} == {1}
 
-@pytest.mark.parametrize("kernel", [True, False])
-async def test_the_real_sync_works_with_and_without_the_kernels_own(tmp_path, monkeypatch, kernel):
-    if not kernel:
+
+@pytest.mark.parametrize("way", ["the kernel's", "a thread", "on the spot"])
+async def test_the_real_sync_works_in_each_way(tmp_path, monkeypatch, way):
+    if way == "a thread":
         monkeypatch.setitem(sys.modules, "caio.linux_aio", None)
     async with serving(tmp_path / "q.db") as (server, _):
+        journal = server._journal
+        assert isinstance(journal._sync_aside, sync.ThreadSync) is (way == "a thread")
+        if way == "on the spot":
+            journal._sync_soonest._here = True
+            journal._sync_soonest._retry_at_s = math.inf
+            monkeypatch.setattr(journal, "_sync_aside", None)
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        assert isinstance(server._journal._sync, sync.KernelSync) is kernel
         os.close(server._journal._wal)  # the next sync fails, and so does what waits for it
         client[1].write(PUT)
         await until(lambda: server._failure is not None)

@@ -6,18 +6,19 @@ import os
 import platform
 import subprocess
 import sys
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
-from beanlite.journal.sync import KernelSync
+from beanlite.journal.sync import KernelSync, SoonestSync
 
 IO_SETUP = {"x86_64": 206, "aarch64": 0}  # the system call's number
 
 # Has the kernel refuse the system call, as a sandbox or a used up fs.aio-max-nr does; then syncs a file.
 PROGRAM = """
 import asyncio, ctypes, struct, sys
-from beanlite.journal.sync import best_sync
+from beanlite.journal.sync import aside_sync
 
 def refuse(call, error):
     steps = [(0x20, 0, 0, 0), (0x15, 0, 1, call), (0x06, 0, 0, 0x50000 | error), (0x06, 0, 0, 0x7FFF0000)]
@@ -30,7 +31,7 @@ async def main():
     if sys.argv[3] == "late":
         import caio
     refuse(int(sys.argv[1]), int(sys.argv[2]))
-    sync = best_sync()
+    sync = aside_sync()
     ended = asyncio.get_running_loop().create_future()
     with open("file", "w") as file:
         sync(file.fileno(), ended.set_result)
@@ -63,3 +64,106 @@ async def test_a_sync_that_can_not_even_begin_is_told_as_any_other_failure():
     (error,) = ends
     assert isinstance(error, OSError)
     assert error.errno == errno.EIO
+
+
+class Machine:
+    """A clock, and syncs that take as long as the test says."""
+
+    def __init__(self, monkeypatch, aside_s, here_s=0.0002):
+        self.now_s = 100.0
+        self.aside_s = aside_s
+        self.here_s = here_s
+        self.both_s = iter(())
+        """What the next syncs take, either way."""
+        self.spent_s = {"aside": 0.0, "here": 0.0}
+        self.latest = ""
+        self.error = None
+        monkeypatch.setattr(os, "fdatasync", lambda _descriptor: self._spend("here", self.here_s))
+        self.sync = SoonestSync(self._sync_aside, lambda: self.now_s)
+
+    def _spend(self, way, seconds):
+        seconds = next(self.both_s, seconds)
+        self.now_s += seconds
+        self.spent_s[way] += seconds
+        self.latest = way
+        if self.error:
+            raise self.error
+
+    def _sync_aside(self, _descriptor, done):
+        self._spend("aside", self.aside_s)
+        done(None)
+
+    def run(self, seconds):
+        """Sync after sync for so long; the share of the time that was spent on the spot."""
+        self.spent_s = {"aside": 0.0, "here": 0.0}
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            ends = []
+            self.sync(0, ends.append)
+            assert ends == [None]
+        return self.spent_s["here"] / sum(self.spent_s.values())
+
+
+def test_syncs_go_on_aside_while_they_are_quick(monkeypatch):
+    machine = Machine(monkeypatch, aside_s=0.0015, here_s=0.0001)
+    assert machine.run(10) == 0
+
+
+def test_a_busy_core_is_synced_on_and_left_when_it_is_calm_again(monkeypatch):
+    machine = Machine(monkeypatch, aside_s=0.0035)
+    assert machine.run(0.1) > 0.3
+    assert machine.run(60) > 0.95
+    machine.aside_s = 0.0004
+    machine.run(2.1)
+    assert machine.run(60) == 0
+    machine.aside_s = 0.0035
+    assert machine.run(0.2) > 0.5
+
+
+@pytest.mark.parametrize(("sync_s", "most"), [(0.01, 0.03), (0.019, 0.05), (0.05, 0.001)])
+def test_a_slow_disk_is_hardly_ever_waited_for_on_the_spot(monkeypatch, sync_s, most):
+    assert Machine(monkeypatch, sync_s, sync_s).run(60) <= most
+
+
+@pytest.mark.parametrize("slow_s", [0.015, 0.3])
+@pytest.mark.parametrize("every", [10, 20, 100])
+def test_a_disk_that_is_slow_now_and_then_is_left_to_the_kernel(monkeypatch, slow_s, every):
+    machine = Machine(monkeypatch, aside_s=0)
+    machine.both_s = cycle([slow_s, *[0.0003] * (every - 1)])
+    assert machine.run(60) == 0
+
+
+def test_one_sync_that_held_all_up_is_the_last_on_the_spot_for_now(monkeypatch):
+    machine = Machine(monkeypatch, aside_s=0.0035)
+    machine.run(10)
+    machine.both_s = iter([0.1])
+    machine.run(0.1)
+    assert machine.latest == "here"
+    machine.run(0.01)
+    assert machine.latest == "aside"
+
+
+def test_a_disk_that_becomes_slow_is_left_to_the_kernel_at_once(monkeypatch):
+    machine = Machine(monkeypatch, aside_s=0.0035)
+    machine.run(10)
+    assert machine.latest == "here"
+    machine.aside_s = machine.here_s = 0.1
+    assert machine.run(60) < 0.01
+
+
+def test_one_slow_sync_changes_nothing_for_long(monkeypatch):
+    machine = Machine(monkeypatch, aside_s=0.5)
+    machine.run(0.1)
+    machine.aside_s = 0.0004
+    machine.run(0.5)
+    assert machine.run(10) == 0
+
+
+def test_a_failure_on_the_spot_is_told(monkeypatch):
+    machine = Machine(monkeypatch, aside_s=0.0035)
+    machine.run(1)
+    assert machine.latest == "here"
+    machine.error = OSError(errno.EIO, os.strerror(errno.EIO))
+    ends = []
+    machine.sync(0, ends.append)
+    assert ends == [machine.error]

@@ -3,10 +3,20 @@
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 Done = Callable[[Exception | None], None]
+
+LATE_S: Final = 0.002  # syncs aside that take longer may wait for a core, a matter of some 3 ms: the other way is tried
+STALL_S: Final = 0.02  # but nobody is to be held up for so long by a sync on the spot
+BETTER: Final = 0.6  # what those on the spot may take of what the others do
+TRIALS: Final = 6  # syncs; fewer if they have already taken too long
+RETRY_S: Final = 0.1  # from one trial to the next; twice as long each time that it was in vain, up to ...
+RETRY_MAX_S: Final = 2.0
+SMOOTHING: Final = 8  # syncs
 
 
 class KernelSync:
@@ -69,10 +79,94 @@ class ThreadSync:
         """Nothing to be seen before the loop does."""
 
 
-def best_sync() -> KernelSync | ThreadSync:
-    """The fastest way that works here; to be called in a loop."""
+def aside_sync() -> KernelSync | ThreadSync:
+    """The best way to sync aside that works here; to be called in a loop."""
     loop = asyncio.get_running_loop()
     try:
         return KernelSync(loop)
     except (ImportError, OSError, SystemError):
         return ThreadSync(loop)
+
+
+class SoonestSync:
+    """Syncs aside, or on the spot while that is much sooner: beside processes that keep the core busy.
+
+    A sync aside then waits some milliseconds for the core, as does the loop for its end; who calls fdatasync is let
+    back in at once. Beside an endless loop on the same core that makes 7 times the speed of one client in put, reserve,
+    delete, 3.4 of 20, 2 of 50, the same of 200. Syncing on the spot alone would have 0.8 to 0.95 on a calm core.
+    """
+
+    def __init__(self, aside: Callable[[int, Done], None], clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` tells seconds."""
+        self._aside = aside
+        self._clock = clock
+        self._here = False
+        self._late = 0
+        """How many syncs aside in a row have been late."""
+        self._typical_s = 0.0
+        """What those took, or what the latest on the spot took: the mean."""
+        self._trials = 0
+        self._trials_s = 0.0
+        """How many syncs have just been done the other way, and what they took in all."""
+        self._retry_s = RETRY_S
+        self._retry_at_s = 0.0
+
+    def __call__(self, descriptor: int, done: Done) -> None:
+        """As ``KernelSync``, but ``done`` may be told before this returns."""
+        began_s = self._clock()
+        here = self._here is not self._try_other(began_s)
+
+        def ended(error: Exception | None) -> None:
+            now_s = self._clock()
+            if here is self._here:
+                self._learn(now_s - began_s, now_s)
+            else:
+                self._learn_of_other(now_s - began_s, now_s)
+            done(error)
+
+        if here:
+            ended(_sync_here(descriptor))
+        else:
+            self._aside(descriptor, ended)
+
+    def _try_other(self, now_s: float) -> bool:
+        if self._trials:
+            return True
+        return now_s >= self._retry_at_s and (self._here or (self._late >= TRIALS and self._typical_s < STALL_S))
+
+    def _learn(self, took_s: float, now_s: float) -> None:
+        if self._here:
+            self._typical_s += (took_s - self._typical_s) / SMOOTHING
+            if took_s > STALL_S:
+                self._turn_to(here=False, now_s=now_s)
+        elif took_s > LATE_S:  # each of them: a disk that is slow now and then is no busy core
+            self._late += 1
+            self._typical_s += (took_s - self._typical_s) / self._late
+        else:
+            self._late = 0
+
+    def _learn_of_other(self, took_s: float, now_s: float) -> None:
+        self._trials += 1
+        self._trials_s += took_s
+        if self._trials_s > TRIALS * (max(self._typical_s, LATE_S) if self._here else BETTER * self._typical_s):
+            self._trials, self._trials_s = 0, 0.0
+            self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+            self._retry_at_s = now_s + self._retry_s
+        elif self._trials == TRIALS:
+            self._typical_s = self._trials_s / TRIALS
+            self._turn_to(here=not self._here, now_s=now_s)
+
+    def _turn_to(self, *, here: bool, now_s: float) -> None:
+        self._here = here
+        self._late = 0
+        self._trials, self._trials_s = 0, 0.0
+        self._retry_s = RETRY_S
+        self._retry_at_s = now_s + RETRY_S
+
+
+def _sync_here(descriptor: int) -> OSError | None:
+    try:
+        os.fdatasync(descriptor)
+    except OSError as error:
+        return error
+    return None

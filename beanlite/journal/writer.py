@@ -27,7 +27,7 @@ from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.job import BURIED, GONE, ID_BITS, NO_PAST, READY, Job
 from beanlite.journal.database import WAL_BYTES_MAX, Database
 from beanlite.journal.fileformat import shm_of, wal_of, wal_size
-from beanlite.journal.sync import best_sync
+from beanlite.journal.sync import SoonestSync, aside_sync
 
 # Larger bodies stand in a table of their own, so that a change of state does not write them again: at 64 KiB that makes
 # reserve, release and bury some ten times cheaper. Smaller ones would only cost a second page in each put and delete.
@@ -145,8 +145,9 @@ class Journal:
     async def start(self) -> bool:
         """Make ready to write. False: there is no room on the disk for the reserve. JournalFailed: nor for anything."""
         await self._aside
-        self._sync = best_sync()
-        self.see_syncs = self._sync.see_ends
+        self._sync_aside = aside_sync()
+        self._sync_soonest = SoonestSync(self._sync_aside)
+        self.see_syncs = self._sync_aside.see_ends
         # The synchronous setting NORMAL leaves the sync of a commit to ``sync``; checkpoints are synced all the same.
         # SQLite would build the list of states anew for each row to check it: 1.6 µs of 4.4, for what can't be wrong.
         try:
@@ -244,24 +245,22 @@ class Journal:
         self._count_frames()
 
     def begin_sync(self, done: Callable[[JournalFailed | None], None]) -> None:
-        """Write all that is committed to the medium; ``done`` is told later, in the loop, that it is there, or why not.
+        """Write all that is committed to the medium; ``done`` is told that it is there, or why not.
 
-        It may go on beside ``write``.
+        That may be before this returns, or later, in the loop; until then it may go on beside ``write``.
         """
-
-        def ended(error: Exception | None) -> None:
-            text = f"syncing the -wal of {self._database.path} failed: {error}"
-            done(None if error is None else JournalFailed(text))
-
-        self._sync(self._wal, ended)
+        self._sync_soonest(self._wal, lambda error: done(self._sync_failure(error)))
 
     async def sync(self) -> None:
-        """``begin_sync``, waited for. JournalFailed: it failed."""
-        ended = asyncio.get_running_loop().create_future()
-        self.begin_sync(ended.set_result)
-        error = await ended
-        if error is not None:
-            raise error
+        """The same aside, for those who don't wait for it. JournalFailed: it failed."""
+        ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._sync_aside(self._wal, ended.set_result)
+        failure = self._sync_failure(await ended)
+        if failure is not None:
+            raise failure
+
+    def _sync_failure(self, error: Exception | None) -> JournalFailed | None:
+        return None if error is None else JournalFailed(f"syncing the -wal of {self._database.path} failed: {error}")
 
     @property
     def checkpoint_due(self) -> bool:
