@@ -83,17 +83,18 @@ def run(
 
 def _round(options: Options, target: Target, cores: list[int] | None, progress: Callable[[float], None]) -> Round:
     tubes = [f"bench-{os.getpid()}-{number}" for number in range(options.tubes)]
-    with Control(target.address) as control:
-        try:
+    try:
+        with Control(target.address) as control:
             if options.workload == "drain":
                 control.fill(tubes, options.body, options.jobs)
             with _workers(options, target, tubes, cores) as workers:
                 measured = _measure(options, target, workers, progress)
-        except BaseException:
-            with contextlib.suppress(OSError, UnexpectedReply), Control(target.address) as another:
-                another.clear(tubes, options.body)
-            raise
-        return Round(**measured, left=control.clear(tubes, options.body))
+            return Round(**measured, left=control.clear(tubes, options.body))
+    except BaseException:
+        # By a connection of its own: the other one may have been interrupted amid a reply, or hold jobs.
+        with contextlib.suppress(OSError, UnexpectedReply), Control(target.address) as another:
+            another.clear(tubes, options.body)
+        raise
 
 
 Worker = subprocess.Popen[str]
