@@ -1,4 +1,4 @@
-"""Prints at the end how many transcripts agreed with which server."""
+"""Prints at the end how many transcripts agreed with which server, and why some were played again."""
 
 from collections import Counter
 
@@ -6,15 +6,21 @@ import pytest
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line a server."""
+    """One line a server, and the differences that did not come again."""
     counts: dict[str, Counter[str]] = {}
+    again: list[tuple[str, str]] = []
     for outcome in ("passed", "failed", "xfailed"):
         for report in terminalreporter.stats.get(outcome, []):
-            for key, server in report.user_properties:
-                if key == "transcript server" and report.when == "call":
-                    counts.setdefault(server, Counter())[outcome] += 1
-    for server, outcomes in sorted(counts.items()):
+            properties = dict(report.user_properties)
+            if "transcript server" in properties and report.when == "call":
+                count = counts.setdefault(properties["transcript server"], Counter())
+                count[outcome] += 1
+                again += [(properties["transcript server"], why) for why in properties["transcript played again"]]
+    for server, count in sorted(counts.items()):
+        of = count["passed"] + count["failed"] + count["xfailed"]
         terminalreporter.write_line(
-            f"transcripts: {server} agreed with {outcomes['passed']} of {outcomes.total()}; "
-            f"{outcomes['xfailed']} differ as they are marked, {outcomes['failed']} unexpectedly"
+            f"transcripts: {server} agreed with {count['passed']} of {of}; "
+            f"{count['xfailed']} differ as they are marked, {count['failed']} unexpectedly"
         )
+    for server, why in again:
+        terminalreporter.write_line(f"transcripts: played again with {server}: {why}")

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tests.conformance import session
+from tests.conformance import session, test_transcripts
 from tests.conformance.session import Mismatch, Session
 from tests.conformance.transcript import TranscriptError, parse, parse_text
 
@@ -120,6 +120,23 @@ NOT_WRITTEN_WELL = [
 def test_what_is_not_well_written_is_refused(content, report):
     with pytest.raises(TranscriptError, match=re.escape(report)):
         parse("x.txt", content)
+
+
+@pytest.mark.parametrize(
+    ("header", "step", "differences"),
+    [
+        ("", "a silent", [""]),
+        ("", "a silent", ["late", ""]),
+        ("", "a<! x", ["late", "late", "late"]),
+        ("", "a< x", ["wrong"]),
+        ("defect: d\n", "a silent", ["as it is marked"]),
+    ],
+)
+def test_only_timed_ones_that_should_agree_are_played_again(monkeypatch, tmp_path, header, step, differences):
+    played = iter([*differences, "once too often"])
+    monkeypatch.setattr(test_transcripts, "play", lambda _transcript, _server, _directory: next(played))
+    transcript = parse("x.txt", f"title: t\nrule: r\n{header}\n{step}")
+    assert test_transcripts.play_until_it_agrees(transcript, "beanstalkd", tmp_path) == differences
 
 
 def test_a_repeated_text_may_hold_escapes():

@@ -21,11 +21,33 @@ SESSIONS_AT_ONCE = 12
 # A starting server takes a whole core: more at once would only blur the times of the sessions under way.
 STARTING = threading.Semaphore(2)
 
-Outcomes = dict[tuple[str, str], "Future[str]"]
+TRIES = 3  # a machine or a disk that stands still for some tenths of a second makes a difference, too
+
+Outcome = list[str]
+"""What differed in each try; an empty string if nothing did."""
+Outcomes = dict[tuple[str, str], "Future[Outcome]"]
+
+
+def marked(transcript: Transcript, server: str) -> str:
+    """Why the server is expected to differ, or an empty string."""
+    if server == "beanlite":
+        return ""
+    if transcript.since_1_13 and beanstalkd_version() < (1, 13):
+        return transcript.since_1_13
+    return transcript.defect
+
+
+def play_until_it_agrees(transcript: Transcript, server: str, directory: Path) -> Outcome:
+    """Play a transcript; a timed one that unexpectedly differs again, each time on a fresh server."""
+    outcome = [play(transcript, server, directory / "1")]
+    may_agree = transcript.is_timed() and not marked(transcript, server)
+    while outcome[-1] and may_agree and len(outcome) < TRIES:
+        outcome.append(play(transcript, server, directory / str(len(outcome) + 1)))
+    return outcome
 
 
 def play(transcript: Transcript, server: str, directory: Path) -> str:
-    """Play a transcript on a fresh server; what differs, or an empty string."""
+    """Play a transcript on a fresh server; what differs, or an empty string. AssertionError: a bug of the server's."""
     start = start_beanlite if server == "beanlite" else start_beanstalkd
     with STARTING:
         running = start(directory, *transcript.flags)
@@ -35,8 +57,7 @@ def play(transcript: Transcript, server: str, directory: Path) -> str:
             Session(running).play(transcript)
         except Mismatch as mismatch:
             difference = f"{transcript.title} ({transcript.rule})\n{mismatch}"
-    if "Traceback" in running.log_text():
-        difference += f"\n{transcript.name}: a traceback in the log\n{running.log_text()}"
+    assert "Traceback" not in running.log_text(), f"{transcript.name}: {running.log_text()}"
     return difference
 
 
@@ -54,7 +75,7 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     with ThreadPoolExecutor(SESSIONS_AT_ONCE) as pool:
         yield {
             (transcript.name, server): pool.submit(
-                play, transcript, server, tmp_path_factory.mktemp(transcript.name.replace("/", "-"))
+                play_until_it_agrees, transcript, server, tmp_path_factory.mktemp(transcript.name.replace("/", "-"))
             )
             for transcript, server in chosen
         }
@@ -67,15 +88,14 @@ def test_transcript(
     transcript: Transcript, server: str, outcomes: Outcomes, record_property: Callable[[str, object], None]
 ) -> None:
     """The server does what the transcript says; where it is marked, the reference does not."""
-    mark = ""
-    if server == "beanstalkd":
-        if beanstalkd_program() is None:
-            if os.environ.get("CI"):
-                pytest.fail("beanstalkd, the reference, is not installed")
-            pytest.skip("beanstalkd, the reference, is not installed")
-        mark = transcript.defect or (transcript.since_1_13 if beanstalkd_version() < (1, 13) else "")
+    if server == "beanstalkd" and beanstalkd_program() is None:
+        if os.environ.get("CI"):
+            pytest.fail("beanstalkd, the reference, is not installed")
+        pytest.skip("beanstalkd, the reference, is not installed")
+    mark = marked(transcript, server)
     record_property("transcript server", server)
-    difference = outcomes[transcript.name, server].result()
+    *before, difference = outcomes[transcript.name, server].result()
+    record_property("transcript played again", before)
     if mark and difference:
         pytest.xfail(mark)
     if mark:

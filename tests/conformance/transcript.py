@@ -57,6 +57,10 @@ class Transcript:
         """How long it takes at least."""
         return sum(step.seconds for step in self.steps)
 
+    def is_timed(self) -> bool:
+        """Whether what comes depends on when things are done."""
+        return any(step.seconds or step.verb == "<!" for step in self.steps)
+
 
 def read_all(folder: Path) -> list[Transcript]:
     """Every transcript of a folder and the folders in it, by name."""
