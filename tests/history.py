@@ -53,8 +53,8 @@ class Facts:
     def kicked(self) -> "Facts":
         return replace(self, state="ready", due=None, kicks=self.kicks + 1)
 
-    def agree(self, shown: dict[str, str], now: float) -> bool:
-        """Whether this is what ``stats-job`` shows at the moment ``now``, after a crash."""
+    def agree(self, shown: dict[str, str], seen: tuple[float, float]) -> bool:
+        """Whether this is what ``stats-job`` shows, after a crash, at some time between the two of ``seen``."""
         counters = (self.pri, self.delay_s, self.reserves, self.releases, self.buries, self.kicks, 0)
         names = ("pri", "delay", "reserves", "releases", "buries", "kicks", "timeouts")
         if counters != tuple(int(shown[name]) for name in names):
@@ -62,9 +62,11 @@ class Facts:
         if self.due is None:
             return shown["state"] == ("ready" if self.state == "reserved" else self.state)
         if shown["state"] == "ready":
-            return self.due[0] - SLACK_S < now
+            return self.due[0] - SLACK_S < seen[1]
         left_s = int(shown["time-left"])
-        return shown["state"] == "delayed" and self.due[0] - SLACK_S <= now + left_s <= self.due[1] + SLACK_S
+        if shown["state"] != "delayed":
+            return False
+        return self.due[0] - SLACK_S <= seen[1] + left_s and seen[0] + left_s <= self.due[1] + SLACK_S
 
 
 @dataclass
@@ -243,7 +245,9 @@ class Owner:
         self.on_reply()
         self.pauses = [pause_s]
 
-    def take_over(self, shown: dict[int, dict[str, str]], bodies: dict[int, bytes], pause_s: int, now: float) -> None:
+    def take_over(
+        self, shown: dict[int, dict[str, str]], bodies: dict[int, bytes], pause_s: int, seen: tuple[float, float]
+    ) -> None:
         """Compare with what the restarted server shows of the tube, and go on from there.
 
         AssertionError: something acknowledged was lost, changed or has come back.
@@ -256,14 +260,14 @@ class Owner:
                 del self.jobs[job.id]
                 continue
             assert bodies[job.id] == job.body
-            fitting = [facts for facts in job.after_crash if facts and facts.agree(shown[job.id], now)]
+            fitting = [facts for facts in job.after_crash if facts and facts.agree(shown[job.id], seen)]
             assert fitting, f"job {job.id} is {shown[job.id]}, not one of {job.after_crash}: {job.told}"
             self._adopt(job, fitting[0], shown[job.id]["state"])
         for job_id in shown.keys() - self.jobs.keys():
             body = bodies[job_id]
             assert body in self.unanswered, f"job {job_id} was never put: {body[:50]!r}"
             facts = self.unanswered.pop(body)
-            assert facts.agree(shown[job_id], now), f"{shown[job_id]} was to be {facts}"
+            assert facts.agree(shown[job_id], seen), f"{shown[job_id]} was to be {facts}"
             self.given.append(job_id)
             self.jobs[job_id] = Job(job_id, body, facts, [facts])
             self._adopt(self.jobs[job_id], facts, shown[job_id]["state"])

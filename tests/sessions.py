@@ -166,12 +166,12 @@ class Twins:
 class Chance:
     """Thinks of the next action; looks at the model so that most of what is asked for is there."""
 
-    def __init__(self, rng, commands=COMMANDS, seconds=SECONDS, step_ns=1):
-        """``step_ns``: what time is counted in."""
+    def __init__(self, rng, commands=COMMANDS, seconds=SECONDS, step_ns=1, jobs_max=(2, 5, 20, 60)):
+        """``step_ns``: what time is counted in. ``jobs_max``: one of these is how many jobs there are at most."""
         self._rng = rng
         self._seconds = seconds
         self._step_ns = step_ns
-        self._jobs_max = rng.choice((2, 5, 20, 60))
+        self._jobs_max = rng.choice(jobs_max)
         self._commands = commands
 
     def action(self, model, kinds=ACTIONS):

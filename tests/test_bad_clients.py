@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 import resource
 import signal
 import socket
@@ -45,9 +46,7 @@ def server(running):
 def wire(server, request):
     """A well-behaved client with a tube of its own."""
     with Wire(server.connect()) as wire:
-        wire.ask(f"use {request.node.name}")
-        wire.ask(f"watch {request.node.name}")
-        wire.ask("ignore default")
+        use_and_watch(wire, request.node.name)
         yield wire
 
 
@@ -55,10 +54,16 @@ def wire(server, request):
 def bad(server, request):
     """A client with the same tube, to be closed by the test in any way it likes."""
     with Wire(server.connect()) as bad:
-        bad.ask(f"use {request.node.name}")
-        bad.ask(f"watch {request.node.name}")
-        bad.ask("ignore default")
+        use_and_watch(bad, request.node.name)
         yield bad
+
+
+def use_and_watch(wire, test):
+    """A tube of this test's own, and no other."""
+    tube = re.sub(r"\W", "_", test)
+    assert wire.ask(f"use {tube}") == f"USING {tube}"
+    assert wire.ask(f"watch {tube}") == "WATCHING 2"
+    assert wire.ask("ignore default") == "WATCHING 1"
 
 
 def reset(wire):
@@ -148,13 +153,13 @@ def test_gone_amid_many_expirations(server, wire, how):
     """More is due at once than is done in one go, so that a client may go between the moment its wait is over and the
     moment it is told so."""
     jobs = 3500
-    wire.send(put_bytes(b"late", delay_s=1) * jobs)
+    wire.send(put_bytes(b"late", delay_s=2) * jobs)
     ids = [int(wire.reply().split()[1]) for _ in range(jobs)]
     with Wire(server.connect()) as bad:
-        bad.send(b"reserve-with-timeout 1\r\n")
+        bad.send(b"reserve-with-timeout 2\r\n")
         until(lambda: wire.stats()["current-waiting"] == "1")
         server.signal(signal.SIGSTOP)
-        end = time.monotonic() + 1.1
+        end = time.monotonic() + 2.1
         until(lambda: time.monotonic() > end)
         vanish(bad, how)
         server.signal(signal.SIGCONT)

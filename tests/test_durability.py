@@ -74,14 +74,15 @@ class Rounds:
             ids = [row[0] for row in database.execute("SELECT id FROM jobs")]
             ((last_id,),) = database.execute("SELECT last_id FROM meta")
         with Wire(self.server.connect()) as wire:
+            began = time.time()
             bodies, shown = look(wire, ids)
-            now = time.time()
+            seen = began, time.time()
             for owner in self.owners:
                 own = {job_id: stats for job_id, stats in shown.items() if stats["tube"] == f'"{owner.tube}"'}
                 pause_s = 0
                 if wire.ask(f"stats-tube {owner.tube}") != "NOT_FOUND":
                     pause_s = int(wire.stats(f"stats-tube {owner.tube}")["pause"])
-                owner.take_over(own, bodies, pause_s, now)
+                owner.take_over(own, bodies, pause_s, seen)
             in_shared = {job_id for job_id, stats in shown.items() if stats["tube"] == f'"{self.shared.tube}"'}
             self.shared.take_over({job_id: bodies[job_id] for job_id in in_shared})
             counts = wire.stats()

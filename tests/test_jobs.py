@@ -71,7 +71,7 @@ class TwinsThatStore(Twins):
 
 
 def think(rng, twins):
-    chance = Chance(rng)
+    chance = Chance(rng, jobs_max=(60,))  # fewer are hardly ever set aside
     while True:
         yield chance.action(twins.model)
 
