@@ -4,6 +4,7 @@ It takes about ten minutes, on a machine that should have nothing else to do. Op
 --pin gives the server a core of its own, --rounds 1 --seconds 0.2 is a rehearsal.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -25,11 +26,13 @@ def against(*commands: str) -> list[str]:
 
 def main() -> None:
     """Measure; what was measured before is replaced at the end."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    _, extra = parser.parse_known_args()
     lines: list[str] = []
 
     def bench(options: str, servers: list[str]) -> draw.Report:
         # -P: the beanlite that is installed, which is compiled, not the sources of the folder that we are in.
-        command = [sys.executable, "-P", "-m", "beanlite", "bench", *options.split(), *servers, "--json", *sys.argv[1:]]
+        command = [sys.executable, "-P", "-m", "beanlite", "bench", *options.split(), *servers, "--json", *extra]
         print("beanlite bench", *command[5:])
         lines.append(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
         report: draw.Report = json.loads(lines[-1])
