@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,9 @@ from typing import Self
 STARTS_WITHIN_S = 20.0
 STOPS_WITHIN_S = 10.0
 TRIES = 5
+CHANCE = random.SystemRandom()  # the other one is seeded by Hypothesis, the same in each run
+GIVEN: set[int] = set()
+GIVEN_LOCK = threading.Lock()
 
 
 class ServerDied(Exception):
@@ -155,13 +159,20 @@ def _wait_until_it_accepts(server: RunningServer) -> bool:
 
 
 def free_port() -> int:
-    """A port nobody listens on, from below the range that the kernel gives to outgoing connections."""
+    """A port nobody listens on, from below the range that the kernel gives to outgoing connections.
+
+    None comes twice: of two servers that start at once on the same port one would end, but after the other has already
+    accepted the connections for both.
+    """
     while True:
-        port = random.randrange(12000, 32000)
+        port = CHANCE.randrange(12000, 32000)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        return port
+        with GIVEN_LOCK:
+            if port not in GIVEN:
+                GIVEN.add(port)
+                return port
