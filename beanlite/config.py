@@ -4,6 +4,7 @@ Later sources win: defaults, the TOML file, the environment (``BEANLITE_PORT`` f
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -16,6 +17,11 @@ from beanlite.errors import ConfigError
 
 ENV_PREFIX = "BEANLITE_"
 DB_NAME = "beanlite.db"
+# Kubernetes sets these in each container for a service whose name begins so; they are no settings of ours.
+_OF_A_SERVICE = re.compile(
+    r"BEANLITE_(\w+_)?"
+    r"(SERVICE_(HOST|PORT(_\w+)?)=|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|PORT=(tcp|udp|sctp)://)"
+)
 MAX_JOB_SIZE_LIMIT = 1 << 30  # bytes; beanstalkd's own limit for -z
 
 
@@ -115,12 +121,15 @@ def _read(file: Path) -> dict[str, object]:
 
 
 def _read_environment() -> dict[str, object]:
-    ours = [name for name in os.environ if name.lower().startswith(ENV_PREFIX.lower())]
-    for name in ours:
+    keys = set()
+    for name, value in os.environ.items():
+        if not name.lower().startswith(ENV_PREFIX.lower()) or _OF_A_SERVICE.match(f"{name}={value}"):
+            continue
         key = name.lower().removeprefix(ENV_PREFIX.lower())
         if key not in Settings.model_fields:  # pydantic-settings would pass over it in silence
             raise ConfigError(f"unknown environment variable {name}" + _did_you_mean(key, variable))
-    if not ours:
+        keys.add(key)
+    if not keys:
         return {}
     # Only here: it takes 60 ms, a third of the start.
     from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict  # noqa: PLC0415
@@ -128,7 +137,8 @@ def _read_environment() -> dict[str, object]:
     class Environment(Settings, BaseSettings):
         model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True)
 
-    return EnvSettingsSource(Environment)()
+    found = EnvSettingsSource(Environment)()
+    return {key: value for key, value in found.items() if key in keys}
 
 
 def _did_you_mean(key: str, spelt: Callable[[str], str]) -> str:

@@ -141,6 +141,27 @@ def test_an_unknown_variable_is_named(name, said, monkeypatch):
     assert refusal() == f"unknown environment variable {said}"
 
 
+KUBERNETES = {
+    "SERVICE_HOST": "10.0.0.1",
+    "SERVICE_PORT": "11300",
+    "SERVICE_PORT_QUEUE": "11300",
+    "PORT": "tcp://10.0.0.1:11300",
+    "PORT_11300_TCP": "tcp://10.0.0.1:11300",
+    "PORT_11300_TCP_PROTO": "tcp",
+    "PORT_11300_TCP_PORT": "11300",
+    "PORT_11300_TCP_ADDR": "10.0.0.1",
+}
+
+
+@pytest.mark.parametrize("service", ["BEANLITE", "BEANLITE_PROD"])
+def test_what_kubernetes_says_of_a_service_of_that_name_is_no_setting(service, monkeypatch):
+    for name, value in KUBERNETES.items():
+        monkeypatch.setenv(f"{service}_{name}", value)
+    assert config.load() == config.Settings()
+    monkeypatch.setenv("BEANLITE_MAX_JOB_SIZE", "1")
+    assert config.load() == config.Settings(max_job_size=1)
+
+
 def test_files_that_can_not_be_used(file, tmp_path):
     assert refusal(file) == f"{file}: the configuration file can't be read: No such file or directory"
     assert refusal(tmp_path) == f"{tmp_path}: the configuration file can't be read: Is a directory"
