@@ -2,7 +2,10 @@
 
 import errno
 import os
+import signal
 import stat
+import subprocess
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -120,6 +123,15 @@ def test_a_copy_that_can_not_be_synced_is_given_up(path, dest, monkeypatch):
     monkeypatch.setattr(os, "fdatasync", full)
     with pytest.raises(BeanliteError, match=r"no backup was made to .*queue\.db: No space left on device"):
         backup(path, dest)
+    assert list(dest.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_backup_that_is_told_to_end_leaves_nothing(path, dest, number):
+    make_large(path)
+    code = f"import os, sys; os.fdatasync = lambda _: os.kill(os.getpid(), {number:d}); from beanlite.cli import main"
+    flags = ["backup", str(dest), "--db", str(path)]
+    assert subprocess.run([sys.executable, "-c", f"{code}; sys.exit(main({flags}))"], check=False).returncode == 130
     assert list(dest.parent.iterdir()) == []
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from beanlite import config
+from beanlite.cli.terminable import terminable
 
 EXIT_CODES = (
     "Exit codes: 0 the backup is in its place; 1 it could not be made; 2 a wrong setting or flag; 3 the database was"
@@ -40,7 +41,8 @@ def backup(
     on_terminal = sys.stderr.isatty()
     began_s = time.monotonic()
     try:
-        result = copy(settings.db, dest, _progress if on_terminal else None)
+        with terminable():
+            result = copy(settings.db, dest, _progress if on_terminal else None)
     finally:
         if on_terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from beanlite import __version__, is_compiled
+from beanlite.cli.terminable import terminable
 from beanlite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def bench(
     if pin and len(mine) < 2:
         raise ConfigError("--pin needs two cores")
     cores = mine[1:] if pin else mine
-    with _terminable(), _targets(against or [], connect or [], directory, mine[:1] if pin else None) as targets:
+    with terminable(), _targets(against or [], connect or [], directory, mine[:1] if pin else None) as targets:
         with _progress(options, targets) as progress:
             rounds_done = runner.run(options, targets, cores, progress)
         result = {
@@ -155,20 +155,6 @@ def _targets(
             *[stack.enter_context(target.started(command, directory, server_cores)) for command in commands],
             *[target.reached(place) for place in places],
         ]
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM ends the bench as Ctrl-C does: servers are stopped, jobs deleted."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
