@@ -1,6 +1,6 @@
 """Measure everything that performance.md shows, then write it there: ``python docs/measure.py [OPTION...]``.
 
-It takes about ten minutes, on a machine that should have nothing else to do. Options go to each ``beanlite bench``:
+It takes a quarter of an hour, on a machine that should have nothing else to do. Options go to each ``beanlite bench``:
 --pin gives the server a core of its own, --rounds 1 --seconds 0.2 is a rehearsal.
 """
 
