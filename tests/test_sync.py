@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import platform
+import random
 import subprocess
 import sys
 from itertools import cycle
@@ -131,6 +132,44 @@ def test_a_disk_that_is_slow_now_and_then_is_left_to_the_kernel(monkeypatch, slo
     machine = Machine(monkeypatch, aside_s=0)
     machine.both_s = cycle([slow_s, *[0.0003] * (every - 1)])
     assert machine.run(60) == 0
+
+
+LONGER_S = 0.0002
+"""What a sync aside takes more, on a calm core, too."""
+
+
+@pytest.mark.parametrize("sync_s", [0.0019, 0.0025, 0.005, 0.01, 0.019])
+def test_a_core_that_is_calm_again_is_left_however_slow_the_disk_has_become(monkeypatch, sync_s):
+    machine = Machine(monkeypatch, aside_s=0.0035)
+    machine.run(10)
+    assert machine.latest == "here"
+    machine.aside_s, machine.here_s = sync_s + LONGER_S, sync_s
+    machine.run(5)
+    assert machine.run(60) < 0.04
+
+
+@pytest.mark.parametrize("sync_s", [0.0025, 0.005, 0.01])
+def test_one_stall_at_the_start_makes_no_busy_core(monkeypatch, sync_s):
+    machine = Machine(monkeypatch, sync_s + LONGER_S, sync_s)
+    machine.both_s = iter([sync_s, sync_s, 0.5])
+    machine.run(5)
+    assert machine.run(60) < 0.03
+
+
+@pytest.mark.parametrize("usual_s", [0.0022, 0.003, 0.005])
+def test_a_slow_disk_that_stands_still_now_and_then_is_left_to_the_kernel(monkeypatch, usual_s):
+    machine = Machine(monkeypatch, usual_s + LONGER_S, usual_s)
+    chance = random.Random(1)
+    machine.both_s = iter(lambda: 0.1 if chance.random() < 0.1 else usual_s, None)
+    assert machine.run(600) < 0.04
+
+
+def test_a_slow_disk_is_soon_forgotten_when_it_has_become_a_busy_core(monkeypatch):
+    machine = Machine(monkeypatch, aside_s=0.05, here_s=0.05)
+    machine.run(3600)
+    machine.aside_s, machine.here_s = 0.0035, 0.0002
+    machine.run(3)
+    assert machine.run(10) > 0.95
 
 
 def test_one_sync_that_held_all_up_is_the_last_on_the_spot_for_now(monkeypatch):

@@ -12,11 +12,12 @@ Done = Callable[[Exception | None], None]
 
 LATE_S: Final = 0.002  # syncs aside that take longer may wait for a core, a matter of some 3 ms: the other way is tried
 STALL_S: Final = 0.02  # but nobody is to be held up for so long by a sync on the spot
-BETTER: Final = 0.6  # what those on the spot may take of what the others do
-TRIALS: Final = 6  # syncs; fewer if they have already taken too long
+BEGIN_BELOW: Final = 0.6  # of what those aside take: then those on the spot are worth it, and ...
+END_ABOVE: Final = 0.75  # ... then no more
+TRIALS: Final = 6  # syncs in a row: so many are late before a trial, and a trial ends when the half have failed
+STEP: Final = 1.125
 RETRY_S: Final = 0.1  # from one trial to the next; twice as long each time that it was in vain, up to ...
 RETRY_MAX_S: Final = 2.0
-SMOOTHING: Final = 8  # syncs
 
 
 class KernelSync:
@@ -104,10 +105,9 @@ class SoonestSync:
         self._late = 0
         """How many syncs aside in a row have been late."""
         self._typical_s = 0.0
-        """What those took, or what the latest on the spot took: the mean."""
-        self._trials = 0
-        self._trials_s = 0.0
-        """How many syncs have just been done the other way, and what they took in all."""
+        """What a sync takes, the way that is not just a trial: about the median of the latest, whatever the worst."""
+        self._won = self._lost = 0
+        """How many syncs of the trial that goes on have been quick enough, and how many not; 0 and 0: none goes on."""
         self._retry_s = RETRY_S
         self._retry_at_s = 0.0
 
@@ -130,36 +130,35 @@ class SoonestSync:
             self._aside(descriptor, ended)
 
     def _try_other(self, now_s: float) -> bool:
-        if self._trials:
+        if self._won or self._lost:
             return True
         return now_s >= self._retry_at_s and (self._here or (self._late >= TRIALS and self._typical_s < STALL_S))
 
     def _learn(self, took_s: float, now_s: float) -> None:
-        if self._here:
-            self._typical_s += (took_s - self._typical_s) / SMOOTHING
-            if took_s > STALL_S:
-                self._turn_to(here=False, now_s=now_s)
-        elif took_s > LATE_S:  # each of them: a disk that is slow now and then is no busy core
-            self._late += 1
-            self._typical_s += (took_s - self._typical_s) / self._late
-        else:
-            self._late = 0
+        if not self._typical_s:
+            self._typical_s = took_s
+        self._typical_s *= STEP if took_s > self._typical_s else 1 / STEP
+        # Each of them late: a disk that is slow now and then is no busy core.
+        self._late = self._late + 1 if took_s > LATE_S else 0
+        if self._here and took_s > STALL_S:
+            self._turn_to(here=False, took_s=took_s, now_s=now_s)
 
     def _learn_of_other(self, took_s: float, now_s: float) -> None:
-        self._trials += 1
-        self._trials_s += took_s
-        if self._trials_s > TRIALS * (max(self._typical_s, LATE_S) if self._here else BETTER * self._typical_s):
-            self._trials, self._trials_s = 0, 0.0
+        if took_s <= (max(LATE_S, self._typical_s / END_ABOVE) if self._here else BEGIN_BELOW * self._typical_s):
+            self._won += 1
+        else:
+            self._lost += 1
+        if self._lost == TRIALS // 2 or (not self._here and took_s > STALL_S):
+            self._won = self._lost = 0
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
             self._retry_at_s = now_s + self._retry_s
-        elif self._trials == TRIALS:
-            self._typical_s = self._trials_s / TRIALS
-            self._turn_to(here=not self._here, now_s=now_s)
+        elif self._won + self._lost == TRIALS:
+            self._turn_to(here=not self._here, took_s=took_s, now_s=now_s)
 
-    def _turn_to(self, *, here: bool, now_s: float) -> None:
+    def _turn_to(self, *, here: bool, took_s: float, now_s: float) -> None:
         self._here = here
-        self._late = 0
-        self._trials, self._trials_s = 0, 0.0
+        self._typical_s = took_s
+        self._late = self._won = self._lost = 0
         self._retry_s = RETRY_S
         self._retry_at_s = now_s + RETRY_S
 
