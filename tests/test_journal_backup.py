@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal import open_database, read_jobs, read_state
+from beanlite.journal import aside, backup as backup_module, open_database, read_jobs, read_state
 from beanlite.journal.backup import backup
 from tests.journal_files import KEPT_BATCHES, LARGE, files_of_at_most, flip, make, make_killed, put, snapshot, writer
 
@@ -135,6 +135,39 @@ def test_a_backup_that_is_told_to_end_leaves_nothing(path, dest, number):
     assert list(dest.parent.iterdir()) == []
 
 
+def test_a_signal_just_as_sqlite_calls_us_is_not_lost(path, dest, monkeypatch):
+    def struck(_syncs):
+        raise KeyboardInterrupt  # as the interpreter does before a function's first line
+
+    make_large(path)
+    monkeypatch.setattr(backup_module._Syncs, "__call__", struck)
+    with pytest.raises(KeyboardInterrupt):
+        backup(path, dest)
+    assert list(dest.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", ["rename", "synced"])
+def test_a_backup_that_is_told_to_end_as_it_gets_its_name_gives_it_back(path, dest, monkeypatch, moment):
+    make(path)
+    rename, sync = Path.rename, aside._sync
+
+    def renamed(file, name):
+        rename(file, name)
+        if moment == "rename":
+            raise KeyboardInterrupt
+
+    def synced(file):
+        sync(file)
+        if file == dest.parent:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(aside, "_sync", synced)
+    with pytest.raises(KeyboardInterrupt):
+        backup(path, dest)
+    assert list(dest.parent.iterdir()) == []
+
+
 def test_an_existing_file_is_never_overwritten(path, dest):
     make(path)
     dest.write_text("precious")
@@ -156,6 +189,11 @@ def foreign(path):
     path.write_bytes(b"SQLite format 3\0".ljust(4096, b"\0"))
 
 
+def damaged_schema(path):
+    make(path)
+    flip(path, 103)
+
+
 def damaged(path):
     make(path, batches=3)
     flip(path, path.read_bytes().index(LARGE[:100]))
@@ -167,6 +205,7 @@ def damaged(path):
         (lambda _: None, "can't be opened: No such file or directory"),
         (Path.touch, "is empty; there is nothing to back up"),
         (foreign, "is an SQLite database, but not one of beanlite's"),
+        (damaged_schema, r"queue\.db is damaged \(.*malformed.*\); restore a backup"),
         (damaged, r"queue\.db is damaged: the body of job \d+ has changed; restore a backup"),
     ],
 )

@@ -4,7 +4,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -17,16 +17,20 @@ def written_aside(dest: Path) -> Iterator[Path]:
     if os.path.lexists(dest):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(dest))
     descriptor, name = tempfile.mkstemp(dir=dest.parent, prefix=f".{dest.name}.", suffix=".partial")
+    ours = os.fstat(descriptor)
     os.close(descriptor)
     aside = Path(name)
     try:
         yield aside
         _sync(aside)
         aside.rename(dest)
+        _sync(dest.parent)
     except BaseException:
-        aside.unlink()
+        aside.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(dest.stat(), ours):  # it had its name already
+                dest.unlink()
         raise
-    _sync(dest.parent)
 
 
 def _sync(path: Path) -> None:

@@ -6,7 +6,7 @@ To be used in a process of its own: in the server's, closing the source would dr
 import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,11 +68,16 @@ def _copy(source: Path, aside: Path, progress: Callable[[int], None] | None) -> 
             closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)) as connection,
             closing(_Syncs(aside, progress)) as syncs,
         ):
+            with refused(source):  # here, because VACUUM would name the wrong file
+                connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
             connection.set_progress_handler(syncs, _STEPS_PER_LOOK)
             try:
                 connection.execute("VACUUM INTO ?", (str(aside),))
             except sqlite3.Error as error:
-                raise syncs.error or BeanliteError(f"the copy of {source} failed: {error}") from error
+                if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+                    # A signal that comes just as SQLite calls ends that call before its first line; SQLite keeps it.
+                    raise syncs.error or KeyboardInterrupt from error
+                raise BeanliteError(f"the copy of {source} failed: {error}") from error
     finally:
         _tidy(source, aside)
 
@@ -83,7 +88,8 @@ def _tidy(source: Path, aside: Path) -> None:
     if wal_of(source).exists() and not wal_size(source):
         # No server runs, or has only just begun: the -wal may be of our making, and nobody's to remove. A connection
         # that may write removes it as it closes, if nobody else is there; there is nothing in it to checkpoint.
-        with closing(sqlite3.connect(source, timeout=_BUSY_TIMEOUT_S)) as connection:
+        # If the source is damaged, or somebody is there, it stays: what the copy came to matters more.
+        with suppress(sqlite3.Error), closing(sqlite3.connect(source, timeout=0)) as connection:
             connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
 
 
