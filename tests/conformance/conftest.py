@@ -15,7 +15,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             if "transcript server" in properties and report.when == "call":
                 count = counts.setdefault(properties["transcript server"], Counter())
                 count[outcome] += 1
-                again += [(properties["transcript server"], why) for why in properties["transcript played again"]]
+                whys = properties.get("transcript played again", [])  # missing if a play raised
+                again += [(properties["transcript server"], why) for why in whys]
     for server, count in sorted(counts.items()):
         of = count["passed"] + count["failed"] + count["xfailed"]
         terminalreporter.write_line(
