@@ -1,4 +1,4 @@
-"""Syncing where the kernel does not let us do it the fast way, or fails to."""
+"""Syncs: where the kernel does not let us do it the fast way or fails to, and aside or on the spot."""
 
 import asyncio
 import errno

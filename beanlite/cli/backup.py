@@ -14,7 +14,7 @@ from beanlite.cli.terminable import terminable
 
 EXIT_CODES = (
     "Exit codes: 0 the backup is in its place; 1 it could not be made; 2 a wrong setting or flag; 3 the database was"
-    " refused, or is damaged. After any but 0 there is no file DEST of ours."
+    " refused, or is damaged; 130 it was told to end. After all of these but 0 there is no file DEST of ours."
 )
 
 

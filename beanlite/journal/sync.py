@@ -15,7 +15,7 @@ STALL_S: Final = 0.02  # but nobody is to be held up for so long by a sync on th
 BEGIN_BELOW: Final = 0.6  # of what those aside take: then those on the spot are worth it, and ...
 END_ABOVE: Final = 0.75  # ... then no more
 TRIALS: Final = 6  # syncs in a row: so many are late before a trial, and a trial ends when the half have failed
-STEP: Final = 1.125
+STEP: Final = 1.125  # by which what is typical follows each sync, up or down: a stall counts for no more than that
 RETRY_S: Final = 0.1  # from one trial to the next; twice as long each time that it was in vain, up to ...
 RETRY_MAX_S: Final = 2.0
 

@@ -252,7 +252,7 @@ class Journal:
         self._sync_soonest(self._wal, lambda error: done(self._sync_failure(error)))
 
     async def sync(self) -> None:
-        """The same aside, for those who don't wait for it. JournalFailed: it failed."""
+        """The same, always aside: no client waits for it. JournalFailed: it failed."""
         ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._sync_aside(self._wal, ended.set_result)
         failure = self._sync_failure(await ended)
