@@ -189,18 +189,20 @@ class Barrier:
             return
         batch = journal.batch_of(changes)
         try:
-            journal.write(batch)
-        except (JournalBusy, JournalFull) as error:
-            self._go_aside(self._write_again(journal, batch, held, error))
+            try:
+                journal.write(batch)
+            except (JournalBusy, JournalFull) as error:
+                self._go_aside(self._write_again(journal, batch, held, error))
+            else:
+                self._written(journal, batch, held)
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
             self._fail(error)
-        else:
-            self._written(journal, batch, held)
 
     def _written(self, journal: Journal, batch: Batch, held: _Held) -> None:
         """A batch is committed: sync it, if that is what its acknowledgement says, and release who waits for it."""
-        self._engine.room_bytes = self._room_bytes = journal.room_bytes()
+        self._engine.room_bytes = self._room_bytes = journal.room.for_bodies()
         if self._fsync_ms != 0:
+            journal.check()
             self._synced = False
             self._stored(journal, batch, held)
             return
@@ -310,7 +312,7 @@ class Barrier:
         """Refuse puts, and use the reserve for what has been accepted and for what makes room: deletes."""
         log.warning("disk full: puts are refused until there is room again")
         self._engine.full = True
-        journal.give_up_reserve()
+        journal.room.give_up_reserve()
         self._begin(self._await_room(journal))
 
     async def _await_room(self, journal: Journal) -> None:
@@ -323,9 +325,9 @@ class Barrier:
         await self._move_wal(journal)
         with contextlib.suppress(JournalFull, JournalBusy):
             await journal.shrink()
-        if journal.take_reserve():
+        if journal.room.take_reserve():
             self._engine.full = False
-            self._engine.room_bytes = self._room_bytes = journal.room_bytes()
+            self._engine.room_bytes = self._room_bytes = journal.room.for_bodies()
             log.info("disk has room again: puts are accepted")
         self._come_back()
 

@@ -225,12 +225,14 @@ class Server:
         from beanlite.journal.writer import Journal  # noqa: PLC0415
 
         began_s = time.monotonic()
-        database = open_database(self._settings.db)
+        database = open_database(self._settings.db, fsync=self._settings.fsync)
         path = database.path
-        if database.lost_batches:
+        if database.damaged_wal is not None:
             log.error(
                 "the -wal was damaged: commits are lost", commits=database.lost_batches, copy=database.damaged_wal
             )
+        elif database.lost_batches:
+            log.warning("commits that were not synced when the power failed are lost", commits=database.lost_batches)
         engine = self.engine
         state = read_state(database.connection, path)
         now_ns = self._clock()
@@ -288,10 +290,8 @@ class Server:
         while self._connections and time.monotonic() < deadline_s:  # noqa: ASYNC110 - once, at the end
             await asyncio.sleep(0.01)
         await self._settle()  # what the connections had reserved is ready again
-        one_file = self._journal is None or await self._journal.close()
-        log.info(
-            "stopped", jobs=self.engine.jobs.count, **({} if one_file else {"left": "a -wal that a reader is using"})
-        )
+        left = await self._journal.close() if self._journal is not None else None
+        log.info("stopped", jobs=self.engine.jobs.count, **({} if left is None else {"left": left}))
 
     async def _settle(self) -> None:
         """Have everything stored and acknowledged."""

@@ -61,7 +61,7 @@ def make(path, batches=0):
     database = open_database(path)
     for batch in range(1, batches + 1):
         write_batch(database.connection, batch)
-    assert database.close()
+    assert database.close() is None
 
 
 def make_killed(path, batches, last=""):

@@ -209,7 +209,7 @@ async def test_an_outside_change_ends_the_server_before_it_acknowledges_more(tmp
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
         with contextlib.closing(sqlite3.connect(tmp_path / "q.db", isolation_level=None)) as outsider:
-            outsider.execute("CREATE TABLE mine (x)")
+            outsider.execute("DROP TRIGGER jobs_insert")
         client[1].write(PUT)
         with pytest.raises(JournalFailed, match="another program has changed"):
             await asyncio.wait_for(asyncio.shield(task), 10)
@@ -222,7 +222,7 @@ async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path,
         client, other = await connect(server), await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
         journal = server._journal
-        monkeypatch.setattr(journal, "take_reserve", lambda: False)
+        monkeypatch.setattr(journal.room, "take_reserve", lambda: False)
         (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
         journal._db.execute(f"PRAGMA max_page_count = {pages}")
         client[1].write(b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n")

@@ -5,6 +5,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import threading
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -55,6 +56,11 @@ def outsider(file):
 def tell(file, statement):
     """What the sqlite3 command line tool says to a statement on stderr."""
     return subprocess.run(["sqlite3", str(file), statement], capture_output=True, text=True, check=False).stderr
+
+
+def ask(file, statement):
+    """What it answers."""
+    return subprocess.run(["sqlite3", str(file), statement], capture_output=True, text=True, check=True).stdout
 
 
 def put_until_full(wire, body):
@@ -251,11 +257,24 @@ def test_an_outside_write_is_refused(tmp_path, statement):
         assert wire.ask("delete 1") == "DELETED"
 
 
-@pytest.mark.parametrize("statement", ["CREATE TABLE mine (x)", "DROP TABLE pauses"])
-def test_an_outside_change_of_the_schema_stops_it(tmp_path, statement):
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE pauses",
+        "DROP TRIGGER jobs_update",
+        "DROP TRIGGER jobs_update; UPDATE jobs SET pri = 9; {jobs_update}",
+        "DROP VIEW ready",
+        "ALTER TABLE jobs ADD COLUMN mine TEXT",
+        "CREATE TRIGGER mine AFTER INSERT ON jobs BEGIN UPDATE pauses SET pause_s = 1; END",
+        "PRAGMA user_version = 9",
+        "PRAGMA auto_vacuum = NONE; VACUUM",
+    ],
+)
+def test_an_outside_change_of_what_is_ours_stops_it(tmp_path, statement):
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire, Wire(server.connect()) as other:
         wire.put(b"before")
-        assert tell(tmp_path / "queue.db", statement) == ""
+        guard = ask(tmp_path / "queue.db", "SELECT sql FROM sqlite_schema WHERE name = 'jobs_update'")
+        assert tell(tmp_path / "queue.db", statement.format(jobs_update=guard)) == ""
         for each in (wire, other):
             each.send(put_bytes(b"after"))
         for each in (wire, other):
@@ -265,3 +284,47 @@ def test_an_outside_change_of_the_schema_stops_it(tmp_path, statement):
     why = f"another program has changed {tmp_path}/queue.db; it no longer is what was served"
     assert [line for line in server.log_text().splitlines() if line.startswith("beanlite:")] == [f"beanlite: {why}"]
     assert "Traceback" not in server.log_text()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ANALYZE",
+        "VACUUM",
+        "REINDEX",
+        "CREATE INDEX mine ON jobs (tube)",
+        "CREATE VIEW mine AS SELECT 1",
+        "CREATE TABLE mine (x); INSERT INTO mine VALUES (1)",
+        "PRAGMA optimize",
+        "PRAGMA wal_checkpoint(TRUNCATE); PRAGMA wal_checkpoint(TRUNCATE)",
+    ],
+)
+def test_what_others_do_beside_the_queue_is_no_harm(tmp_path, statement):
+    """Nobody who is served notices, while the sqlite3 tool is at it again and again."""
+    file = tmp_path / "queue.db"
+    stop = threading.Event()
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire, Wire(server.connect()) as other:
+        kept = [wire.put(b"x" * size, pri=size) for size in (1, 100, 5000, 60_000) * 5]
+        ids = []
+
+        def work():
+            while not stop.is_set():
+                ids.append(other.put(b"job", pri=1 << 20))
+                if len(ids) % 3 == 0:
+                    assert other.ask(f"delete {ids.pop()}") == "DELETED"
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            for _ in range(5):
+                until(lambda: tell(file, statement) == "" or "locked" not in tell(file, statement))
+                wire.put(b"more")
+        finally:
+            stop.set()
+            worker.join()
+        assert server.process.poll() is None
+        server.kill()
+    noticed = "another program has written to the file, but not to the queue" in server.log_text()
+    assert noticed is (statement != "PRAGMA optimize")  # which finds nothing to do
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        assert {wire.ask(f"peek {job_id}").split()[0] for job_id in kept + ids} == {"FOUND"}

@@ -34,7 +34,7 @@ def check(copy, result):
     database = open_database(copy)
     batch, last_id, _ = read_state(database.connection, copy)
     jobs = [job for rows in read_jobs(database.connection, copy) for job in rows]
-    assert database.close()
+    assert database.close() is None
     first = max(0, batch - KEPT_BATCHES) * 3 + 1
     assert last_id == 3 * batch
     assert [job[0] for job in jobs] == list(range(first, last_id + 1))
@@ -64,7 +64,7 @@ def test_the_copy_is_one_private_file_of_the_same_kind(path, dest):
     pragmas = ("application_id", "user_version", "auto_vacuum", "page_size")
     values = [database.connection.execute(f"PRAGMA {pragma}").fetchone()[0] for pragma in pragmas]
     assert values == [int.from_bytes(b"bean"), 1, 2, 4096]
-    assert database.close()
+    assert database.close() is None
 
 
 def test_a_served_database_is_only_read(path, dest):
@@ -94,7 +94,7 @@ def test_what_a_killed_server_has_left_is_only_read(path, dest):
     assert (path.read_bytes(), wal.read_bytes()) == before
     database = open_database(path)
     assert read_state(database.connection, path).batch == 10
-    assert database.close()
+    assert database.close() is None
 
 
 def make_large(path):
@@ -102,7 +102,7 @@ def make_large(path):
     database = open_database(path)
     for number in range(1, 401):
         put(database.connection, number, bytes(50_000), large=True)
-    assert database.close()
+    assert database.close() is None
 
 
 def test_the_copy_goes_to_the_disk_little_by_little_and_progress_is_told(path, dest, monkeypatch):
@@ -149,7 +149,7 @@ def test_a_signal_just_as_sqlite_calls_us_is_not_lost(path, dest, monkeypatch):
 @pytest.mark.parametrize("moment", ["rename", "synced"])
 def test_a_backup_that_is_told_to_end_as_it_gets_its_name_gives_it_back(path, dest, monkeypatch, moment):
     make(path)
-    rename, sync = Path.rename, aside._sync
+    rename, sync = Path.rename, aside.sync
 
     def renamed(file, name):
         rename(file, name)
@@ -162,7 +162,7 @@ def test_a_backup_that_is_told_to_end_as_it_gets_its_name_gives_it_back(path, de
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Path, "rename", renamed)
-    monkeypatch.setattr(aside, "_sync", synced)
+    monkeypatch.setattr(aside, "sync", synced)
     with pytest.raises(KeyboardInterrupt):
         backup(path, dest)
     assert list(dest.parent.iterdir()) == []

@@ -103,7 +103,7 @@ def test_a_body_that_has_changed(database, path, damage):
 def test_a_byte_that_has_changed_on_the_disk(path):
     database = open_database(path)
     put(database.connection, 1, b"body with a needle in it")
-    assert database.close()
+    assert database.close() is None
     flip(path, path.read_bytes().index(b"needle"))
     before = snapshot(path.parent)
     database = open_database(path)

@@ -35,7 +35,7 @@ def recovered(path):
     database = open_database(path)
     batch = read_state(database.connection, path).batch
     lost = database.lost_batches, database.damaged_wal
-    assert database.close()
+    assert database.close() is None
     return batch, *lost
 
 

@@ -22,9 +22,9 @@ def written_aside(dest: Path) -> Iterator[Path]:
     aside = Path(name)
     try:
         yield aside
-        _sync(aside)
+        sync(aside)
         aside.rename(dest)
-        _sync(dest.parent)
+        sync(dest.parent)
     except BaseException:
         aside.unlink(missing_ok=True)
         with suppress(FileNotFoundError):
@@ -33,7 +33,8 @@ def written_aside(dest: Path) -> Iterator[Path]:
         raise
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, written to the medium. OSError: that failed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

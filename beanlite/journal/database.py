@@ -10,26 +10,22 @@ import os
 import shutil
 import sqlite3
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from beanlite.errors import JournalFailed, JournalRefused
-from beanlite.journal.aside import written_aside
-from beanlite.journal.fileformat import (
-    APPLICATION_ID,
-    PAGE_SIZE,
-    check_file,
-    check_version,
-    refused,
-    wal_of,
-    wal_size,
-)
+from beanlite.journal.aside import sync, written_aside
+from beanlite.journal.fileformat import PAGE_SIZE, check_file, check_version, is_full, refused, shm_of, wal_of, wal_size
+from beanlite.journal.mark import Mark, check_mark, serving, stopped
 from beanlite.journal.migrations import FOLDER, allow_writing, check_schema, find_migrations, migrate, read_version
-from beanlite.journal.wal import commit_frames
+from beanlite.journal.room import Room
+from beanlite.journal.wal import commit_frames, frames_of, index_bytes, read_index
 
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _BUSY_TIMEOUT_S = 1.0  # a reader locks others out for moments only: when it recovers the -wal, or is the last to close
+_BLOCK_BYTES = 512  # of st_blocks, whatever the disk's
+_NEW_WAL_BYTES = 32 << 10  # what SQLite needs to begin a -wal
 # The -wal is cut back to this at a checkpoint: several times what it grows to between two, so that it is cut only after
 # a reader has held it for long.
 WAL_BYTES_MAX = 64 << 20
@@ -56,56 +52,82 @@ class Database:
     created: bool
     """The file was missing or empty."""
     lost_batches: int
-    """Batches that stand in the -wal behind a damaged place, so that SQLite did not recover them."""
+    """Batches that stand in the -wal behind a place where SQLite's recovery ended."""
     damaged_wal: Path | None
-    """A copy of that -wal. None if no more is lost than the one batch that a power failure may cut short."""
-    _lock: int
+    """A copy of that -wal. None if no more is lost than a power failure may take along."""
+    objects: frozenset[str]
+    """The names of our tables and views."""
+    room: Room
+    file: int
+    """A descriptor of the file; it holds our lock."""
+    index: int
+    """A descriptor of the -shm, SQLite's index of the -wal."""
 
-    def close(self) -> bool:
-        """Move everything into the one file and close it; False if a reader prevents that, and the -wal belongs to it.
+    def close(self) -> str | None:
+        """Move everything into the one file and close it; what is left beside it if that can't be done, and why.
 
         JournalFailed: the disk failed meanwhile. Not to be called after a failed commit: it would write on. Then the
         process ends as it is, and the next start recovers.
         """
+        left = None
         try:
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
-            raise JournalFailed(f"the last checkpoint of {self.path} failed: {error}") from error
+            if not is_full(error):
+                raise JournalFailed(f"the last checkpoint of {self.path} failed: {error}") from error
+            left = "a -wal, because the disk is full"
         finally:
             self.connection.close()
-            os.close(self._lock)
-        return not wal_size(self.path)
+            os.close(self.index)
+            if not wal_size(self.path):
+                left = None
+                stopped(self.file, self.path).write(self.file)
+            os.close(self.file)
+        return left or ("a -wal that a reader is using" if wal_size(self.path) else None)
 
 
-def open_database(path: Path, migrations_folder: Path = FOLDER) -> Database:
+def open_database(path: Path, migrations_folder: Path = FOLDER, *, fsync: str = "always") -> Database:
     """Lock, check and open the database file, recovered and of the newest version; a missing or empty one is made.
 
-    JournalRefused: it can't be used, and was not written to. A process may not have the same file open twice.
+    ``fsync`` is the setting with which it is going to be served; the next start has to know. JournalRefused: it can't
+    be used, and was not written to. A process may not have the same file open twice.
     """
     _check_sqlite()
     migrations = find_migrations(migrations_folder)
     path = Path(os.path.realpath(path))
-    with ExitStack() as undo:
-        lock = _lock(path, undo)
-        check_file(lock, path, len(migrations))
+    with ExitStack() as undo, refused(path):
+        file = _lock(path, undo)
+        check_file(file, path, len(migrations))
+        mark = Mark.read(file)
+        if mark is not None:
+            check_mark(mark, file, path)
         commits = commit_frames(path)
-        with refused(path):
-            connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-            undo.callback(connection.close)
-            _set_up(connection)
-            version = read_version(connection)
-            check_version(path, version, len(migrations))
-            check_schema(connection, path, migrations[:version])
-            lost_batches = _lost_batches(connection, commits)
-            damaged_wal = _keep_wal(path) if lost_batches else None
-            if version == 0:
-                connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # works only if set before the first table
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            migrate(connection, path, migrations)
-            _switch_to_wal(connection, path)
+        index_before = read_index(path) if mark is not None and mark.is_of_this_boot else None
+        room = Room(path, file)
+        if not room.is_there_for(_bytes_to_start(path)):
+            raise JournalRefused(f"there is no room on the disk of {path}, not even to read it; make some")
+        after_sqlite = undo.enter_context(ExitStack())
+        connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        undo.callback(connection.close)
+        _set_up(connection)
+        version = read_version(connection)
+        check_version(path, version, len(migrations))
+        check_schema(connection, path, migrations[:version])
+        index = _open_index(path, after_sqlite) if commits else -1
+        lost_batches = _lost_batches(commits, frames_of(index), index_before and index_before.frames) if commits else 0
+        damaged_wal = _keep_wal(path) if lost_batches and not (mark is not None and mark.has_unsynced) else None
+        _move_wal(connection)
+        if version == 0:
+            connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+        migrate(connection, path, migrations)
+        objects = check_schema(connection, path, migrations)
+        _switch_to_wal(connection, path)
+        sync(path.parent)  # no rollback journal may come back that would undo this
+        if index < 0:
+            index = _open_index(path, after_sqlite)
+        serving(file, path, fsync).write(file)
         undo.pop_all()
-    return Database(connection, path, version == 0, lost_batches, damaged_wal, lock)
+    return Database(connection, path, version == 0, lost_batches, damaged_wal, objects, room, file, index)
 
 
 def _check_sqlite() -> None:
@@ -145,19 +167,49 @@ def _set_up(connection: sqlite3.Connection) -> None:
     allow_writing(connection)
 
 
-def _lost_batches(connection: sqlite3.Connection, commits: list[int]) -> int:
-    """How many batches SQLite did not recover; 0 if only one, which was being written when the power failed."""
-    if not commits:
-        return 0
-    _, recovered, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+def _bytes_to_start(path: Path) -> int:
+    """How much room on the disk SQLite takes to read the file, and to write the first bit, beyond what it has."""
+    wal_bytes = wal_size(path)
+    needed = index_bytes(wal_bytes // PAGE_SIZE) + (0 if wal_bytes else _NEW_WAL_BYTES)
+    with suppress(FileNotFoundError):
+        needed -= shm_of(path).stat().st_blocks * _BLOCK_BYTES  # SQLite makes it anew
+    return max(0, needed)
+
+
+def _open_index(path: Path, after_sqlite: ExitStack) -> int:
+    """A descriptor of the -shm, to be closed when SQLite has closed its own: else its locks would be lost."""
+    index = os.open(shm_of(path), os.O_RDWR | os.O_CLOEXEC)
+    after_sqlite.callback(os.close, index)
+    return index
+
+
+def _lost_batches(commits: list[int], recovered: int, written: int | None) -> int:
+    """How many of these commits SQLite did not recover, being at frame ``recovered``.
+
+    After a kill it is known how many frames were ``written``. Else 0 if it is only one commit: that was being written
+    when the power failed.
+    """
+    if written is not None:
+        return sum(recovered < number <= written for number in commits)
     lost = sum(number > recovered for number in commits)
     return lost if lost > 1 else 0
+
+
+def _move_wal(connection: sqlite3.Connection) -> None:
+    """Have the -wal used from its beginning, which takes no room, unless there is none for what is in it."""
+    try:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    except sqlite3.Error as error:
+        if not is_full(error):
+            raise
 
 
 def _keep_wal(path: Path) -> Path:
     """Copy the -wal before it is used anew."""
     wal = wal_of(path)
     copy = wal.with_name(f"{wal.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+    for partial in path.parent.glob(f".{wal.name}.damaged-*.partial"):  # of a start that was killed just here
+        partial.unlink()
     try:
         with written_aside(copy) as aside:
             shutil.copyfile(wal, aside)
@@ -171,3 +223,4 @@ def _switch_to_wal(connection: sqlite3.Connection, path: Path) -> None:
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise JournalRefused(f"{path} can't have a write-ahead log where it is; put it on a local disk")
+    connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # so that the -shm exists

@@ -1,5 +1,6 @@
 """Which files are ours, told from their first bytes before SQLite may touch them; and how a refusal is worded."""
 
+import errno
 import os
 import sqlite3
 import stat
@@ -13,7 +14,12 @@ APPLICATION_ID = 0x6265616E  # "bean"; says whose file it is, at byte 68
 PAGE_SIZE = 4096
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_SAID_MAX = 200  # characters of SQLite's: about a damaged schema it quotes all of that
 _WAL_MODE = b"\x02\x02"
+# SQLite's rollback journal (https://sqlite.org/fileformat.html): its magic number, and where it has the number of pages
+# to which the file is cut back.
+_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
+_JOURNAL_PAGES = slice(16, 20)
 
 
 def wal_of(path: Path) -> Path:
@@ -34,6 +40,19 @@ def wal_size(path: Path) -> int:
         return 0
 
 
+def journal_of(path: Path) -> Path:
+    """The name of SQLite's rollback journal, there while a file is made or its mode is changed."""
+    return path.with_name(path.name + "-journal")
+
+
+def is_full(error: sqlite3.Error | OSError) -> bool:
+    """Whether there is no room on the disk."""
+    if isinstance(error, OSError):
+        return error.errno in {errno.ENOSPC, errno.EDQUOT}
+    code = getattr(error, "sqlite_errorcode", 0)  # an error of Python's own layer has none
+    return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
+
+
 def check_file(descriptor: int, path: Path, newest: int) -> None:
     """Raise JournalRefused unless the open file is empty, or ours and of a version up to `newest`.
 
@@ -42,27 +61,58 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise JournalRefused(f"{path} is not a regular file; name another one")
+    if status.st_nlink > 1:
+        why = "its -wal would be found under one of them only; remove the others"
+        raise JournalRefused(f"{path} has {status.st_nlink} names (hard links), and {why}")
     header = os.pread(descriptor, 100, 0)
-    if not header:
-        if wal_size(path):
-            raise JournalRefused(
-                f"{path} is missing or empty, but {wal_of(path)} is not; put back what belongs to that"
-            )
-        return
+    if not header and wal_size(path):
+        raise JournalRefused(f"{path} is missing or empty, but {wal_of(path)} is not; put back what belongs to that")
+    pages_before = _pages_before(path)
+    if not header or (pages_before == 0 and not any(header[68:72])):
+        return  # the first start was cut short, or is this one: SQLite makes the file empty again
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
         raise JournalRefused(f"{path} is not an SQLite file; name another one")
+    if not _is_bare(header, status.st_size):
+        _check_ours(header, path, newest)
+        if pages_before is None:
+            _check_whole(header, path, status.st_size)
+
+
+def _check_ours(header: bytes, path: Path, newest: int) -> None:
     if int.from_bytes(header[68:72]) != APPLICATION_ID:
         raise JournalRefused(f"{path} is an SQLite database, but not one of beanlite's; name another one")
     check_version(path, int.from_bytes(header[60:64]), newest)
+
+
+def _check_whole(header: bytes, path: Path, size: int) -> None:
     if not wal_size(path):
         # With a -wal the file may rightly be short: a checkpoint that was cut off is repeated from there.
-        page_size = int.from_bytes(header[16:18])
-        size = page_size * int.from_bytes(header[28:32])
-        if status.st_size < size:
-            raise JournalRefused(f"{path} is damaged: {status.st_size} bytes are left of {size}; restore a backup")
+        if size < size_told(header):
+            raise JournalRefused(f"{path} is damaged: {size} bytes are left of {size_told(header)}; restore a backup")
     elif header[18:20] != _WAL_MODE:
         # SQLite would write the log's pages over it all the same. Backups are in this mode until they are first served.
         raise JournalRefused(f"{wal_of(path)} belongs to another file than {path}, as after a restore; remove it")
+
+
+def size_told(header: bytes) -> int:
+    """How large, in bytes, a database file says it is."""
+    return int.from_bytes(header[16:18]) * int.from_bytes(header[28:32])
+
+
+def _pages_before(path: Path) -> int | None:
+    """How many pages the file had before a change that was cut short, so that SQLite undoes it; None: there is none."""
+    try:
+        with journal_of(path).open("rb", buffering=0) as journal:
+            header = journal.read(28)
+    except FileNotFoundError:
+        return None
+    return int.from_bytes(header[_JOURNAL_PAGES]) if header.startswith(_JOURNAL_MAGIC) else None
+
+
+def _is_bare(header: bytes, size: int) -> bool:
+    """Whether the file has one page and nothing in it: so 0.1 left it when its first start was cut short."""
+    empty = not (any(header[40:44]) or any(header[60:64]) or any(header[68:72]))  # schema, version, owner
+    return size == PAGE_SIZE and empty and int.from_bytes(header[64:68]) == 1  # auto_vacuum = INCREMENTAL
 
 
 def check_version(path: Path, version: int, newest: int) -> None:
@@ -73,12 +123,21 @@ def check_version(path: Path, version: int, newest: int) -> None:
 
 @contextmanager
 def refused(path: Path) -> Iterator[None]:
-    """Turn what SQLite raises about the file into JournalRefused."""
+    """Turn what SQLite or the system says about the file into JournalRefused."""
     try:
         yield
-    except sqlite3.Error as error:
-        # An error of Python's own layer has no code; an extended code has the plain one in its low byte.
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
-            raise JournalRefused(f"{path} is damaged ({error}); restore a backup") from error
+    except (sqlite3.Error, OSError) as error:
+        if is_full(error):
+            raise JournalRefused(f"there is no room on the disk of {path}; make some") from error
+        if isinstance(error, OSError):
+            raise JournalRefused(f"{path} can't be used: {error.strerror}; check the disk") from error
+        said = " ".join(str(error).split())[:_SAID_MAX]
+        code = getattr(error, "sqlite_errorcode", None)  # an extended code has the plain one in its low byte
+        if code is None or code & 0xFF in _DAMAGE:  # None: Python can't make text of what is in the file
+            raise JournalRefused(f"{path} is damaged ({said}); restore a backup") from error
         advice = "check the disk, and the owner and the mode of the file, its -wal and its -shm"
-        raise JournalRefused(f"{path} can't be used: {error}; {advice}") from error
+        raise JournalRefused(f"{path} can't be used: {said}; {advice}") from error
+    except UnicodeDecodeError as error:  # of SQLite's own message, where it quotes a damaged schema
+        raise JournalRefused(f"{path} is damaged (its schema is no text); restore a backup") from error
+    except MemoryError as error:
+        raise JournalRefused(f"there is not enough memory for what {path} holds") from error

@@ -3,12 +3,15 @@
 The version of a file (SQLite's user_version) is the number of the last migration that it has had.
 """
 
+import glob
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.aside import written_aside
+from beanlite.journal.aside import sync
+from beanlite.journal.fileformat import APPLICATION_ID
 
 _PACKAGE = Path(__file__).parents[1]
 # Inside the package when installed from a wheel, beside it in a checkout.
@@ -39,56 +42,94 @@ def allow_writing(connection: sqlite3.Connection) -> None:
     connection.create_function("only_the_beanlite_server_may_write", 0, lambda: 1)
 
 
-def check_schema(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> None:
-    """Raise JournalRefused if anything is missing that these migrations have made; additions do no harm.
+def check_schema(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> frozenset[str]:
+    """The names of the tables and views that these migrations have made; additions to them do no harm.
 
-    Names are compared and not the text, which SQLite words differently from version to version.
+    JournalRefused: anything is missing. Names are compared and not the text, which SQLite words differently from
+    version to version.
     """
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
         allow_writing(model)
-        for number, migration in enumerate(migrations, 1):
-            _apply(model, migration, number)
-        missing = set(model.execute(_SHAPE)) - set(connection.execute(_SHAPE))
+        model.executescript(_script(migrations, 0))
+        shape = set(model.execute(_SHAPE))
+        missing = shape - set(connection.execute(_SHAPE))
     if missing:
         kind, name, _ = min(missing, key=str)
         raise JournalRefused(f"{path} is damaged: the {kind} {name} is missing or was changed; restore a backup")
+    return frozenset(name for kind, name, _ in shape if kind in {"table", "view"})
 
 
 def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> None:
-    """Bring the database at `path` up to date; an older one is first copied to FILE.before-vN.
+    """Bring the database at `path` up to date, in one transaction; an older one is first copied to FILE.before-vN.
 
-    JournalRefused: the copy can't be made, or a migration failed.
+    Cut short at any point, it is finished or begun anew by the next start: the copy gets its name only when the
+    migration is in the file. JournalRefused: the copy can't be made, or a migration failed.
     """
     version = read_version(connection)
+    _tidy_copies(path, version)
+    if version == len(migrations):
+        return
     copy = path.with_name(f"{path.name}.before-v{len(migrations)}")
-    if 0 < version < len(migrations):
-        _set_aside(connection, path, copy)
-    for number, migration in enumerate(migrations[version:], version + 1):
-        try:
-            _apply(connection, migration, number)
-        except sqlite3.Error as error:
-            if version and number == version + 1:
-                copy.unlink()  # nothing has changed, and it would be in the way of the next try
-            raise JournalRefused(f"the migration {migration.name} of {path} failed: {error}") from error
+    partial = _partial(copy)
+    if version:
+        _set_aside(connection, path, copy, partial)
+    try:
+        connection.executescript(_script(migrations, version))
+    except sqlite3.Error as error:
+        failed = [*migrations, migrations[-1]][read_version(connection)]  # the last one: COMMIT itself
+        connection.rollback()
+        partial.unlink(missing_ok=True)
+        raise JournalRefused(f"the migration {failed.name} of {path} failed: {error}") from error
     # An older server must see the new version in the file itself, to refuse it before SQLite has touched anything.
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    _tidy_copies(path, len(migrations))
 
 
-def _set_aside(connection: sqlite3.Connection, path: Path, copy: Path) -> None:
+def _tidy_copies(path: Path, version: int) -> None:
+    """See to the copies of migrations: each gets its name if the file, of this version, has had that migration.
+
+    Else the migration was cut short, and the copy goes.
+    """
+    for partial in path.parent.glob(f"{glob.escape(path.name)}.before-v*.partial"):
+        copy = partial.with_suffix("")
+        number = copy.name.removeprefix(f"{path.name}.before-v")
+        if not number.isdecimal() or os.path.lexists(copy):
+            continue  # not of our making
+        if version >= int(number):
+            partial.rename(copy)
+            sync(path.parent)
+        else:
+            partial.unlink()
+            Path(f"{partial}-journal").unlink(missing_ok=True)
+
+
+def _partial(copy: Path) -> Path:
+    """The name of a copy until the migration that it is made for is in the file."""
+    return copy.with_name(f"{copy.name}.partial")
+
+
+def _set_aside(connection: sqlite3.Connection, path: Path, copy: Path, partial: Path) -> None:
+    if os.path.lexists(copy):
+        raise JournalRefused(f"{copy} is in the way of a copy of {path} before its migration; move it away")
     try:
-        with written_aside(copy) as aside:
-            connection.execute("VACUUM INTO ?", (str(aside),))
-    except FileExistsError as error:
-        raise JournalRefused(f"{copy} is in the way of a copy of {path} before its migration; move it away") from error
+        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        try:
+            connection.execute("VACUUM INTO ?", (str(partial),))
+            sync(partial)
+            sync(partial.parent)
+        except BaseException:
+            partial.unlink()
+            raise
     except (OSError, sqlite3.Error) as error:
         raise JournalRefused(f"{path} can't be copied to {copy} before its migration: {error}") from error
 
 
-def _apply(connection: sqlite3.Connection, migration: Path, number: int) -> None:
-    """Run a migration and record it, in one transaction."""
-    sql = migration.read_text(encoding="utf-8")
-    try:
-        connection.executescript(f"BEGIN IMMEDIATE;\n{sql}\n;PRAGMA user_version = {number};\nCOMMIT;")
-    except BaseException:
-        connection.rollback()
-        raise
+def _script(migrations: list[Path], version: int) -> str:
+    """The statements that bring a file from this version to the newest, in one transaction."""
+    parts = ["BEGIN;"]
+    if version == 0:
+        # Within the transaction: a file that SQLite has begun and that is not known to be ours is of no use to anybody.
+        parts += ["PRAGMA auto_vacuum = INCREMENTAL;", f"PRAGMA application_id = {APPLICATION_ID};"]
+    for number, migration in enumerate(migrations[version:], version + 1):
+        parts.append(f"{migration.read_text(encoding='utf-8')}\n;PRAGMA user_version = {number};")
+    return "\n".join([*parts, "COMMIT;"])

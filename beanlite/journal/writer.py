@@ -12,10 +12,8 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-import sys
 from collections.abc import Callable, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -26,8 +24,10 @@ from beanlite.engine import Changes
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.job import BURIED, GONE, ID_BITS, NO_PAST, READY, Job
 from beanlite.journal.database import WAL_BYTES_MAX, Database
-from beanlite.journal.fileformat import shm_of, wal_of, wal_size
+from beanlite.journal.fileformat import is_full, refused, wal_of, wal_size
 from beanlite.journal.sync import SoonestSync, aside_sync
+from beanlite.journal.wal import frames_of, index_bytes, log_bytes
+from beanlite.journal.watch import Outsiders, Watch
 
 # Larger bodies stand in a table of their own, so that a change of state does not write them again: at 64 KiB that makes
 # reserve, release and bury some ten times cheaper. Smaller ones would only cost a second page in each put and delete.
@@ -36,22 +36,15 @@ INLINE_MAX: Final = 1024
 # A checkpoint is due when so many frames (pages of 4 KiB) have come into the -wal: the time it takes grows with them,
 # and commits wait for it.
 CHECKPOINT_FRAMES: Final = 1000
-# How many there are is in the header of the -shm, SQLite's index of the -wal (https://sqlite.org/walformat.html): no
-# statement tells it without a checkpoint.
-_FRAMES_AT: Final = 16
-_FRAMES_BYTES: Final = 4
 
 # Ids are promised so many at once: to write the last one with each batch is a page more in it, and that is a third of
 # what one client alone waits for its commits to be written (1.09 times as fast without).
 IDS_AHEAD: Final = 1000
 
-# Kept free on the disk, given up when the disk is full, so that what was promised can still be stored and the queue can
-# drain.
-RESERVE_BYTES: Final = 8 << 20
-
 _Parameters = Sequence[tuple[object, ...]]
 
-SHRINK_PAGES: Final = 2000  # given back in one go when the disk is full
+SHRINK_PAGES: Final = 2000  # given back in one go when the disk is full; if there is no room for that, fewer ...
+SHRINK_PAGES_MIN: Final = 20  # ... but so many at least
 # Kept free are so many times what is in use, because pages in use have to be moved when others are given back, and ...
 LOOSE_TIMES: Final = 3
 SPARE_PAGES: Final = 2000  # ... so many pages in any case.
@@ -74,6 +67,11 @@ _DELETE: Final = "DELETE FROM jobs WHERE id BETWEEN ? AND ?"
 _DELETE_BODY: Final = "DELETE FROM bodies WHERE id = ?"
 _UPDATE_META: Final = "UPDATE meta SET batch = ?, last_id = ?"
 
+# How many frames a transaction may take: one for so many bytes of large bodies, and for each row so many; and some.
+_BODY_BYTES_A_FRAME: Final = 4000
+_FRAMES_A_ROW: Final = 3
+_FRAMES_BESIDE: Final = 50
+
 
 class Batch(NamedTuple):
     """The rows of a batch, as they were when it was taken: the jobs may change again before it is stored."""
@@ -85,6 +83,8 @@ class Batch(NamedTuple):
     """Statements, how many jobs each must meet, and their parameters."""
     pauses: list[tuple[str, tuple[int, float] | None]]
     """Tubes, and their pause_s and until; None: the pause is over."""
+    frames: int
+    """How many it takes in the -wal at most."""
 
 
 def _place(job: Job) -> tuple[float | None, int | None]:
@@ -124,9 +124,9 @@ class Journal:
         self._database = database
         self._db = database.connection
         self._aside = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
-        self._reserve = Path(f"{database.path}-reserve")
-        self._wal = self._shm = -1
-        self._data_version: int = 0
+        self.room = database.room
+        self._index = database.index
+        self._wal = -1
         self._promised_id = 0
         """No id above it has been given out, by what is in the file."""
         self._last: tuple[int, int] | None = None
@@ -135,6 +135,8 @@ class Journal:
         """In the -wal after the last commit."""
         self._new_frames = 0
         """Those that have come since the last checkpoint."""
+        self._index_frames = 0
+        """For so many there is room in the -shm, and it is ours."""
         self.records = 0
         """Rows written."""
         self.wal_frames = 0
@@ -143,26 +145,25 @@ class Journal:
         """A reader kept the last checkpoint from reaching the end of the -wal, which therefore grows."""
 
     async def start(self) -> bool:
-        """Make ready to write. False: there is no room on the disk for the reserve. JournalFailed: nor for anything."""
+        """Make ready to write. False: the disk has no room for the reserve. JournalRefused: nor for anything else."""
         await self._aside
         self._sync_aside = aside_sync()
         self._sync_soonest = SoonestSync(self._sync_aside)
         self.see_syncs = self._sync_aside.see_ends
+        path = self._database.path
         # The synchronous setting NORMAL leaves the sync of a commit to ``sync``; checkpoints are synced all the same.
         # SQLite would build the list of states anew for each row to check it: 1.6 µs of 4.4, for what can't be wrong.
-        try:
+        with refused(path):
             for pragma in ("synchronous = NORMAL", "busy_timeout = 0", "ignore_check_constraints = ON"):
                 self._db.execute(f"PRAGMA {pragma}")
-            self._data_version = self._read_data_version()
+            self._outsiders = Outsiders(self._db, path, self._database.objects)
             (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
+            self._allot_index(CHECKPOINT_FRAMES)
             self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists
-        except sqlite3.Error as error:
-            raise self._undo(error) from error
-        # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor of it does no harm.
-        self._wal = os.open(wal_of(self._database.path), os.O_RDONLY | os.O_CLOEXEC)
-        # On the -shm it does: this one is closed after SQLite's.
-        self._shm = os.open(shm_of(self._database.path), os.O_RDONLY | os.O_CLOEXEC)
-        return self.take_reserve()
+            # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor does no harm.
+            self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
+            self._watch = Watch(path, self._database.file, self._wal, self._index)
+        return self.room.take_reserve()
 
     @staticmethod
     def batch_of(changes: Changes) -> Batch:
@@ -209,7 +210,12 @@ class Journal:
             (tube.name.decode(), (tube.pause_s, utc_s(tube.pause_until_ns)) if tube.pause_until_ns else None)
             for tube in changes.pauses
         ]
-        return Batch(changes.batch, changes.last_id, len(changes.jobs), [each for each in all_rows if each[1]], pauses)
+        rows = len(changes.jobs) + len(pauses)
+        frames = _FRAMES_BESIDE + _FRAMES_A_ROW * rows
+        if bodies:
+            frames += sum(len(job.body) for job in changes.jobs if job.id >= first_id) // _BODY_BYTES_A_FRAME
+        changed = [each for each in all_rows if each[1]]
+        return Batch(changes.batch, changes.last_id, len(changes.jobs), changed, pauses, frames)
 
     def write(self, batch: Batch) -> None:
         """Commit a batch; it survives this process from now on, and a power failure from the next ``sync`` on.
@@ -220,10 +226,11 @@ class Journal:
         db = self._db
         try:
             db.execute("BEGIN IMMEDIATE")
-            if self._read_data_version() != self._data_version:
-                raise JournalFailed(
-                    f"another program has changed {self._database.path}; it no longer is what was served"
-                )
+            if self._outsiders.look():
+                self._frames = frames_of(self._index)
+            if os.fstat(self._wal).st_size < log_bytes(self._frames):
+                self._watch.look_for_cut()  # now: a commit would leave a hole, but make it as long as it should be
+            self._allot_index(self._frames + batch.frames)
             for statement, jobs, parameters in batch.changes:
                 changed = db.executemany(statement, parameters).rowcount
                 if changed != jobs:  # memory and file have come apart
@@ -237,7 +244,7 @@ class Journal:
                 promised_id = batch.last_id + IDS_AHEAD
                 db.execute(_UPDATE_META, (batch.number, promised_id))
             db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise self._undo(error) from error
         self._promised_id = promised_id
         self._last = batch.number, batch.last_id
@@ -249,18 +256,31 @@ class Journal:
 
         That may be before this returns, or later, in the loop; until then it may go on beside ``write``.
         """
-        self._sync_soonest(self._wal, lambda error: done(self._sync_failure(error)))
+        self._sync_soonest(self._wal, lambda error: done(self._see_sync(error)))
+
+    def check(self) -> None:
+        """Raise JournalFailed unless what was written stands where it will be looked for.
+
+        To be called before a commit is acknowledged that was not synced; the sync sees to it itself.
+        """
+        self._watch.look(self._frames)
 
     async def sync(self) -> None:
         """The same, always aside: no client waits for it. JournalFailed: it failed."""
         ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._sync_aside(self._wal, ended.set_result)
-        failure = self._sync_failure(await ended)
+        failure = self._see_sync(await ended)
         if failure is not None:
             raise failure
 
-    def _sync_failure(self, error: Exception | None) -> JournalFailed | None:
-        return None if error is None else JournalFailed(f"syncing the -wal of {self._database.path} failed: {error}")
+    def _see_sync(self, error: Exception | None) -> JournalFailed | None:
+        if error is not None:
+            return JournalFailed(f"syncing the -wal of {self._database.path} failed: {error}")
+        try:
+            self.check()
+        except JournalFailed as failure:
+            return failure
+        return None
 
     @property
     def checkpoint_due(self) -> bool:
@@ -268,18 +288,30 @@ class Journal:
         return self._new_frames >= CHECKPOINT_FRAMES
 
     def _count_frames(self) -> None:
-        frames = int.from_bytes(os.pread(self._shm, _FRAMES_BYTES, _FRAMES_AT), sys.byteorder)
+        frames = frames_of(self._index)
         # Fewer than before: all were in the database file, and SQLite has begun the -wal anew.
         self._new_frames += frames - self._frames if frames >= self._frames else frames
         self._frames = frames
 
+    def _allot_index(self, frames: int) -> None:
+        """Have the -shm take the room on the disk that it needs for so many frames. OSError: there is none.
+
+        SQLite does that for blocks of 4 KiB. If they are smaller, and the disk is full when it writes to one that is
+        not there yet, the process dies of SIGBUS.
+        """
+        if frames > self._index_frames:
+            os.posix_fallocate(self._index, 0, index_bytes(frames))
+            self._index_frames = frames
+
     async def checkpoint(self) -> None:
         """Move the -wal into the database file, as far as readers allow."""
+        self.check()
         self._new_frames = 0
         try:
             ((_, frames, done),) = await self._aside.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:
             raise self._undo(error) from error
+        self._watch.see_size()
         self.wal_frames = frames
         self.pinned = done < frames
 
@@ -293,61 +325,57 @@ class Journal:
     def give_back(self, pages: int) -> None:
         """Free pages at the end of the file; the next checkpoint cuts them off. Raises as ``write`` does."""
         try:
+            self._allot_index(self._frames + _FRAMES_A_ROW * pages + _FRAMES_BESIDE)
             self._db.executescript(f"PRAGMA incremental_vacuum({pages})")  # execute() would do only one page
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise self._undo(error) from error
         self._count_frames()
 
     async def shrink(self) -> None:
-        """Give free pages of the file, and the -wal, back to the disk; to be called after a checkpoint."""
-        try:
-            await self._aside.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")
-            await self._aside.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
-        except sqlite3.Error as error:
-            raise self._undo(error) from error
+        """Give free pages of the file, and the -wal, back to the disk; to be called after a checkpoint.
 
-    def take_reserve(self) -> bool:
-        """Have the reserve allocated; False if the disk has no room for it, and for as much again."""
-        if self._free_bytes() < 2 * RESERVE_BYTES:
-            return False
-        try:
-            descriptor = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        As many as there is room for: each has to be written to the -wal first.
+        """
+        pages = SHRINK_PAGES
+        while True:
             try:
-                os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
-            finally:
-                os.close(descriptor)
-        except OSError:
-            self.give_up_reserve()
-            return False
-        return True
-
-    def give_up_reserve(self) -> None:
-        """Free the reserve's room on the disk."""
-        self._reserve.unlink(missing_ok=True)
+                self._allot_index(self._frames + _FRAMES_A_ROW * pages + _FRAMES_BESIDE)
+                await self._aside.executescript(f"PRAGMA incremental_vacuum({pages})")
+                await self._aside.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+            except (sqlite3.Error, OSError) as error:
+                failure = self._undo(error)
+                pages //= 4
+                if not isinstance(failure, JournalFull) or pages < SHRINK_PAGES_MIN:
+                    raise failure from error
+            else:
+                break
+        self._watch.see_size()
 
     wal_bytes_max: Final = WAL_BYTES_MAX
-
-    def room_bytes(self) -> int:
-        """How much more can be put: a body needs its room in the -wal first, and in the file later."""
-        return (self._free_bytes() + RESERVE_BYTES) // 2
 
     @property
     def wal_bytes(self) -> int:
         """Size of the -wal file."""
         return wal_size(self._database.path)
 
-    async def close(self) -> bool:
-        """Leave one file with all in it; False if a reader has the -wal in use. JournalFailed: the disk failed."""
+    async def close(self) -> str | None:
+        """Leave one file with all in it; returns what else is left, and why. JournalFailed: the disk failed."""
         os.close(self._wal)
-        self.give_up_reserve()
+        failure = None
+        try:
+            self.room.give_up_reserve()
+        except JournalFailed as error:  # first all else is stored
+            failure = error
         try:
             if self._last is not None:
                 with contextlib.suppress(JournalBusy, JournalFull):  # then ids go on a little higher
                     self._note_last_id(*self._last)
-            return self._database.close()
+            left = self._database.close()
         finally:
-            os.close(self._shm)
             await self._aside.close()
+        if failure is not None:
+            raise failure
+        return left
 
     def _note_last_id(self, batch: int, last_id: int) -> None:
         try:
@@ -355,21 +383,12 @@ class Journal:
         except sqlite3.Error as error:
             raise self._undo(error) from error
 
-    def _free_bytes(self) -> int:
-        disk = os.fstatvfs(self._shm)
-        return disk.f_bavail * disk.f_frsize
-
-    def _read_data_version(self) -> int:
-        """Changes when anybody else has committed to the file."""
-        version: int = self._db.execute("PRAGMA data_version").fetchone()[0]
-        return version
-
-    def _undo(self, error: sqlite3.Error) -> JournalFailed:
+    def _undo(self, error: sqlite3.Error | OSError) -> JournalFailed:
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
-        code = error.sqlite_errorcode & 0xFF
-        if code == sqlite3.SQLITE_FULL or error.sqlite_errorcode == sqlite3.SQLITE_IOERR_SHMSIZE:
-            return JournalFull(f"no room on the disk of {self._database.path}")
-        if code == sqlite3.SQLITE_BUSY:
+        if isinstance(error, sqlite3.Error) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
             return JournalBusy(f"another program holds the write lock of {self._database.path}")
+        self._outsiders.may_be_us = True
+        if is_full(error):
+            return JournalFull(f"no room on the disk of {self._database.path}")
         return JournalFailed(f"writing to {self._database.path} failed: {error}")
