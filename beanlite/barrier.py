@@ -288,7 +288,7 @@ class Barrier:
             if isinstance(error, JournalFull):
                 if not self._engine.full:
                     self._disk_full(journal)
-                else:
+                elif not journal.room.give_up_reserve():  # else the disk was full at the start, and a reserve was left
                     if not warned:
                         warned = True
                         log.warning("commits wait: the disk is full to the last byte")

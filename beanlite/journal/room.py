@@ -21,15 +21,21 @@ class Room:
         self._descriptor = descriptor
 
     def take_reserve(self) -> bool:
-        """Have the reserve allocated; False if the disk has no room for it, and for as much again."""
+        """Have the reserve allocated; False if the disk has no room for it, and for as much again.
+
+        One that a killed server has left is kept in any case, for when it is needed.
+        """
         return self._free_bytes() >= 2 * RESERVE_BYTES and self._take(RESERVE_BYTES)
 
-    def give_up_reserve(self) -> None:
-        """Free what the reserve takes. JournalFailed: the disk does not let us."""
+    def give_up_reserve(self) -> bool:
+        """Free what the reserve takes; False if there is none. JournalFailed: the disk does not let us."""
         try:
-            self._reserve.unlink(missing_ok=True)
+            self._reserve.unlink()
+        except FileNotFoundError:
+            return False
         except OSError as error:
             raise JournalFailed(f"{self._reserve} can't be removed: {error.strerror}") from error
+        return True
 
     def for_bodies(self) -> int:
         """How many bytes more can be put: a body needs its room in the -wal first, and in the file later."""
