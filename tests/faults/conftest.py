@@ -1,0 +1,62 @@
+"""The helper processes and the scenarios, made once for all that is stopped in this folder."""
+
+import os
+import queue
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from tests.faults.forker import Forker
+from tests.faults.scenarios import make_scenarios, read_trace
+
+HELPERS = 4  # more than cores: a process that has used the kernel's asynchronous I/O takes its time to be gone
+
+
+class Forkers:
+    """Several helper processes."""
+
+    def __init__(self, forkers) -> None:
+        self._free = queue.SimpleQueue()
+        for forker in forkers:
+            self._free.put(forker)
+
+    def map(self, function, items):
+        """Call `function` with a helper and each of the items, several at a time; returns what they return."""
+        with ThreadPoolExecutor(HELPERS) as threads:
+            return list(threads.map(lambda item: self._call(function, item), items))
+
+    def _call(self, function, item):
+        forker = self._free.get()
+        try:
+            return function(forker, item)
+        finally:
+            self._free.put(forker)
+
+
+@pytest.fixture(scope="session")
+def forkers(tmp_path_factory):
+    if shutil.which("cc") is None and "CI" not in os.environ:
+        pytest.skip("cc is not installed")
+    with ExitStack() as stack:
+        folders = [tmp_path_factory.mktemp("helper") for _ in range(HELPERS)]
+        yield Forkers([stack.enter_context(Forker(folder)) for folder in folders])
+
+
+@pytest.fixture(scope="session")
+def scenarios(forkers, tmp_path_factory):
+    return forkers.map(make_scenarios, [tmp_path_factory.mktemp("scenarios")])[0]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(forkers, scenarios, tmp_path_factory):
+    """By the name of each scenario: what it does to its files if nothing comes between, its ids, and the files then."""
+
+    def run(forker, scenario):
+        folder = tmp_path_factory.mktemp("undisturbed")
+        ended = scenario.run(forker, folder / "data", trace=folder / "trace")
+        assert (ended.code, ended.stderr, ended.acked) == (0, "", len(scenario.acts))
+        return read_trace(folder / "trace"), ended.ids, folder / "data"
+
+    return dict(zip(scenarios, forkers.map(run, scenarios.values()), strict=True))

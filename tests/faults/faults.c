@@ -1,0 +1,377 @@
+/* Sees each change that this process makes to the files below one folder, and can stop the process there, or have the
+ * call fail. Loaded by LD_PRELOAD; it does nothing before faults_arm(), which forker.py calls.
+ *
+ * What mmap writes is not seen: that is the -shm, which SQLite makes anew after a crash. Nor are owners and modes.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/aio_abi.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+/* The same in forker.py, where they are bits of a mask. */
+enum kind { CREATE, WRITE, TRUNCATE, ALLOCATE, UNLINK, RENAME, LINK, MKDIR, XATTR, SYNC, SYNCED, READ, OPEN };
+static const char *const NAMES[] = {"create", "write", "truncate", "allocate", "unlink", "rename", "link",
+                                    "mkdir",  "xattr", "sync",     "synced",   "read",   "open"};
+enum action { RECORD, KILL_BEFORE, KILL_AMID, FAIL_ONCE, FAIL_ON };
+
+static char folder[PATH_MAX];
+static size_t folder_size; /* 0: not armed */
+static int trace = -1;
+static unsigned kinds;
+static long nth, seen;
+static enum action action;
+static int failure;
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+/* From now on: record in `trace_fd` what happens below `below`, and do something at the n-th call of these kinds. */
+void faults_arm(const char *below, int trace_fd, unsigned mask, long number, int what, int error)
+{
+    folder_size = snprintf(folder, sizeof folder, "%s", below);
+    trace = trace_fd;
+    kinds = mask;
+    nth = number;
+    action = what;
+    failure = error;
+    seen = 0;
+}
+
+/* The path below the folder, "." for the folder itself, or NULL if it is elsewhere. */
+static const char *below(const char *path)
+{
+    if (!folder_size || strncmp(path, folder, folder_size))
+        return NULL;
+    if (!path[folder_size])
+        return ".";
+    return path[folder_size] == '/' ? path + folder_size + 1 : NULL;
+}
+
+/* The same for what is open; NULL also for a file that has been removed. */
+static const char *below_fd(int fd, char *buffer)
+{
+    char link[64];
+    if (!folder_size)
+        return NULL;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t size = readlink(link, buffer, PATH_MAX - 1);
+    if (size < 0)
+        return NULL;
+    buffer[size] = 0;
+    return strstr(buffer, " (deleted)") ? NULL : below(buffer);
+}
+
+static void die(void)
+{
+    kill(getpid(), SIGKILL);
+    for (;;)
+        pause();
+}
+
+/* To be called before each call: may kill, returns an errno with which to fail, or 0, or -1 to be killed amid. */
+static int due(enum kind kind)
+{
+    if (!(kinds & 1u << kind))
+        return 0;
+    long number = __atomic_add_fetch(&seen, 1, __ATOMIC_SEQ_CST);
+    if (action == KILL_BEFORE && number == nth)
+        die();
+    if (action == KILL_AMID && number == nth)
+        return -1;
+    if ((action == FAIL_ONCE && number == nth) || (action == FAIL_ON && number >= nth))
+        return failure;
+    return 0;
+}
+
+/* To be called after a call that went well: a line "kind name offset size", then so many bytes, and a line's end. */
+static void record(enum kind kind, const char *name, long offset, const void *data, size_t size)
+{
+    char line[PATH_MAX + 64];
+    if (trace < 0)
+        return;
+    int error = errno;
+    int length = snprintf(line, sizeof line, "%s %s %ld %zu\n", NAMES[kind], name, offset, size);
+    struct iovec parts[] = {{line, length}, {(void *)data, size}, {"\n", 1}};
+    if (writev(trace, parts, 3) < 0)
+        die(); /* no trace is worse than half a test */
+    errno = error;
+}
+
+#define FAIL_IF_DUE(kind, failed) \
+    do { \
+        int error_ = due(kind); \
+        if (error_ > 0) { \
+            errno = error_; \
+            return failed; \
+        } \
+    } while (0)
+
+/* -- open: a change only if it makes the file, or empties it */
+
+static int open_any(int (*real)(const char *, int, ...), const char *path, int flags, mode_t mode)
+{
+    const char *name = below(path);
+    struct stat status;
+    enum kind kind = OPEN;
+    if (!name)
+        return real(path, flags, mode);
+    if (flags & (O_CREAT | O_TRUNC)) {
+        if (stat(path, &status))
+            kind = flags & O_CREAT ? CREATE : OPEN;
+        else if (flags & O_TRUNC && status.st_size)
+            kind = TRUNCATE;
+    }
+    FAIL_IF_DUE(kind, -1);
+    int fd = real(path, flags, mode);
+    if (fd >= 0 && kind != OPEN)
+        record(kind, name, 0, NULL, 0);
+    return fd;
+}
+
+#define MODE_OF(flags, last, mode) \
+    mode_t mode = 0; \
+    if ((flags) & (O_CREAT | O_TMPFILE)) { \
+        va_list rest; \
+        va_start(rest, last); \
+        mode = va_arg(rest, mode_t); \
+        va_end(rest); \
+    }
+
+#define OPENS(name) \
+    int name(const char *path, int flags, ...) \
+    { \
+        MODE_OF(flags, flags, mode) \
+        return open_any(REAL(name), path, flags, mode); \
+    }
+OPENS(open)
+OPENS(open64)
+
+/* Nobody here opens relative to a folder. */
+#define OPENS_AT(name, plain) \
+    int name(int dir, const char *path, int flags, ...) \
+    { \
+        MODE_OF(flags, flags, mode) \
+        return path[0] == '/' ? open_any(REAL(plain), path, flags, mode) : REAL(name)(dir, path, flags, mode); \
+    }
+OPENS_AT(openat, open)
+OPENS_AT(openat64, open64)
+
+/* -- content */
+
+static ssize_t write_any(int fd, const void *data, size_t size, off_t offset)
+{
+    char buffer[PATH_MAX];
+    const char *name = below_fd(fd, buffer);
+    off_t place = offset;
+    if (name) {
+        if (place < 0)
+            place = lseek(fd, 0, fcntl(fd, F_GETFL) & O_APPEND ? SEEK_END : SEEK_CUR);
+        int error = due(WRITE);
+        if (error < 0) {
+            REAL(pwrite64)(fd, data, size / 2, place);
+            die();
+        }
+        if (error) {
+            errno = error;
+            return -1;
+        }
+    }
+    ssize_t done = offset < 0 ? REAL(write)(fd, data, size) : REAL(pwrite64)(fd, data, size, offset);
+    if (name && done > 0)
+        record(WRITE, name, place, data, done);
+    return done;
+}
+
+ssize_t write(int fd, const void *data, size_t size) { return write_any(fd, data, size, -1); }
+ssize_t pwrite(int fd, const void *data, size_t size, off_t offset) { return write_any(fd, data, size, offset); }
+ssize_t pwrite64(int fd, const void *data, size_t size, off64_t offset) { return write_any(fd, data, size, offset); }
+
+/* What copies files goes back to read and write then, which are seen. */
+ssize_t sendfile64(int out, int in, off64_t *offset, size_t size)
+{
+    char buffer[PATH_MAX];
+    if (below_fd(out, buffer)) {
+        errno = EINVAL;
+        return -1;
+    }
+    return REAL(sendfile64)(out, in, offset, size);
+}
+
+static int truncate_any(int fd, off_t size)
+{
+    char buffer[PATH_MAX];
+    const char *name = below_fd(fd, buffer);
+    if (name)
+        FAIL_IF_DUE(TRUNCATE, -1);
+    int result = REAL(ftruncate64)(fd, size);
+    if (name && !result)
+        record(TRUNCATE, name, size, NULL, 0);
+    return result;
+}
+
+int ftruncate(int fd, off_t size) { return truncate_any(fd, size); }
+int ftruncate64(int fd, off64_t size) { return truncate_any(fd, size); }
+
+/* These return their error. The size is what the file grows to at least. */
+static int allocate_any(int fd, off_t offset, off_t size)
+{
+    char buffer[PATH_MAX];
+    const char *name = below_fd(fd, buffer);
+    int error = name ? due(ALLOCATE) : 0;
+    if (error <= 0)
+        error = REAL(posix_fallocate64)(fd, offset, size);
+    if (name && !error)
+        record(ALLOCATE, name, offset + size, NULL, 0);
+    return error;
+}
+
+int posix_fallocate(int fd, off_t offset, off_t size) { return allocate_any(fd, offset, size); }
+int posix_fallocate64(int fd, off64_t offset, off64_t size) { return allocate_any(fd, offset, size); }
+
+/* -- names */
+
+#define RETURN_RECORDED(kind, call, name, data) \
+    do { \
+        const char *name_ = name; \
+        if (!name_) \
+            return call; \
+        FAIL_IF_DUE(kind, -1); \
+        int result_ = call; \
+        if (!result_) \
+            record(kind, name_, 0, data, strlen(data)); \
+        return result_; \
+    } while (0)
+
+static const char *or_none(const char *name) { return name ? name : ""; }
+
+/* As below(), for a file that is there: to remove what is not is no operation. */
+static const char *there(const char *path) { return access(path, F_OK) ? NULL : below(path); }
+
+int unlink(const char *path) { RETURN_RECORDED(UNLINK, REAL(unlink)(path), there(path), ""); }
+int unlinkat(int dir, const char *path, int flags)
+{
+    RETURN_RECORDED(UNLINK, REAL(unlinkat)(dir, path, flags), there(path), "");
+}
+int rename(const char *from, const char *to)
+{
+    RETURN_RECORDED(RENAME, REAL(rename)(from, to), there(from), or_none(below(to)));
+}
+int renameat(int from_dir, const char *from, int to_dir, const char *to)
+{
+    RETURN_RECORDED(RENAME, REAL(renameat)(from_dir, from, to_dir, to), there(from), or_none(below(to)));
+}
+int link(const char *from, const char *to)
+{
+    RETURN_RECORDED(LINK, REAL(link)(from, to), there(from), or_none(below(to)));
+}
+int linkat(int from_dir, const char *from, int to_dir, const char *to, int flags)
+{
+    RETURN_RECORDED(LINK, REAL(linkat)(from_dir, from, to_dir, to, flags), there(from), or_none(below(to)));
+}
+int mkdir(const char *path, mode_t mode) { RETURN_RECORDED(MKDIR, REAL(mkdir)(path, mode), below(path), ""); }
+
+/* Attributes: the key, and after an equals sign the value, unless it is removed. */
+int fsetxattr(int fd, const char *key, const void *value, size_t size, int flags)
+{
+    char buffer[PATH_MAX], pair[1024];
+    snprintf(pair, sizeof pair, "%s=%.*s", key, (int)size, (const char *)value);
+    RETURN_RECORDED(XATTR, REAL(fsetxattr)(fd, key, value, size, flags), below_fd(fd, buffer), pair);
+}
+int setxattr(const char *path, const char *key, const void *value, size_t size, int flags)
+{
+    char pair[1024];
+    snprintf(pair, sizeof pair, "%s=%.*s", key, (int)size, (const char *)value);
+    RETURN_RECORDED(XATTR, REAL(setxattr)(path, key, value, size, flags), below(path), pair);
+}
+int fremovexattr(int fd, const char *key)
+{
+    char buffer[PATH_MAX];
+    RETURN_RECORDED(XATTR, REAL(fremovexattr)(fd, key), below_fd(fd, buffer), key);
+}
+
+/* -- syncs: not carried out, for a kill leaves alone what the kernel has, and a power failure is modelled */
+
+static int sync_any(int (*real)(int), int fd)
+{
+    char buffer[PATH_MAX];
+    const char *name = below_fd(fd, buffer);
+    if (!name)
+        return real(fd);
+    FAIL_IF_DUE(SYNC, -1);
+    record(SYNC, name, 0, NULL, 0);
+    record(SYNCED, name, 0, NULL, 0);
+    return 0;
+}
+
+int fsync(int fd) { return sync_any(REAL(fsync), fd); }
+int fdatasync(int fd) { return sync_any(REAL(fdatasync), fd); }
+
+/* The kernel's asynchronous I/O, for which glibc has no names. "synced" is recorded when the process hears of it; what
+ * was written between "sync" and that need not be on the medium. */
+static long submit(long context, long count, struct iocb **operations)
+{
+    char buffer[PATH_MAX];
+    for (long i = 0; i < count; i++) {
+        const char *name = below_fd(operations[i]->aio_fildes, buffer);
+        if (!name || (operations[i]->aio_lio_opcode != IOCB_CMD_FDSYNC && operations[i]->aio_lio_opcode != IOCB_CMD_FSYNC))
+            continue;
+        FAIL_IF_DUE(SYNC, -1);
+        record(SYNC, name, 0, NULL, 0);
+    }
+    return REAL(syscall)(SYS_io_submit, context, count, operations);
+}
+
+static long get_events(long a, long b, long c, struct io_event *events, long e)
+{
+    char buffer[PATH_MAX];
+    long count = REAL(syscall)(SYS_io_getevents, a, b, c, events, e);
+    for (long i = 0; i < count; i++) {
+        struct iocb *operation = (struct iocb *)events[i].obj;
+        const char *name = below_fd(operation->aio_fildes, buffer);
+        if (name && !events[i].res)
+            record(SYNCED, name, 0, NULL, 0);
+    }
+    return count;
+}
+
+long syscall(long number, ...)
+{
+    va_list rest;
+    va_start(rest, number);
+    long a = va_arg(rest, long), b = va_arg(rest, long), c = va_arg(rest, long);
+    long d = va_arg(rest, long), e = va_arg(rest, long), f = va_arg(rest, long);
+    va_end(rest);
+    if (number == SYS_io_submit)
+        return submit(a, b, (struct iocb **)c);
+    if (number == SYS_io_getevents)
+        return get_events(a, b, c, (struct io_event *)d, e);
+    return REAL(syscall)(number, a, b, c, d, e, f);
+}
+
+/* -- reads, which can only fail */
+
+static ssize_t read_any(int fd, void *data, size_t size, off_t offset)
+{
+    char buffer[PATH_MAX];
+    const char *name = below_fd(fd, buffer);
+    if (name) {
+        FAIL_IF_DUE(READ, -1);
+        record(READ, name, offset, NULL, 0);
+    }
+    return offset < 0 ? REAL(read)(fd, data, size) : REAL(pread64)(fd, data, size, offset);
+}
+
+ssize_t read(int fd, void *data, size_t size) { return read_any(fd, data, size, -1); }
+ssize_t pread(int fd, void *data, size_t size, off_t offset) { return read_any(fd, data, size, offset); }
+ssize_t pread64(int fd, void *data, size_t size, off64_t offset) { return read_any(fd, data, size, offset); }

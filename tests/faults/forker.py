@@ -1,0 +1,222 @@
+"""Servers that are stopped at one of their file operations, or to which one fails: each a fork of one helper process.
+
+::
+
+    with Forker(folder) as forker:
+        ended = forker.run(data, steps, fault=Fault(KILL_BEFORE, CHANGES, 17))
+
+The helper has faults.c loaded and beanlite imported, so that a server costs a fork and not a start of Python. What is
+forked is ``beanlite serve`` as a user runs it, on a socket that is handed over; the helper is its one client, and
+stops it (SIGTERM) when that has done its steps.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Self
+
+ROOT = Path(__file__).parents[2]
+DATABASE = "queue.db"
+WITHIN_S = 20
+HANDED_OVER = 3  # the descriptor of a socket that systemd has opened
+# As in faults.c.
+KINDS = "create write truncate allocate unlink rename link mkdir xattr sync synced read open".split()
+RECORD, KILL_BEFORE, KILL_AMID, FAIL_ONCE, FAIL_ON = range(5)
+
+
+def mask(*kinds):
+    return sum(1 << KINDS.index(kind) for kind in kinds)
+
+
+CHANGES = mask(*KINDS[: KINDS.index("synced")])
+
+
+class Fault(NamedTuple):
+    """What happens at the n-th call, counted from 1, of some kinds of file operation."""
+
+    action: int = RECORD
+    kinds: int = 0
+    number: int = 0
+    errno: int = 0
+
+
+class Step(NamedTuple):
+    """Something that the client sends at once, in which {name} stands for the id of the job so named."""
+
+    send: str
+    replies: int = 1
+    names: str | None = None
+    """The job that it puts."""
+
+
+@dataclass
+class Ended:
+    """How a server has ended, and what its client had seen by then."""
+
+    code: int
+    """The exit code, or a signal's number below 0."""
+    stderr: str
+    ids: dict[str, int] = field(default_factory=dict)
+    acked: int = 0
+    """How many steps were answered."""
+
+
+class Forker:
+    """The helper process."""
+
+    def __init__(self, folder: Path) -> None:
+        library = folder / "faults.so"
+        source = Path(__file__).with_name("faults.c")
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("BEANLITE_")}
+        self._helper = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.forker", str(library)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            env=environment | {"LD_PRELOAD": str(library)},
+        )
+
+    def run(self, data, steps=(), ids=None, *, fault=Fault(), trace=None, migrations=None, kill=False):  # noqa: B008
+        """Serve the file in the folder `data` while the client does its steps; `kill` rather than SIGTERM in the end.
+
+        `trace` is a file for the record of what was done; beside the operations it has a line ``note acked N 0`` as
+        each step is answered, ``note stop N 0`` in the end. Each operation counts only from the start.
+        """
+        request = {
+            "data": str(data),
+            "steps": [step._asdict() for step in steps],
+            "ids": ids or {},
+            "fault": fault,
+            "trace": trace and str(trace),
+            "migrations": migrations and str(migrations),
+            "kill": kill,
+        }
+        self._helper.stdin.write(json.dumps(request).encode() + b"\n")
+        self._helper.stdin.flush()
+        return Ended(**json.loads(self._helper.stdout.readline()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._helper.stdin.close()
+        self._helper.wait(WITHIN_S)
+        self._helper.stdout.close()
+
+
+# -- in the helper
+
+
+def serve(request, library, trace, listener, stderr):
+    """The forked server, from its first instruction to the exit code."""
+    signal.alarm(WITHIN_S)
+    os.dup2(stderr, 2)
+    os.dup2(listener.fileno(), HANDED_OVER)
+    os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+    if request["migrations"]:
+        from beanlite import journal
+
+        journal.open_database = partial(journal.open_database, migrations_folder=Path(request["migrations"]))
+    action, kinds, number, errno = request["fault"]
+    library.faults_arm(request["data"].encode(), trace, kinds, number, action, errno)
+    from beanlite.cli import main
+
+    return main(["serve", "--db", f"{request['data']}/{DATABASE}", "--log-level", "error"])
+
+
+def work(request, client, trace):
+    """Do the steps; returns the ids by name, how many steps were answered, and whether the server is still there."""
+    ids = request["ids"]
+    received = client.makefile("rb")
+    acked = 0
+    with contextlib.suppress(ConnectionError):
+        client.sendall(b"list-tube-used\r\n")
+        if not received.readline():
+            return ids, 0, False
+        note(trace, "started 0")
+        for step in request["steps"]:
+            client.sendall(step["send"].format(**ids).encode())
+            for _ in range(step["replies"]):
+                reply = received.readline()
+                if not reply.endswith(b"\r\n"):
+                    return ids, acked, False
+                if step["names"]:
+                    ids[step["names"]] = int(reply.removeprefix(b"INSERTED "))
+                elif reply.startswith(b"RESERVED "):
+                    received.read(int(reply.split()[2]) + 2)
+                assert b"NOT_FOUND" not in reply, step
+            acked += 1
+            note(trace, f"acked {acked}")
+        return ids, acked, True
+    return ids, acked, False
+
+
+def note(trace, text):
+    os.write(trace, f"note {text} 0\n\n".encode())
+
+
+def answer(request, library):
+    """Carry out a request; does not return in the fork."""
+    trace = os.open(request["trace"] or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    stderr = os.memfd_create("stderr")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("")  # the kernel makes a name
+        listener.listen()
+        process = os.fork()
+        if not process:
+            sys.exit(serve(request, library, trace if request["trace"] else -1, listener, stderr))
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(listener.getsockname())  # a server that is gone ends it, as nobody else holds the listener
+    with client:
+        client.settimeout(WITHIN_S)
+        ids, acked, there = work(request, client, trace)
+        if there:  # else it is about to tell why
+            note(trace, f"stop {acked}")
+            os.kill(process, signal.SIGKILL if request["kill"] else signal.SIGTERM)
+    _, status = os.waitpid(process, 0)
+    os.lseek(stderr, 0, os.SEEK_SET)
+    with open(stderr, "rb") as said:  # noqa: PTH123 - a descriptor
+        text = said.read().decode()
+    os.close(trace)
+    return Ended(os.waitstatus_to_exitcode(status), text, ids, acked)
+
+
+def main(library):
+    import ctypes
+
+    import caio.linux_aio
+    import typer
+    import uvloop
+
+    import beanlite.cli
+    import beanlite.journal.writer
+    import beanlite.server
+
+    del caio, uvloop
+    beanlite.cli.app = typer.main.get_command(beanlite.cli.app)  # else it would do so at each call
+    with contextlib.redirect_stdout(None):
+        beanlite.cli.main(["serve", "--version"])  # likewise with what that imports
+    gc.disable()  # as beanlite does
+    os.dup2(os.open(os.devnull, os.O_RDONLY), HANDED_OVER)  # or it might be given to something else
+    shim = ctypes.CDLL(library)
+    shim.faults_arm.argtypes = [
+        ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_long, ctypes.c_int, ctypes.c_int,
+    ]  # fmt: skip
+    gc.freeze()  # what is here by now is no work for the end of each fork
+    for line in sys.stdin.buffer:
+        ended = answer(json.loads(line), shim)
+        sys.stdout.write(json.dumps(asdict(ended)) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,252 @@
+"""What the servers do that are stopped: each scenario begins on a file of its own, and knows what must be in it."""
+
+import os
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from beanlite.journal import open_database, read_jobs, read_state
+from beanlite.journal.migrations import FOLDER, read_version
+from tests.faults.forker import CHANGES, DATABASE, KINDS, Forker, Step
+
+Content = dict[str, object]
+"""Jobs by name, with their state and body, and pauses by "pause of TUBE", with their seconds."""
+RESERVE = f"{DATABASE}-reserve"
+LINE_END = "\n"
+LEFT_TO_CHANCE = re.compile(r"/\S*/|(?<=-v2\.)\w{8}(?=\.partial)")  # folders, and a part of a name
+SECOND_MIGRATION = "CREATE TABLE notes (tube TEXT PRIMARY KEY) STRICT; INSERT INTO notes VALUES ('default');"
+
+
+# -- what the client does
+
+
+class Act(NamedTuple):
+    """A step of the client, and what it does to the content."""
+
+    step: Step
+    effect: Callable[[Content], Content]
+
+
+def put(name, size=0, delay_s=0):
+    body = name.ljust(size, ".")
+    stored = ("delayed" if delay_s else "ready", body.encode())
+    return Act(Step(f"put 0 {delay_s} 60 {len(body)}\r\n{body}\r\n", 1, name), lambda content: content | {name: stored})
+
+
+def bury(name):
+    step = Step(f"reserve-job {{{name}}}\r\nbury {{{name}}} 0\r\n", 2)
+    return Act(step, lambda content: content | {name: ("buried", content[name][1])})
+
+
+def delete(name):
+    return Act(Step(f"delete {{{name}}}\r\n"), lambda content: {key: content[key] for key in content if key != name})
+
+
+def pause(tube, pause_s):
+    return Act(Step(f"pause-tube {tube} {pause_s}\r\n"), lambda content: content | {f"pause of {tube}": pause_s})
+
+
+def contents(first, acts):
+    """The content before all of them, after the first, and so on."""
+    found = [first]
+    for act in acts:
+        found.append(act.effect(found[-1]))
+    return found
+
+
+# -- what is in a file
+
+
+class Found(NamedTuple):
+    """What a start finds, and what is there after the stop."""
+
+    content: Content
+    ids: dict[str, int]
+    last_id: int
+    version: int
+    lost_batches: int
+    names: set[str]
+
+
+def look(folder, migrations):
+    """Start on the file in the folder, in this process, and stop in order."""
+    path = folder / DATABASE
+    database = open_database(path, migrations)
+    try:
+        content, ids = read_content(database.connection, path)
+        state = read_state(database.connection, path)
+        content |= {f"pause of {tube.decode()}": pause_s for tube, pause_s, _ in state.pauses}
+        version = read_version(database.connection)
+    finally:
+        assert database.close()
+    return Found(content, ids, state.last_id, version, database.lost_batches, {each.name for each in folder.iterdir()})
+
+
+def read_content(connection, path):
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    content, ids = {}, {}
+    for rows in read_jobs(connection, path):
+        for job_id, _, state, *_, body, _ in rows:
+            name = body.partition(b".")[0].decode()
+            content[name] = ("ready" if state in {None, "reserved"} else state, body)
+            ids[name] = job_id
+    return content, ids
+
+
+# -- the scenarios
+
+
+@dataclass
+class Scenario:
+    """A server that starts on a copy of `data`, and a client that does its `acts`."""
+
+    name: str
+    data: Path
+    migrations: Path
+    acts: list[Act]
+    content: Content = field(default_factory=dict)
+    ids: dict[str, int] = field(default_factory=dict)
+    """Those of the jobs that are there before."""
+    from_stop: bool = False
+    """Whether only what is done from the stop on is of interest."""
+
+    @property
+    def steps(self):
+        return [act.step for act in self.acts]
+
+    @property
+    def migrates(self):
+        return bool(self.content) and self.migrations != FOLDER
+
+    def run(self, forker: Forker, data: Path, *, idle=False, **more):
+        """Have it happen on a copy of the file; if `idle` the client does nothing."""
+        shutil.copytree(self.data, data, copy_function=copy)
+        return forker.run(data, [] if idle else self.steps, self.ids, migrations=self.migrations, **more)
+
+    def check(self, found, acked, ids, beside=frozenset()):
+        """Hold what a start has found against what must be there after so many steps were answered."""
+        possible = contents(self.content, self.acts)[acked : acked + 2]  # the next one was under way
+        assert found.content in possible, f"{found.content} after {acked} steps"
+        assert {name: found.ids.get(name, job_id) for name, job_id in ids.items()} == ids, f"{found.ids}, not {ids}"
+        assert found.last_id >= max(ids.values(), default=0), "an id can be given out twice"
+        assert found.version == len(list(self.migrations.iterdir())), f"it has version {found.version}"
+        assert not found.lost_batches, f"{found.lost_batches} batches are said to be lost"
+        copies = {f"{DATABASE}.before-v2"} if self.migrates else set()
+        assert found.names - beside == {DATABASE} | copies, f"what is left is {sorted(found.names)}"
+
+    def check_copy(self, folder):
+        """The copy that a migration has made is the file as it was before."""
+        if self.migrates:
+            copy = folder / f"{DATABASE}.before-v2"
+            with closing(sqlite3.connect(f"{copy.as_uri()}?immutable=1", uri=True)) as connection:
+                assert read_version(connection) == 1
+                content, ids = read_content(connection, copy)
+            assert (content, ids) == ({name: self.content[name] for name in self.ids}, self.ids)
+
+
+def copy(source, target):
+    """Copy a file; of the reserve only the size matters."""
+    if source.endswith(RESERVE):
+        with open(target, "wb") as file:  # noqa: PTH123 - shutil gives names
+            file.truncate(os.stat(source).st_size)  # noqa: PTH116 - likewise
+    else:
+        shutil.copyfile(source, target)
+
+
+BEFORE = [
+    put("first"),
+    put("large", size=5000),
+    put("later", delay_s=1000),
+    put("gone"),
+    bury("first"),
+    delete("gone"),
+    pause("default", 3600),
+]
+NEXT = [put("after"), put("large after", size=5000), bury("later")]
+MANY = [put(f"many{number}", size=900 * (number % 4)) for number in range(10)] + [bury("many1"), delete("later")]
+
+
+def make_scenarios(forker, folder):
+    """All of them, by name, each with its file made in `folder`."""
+    newer = folder / "migrations"
+    shutil.copytree(FOLDER, newer)
+    (newer / "0002_notes.sql").write_text(SECOND_MIGRATION)
+    nothing, stopped, killed = (folder / name for name in ("nothing", "stopped", "killed"))
+    for each in (nothing, stopped, killed):
+        each.mkdir()
+    content = contents({}, BEFORE)[-1]
+
+    def ids_after(data, **more):
+        ended = forker.run(data, [act.step for act in BEFORE], **more)
+        del ended.ids["gone"]
+        return ended.ids
+
+    stopped_ids, killed_ids = ids_after(stopped), ids_after(killed, kill=True)
+    made = (
+        Scenario("first start", nothing, FOLDER, BEFORE),
+        Scenario("migration", stopped, newer, NEXT, content, stopped_ids),
+        Scenario("stop", stopped, FOLDER, MANY, content, stopped_ids, from_stop=True),
+        Scenario("start after a kill", killed, FOLDER, NEXT, content, killed_ids),
+        Scenario("migration after a kill", killed, newer, NEXT, content, killed_ids),
+    )
+    return {scenario.name: scenario for scenario in made}
+
+
+NAMES = ["first start", "migration", "stop", "start after a kill"]
+if "FAULTS" in os.environ:
+    NAMES.append("migration after a kill")
+
+
+# -- the record of what was done
+
+
+class Operation(NamedTuple):
+    """A line of the record."""
+
+    kind: str
+    name: str
+    offset: int
+    data: bytes
+
+    def __str__(self) -> str:
+        more = f" at {self.offset}, {len(self.data)} bytes" if self.kind == "write" else ""
+        return f"{self.kind} {self.name}{more}"
+
+    @property
+    def counted(self) -> bool:
+        """Whether it is among those that change something, which are numbered."""
+        return self.kind in KINDS and bool(CHANGES & 1 << KINDS.index(self.kind))
+
+
+def read_trace(file):
+    """The operations of a record; a note has its word as its name, and the number of steps answered as its offset."""
+    raw, operations, at = file.read_bytes(), [], 0
+    while at < len(raw):
+        end = raw.index(b"\n", at)
+        kind, *name, offset, size = raw[at:end].decode().split(" ")
+        at = end + 1 + int(size)
+        operations.append(Operation(kind, " ".join(name), int(offset), raw[end + 1 : at]))
+        assert raw[at : at + 1] == b"\n"
+        at += 1
+    return operations
+
+
+# -- what went wrong
+
+
+def report(outcomes):
+    """Fail with all that went wrong: pairs of a moment and an error, or None where all was well."""
+    failed = {}
+    for moment, error in filter(None, outcomes):
+        text = f"{type(error).__name__}: {LEFT_TO_CHANCE.sub('', str(error).partition(LINE_END)[0])}"
+        failed.setdefault(re.sub(r"\d+", "N", text), []).append(f"{moment}{LINE_END}        {text}")
+    number = sum(map(len, failed.values()))
+    lines = [f"{number} of {len(outcomes)}; FAULTS_AT=N looks at number N alone"]
+    for alike in failed.values():
+        lines += [f"{len(alike)} times", f"    first {alike[0]}", f"    last {alike[-1]}"]
+    assert not failed, LINE_END.join(lines)

@@ -1,0 +1,87 @@
+"""A file operation that fails is told in one line, and is not taken for damage; what was in the file is there after it.
+
+FAULTS=1 lets each of them fail both once and from then on; FAULTS_AT=17 only the 17th of its kind.
+"""
+
+import errno
+import os
+import shutil
+from typing import NamedTuple
+
+import pytest
+
+from tests.faults.forker import FAIL_ON, FAIL_ONCE, Fault, mask
+from tests.faults.scenarios import RESERVE, look, report
+
+
+class Case(NamedTuple):
+    """Each operation of some kinds fails in turn, of those between two notes of the record."""
+
+    scenario: str
+    kinds: tuple[str, ...]
+    errno: int
+    action: int
+    since: str = ""
+    until: str = ""
+    wrong: tuple[str, ...] = ()
+    """Words that would not be true."""
+
+
+DAMAGE = ("damaged", "restore a backup", "not one of beanlite's", "not an SQLite file")
+WRITES = ("write", "create", "truncate")
+CASES = {
+    "a read of a start": Case("stop", ("read",), errno.EIO, FAIL_ON, until="started", wrong=DAMAGE),
+    "a read of a start after a kill": Case(
+        "start after a kill", ("read",), errno.EIO, FAIL_ON, until="started", wrong=DAMAGE
+    ),
+    "a read of a migration": Case("migration", ("read",), errno.EIO, FAIL_ON, until="started", wrong=DAMAGE),
+    "room for a write of the first start": Case(
+        "first start", WRITES, errno.ENOSPC, FAIL_ON, until="started", wrong=DAMAGE
+    ),
+    "room for a write of a migration": Case("migration", WRITES, errno.ENOSPC, FAIL_ON, until="started", wrong=DAMAGE),
+    "a sync of the first start": Case("first start", ("sync",), errno.EIO, FAIL_ONCE, until="started", wrong=DAMAGE),
+    "a removal at the stop": Case("stop", ("unlink",), errno.EIO, FAIL_ONCE, since="stop"),
+    "a removal at the stop, read-only from then on": Case("stop", ("unlink",), errno.EROFS, FAIL_ON, since="stop"),
+    "a sync at the stop": Case("stop", ("sync",), errno.EIO, FAIL_ONCE, since="stop"),
+}
+
+
+def operations_of(case, operations):
+    """The number and the name of each operation that is to fail."""
+    number, within = 0, not case.since
+    for operation in operations:
+        if operation.kind == "note":
+            within = (within or operation.name == case.since) and operation.name != case.until
+        elif operation.kind in case.kinds:
+            number += 1
+            if within and os.environ.get("FAULTS_AT", str(number)) == str(number):
+                yield number, operation
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_without(forkers, scenarios, undisturbed, tmp_path, name):
+    case = CASES[name]
+    scenario = scenarios[case.scenario]
+
+    def fail_and_start(forker, moment):
+        action, number, operation = moment
+        data = tmp_path / f"{action}-{number}"
+        fault = Fault(action, mask(*case.kinds), number, case.errno)
+        ended = scenario.run(forker, data, idle=not case.since, fault=fault)
+        try:
+            assert ended.code in {0, 3, 4}, f"it ended with {ended.code}: {ended.stderr.strip().splitlines()[-1:]}"
+            lines = ended.stderr.splitlines()
+            assert len(lines) == bool(ended.code), f"it ended with {ended.code}, and said {lines}"
+            untrue = [word for word in case.wrong if word in ended.stderr]
+            assert not untrue, f"it said {lines}"
+            beside = {RESERVE} if (data / RESERVE).exists() else set()
+            scenario.check(look(data, scenario.migrations), ended.acked, ended.ids, beside)
+        except Exception as error:  # noqa: BLE001 - they are reported together
+            return f"{'from then on' if action == FAIL_ON else 'once'} at number {number}, {operation}", error
+        shutil.rmtree(data)
+        return None
+
+    actions = (FAIL_ONCE, FAIL_ON) if "FAULTS" in os.environ else (case.action,)
+    moments = [(action, *found) for action in actions for found in operations_of(case, undisturbed[case.scenario][0])]
+    assert moments or "FAULTS_AT" in os.environ
+    report(forkers.map(fail_and_start, moments))

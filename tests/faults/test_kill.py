@@ -1,0 +1,58 @@
+"""Killed at each of its file operations, the server starts again without any help, and has all that it acknowledged.
+
+FAULTS_AT=17 looks at the 17th operation of a scenario alone.
+"""
+
+import os
+import shutil
+
+import pytest
+
+from tests.faults.forker import CHANGES, KILL_AMID, KILL_BEFORE, Fault
+from tests.faults.scenarios import NAMES, RESERVE, look, report
+
+WHOLE = 15  # each so many times it is a whole server that starts again
+
+
+def moments(operations, from_stop):
+    """The number of each operation, and whether to be killed before it or, if it is a write, amid it.
+
+    After one is before the next. A sync changes nothing for a kill: before it is as before the next, too.
+    """
+    begun = not from_stop
+    number = 0
+    for operation in operations:
+        begun = begun or operation[:2] == ("note", "stop")
+        if operation.counted:
+            number += 1
+            if begun and operation.kind != "sync" and os.environ.get("FAULTS_AT", str(number)) == str(number):
+                yield number, operation, KILL_BEFORE
+                if operation.kind == "write" and len(operation.data) > 1:
+                    yield number, operation, KILL_AMID
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_killed_at_any_operation(forkers, scenarios, undisturbed, tmp_path, name):
+    scenario = scenarios[name]
+
+    def stop_and_start(forker, moment):
+        number, operation, action = moment
+        data = tmp_path / f"{number}-{action}"
+        ended = scenario.run(forker, data, fault=Fault(action, CHANGES, number))
+        try:
+            assert (ended.code, ended.stderr) == (-9, ""), f"it ended with {ended.code}: {ended.stderr}"
+            beside = {RESERVE} if (data / RESERVE).exists() else set()
+            if number % WHOLE == 0:
+                again = forker.run(data, migrations=scenario.migrations)
+                assert (again.code, again.stderr) == (0, ""), f"the next ended with {again.code}: {again.stderr}"
+                beside = set()
+            scenario.check(look(data, scenario.migrations), ended.acked, ended.ids, beside)
+            scenario.check_copy(data)
+        except Exception as error:  # noqa: BLE001 - they are reported together
+            return f"killed {'amid' if action == KILL_AMID else 'before'} operation {number}, {operation}", error
+        shutil.rmtree(data)
+        return None
+
+    found = list(moments(undisturbed[name][0], scenario.from_stop))
+    assert len(found) > 10 or "FAULTS_AT" in os.environ
+    report(forkers.map(stop_and_start, found))

@@ -1,0 +1,99 @@
+"""After a power failure at any moment the server starts again without any help, and has all that it acknowledged.
+
+The disk is a model (power.py). FAULTS=10 tries ten random images at each moment instead of one at some, and
+FAULTS_SEED repeats the choices of a run; FAULTS_AT=17 looks at the moment after the 17th operation alone. With
+FAULTS_EXT4=1 the sync of a new file makes its name safe, too.
+"""
+
+import os
+import random
+import shutil
+
+import pytest
+
+from tests.faults.power import VARIANTS, Disk, key_of, write_image
+from tests.faults.scenarios import NAMES, RESERVE, look, report
+
+SOME = 4  # a random image at each so many moments
+
+
+class Starts:
+    """What a start makes of an image; the same one is tried but once."""
+
+    def __init__(self, folder, scenario) -> None:
+        self._folder = folder
+        self._scenario = scenario
+        self._outcomes = {}
+
+    def outcome(self, image):
+        """What was found, or the error."""
+        key = key_of(image)
+        if key not in self._outcomes:
+            self._outcomes[key] = self._start(image)
+        return self._outcomes[key]
+
+    def _start(self, image):
+        data = self._folder / str(len(self._outcomes))
+        write_image(image, data)
+        try:
+            found = look(data, self._scenario.migrations)
+            self._scenario.check_copy(data)
+        except Exception as error:  # noqa: BLE001 - it is reported with the others
+            return error
+        shutil.rmtree(data)
+        return found
+
+
+def images(disk, chance):
+    """What may be on the disk, each with a word for it."""
+    for variant in VARIANTS:
+        yield variant.__name__, variant(disk)
+    if "FAULTS" not in os.environ and chance.random() > 1 / SOME:
+        return
+    for number in range(int(os.environ.get("FAULTS", "1"))):
+        yield f"random image {number}", disk.any(chance)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_power_failure_at_any_moment(scenarios, undisturbed, tmp_path, name):
+    scenario, (operations, ids, _) = scenarios[name], undisturbed[name]
+    seed = int(os.environ.get("FAULTS_SEED") or random.randrange(1 << 32))
+    only = int(os.environ.get("FAULTS_AT", "0"))
+    disk = Disk(scenario.data, journaled="FAULTS_EXT4" in os.environ)
+    starts = Starts(tmp_path, scenario)
+    outcomes, number, acked, begun = [], 0, 0, not scenario.from_stop
+    for operation in operations:
+        disk.do(operation)
+        number += operation.counted
+        if operation.kind == "note":
+            acked = max(acked, operation.offset)
+            begun = begun or operation.name == "stop"
+        if not begun or operation.kind == "read" or (only and number != only):
+            continue
+        for variant, image in images(disk, random.Random(seed + number)):
+            moment = f"power failed after operation {number}, {operation}, {variant}, FAULTS_SEED={seed}"
+            outcomes.append(judge(scenario, starts.outcome(image), acked, ids, moment))
+    report(outcomes)
+
+
+def judge(scenario, outcome, acked, ids, moment):
+    known = scenario.ids | {act.step.names: ids[act.step.names] for act in scenario.acts[:acked] if act.step.names}
+    if isinstance(outcome, Exception):
+        return moment, outcome
+    try:
+        scenario.check(outcome, acked, known, beside=outcome.names & {RESERVE})
+    except Exception as error:  # noqa: BLE001 - they are reported together
+        return moment, error
+    return None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_model_has_what_the_disk_has(scenarios, undisturbed, tmp_path, name):
+    operations, _, folder = undisturbed[name]
+    disk = Disk(scenarios[name].data)
+    for operation in operations:
+        disk.do(operation)
+    write_image(disk.all(), tmp_path / "image")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "image").iterdir()} == {
+        path.name: path.read_bytes() for path in folder.iterdir()
+    }
