@@ -8,8 +8,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.faults.forker import Forker
-from tests.faults.scenarios import make_scenarios, read_trace
+from tests.faults.forker import Forker, build
+from tests.faults.record import read_trace
+from tests.faults.scenarios import make_scenarios
 
 HELPERS = 4  # more than cores: a process that has used the kernel's asynchronous I/O takes its time to be gone
 
@@ -39,9 +40,10 @@ class Forkers:
 def forkers(tmp_path_factory):
     if shutil.which("cc") is None and "CI" not in os.environ:
         pytest.skip("cc is not installed")
+    library = tmp_path_factory.mktemp("library") / "faults.so"
+    build(library)
     with ExitStack() as stack:
-        folders = [tmp_path_factory.mktemp("helper") for _ in range(HELPERS)]
-        yield Forkers([stack.enter_context(Forker(folder)) for folder in folders])
+        yield Forkers([stack.enter_context(Forker(library)) for _ in range(HELPERS)])
 
 
 @pytest.fixture(scope="session")

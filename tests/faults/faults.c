@@ -79,16 +79,16 @@ static void die(void)
         pause();
 }
 
-/* To be called before each call: may kill, returns an errno with which to fail, or 0, or -1 to be killed amid. */
+/* To be called before each call: may kill, returns an errno with which to fail, or 0, or -1 to be killed amid a write. */
 static int due(enum kind kind)
 {
     if (!(kinds & 1u << kind))
         return 0;
     long number = __atomic_add_fetch(&seen, 1, __ATOMIC_SEQ_CST);
-    if (action == KILL_BEFORE && number == nth)
-        die();
-    if (action == KILL_AMID && number == nth)
+    if (action == KILL_AMID && number == nth && kind == WRITE)
         return -1;
+    if ((action == KILL_BEFORE || action == KILL_AMID) && number == nth)
+        die();
     if ((action == FAIL_ONCE && number == nth) || (action == FAIL_ON && number >= nth))
         return failure;
     return 0;
@@ -324,7 +324,8 @@ static long submit(long context, long count, struct iocb **operations)
     char buffer[PATH_MAX];
     for (long i = 0; i < count; i++) {
         const char *name = below_fd(operations[i]->aio_fildes, buffer);
-        if (!name || (operations[i]->aio_lio_opcode != IOCB_CMD_FDSYNC && operations[i]->aio_lio_opcode != IOCB_CMD_FSYNC))
+        int operation = operations[i]->aio_lio_opcode;
+        if (!name || (operation != IOCB_CMD_FDSYNC && operation != IOCB_CMD_FSYNC))
             continue;
         FAIL_IF_DUE(SYNC, -1);
         record(SYNC, name, 0, NULL, 0);

@@ -2,7 +2,7 @@
 
 ::
 
-    with Forker(folder) as forker:
+    with Forker(library) as forker:
         ended = forker.run(data, steps, fault=Fault(KILL_BEFORE, CHANGES, 17))
 
 The helper has faults.c loaded and beanlite imported, so that a server costs a fork and not a start of Python. What is
@@ -10,6 +10,7 @@ forked is ``beanlite serve`` as a user runs it, on a socket that is handed over;
 stops it (SIGTERM) when that has done its steps.
 """
 
+import atexit
 import contextlib
 import gc
 import json
@@ -18,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -69,13 +71,16 @@ class Ended:
     """How many steps were answered."""
 
 
+def build(library: Path) -> None:
+    """Compile faults.c."""
+    source = Path(__file__).with_name("faults.c")
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+
+
 class Forker:
     """The helper process."""
 
-    def __init__(self, folder: Path) -> None:
-        library = folder / "faults.so"
-        source = Path(__file__).with_name("faults.c")
-        subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    def __init__(self, library: Path) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("BEANLITE_")}
         self._helper = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.forker", str(library)],
@@ -88,8 +93,8 @@ class Forker:
     def run(self, data, steps=(), ids=None, *, fault=Fault(), trace=None, migrations=None, kill=False):  # noqa: B008
         """Serve the file in the folder `data` while the client does its steps; `kill` rather than SIGTERM in the end.
 
-        `trace` is a file for the record of what was done; beside the operations it has a line ``note acked N 0`` as
-        each step is answered, ``note stop N 0`` in the end. Each operation counts only from the start.
+        `trace` is a file for the record of what was done; beside the operations it has lines that begin with "note":
+        "started 0" when the first answer is there, "acked N" as each step is answered, and "stop N" in the end.
         """
         request = {
             "data": str(data),
@@ -102,7 +107,10 @@ class Forker:
         }
         self._helper.stdin.write(json.dumps(request).encode() + b"\n")
         self._helper.stdin.flush()
-        return Ended(**json.loads(self._helper.stdout.readline()))
+        answer = self._helper.stdout.readline()
+        if not answer:
+            raise RuntimeError("the helper has ended")
+        return Ended(**json.loads(answer))
 
     def __enter__(self) -> Self:
         return self
@@ -131,6 +139,14 @@ def serve(request, library, trace, listener, stderr):
     from beanlite.cli import main
 
     return main(["serve", "--db", f"{request['data']}/{DATABASE}", "--log-level", "error"])
+
+
+def end(code):
+    """As sys.exit, but for the memory, which is the helper's and would take as long as all the rest."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def work(request, client, trace):
@@ -173,7 +189,7 @@ def answer(request, library):
         listener.listen()
         process = os.fork()
         if not process:
-            sys.exit(serve(request, library, trace if request["trace"] else -1, listener, stderr))
+            end(serve(request, library, trace if request["trace"] else -1, listener, stderr))
         client = socket.socket(socket.AF_UNIX)
         client.connect(listener.getsockname())  # a server that is gone ends it, as nobody else holds the listener
     with client:

@@ -5,6 +5,7 @@ folder. Of what came after that anything may be there or not: a write whole, in 
 all, a size with or without the bytes, one change of a name and not the one before it.
 """
 
+import os
 import random
 from collections.abc import Callable
 from copy import deepcopy
@@ -21,6 +22,7 @@ class Bytes:
 
     data: bytearray = field(default_factory=bytearray)
     size: int = 0
+    attributes: dict[str, bytes] = field(default_factory=dict)
 
     def write(self, offset, data):
         if data:
@@ -33,12 +35,12 @@ class Bytes:
         self.size = size
 
     def key(self):
-        return bytes(self.data).rstrip(b"\0"), self.size
+        return bytes(self.data).rstrip(b"\0"), self.size, frozenset(self.attributes.items())
 
 
 @dataclass(eq=False)
 class File:
-    """A file under whatever names: what of it is safe, and the changes since. Attributes are left out."""
+    """A file under whatever names: what of it is safe, and the changes since."""
 
     safe: Bytes = field(default_factory=Bytes)
     since: list = field(default_factory=list)
@@ -65,6 +67,11 @@ def apply(content, operation):
         content.resize(operation.offset)
     elif operation.kind == "allocate":
         content.size = max(content.size, operation.offset)
+    elif operation.kind == "xattr":
+        key, is_set, value = operation.data.partition(b"=")
+        content.attributes.pop(key.decode(), None)
+        if is_set:
+            content.attributes[key.decode()] = value
 
 
 class Disk:
@@ -79,7 +86,8 @@ class Disk:
         self.names = {}
         for path in folder.iterdir():
             data = path.read_bytes()
-            self.names[path.name] = File(Bytes(bytearray(data.rstrip(b"\0")), len(data)))
+            attributes = {key: os.getxattr(path, key) for key in os.listxattr(path)}
+            self.names[path.name] = File(Bytes(bytearray(data.rstrip(b"\0")), len(data), attributes))
         self.safe_names = dict(self.names)
         self.changes = []  # of names: dictionaries of what each of them is now, or None
         self.syncing = 0
@@ -94,7 +102,7 @@ class Disk:
         elif operation.kind in {"rename", "link"}:
             gone = {operation.name: None} if operation.kind == "rename" else {}
             self._rename(gone | {operation.data.decode(): self.names[operation.name]})
-        elif operation.kind in {"write", "truncate", "allocate"}:
+        elif operation.kind in {"write", "truncate", "allocate", "xattr"}:
             self.names[operation.name].since.append(operation)
         elif operation.kind == "sync":
             file = self.names[operation.name]
@@ -115,16 +123,18 @@ class Disk:
         if operation.kind == "sync":
             self.syncing = len(self.changes)
         else:
-            for change in self.changes[: self.syncing]:
-                self.safe_names = renamed(self.safe_names, change)
-            del self.changes[: self.syncing]
-            self.syncing = 0
+            self._save_names(self.syncing)
 
     def _name_is_safe(self, file):
-        for change in [each for each in self.changes if file in each.values()]:
+        """As in a journal: with all that was done to names before it got this one."""
+        named = [number for number, change in enumerate(self.changes, 1) if file in change.values()]
+        self._save_names(max(named, default=0))
+
+    def _save_names(self, number):
+        for change in self.changes[:number]:
             self.safe_names = renamed(self.safe_names, change)
-            self.changes.remove(change)
-            self.syncing = min(self.syncing, len(self.changes))
+        del self.changes[:number]
+        self.syncing = max(0, self.syncing - number)
 
     # -- what may be there after the power failure: a file's content by its name
 
@@ -187,6 +197,8 @@ def write_image(image: dict[str, Bytes], folder: Path):
         with (folder / name).open("wb") as file:
             file.write(content.data)
             file.truncate(content.size)
+        for key, value in content.attributes.items():
+            os.setxattr(folder / name, key, value)
 
 
 def key_of(image: dict[str, Bytes]):

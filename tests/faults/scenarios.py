@@ -1,7 +1,6 @@
 """What the servers do that are stopped: each scenario begins on a file of its own, and knows what must be in it."""
 
 import os
-import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -12,13 +11,11 @@ from typing import NamedTuple
 
 from beanlite.journal import open_database, read_jobs, read_state
 from beanlite.journal.migrations import FOLDER, read_version
-from tests.faults.forker import CHANGES, DATABASE, KINDS, Forker, Step
+from tests.faults.forker import DATABASE, Forker, Step
 
 Content = dict[str, object]
 """Jobs by name, with their state and body, and pauses by "pause of TUBE", with their seconds."""
 RESERVE = f"{DATABASE}-reserve"
-LINE_END = "\n"
-LEFT_TO_CHANCE = re.compile(r"/\S*/|(?<=-v2\.)\w{8}(?=\.partial)")  # folders, and a part of a name
 SECOND_MIGRATION = "CREATE TABLE notes (tube TEXT PRIMARY KEY) STRICT; INSERT INTO notes VALUES ('default');"
 
 
@@ -83,12 +80,12 @@ def look(folder, migrations):
         content |= {f"pause of {tube.decode()}": pause_s for tube, pause_s, _ in state.pauses}
         version = read_version(database.connection)
     finally:
-        assert database.close()
+        assert database.close(), "a -wal is left"
     return Found(content, ids, state.last_id, version, database.lost_batches, {each.name for each in folder.iterdir()})
 
 
 def read_content(connection, path):
-    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], "it is not sound"
     content, ids = {}, {}
     for rows in read_jobs(connection, path):
         for job_id, _, state, *_, body, _ in rows:
@@ -105,7 +102,6 @@ def read_content(connection, path):
 class Scenario:
     """A server that starts on a copy of `data`, and a client that does its `acts`."""
 
-    name: str
     data: Path
     migrations: Path
     acts: list[Act]
@@ -144,9 +140,10 @@ class Scenario:
         if self.migrates:
             copy = folder / f"{DATABASE}.before-v2"
             with closing(sqlite3.connect(f"{copy.as_uri()}?immutable=1", uri=True)) as connection:
-                assert read_version(connection) == 1
+                assert read_version(connection) == 1, "the copy is of another version"
                 content, ids = read_content(connection, copy)
-            assert (content, ids) == ({name: self.content[name] for name in self.ids}, self.ids)
+            jobs = {name: self.content[name] for name in self.ids}
+            assert (content, ids) == (jobs, self.ids), f"the copy has {content}"
 
 
 def copy(source, target):
@@ -187,66 +184,15 @@ def make_scenarios(forker, folder):
         return ended.ids
 
     stopped_ids, killed_ids = ids_after(stopped), ids_after(killed, kill=True)
-    made = (
-        Scenario("first start", nothing, FOLDER, BEFORE),
-        Scenario("migration", stopped, newer, NEXT, content, stopped_ids),
-        Scenario("stop", stopped, FOLDER, MANY, content, stopped_ids, from_stop=True),
-        Scenario("start after a kill", killed, FOLDER, NEXT, content, killed_ids),
-        Scenario("migration after a kill", killed, newer, NEXT, content, killed_ids),
-    )
-    return {scenario.name: scenario for scenario in made}
+    return {
+        "first start": Scenario(nothing, FOLDER, BEFORE),
+        "migration": Scenario(stopped, newer, NEXT, content, stopped_ids),
+        "stop": Scenario(stopped, FOLDER, MANY, content, stopped_ids, from_stop=True),
+        "start after a kill": Scenario(killed, FOLDER, NEXT, content, killed_ids),
+        "migration after a kill": Scenario(killed, newer, NEXT, content, killed_ids),
+    }
 
 
 NAMES = ["first start", "migration", "stop", "start after a kill"]
 if "FAULTS" in os.environ:
     NAMES.append("migration after a kill")
-
-
-# -- the record of what was done
-
-
-class Operation(NamedTuple):
-    """A line of the record."""
-
-    kind: str
-    name: str
-    offset: int
-    data: bytes
-
-    def __str__(self) -> str:
-        more = f" at {self.offset}, {len(self.data)} bytes" if self.kind == "write" else ""
-        return f"{self.kind} {self.name}{more}"
-
-    @property
-    def counted(self) -> bool:
-        """Whether it is among those that change something, which are numbered."""
-        return self.kind in KINDS and bool(CHANGES & 1 << KINDS.index(self.kind))
-
-
-def read_trace(file):
-    """The operations of a record; a note has its word as its name, and the number of steps answered as its offset."""
-    raw, operations, at = file.read_bytes(), [], 0
-    while at < len(raw):
-        end = raw.index(b"\n", at)
-        kind, *name, offset, size = raw[at:end].decode().split(" ")
-        at = end + 1 + int(size)
-        operations.append(Operation(kind, " ".join(name), int(offset), raw[end + 1 : at]))
-        assert raw[at : at + 1] == b"\n"
-        at += 1
-    return operations
-
-
-# -- what went wrong
-
-
-def report(outcomes):
-    """Fail with all that went wrong: pairs of a moment and an error, or None where all was well."""
-    failed = {}
-    for moment, error in filter(None, outcomes):
-        text = f"{type(error).__name__}: {LEFT_TO_CHANCE.sub('', str(error).partition(LINE_END)[0])}"
-        failed.setdefault(re.sub(r"\d+", "N", text), []).append(f"{moment}{LINE_END}        {text}")
-    number = sum(map(len, failed.values()))
-    lines = [f"{number} of {len(outcomes)}; FAULTS_AT=N looks at number N alone"]
-    for alike in failed.values():
-        lines += [f"{len(alike)} times", f"    first {alike[0]}", f"    last {alike[-1]}"]
-    assert not failed, LINE_END.join(lines)

@@ -12,7 +12,8 @@ import shutil
 import pytest
 
 from tests.faults.power import VARIANTS, Disk, key_of, write_image
-from tests.faults.scenarios import NAMES, RESERVE, look, report
+from tests.faults.record import report
+from tests.faults.scenarios import NAMES, RESERVE, look
 
 SOME = 4  # a random image at each so many moments
 

@@ -1,0 +1,56 @@
+"""The record of what a server did to its files, and how failures are told that come after one of these operations."""
+
+import re
+from typing import NamedTuple
+
+import pytest
+
+from tests.faults.forker import CHANGES, KINDS
+
+LINE_END = "\n"
+LEFT_TO_CHANCE = re.compile(r"/\S*/|(?<=-v2\.)\w{8}(?=\.partial)")  # folders, and a part of a name
+
+
+class Operation(NamedTuple):
+    """A line of the record."""
+
+    kind: str
+    name: str
+    offset: int
+    data: bytes
+
+    def __str__(self) -> str:
+        more = f" at {self.offset}, {len(self.data)} bytes" if self.kind == "write" else ""
+        return f"{self.kind} {self.name}{more}"
+
+    @property
+    def counted(self) -> bool:
+        """Whether it is among those that change something, which are numbered."""
+        return self.kind in KINDS and bool(CHANGES & 1 << KINDS.index(self.kind))
+
+
+def read_trace(file):
+    """The operations of a record; a note has its word as its name, and the number of steps answered as its offset."""
+    raw, operations, at = file.read_bytes(), [], 0
+    while at < len(raw):
+        end = raw.index(b"\n", at)
+        kind, *name, offset, size = raw[at:end].decode().split(" ")
+        at = end + 1 + int(size)
+        operations.append(Operation(kind, " ".join(name), int(offset), raw[end + 1 : at]))
+        assert raw[at : at + 1] == b"\n"
+        at += 1
+    return operations
+
+
+def report(outcomes):
+    """Fail with all that went wrong: pairs of a moment and an error, or None where all was well."""
+    failed = {}
+    for moment, error in filter(None, outcomes):
+        text = f"{type(error).__name__}: {LEFT_TO_CHANCE.sub('', str(error).partition(LINE_END)[0])}"
+        failed.setdefault(re.sub(r"\d+", "N", text), []).append(f"{moment}{LINE_END}        {text}")
+    number = sum(map(len, failed.values()))
+    lines = [f"{number} of {len(outcomes)}; FAULTS_AT=N looks at number N alone"]
+    for alike in failed.values():
+        lines += [f"{len(alike)} times", f"    first {alike[0]}", f"    last {alike[-1]}"]
+    if failed:
+        pytest.fail(LINE_END.join(lines), pytrace=False)
