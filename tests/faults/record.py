@@ -51,6 +51,8 @@ def report(outcomes):
     number = sum(map(len, failed.values()))
     lines = [f"{number} of {len(outcomes)}; FAULTS_AT=N looks at number N alone"]
     for alike in failed.values():
-        lines += [f"{len(alike)} times", f"    first {alike[0]}", f"    last {alike[-1]}"]
+        lines += [f"{len(alike)} times", f"    {alike[0]}"]
+        if len(alike) > 1:
+            lines.append(f"    up to: {alike[-1]}")
     if failed:
         pytest.fail(LINE_END.join(lines), pytrace=False)
