@@ -11,6 +11,7 @@ import shutil
 import pytest
 
 from tests.faults.forker import CHANGES, KILL_AMID, KILL_BEFORE, Fault
+from tests.faults.power import SECTOR
 from tests.faults.record import report
 from tests.faults.scenarios import NAMES, RESERVE, look
 
@@ -21,7 +22,8 @@ PAIRS = 8
 def moments(operations, from_stop):
     """The number of each operation, and whether to be killed before it or, if it is a write, amid it.
 
-    After one is before the next. A sync changes nothing for a kill: before it is as before the next, too.
+    After one is before the next. A sync changes nothing for a kill: before it is as before the next, too. A write of no
+    more than a sector is done or not done.
     """
     begun = not from_stop
     number = 0
@@ -31,7 +33,7 @@ def moments(operations, from_stop):
             number += 1
             if begun and operation.kind != "sync" and os.environ.get("FAULTS_AT", str(number)) == str(number):
                 yield number, operation, KILL_BEFORE
-                if operation.kind == "write" and len(operation.data) > 1:
+                if operation.kind == "write" and len(operation.data) > SECTOR:
                     yield number, operation, KILL_AMID
 
 
