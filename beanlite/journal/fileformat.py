@@ -14,6 +14,7 @@ APPLICATION_ID = 0x6265616E  # "bean"; says whose file it is, at byte 68
 PAGE_SIZE = 4096
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_READ_BYTES = 1 << 20
 _SAID_MAX = 200  # characters of SQLite's: about a damaged schema it quotes all of that
 _WAL_MODE = b"\x02\x02"
 # SQLite's rollback journal (https://sqlite.org/fileformat.html): its magic number, and where it has the number of pages
@@ -121,6 +122,22 @@ def check_version(path: Path, version: int, newest: int) -> None:
         raise JournalRefused(f"{path} has version {version}, this beanlite knows {newest}; use a newer beanlite")
 
 
+def _read_all(path: Path) -> None:
+    """Raise JournalRefused if the disk can't read the file or its -wal: to SQLite that is damage, too.
+
+    It takes SQLite's locks along, as it closes the file: nothing may be written any more.
+    """
+    for each in (path, wal_of(path)):
+        try:
+            with each.open("rb", buffering=0) as file:
+                while file.read(_READ_BYTES):
+                    pass
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise JournalRefused(f"{each} can't be read: {error.strerror}; check the disk") from error
+
+
 @contextmanager
 def refused(path: Path) -> Iterator[None]:
     """Turn what SQLite or the system says about the file into JournalRefused."""
@@ -134,6 +151,7 @@ def refused(path: Path) -> Iterator[None]:
         said = " ".join(str(error).split())[:_SAID_MAX]
         code = getattr(error, "sqlite_errorcode", None)  # an extended code has the plain one in its low byte
         if code is None or code & 0xFF in _DAMAGE:  # None: Python can't make text of what is in the file
+            _read_all(path)
             raise JournalRefused(f"{path} is damaged ({said}); restore a backup") from error
         advice = "check the disk, and the owner and the mode of the file, its -wal and its -shm"
         raise JournalRefused(f"{path} can't be used: {said}; {advice}") from error

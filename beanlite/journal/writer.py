@@ -146,7 +146,6 @@ class Journal:
 
     async def start(self) -> bool:
         """Make ready to write. False: the disk has no room for the reserve. JournalRefused: nor for anything else."""
-        await self._aside
         self._sync_aside = aside_sync()
         self._sync_soonest = SoonestSync(self._sync_aside)
         self.see_syncs = self._sync_aside.see_ends
@@ -163,6 +162,7 @@ class Journal:
             # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
             self._watch = Watch(path, self._database.file, self._wal, self._index)
+        await self._aside
         return self.room.take_reserve()
 
     @staticmethod

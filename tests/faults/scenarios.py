@@ -80,7 +80,8 @@ def look(folder, migrations):
         content |= {f"pause of {tube.decode()}": pause_s for tube, pause_s, _ in state.pauses}
         version = read_version(database.connection)
     finally:
-        assert database.close(), "a -wal is left"
+        left = database.close()
+        assert left is None, f"{left} is left"
     return Found(content, ids, state.last_id, version, database.lost_batches, {each.name for each in folder.iterdir()})
 
 
