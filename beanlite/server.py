@@ -221,10 +221,17 @@ class Server:
 
     async def _recover(self) -> None:
         """Open the database and take over what is in it."""
-        from beanlite.journal import count_jobs, open_database, read_jobs, read_state  # noqa: PLC0415 - not for --no-journal
+        from beanlite.journal import (  # noqa: PLC0415 - not for --no-journal
+            check_body_size,
+            count_jobs,
+            open_database,
+            read_jobs,
+            read_state,
+        )
         from beanlite.journal.writer import Journal  # noqa: PLC0415
 
         began_s = time.monotonic()
+        check_body_size(self._settings.max_job_size)
         database = open_database(self._settings.db, fsync=self._settings.fsync)
         path = database.path
         if database.damaged_wal is not None:

@@ -6,7 +6,7 @@ files are ours), `migrations`, `wal` (a look at SQLite's own log before it is re
 whole or not at all).
 """
 
-from beanlite.journal.database import Database, open_database
+from beanlite.journal.database import Database, check_body_size, open_database
 from beanlite.journal.replay import State, count_jobs, read_jobs, read_state
 
-__all__ = ["Database", "State", "count_jobs", "open_database", "read_jobs", "read_state"]
+__all__ = ["Database", "State", "check_body_size", "count_jobs", "open_database", "read_jobs", "read_state"]

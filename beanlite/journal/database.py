@@ -10,11 +10,11 @@ import os
 import shutil
 import sqlite3
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from beanlite.errors import JournalFailed, JournalRefused
+from beanlite.errors import ConfigError, JournalFailed, JournalRefused
 from beanlite.journal.aside import sync, written_aside
 from beanlite.journal.fileformat import PAGE_SIZE, check_file, check_version, is_full, refused, shm_of, wal_of, wal_size
 from beanlite.journal.mark import Mark, check_mark, serving, stopped
@@ -23,6 +23,7 @@ from beanlite.journal.room import Room
 from beanlite.journal.wal import commit_frames, frames_of, index_bytes, read_index
 
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
+ROW_BYTES = 1000  # of a row, more than what is not its body
 _BUSY_TIMEOUT_S = 1.0  # a reader locks others out for moments only: when it recovers the -wal, or is the last to close
 _BLOCK_BYTES = 512  # of st_blocks, whatever the disk's
 _NEW_WAL_BYTES = 32 << 10  # what SQLite needs to begin a -wal
@@ -135,6 +136,16 @@ def _check_sqlite() -> None:
         raise JournalRefused(f"this Python has SQLite {sqlite3.sqlite_version}; 3.37 or newer is needed")
     if sqlite3.threadsafety != 3:
         raise JournalRefused("this Python's SQLite was built without thread safety (serialized mode), which is needed")
+
+
+def check_body_size(max_job_size: int) -> None:
+    """ConfigError: this Python's SQLite can't store such a body."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        most = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) - ROW_BYTES
+    if max_job_size > most:
+        raise ConfigError(
+            f"max_job_size = {max_job_size} is more than this Python's SQLite can store; it may be {most} at most"
+        )
 
 
 def _lock(path: Path, undo: ExitStack) -> int:
