@@ -1,4 +1,4 @@
-"""Sockets to listen on, and the user to serve as."""
+"""Sockets to listen on, how many connections there is room for, and the user to serve as."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import errno
 import getopt
 import os
 import pwd
+import resource
 import socket
 import stat
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 1024
 _FIRST_FD: Final = 3  # systemd's first socket
+# Descriptors that the server opens for itself: 18 with a database and uvloop, some more now and then, and those of
+# connections that are about to be refused.
+_OWN: Final = 32
 
 
 class Listener:
@@ -75,6 +80,33 @@ def listen_early(args: list[str]) -> None:
     place = host.removeprefix("unix:") if host.startswith("unix:") else (host, int(port))
     with contextlib.suppress(ListenError, OverflowError):  # the second try says what is wrong
         _early[place] = _listen(place)
+
+
+def room_for(connections: int) -> int:
+    """Raise the limit of open files to what so many connections need; returns how many have room. ConfigError: none.
+
+    Without a descriptor to spare the loop could not even refuse a connection, and would be woken by it for ever.
+    """
+    beside = _open_now() + _OWN
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    wanted = min(connections + beside, hard)
+    if wanted > soft:
+        with contextlib.suppress(OSError, ValueError):  # a sandbox may not let us
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
+            soft = wanted
+    if soft <= beside:
+        raise ConfigError(
+            f"the limit of open files is {soft}, and beanlite itself needs {beside}: raise it (ulimit -n)"
+        )
+    return min(connections, soft - beside)
+
+
+def _open_now() -> int:
+    try:
+        return len(list(Path("/proc/self/fd").iterdir()))
+    except OSError:  # no /proc
+        return _FIRST_FD + 1
 
 
 def become(user: str) -> None:

@@ -19,7 +19,7 @@ from beanlite.clock import utc_clock
 from beanlite.connection import Connection
 from beanlite.engine import Engine
 from beanlite.job import SECOND_NS
-from beanlite.listen import BACKLOG, Listener, become, open_listener
+from beanlite.listen import BACKLOG, Listener, become, open_listener, room_for
 from beanlite.protocol import Service
 from beanlite.stats import Counters, Facts
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from beanlite.journal.writer import Journal
 
 TIMER_MAX_S: Final = 3600.0
+ACCEPTED_AT_ONCE: Final = 4  # connections, before those that are refused are closed: they take descriptors, too
 FAREWELL_S: Final = 2.0  # how long clients have to read their last replies at the stop
 PROGRESS_S: Final = 1.0
 TURN_BYTES: Final = 1 << 16  # some thousand commands, or 10 ms
@@ -37,6 +38,12 @@ TURN_NS: Final = 2_000_000  # after which those who have much to do go on in the
 
 def run(settings: Settings) -> int:
     """Serve until told to stop; returns 0. BeanliteError: the start failed, or the disk did."""
+    room = room_for(settings.max_connections)
+    if room < settings.max_connections:
+        log.warning(
+            "the limit of open files allows fewer connections", max_connections=settings.max_connections, room=room
+        )
+        settings = settings.model_copy(update={"max_connections": room})
     listener = open_listener(settings)
     try:
         new_loop = _new_loop()
@@ -104,8 +111,9 @@ class Server:
             self.loop.add_signal_handler(signum, self._stopped.set)
         self.loop.add_signal_handler(signal.SIGUSR1, self._drain)
         servers = []
-        for sock in self._listener.sockets:  # no comprehension: mypyc 2.4 can't compile one that awaits
-            servers.append(await self.loop.create_server(lambda: Connection(self), sock=sock, backlog=BACKLOG))  # noqa: PERF401
+        for sock in self._listener.sockets:
+            servers.append(await self.loop.create_server(lambda: Connection(self), sock=sock, backlog=ACCEPTED_AT_ONCE))
+            sock.listen(BACKLOG)  # this queue is the kernel's; asyncio's own means how many it takes from it at a time
         log.info("started", version=__version__, compiled=is_compiled(), address=self._listener.address)
         await self._stopped.wait()
         await self._stop(servers)

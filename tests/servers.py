@@ -90,9 +90,16 @@ class RunningServer:
             self.kill()
 
 
-def start_beanlite(directory: Path, *flags: str, environment: dict[str, str] | None = None) -> RunningServer:
-    """Start ``beanlite serve`` with its database ``queue.db`` in the directory, or none with ``--no-journal``."""
+def start_beanlite(
+    directory: Path, *flags: str, environment: dict[str, str] | None = None, before: str | None = None
+) -> RunningServer:
+    """Start ``beanlite serve`` with its database ``queue.db`` in the directory, or none with ``--no-journal``.
+
+    ``before`` is for the shell that becomes the server, such as a ulimit.
+    """
     command = [sys.executable, "-m", "beanlite", "serve"]
+    if before is not None:
+        command = ["sh", "-c", f'{before} && exec "$@"', "sh", *command]
     if "--no-journal" not in flags:
         command += ["--db", str(directory / "queue.db")]
     return _start([*command, *flags], directory, environment or {})
