@@ -87,6 +87,11 @@ class Barrier:
         self._awake = False
         self._awake_until_s = 0.0
         self._served = 0
+        self._slow_syncs = log.Seldom()
+        self._waits_for_room = log.Seldom()
+        self._waits_for_lock = log.Seldom()
+        self._warned_frames = 0
+        """In the -wal when the log last told of a reader that keeps it from shrinking; 0: not since it has shrunk."""
         self._draining = False
         self._sync_timer: asyncio.Task[None] | None = None
         self._synced = True
@@ -216,7 +221,7 @@ class Barrier:
                 return
             self._sync_s = time.monotonic() - began_s
             if self._sync_s > SLOW_SYNC_S:
-                log.warning("slow sync", seconds=round(self._sync_s, 3))
+                self._slow_syncs.warning("slow sync", seconds=round(self._sync_s, 3))
             self._busy = False
             self._stored(journal, batch, held)
 
@@ -291,13 +296,13 @@ class Barrier:
                 elif not journal.room.give_up_reserve():  # else the disk was full at the start, and a reserve was left
                     if not warned:
                         warned = True
-                        log.warning("commits wait: the disk is full to the last byte")
+                        self._waits_for_room.warning("commits wait: the disk is full to the last byte")
                     await asyncio.sleep(FULL_RETRY_S)
                 await self._move_wal(journal)  # so that the -wal is used from its beginning, and needs no more room
             else:
                 if not warned and time.monotonic() - since_s > SLOW_SYNC_S:
                     warned = True
-                    log.warning("commits wait", why=str(error))
+                    self._waits_for_lock.warning("commits wait", why=str(error))
                 await asyncio.sleep(BUSY_RETRY_S)
             try:
                 journal.write(batch)
@@ -370,7 +375,10 @@ class Barrier:
                 self._disk_full(journal)
         except JournalBusy:
             pass  # a reader is just recovering or closing; the next batch tries again
-        if journal.pinned and journal.wal_frames > WAL_FRAMES_MAX:
+        if journal.wal_frames <= WAL_FRAMES_MAX:
+            self._warned_frames = 0
+        elif journal.pinned and journal.wal_frames >= 2 * self._warned_frames:
+            self._warned_frames = journal.wal_frames
             log.warning("a reader keeps the -wal from shrinking", wal_bytes=journal.wal_bytes)
 
     async def _sync_by_time(self, journal: Journal, interval_s: float) -> None:

@@ -14,6 +14,8 @@ import sys
 import time
 from typing import TextIO
 
+SELDOM_S = 60.0  # from one warning of a kind to the next
+
 _logger = logging.getLogger("beanlite")
 _BARE = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f-\x9f]+")  # what needs no quotes in a text line
 _COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m"}
@@ -38,6 +40,24 @@ def warning(event: str, **fields: object) -> None:
 def error(event: str, *, exc: BaseException | None = None, **fields: object) -> None:
     """Log what went wrong for good; `exc` adds its traceback."""
     _logger.error(event, exc_info=exc, extra={"fields": fields})
+
+
+class Seldom:
+    """Warnings of one kind, which could come without end: the first is logged, then one a minute at most."""
+
+    def __init__(self) -> None:
+        """None has come yet."""
+        self._times = 0
+        self._next_s = 0.0
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Log it, or leave it out; the next one that is logged tells how many `times` it has come since the last."""
+        self._times += 1
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + SELDOM_S
+            warning(event, **fields, **({"times": self._times} if self._times > 1 else {}))
+            self._times = 0
 
 
 def setup(level: str, form: str, stream: TextIO | None = None) -> None:

@@ -79,6 +79,7 @@ class Server:
         self._going_on: deque[Connection] = deque()
         self._go_on_due = False
         self._refused = 0
+        self._oddities = log.Seldom()
         self._clock = utc_clock()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = NEVER_NS
@@ -285,7 +286,7 @@ class Server:
         """What asyncio would only log: a peer's or the network's doing is a line, our own bug ends the server."""
         error = context.get("exception")
         if isinstance(error, OSError) or not isinstance(error, Exception):
-            log.warning(str(context.get("message")), error=error)
+            self._oddities.warning(str(context.get("message")), error=error)
         else:
             self._stop_for(error)
 

@@ -55,6 +55,17 @@ def test_a_text_line(lines):
     ]
 
 
+def test_a_warning_that_comes_without_end_is_logged_seldom(lines):
+    read = lines()
+    seldom = log.Seldom()
+    for _ in range(5):
+        seldom.warning("slow", seconds=1)
+    assert [text(line) for line in read()] == ["WARNING beanlite: slow seconds=1"]
+    seldom._next_s = 0.0
+    seldom.warning("slow", seconds=2)
+    assert [text(line) for line in read()][1:] == ["WARNING beanlite: slow seconds=2 times=5"]
+
+
 def test_the_time_is_utc():
     record = logging.makeLogRecord({"created": 1795203240.9, "levelname": "INFO", "name": "beanlite", "msg": "x"})
     assert log.TextFormatter(io.StringIO()).format(record) == "2026-11-20T19:34:00Z INFO  beanlite: x"
