@@ -3,14 +3,16 @@
 import gc
 import sys
 
+from beanlite import stderr
 from beanlite.listen import listen_early
 
 # For good: a server makes no garbage that only a collector finds (a test holds that), and to look for it among a
 # million jobs would stop all clients for as long as that takes.
 gc.disable()
+stderr.install()
 listen_early(sys.argv[1:])
 
-from beanlite.cli import main  # noqa: E402 - after these two, that is their point
+from beanlite.cli import main  # noqa: E402 - after these, that is their point
 
 if __name__ == "__main__":
     sys.exit(main())

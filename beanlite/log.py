@@ -14,6 +14,8 @@ import sys
 import time
 from typing import TextIO
 
+from beanlite.stderr import Stderr
+
 SELDOM_S = 60.0  # from one warning of a kind to the next
 
 _logger = logging.getLogger("beanlite")
@@ -63,12 +65,28 @@ class Seldom:
 def setup(level: str, form: str, stream: TextIO | None = None) -> None:
     """Log from `level` (debug, info, warning, error) up, in `form` (text, json), to stderr or `stream`."""
     stream = stream or sys.stderr
-    handler = logging.StreamHandler(stream)
+    handler = _Handler(stream)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(stream))
     root = logging.getLogger()  # so that asyncio's warnings take the same form
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     _logger.setLevel(level.upper())
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Begins with a line that says so, when lines before it are lost."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write `record`, if there is room for it."""
+        file = getattr(self.stream, "buffer", None)
+        if isinstance(file, Stderr) and file.lost:
+            lost, file.lost = file.lost, 0
+            event = "nobody read the log: lines are lost"
+            note = {"name": _logger.name, "levelname": "WARNING", "msg": event, "fields": {"lines": lost}}
+            super().emit(logging.makeLogRecord(note))
+            if file.lost:  # this one, too
+                file.lost = lost
+        super().emit(record)
 
 
 class TextFormatter(logging.Formatter):

@@ -9,6 +9,7 @@ import typer
 
 from beanlite.cli import backup, bench, serve
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
+from beanlite.stderr import last_words
 
 # No rich and no completion: they cost more time than all the rest of the start.
 app = typer.Typer(
@@ -48,11 +49,11 @@ def main(args: list[str] | None = None) -> int:
         return 130
     except Exception:  # noqa: BLE001 - our own bug: it is shown whole
         _fall(traceback.format_exc(), BeanliteError.exit_code)
-    print(f"beanlite: {message}", file=sys.stderr)
+    last_words(f"beanlite: {message}")
     return exit_code
 
 
 def _fall(message: str, exit_code: int) -> NoReturn:
     """End at once: at an orderly exit SQLite would write on to a file that may be in an unknown state."""
-    print(message, file=sys.stderr, flush=True)
+    last_words(message)
     os._exit(exit_code)

@@ -1,0 +1,81 @@
+"""A stderr that is never waited for: what it has no room for is lost, and counted.
+
+A pipe that nobody reads, or a terminal stopped by Ctrl-S, would hold the server up at its next line, for good.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+LAST_WORDS_S: Final = 1.0
+_NUMBER: Final = 2
+
+
+class Stderr(io.FileIO):
+    """Stderr's descriptor, or another one."""
+
+    def __init__(self, descriptor: int) -> None:
+        terminal = _terminal(descriptor)
+        super().__init__(descriptor if terminal is None else terminal, "w", closefd=terminal is not None)
+        self._amid_line = False
+        """The last line has only been begun."""
+        self.lost = 0
+        """Lines that were not written, or not whole; for the log, which tells of them."""
+        self.wait_s = 0.0
+        """How long a write may wait for room."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Take all of it, and write what there is room for."""
+        text = bytes(data)
+        left = b"\n" + text if self._amid_line else text
+        room = select.poll()
+        room.register(self, select.POLLOUT)
+        until_s = time.monotonic() + self.wait_s
+        try:
+            while left and room.poll(max(0.0, until_s - time.monotonic()) * 1000):
+                written = super().write(left[: select.PIPE_BUF])  # a pipe that has room has room for so much
+                if not written:  # a terminal, that has room for less
+                    break
+                self._amid_line = not left[:written].endswith(b"\n")
+                left = left[written:]
+        except OSError:  # closed by who read it, or a file on a full disk
+            pass
+        if left:
+            self.lost += left[-len(text) :].count(b"\n")
+        else:
+            self._amid_line = False
+        return len(text)
+
+
+def _terminal(descriptor: int) -> int | None:
+    """The terminal that a descriptor is, opened anew so as not to block; for others who write to it nothing changes."""
+    try:
+        return os.open(os.ttyname(descriptor), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:  # it is none, or another user's
+        return None
+
+
+def install() -> None:
+    """Have Python use it: for the log, and for whatever else is printed or raised."""
+    if sys.stderr is None:  # closed; the database must not get its number, or some library's message might go there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _NUMBER)
+        encoding, errors = "utf-8", "backslashreplace"
+    else:
+        encoding, errors = sys.stderr.encoding, sys.stderr.errors or "strict"
+    sys.stderr = io.TextIOWrapper(Stderr(_NUMBER), encoding, errors, line_buffering=True)
+
+
+def last_words(text: str) -> None:
+    """Print what the process ends with; for this it waits a little."""
+    file = getattr(sys.stderr, "buffer", None)
+    if isinstance(file, Stderr):
+        file.wait_s = LAST_WORDS_S
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - that is what this is for
