@@ -81,7 +81,7 @@ class _Handler(logging.StreamHandler[TextIO]):
         file = getattr(self.stream, "buffer", None)
         if isinstance(file, Stderr) and file.lost:
             lost, file.lost = file.lost, 0
-            event = "nobody read the log: lines are lost"
+            event = "the log had no room: lines are lost"
             note = {"name": _logger.name, "levelname": "WARNING", "msg": event, "fields": {"lines": lost}}
             super().emit(logging.makeLogRecord(note))
             if file.lost:  # this one, too
