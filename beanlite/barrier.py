@@ -32,6 +32,7 @@ LAG_S: Final = (
 BATCH_JOBS: Final = 1000  # some 3 ms to write; and ...
 BATCH_BYTES: Final = 4 << 20  # ... of bodies: who has sent much of it then waits for the next
 WAY_EVERY: Final = 8  # commands
+AUDIT_EVERY_S: Final = 0.01  # from slice to slice
 AWAKE_S: Final = 0.0005  # the loop does not sleep for the end of a sync that should take no longer
 BUSY_RETRY_S: Final = 0.005
 DRAIN_S: Final = 10.0  # a stop waits no longer for a full disk
@@ -92,6 +93,7 @@ class Barrier:
         self._waits_for_lock = log.Seldom()
         self._warned_frames = 0
         """In the -wal when the log last told of a reader that keeps it from shrinking; 0: not since it has shrunk."""
+        self._auditing = False
         self._draining = False
         self._sync_timer: asyncio.Task[None] | None = None
         self._synced = True
@@ -205,6 +207,9 @@ class Barrier:
 
     def _written(self, journal: Journal, batch: Batch, held: _Held) -> None:
         """A batch is committed: sync it, if that is what its acknowledgement says, and release who waits for it."""
+        if journal.others_came and not self._auditing:
+            self._auditing = True
+            self._begin(self._audit(journal))
         self._engine.room_bytes = self._room_bytes = journal.room.for_bodies()
         if self._fsync_ms != 0:
             journal.check()
@@ -223,7 +228,10 @@ class Barrier:
             if self._sync_s > SLOW_SYNC_S:
                 self._slow_syncs.warning("slow sync", seconds=round(self._sync_s, 3))
             self._busy = False
-            self._stored(journal, batch, held)
+            try:
+                self._stored(journal, batch, held)
+            except Exception as bug:  # noqa: BLE001 - it may be amid the commands of any client that this is called
+                self._fail(bug)
 
         journal.begin_sync(synced)
         if self.syncing and self._sync_s < AWAKE_S:
@@ -366,6 +374,18 @@ class Barrier:
                 shrinking = journal.loose
                 if journal.checkpoint_due or not shrinking:
                     self._go_aside(self._checkpoint(journal))
+
+    async def _audit(self, journal: Journal) -> None:
+        """See that the file holds what we have written, after another program has been at it."""
+        while journal.others_came:
+            journal.others_came = False
+            for _ in journal.audit(self._engine):
+                await asyncio.sleep(AUDIT_EVERY_S)
+                while self._busy and not self.syncing:  # noqa: ASYNC110 - for moments, but for a full disk
+                    await asyncio.sleep(AUDIT_EVERY_S)
+                if self._draining:
+                    return
+        self._auditing = False
 
     async def _move_wal(self, journal: Journal) -> None:
         try:

@@ -389,6 +389,11 @@ class Engine(States):
         """Whether there is more that ``take_changes`` has left for later."""
         return bool(self.lagging or self._late)
 
+    def is_stored(self, job_id: int) -> bool:
+        """Whether the journal knows all of a job, or that it is gone, if it has been given the batches taken so far."""
+        pending = (self.changed, self.lagging, *self._late)
+        return job_id <= self.taken_id and not any(job_id in each for each in pending)
+
     def take_changes(self, *, lagging: bool) -> Changes:
         """What has changed since the last call; the next batch begins. ``lagging``: a slice of that, too."""
         changed = self.changed

@@ -61,6 +61,10 @@ class Jobs(dict[int, Job]):
             self._last_ids.append(next(reversed(self)))
             self.clear()
 
+    def parts(self) -> list[tuple[int, dict[int, Job]]]:
+        """All of them, the newest first: dicts by rising id, and with each the id above which these are."""
+        return list(zip([0, *self._last_ids], [*self._aside, self], strict=True))[::-1]
+
     @property
     def count(self) -> int:
         """How many there are in all."""

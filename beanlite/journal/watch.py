@@ -81,7 +81,7 @@ def _inode(status: os.stat_result) -> tuple[int, int]:
 class Outsiders:
     """Notices that another program has committed, or moved the -wal into the file.
 
-    Our rows can't have changed as long as the triggers that guard them are what they were; all else may.
+    Our rows can hardly have changed as long as the triggers that guard them are what they were; all else may.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path, objects: frozenset[str]) -> None:

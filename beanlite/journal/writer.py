@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -20,18 +20,16 @@ from zlib import crc32
 import aiosqlite
 
 from beanlite.clock import utc_s
-from beanlite.engine import Changes
+from beanlite.engine import Changes, Engine
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
-from beanlite.job import BURIED, GONE, ID_BITS, NO_PAST, READY, Job
+from beanlite.job import GONE, NO_PAST, READY
+from beanlite.journal.audit import audit
 from beanlite.journal.database import WAL_BYTES_MAX, Database
 from beanlite.journal.fileformat import is_full, refused, wal_of, wal_size
+from beanlite.journal.rows import INLINE_MAX, counters, place
 from beanlite.journal.sync import SoonestSync, aside_sync
 from beanlite.journal.wal import frames_of, index_bytes, log_bytes
 from beanlite.journal.watch import Outsiders, Watch
-
-# Larger bodies stand in a table of their own, so that a change of state does not write them again: at 64 KiB that makes
-# reserve, release and bury some ten times cheaper. Smaller ones would only cost a second page in each put and delete.
-INLINE_MAX: Final = 1024
 
 # A checkpoint is due when so many frames (pages of 4 KiB) have come into the -wal: the time it takes grows with them,
 # and commits wait for it.
@@ -87,20 +85,6 @@ class Batch(NamedTuple):
     """How many it takes in the -wal at most."""
 
 
-def _place(job: Job) -> tuple[float | None, int | None]:
-    """due_at and buried_seq."""
-    if job.state is READY:
-        return None, None
-    if job.state is BURIED:
-        return None, job.key >> ID_BITS
-    return utc_s(job.key >> ID_BITS), None
-
-
-def _counters(job: Job) -> tuple[int, int, int, int, int]:
-    past = job.past
-    return job.reserves, past.timeouts, past.releases, past.buries, past.kicks
-
-
 def _runs(ids: list[int]) -> list[tuple[int, int]]:
     """The first and the last of each run of ids that follow each other."""
     ids.sort()
@@ -137,6 +121,8 @@ class Journal:
         """Those that have come since the last checkpoint."""
         self._index_frames = 0
         """For so many there is room in the -shm, and it is ours."""
+        self.others_came = False
+        """Another program has been at the file: what is in it should be looked at. Whoever does so resets it."""
         self.records = 0
         """Rows written."""
         self.wal_frames = 0
@@ -183,7 +169,7 @@ class Journal:
                     body_deletes.append((job.id,))
                 continue
             if job.id < first_id:
-                updates.append((state, job.pri, job.delay_s, *_place(job), *_counters(job), job.id))
+                updates.append((state, job.pri, job.delay_s, *place(job), *counters(job), job.id))
                 continue
             body: bytes | None = job.body
             if len(job.body) > INLINE_MAX:
@@ -193,7 +179,7 @@ class Journal:
             if state is READY and not job.reserves and job.past is NO_PAST:
                 ready.append((job.id, job.tube.name.decode(), *put, crc32(job.body), body))
             else:
-                rest = (*_place(job), *_counters(job), crc32(job.body), body)
+                rest = (*place(job), *counters(job), crc32(job.body), body)
                 inserts.append((job.id, job.tube.name.decode(), state, *put, *rest))
         most = len(ready) // _AT_ONCE * _AT_ONCE
         several = [tuple(chain.from_iterable(ready[at : at + _AT_ONCE])) for at in range(0, most, _AT_ONCE)]
@@ -227,6 +213,7 @@ class Journal:
         try:
             db.execute("BEGIN IMMEDIATE")
             if self._outsiders.look():
+                self.others_came = True
                 self._frames = frames_of(self._index)
             if os.fstat(self._wal).st_size < log_bytes(self._frames):
                 self._watch.look_for_cut()  # now: a commit would leave a hole, but make it as long as it should be
@@ -292,6 +279,14 @@ class Journal:
         # Fewer than before: all were in the database file, and SQLite has begun the -wal anew.
         self._new_frames += frames - self._frames if frames >= self._frames else frames
         self._frames = frames
+
+    def audit(self, engine: Engine) -> Iterator[None]:
+        """Compare the file with what the engine holds: a slice each time, when no batch waits to be written.
+
+        JournalFailed: another program has changed it.
+        """
+        yield
+        yield from audit(self._db, self._database.path, engine, self._promised_id)
 
     def _allot_index(self, frames: int) -> None:
         """Have the -shm take the room on the disk that it needs for so many frames. OSError: there is none.
