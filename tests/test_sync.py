@@ -11,6 +11,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from beanlite.journal.sync import KernelSync, SoonestSync
 
@@ -52,19 +53,100 @@ def test_a_thread_syncs_when_the_kernel_refuses(tmp_path, error, when):
     assert subprocess.check_output(command, cwd=tmp_path, env=environment) == b"ThreadSync None\n"
 
 
-async def test_a_sync_that_can_not_even_begin_is_told_as_any_other_failure():
-    class Broken:
-        def submit(self, _operation):
-            raise SystemError(errno.EIO, os.strerror(errno.EIO))  # caio does so
+class Kernel:
+    """In caio's place, with its real context behind: a call fails with the errors that it is given, one each time."""
 
+    def __init__(self, sync, submit=(), process_events=()):
+        self._context = sync._context
+        self._errors = {"submit": list(submit), "process_events": list(process_events)}
+        self.calls = {"submit": 0, "process_events": 0}
+        sync._context = self
+
+    def submit(self, operation):
+        return self._call("submit", operation)
+
+    def process_events(self):
+        return self._call("process_events")
+
+    def poll(self):
+        return self._context.poll()
+
+    def _call(self, name, *arguments):
+        self.calls[name] += 1
+        if self._errors[name]:
+            error = self._errors[name].pop(0)
+            if isinstance(error, Exception):
+                raise error
+            return error
+        return getattr(self._context, name)(*arguments)
+
+
+def from_caio(number):
+    return SystemError(number, os.strerror(number))
+
+
+NOT_BEGUN = [
+    OverflowError("Insufficient resources are available to queue any iocbs [EAGAIN]"),
+    ValueError("The AIO context specified by ctx_id is invalid. … [EINVAL]"),
+    from_caio(errno.EINTR),
+    from_caio(errno.ENOMEM),
+    0,  # operations taken
+]
+
+
+@pytest.mark.parametrize("error", NOT_BEGUN, ids=repr)
+async def test_a_sync_that_the_kernel_does_not_take_is_done_on_the_spot(tmp_path, monkeypatch, error):
+    synced = []
+    fdatasync = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(descriptor) or fdatasync(descriptor))
     sync = KernelSync(asyncio.get_running_loop())
-    sync._context, kept = Broken(), sync._context
+    kernel = Kernel(sync, submit=[error])
+    with (tmp_path / "file").open("w") as file:
+        ends = []
+        sync(file.fileno(), ends.append)
+        assert (ends, synced) == ([None], [file.fileno()])
+        ended = asyncio.get_running_loop().create_future()
+        sync(file.fileno(), ended.set_result)
+        assert await asyncio.wait_for(ended, 10) is None
+    assert kernel.calls["submit"] == 2
+    assert len(synced) == 1  # the next one is the kernel's again
+
+
+async def test_a_sync_that_can_not_be_done_on_the_spot_either_has_failed():
+    sync = KernelSync(asyncio.get_running_loop())
+    Kernel(sync, submit=NOT_BEGUN[:1])
+    reader, writer = os.pipe()  # there is nothing to sync in it
     ends = []
-    sync(0, ends.append)
-    sync._context = kept
+    sync(writer, ends.append)
+    os.close(reader)
+    os.close(writer)
     (error,) = ends
     assert isinstance(error, OSError)
-    assert error.errno == errno.EIO
+    assert error.errno == errno.EINVAL
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_the_end_of_a_sync_is_seen_though_signals_come_in_between(tmp_path, new_loop, times):
+    async def look():
+        loop = asyncio.get_running_loop()
+        sync = KernelSync(loop)
+        kernel = Kernel(sync, process_events=[from_caio(errno.EINTR)] * times)
+        ended = loop.create_future()
+        with (tmp_path / "file").open("w") as file:
+            sync(file.fileno(), ended.set_result)
+            assert await asyncio.wait_for(ended, 10) is None
+        assert kernel.calls["process_events"] == times + 1  # nor has it looked without end
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(look())
+
+
+async def test_what_else_the_kernel_says_of_the_ends_is_an_error():
+    sync = KernelSync(asyncio.get_running_loop())
+    Kernel(sync, process_events=[from_caio(errno.EINVAL)])
+    with pytest.raises(SystemError, match="Invalid argument"):
+        sync.see_ends()
 
 
 class Machine:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -31,22 +32,27 @@ class KernelSync:
         """ImportError: this is not Linux, or the kernel does not let us. SystemError: not any more."""
         from caio.linux_aio import Context, Operation  # noqa: PLC0415 - not to be had everywhere
 
+        self._loop = loop
         self._operation = Operation
         self._context = Context(max_requests=8)
         self._ended: list[tuple[Done, int]] = []
         loop.add_reader(self._context.fileno, self._on_ends)
 
     def __call__(self, descriptor: int, done: Done) -> None:
-        """Write what the kernel has of a file to the medium; ``done`` hears in the loop that it is, or why not."""
+        """Write what the kernel has of a file to the medium; ``done`` hears in the loop that it is, or why not.
+
+        A sync that the kernel does not take, for want of room or for whatever reason, is done on the spot: that says
+        for sure whether it can be done at all, and ``done`` hears of it before this returns.
+        """
         operation = self._operation.fdsync(descriptor)
         # Not ``done`` itself: caio would swallow what it raises. And no closure over the operation: that is garbage.
         operation.set_callback(partial(self._note_end, done))
         try:
-            self._context.submit(operation)
-        except (OSError, ValueError) as error:
-            done(error)
-        except SystemError as error:  # what caio makes of an errno
-            done(OSError(*error.args))
+            begun = self._context.submit(operation) == 1
+        except (OSError, OverflowError, SystemError, ValueError):  # what caio makes of an errno
+            begun = False
+        if not begun:
+            done(_sync_here(descriptor))
 
     def _note_end(self, done: Done, result: int) -> None:
         self._ended.append((done, result))
@@ -58,7 +64,15 @@ class KernelSync:
 
     def see_ends(self) -> None:
         """Tell of syncs that have ended, without waiting for the loop to do so."""
-        self._context.process_events()
+        try:
+            self._context.process_events()
+        except SystemError as error:
+            if error.args[:1] != (errno.EINTR,):
+                raise
+            # A signal, or a process that was stopped and goes on. The kernel has not told of any end, but what woke the
+            # loop to hear of one may be used up.
+            self._loop.call_soon(self.see_ends)
+            return
         ended, self._ended = self._ended, []
         for done, result in ended:
             number = (1 << 64) - result  # the kernel's negative errno, which caio takes for unsigned
