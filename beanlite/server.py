@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import resource
@@ -12,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from beanlite import __version__, is_compiled, log
+from beanlite import __version__, is_compiled, log, signals
 from beanlite.alarm import NEVER_NS
 from beanlite.barrier import Barrier
 from beanlite.clock import utc_clock
@@ -26,12 +27,14 @@ from beanlite.stats import Counters, Facts
 if TYPE_CHECKING:
     from beanlite.client import Client
     from beanlite.config import Settings
+    from beanlite.journal import Database
     from beanlite.journal.writer import Journal
 
 TIMER_MAX_S: Final = 3600.0
 ACCEPTED_AT_ONCE: Final = 4  # connections, before those that are refused are closed: they take descriptors, too
 FAREWELL_S: Final = 2.0  # how long clients have to read their last replies at the stop
 PROGRESS_S: Final = 1.0
+HEAR_S: Final = 0.05  # while jobs are read at the start, signals are heard so often
 TURN_BYTES: Final = 1 << 16  # some thousand commands, or 10 ms
 TURN_NS: Final = 2_000_000  # after which those who have much to do go on in the next
 
@@ -52,7 +55,10 @@ def run(settings: Settings) -> int:
         if settings.user is not None:
             become(settings.user)
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(Server(settings, listener).serve())
+            try:
+                runner.run(Server(settings, listener).serve())
+            finally:
+                signals.hold()  # for good: the loop's end gives them their defaults back
     finally:
         listener.close()
     return 0
@@ -102,15 +108,13 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self.loop.set_exception_handler(self._see_bug)
-        if self._settings.journal:
-            await self._recover()
+        self._hear_signals()
+        if self._settings.journal and not await self._recover():
+            return
         self.barrier = Barrier(
             self.loop, self.engine, self._journal, self._settings.fsync_interval_ms, self._stop_for, self.see_going_on
         )
         self.follow_up(self.now())
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            self.loop.add_signal_handler(signum, self._stopped.set)
-        self.loop.add_signal_handler(signal.SIGUSR1, self._drain)
         servers = []
         for sock in self._listener.sockets:
             servers.append(await self.loop.create_server(lambda: Connection(self), sock=sock, backlog=ACCEPTED_AT_ONCE))
@@ -228,15 +232,16 @@ class Server:
 
     # -- start and stop
 
-    async def _recover(self) -> None:
-        """Open the database and take over what is in it."""
-        from beanlite.journal import (  # noqa: PLC0415 - not for --no-journal
-            check_body_size,
-            count_jobs,
-            open_database,
-            read_jobs,
-            read_state,
-        )
+    def _hear_signals(self) -> None:
+        for signum in signals.STOPS:
+            if signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:  # it is under nohup
+                self.loop.add_signal_handler(signum, self._stopped.set)
+        self.loop.add_signal_handler(signals.DRAINS, self._drain)
+        signals.hear()
+
+    async def _recover(self) -> bool:
+        """Open the database and take over what is in it; False if a stop was asked for meanwhile."""
+        from beanlite.journal import check_body_size, open_database, read_state  # noqa: PLC0415 - not for --no-journal
         from beanlite.journal.writer import Journal  # noqa: PLC0415
 
         began_s = time.monotonic()
@@ -251,26 +256,50 @@ class Server:
             log.warning("commits that were not synced when the power failed are lost", commits=database.lost_batches)
         engine = self.engine
         state = read_state(database.connection, path)
-        now_ns = self._clock()
-        jobs = shown = 0
-        shown_s = began_s
-        for rows in read_jobs(database.connection, path):
-            engine.restore(rows, now_ns)
-            jobs += len(rows)
-            if time.monotonic() - shown_s > PROGRESS_S:
-                shown_s = time.monotonic()
-                shown = shown or count_jobs(database.connection, path)
-                log.info("recovering", jobs=jobs, of=shown)
+        jobs = await self._restore_jobs(database)
+        if jobs is None:
+            database.close()
+            log.info("stopped before the start was over")
+            return False
         for name, pause_s, until_ns in state.pauses:
             engine.restore_pause(name, pause_s, until_ns)
         engine.last_id = engine.taken_id = engine.stored_id = state.last_id
         engine.stored_batch = state.batch
         engine.batch = state.batch + 1
         self._journal = Journal(database)
-        if not await self._journal.start():
+        signals.hold()  # for the thread that this starts: signals are for the one that can tell what they mean
+        try:
+            has_room = await self._journal.start()
+        finally:
+            signals.hear()
+        if not has_room:
             log.warning("disk full: puts are refused until there is room again")
             engine.full = True
         log.info("recovered", file=path, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
+        return True
+
+    async def _restore_jobs(self, database: Database) -> int | None:
+        """Take over all jobs, and tell how many there are; None if a stop was asked for meanwhile."""
+        from beanlite.journal import count_jobs, read_jobs  # noqa: PLC0415 - not for --no-journal
+
+        now_ns = self._clock()
+        jobs = of = 0
+        shown_s = heard_s = time.monotonic()
+        with contextlib.closing(read_jobs(database.connection, database.path)) as chunks:
+            for rows in chunks:
+                self.engine.restore(rows, now_ns)
+                jobs += len(rows)
+                now_s = time.monotonic()
+                if now_s - shown_s > PROGRESS_S:
+                    shown_s = now_s
+                    of = of or count_jobs(database.connection, database.path)
+                    log.info("recovering", jobs=jobs, of=of)
+                if now_s - heard_s > HEAR_S:
+                    heard_s = now_s
+                    await asyncio.sleep(0)
+                    if self._stopped.is_set():
+                        return None
+        return jobs
 
     def _drain(self) -> None:
         log.info("draining: puts are refused from now on")

@@ -15,7 +15,7 @@ ROOMS = [
     {"barrier", "listen"},
     {"connection"},
     {"journal"},
-    {"config", "log", "clock"},
+    {"config", "log", "clock", "signals"},
     {"protocol"},
     {"commands"},
     {"parse", "stats"},

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, suppress
+from functools import partial
 
 import pytest
 
@@ -22,6 +23,9 @@ os.environ["LISTEN_FDS"] = "1"
 os.environ["LISTEN_PID"] = str(os.getpid())
 os.execv(sys.executable, [sys.executable, "-m", "beanlite", *sys.argv[1:]])
 """
+
+
+STOPS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 
 
 @pytest.fixture
@@ -67,7 +71,7 @@ def accepts(path):
     return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", STOPS)
 def test_a_stop_leaves_one_file_with_everything_in_it(tmp_path, number):
     with start_beanlite(tmp_path / "q") as server, Wire(server.connect()) as wire:
         for pri in range(3):
@@ -156,6 +160,85 @@ def test_drain_mode_refuses_puts_and_serves_the_rest(tmp_path):
         assert wire.ask("reserve") == "RESERVED 1 3"
         assert wire.ask("delete 1") == "DELETED"
         assert "draining" in server.log_text()
+
+
+def test_a_server_may_be_halted_and_go_on_at_any_time(tmp_path):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire, Wire(server.connect()) as other:
+        over = threading.Event()
+        puts = []
+
+        def work():
+            with suppress(ConnectionError):
+                while not over.is_set():
+                    puts.append(wire.put(b"x"))
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            for _ in range(1000):
+                other.ask("list-tube-used")
+                server.signal(signal.SIGSTOP)
+                server.signal(signal.SIGCONT)
+        finally:
+            over.set()
+            worker.join()
+        assert puts == list(range(1, len(puts) + 1))
+        assert server.stop() == 0
+
+
+@pytest.fixture
+def held_up(tmp_path, program):
+    """Starts a server and keeps it at reading its settings, until what this returns is called."""
+
+    def start():
+        settings = tmp_path / "settings.toml"
+        os.mkfifo(settings)
+        server = program("--config", settings, "--socket", tmp_path / "socket", "-b", tmp_path / "queue.db")
+        return server, settings.open("w").close  # opened as soon as the server reads it
+
+    return start
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_a_stop_that_comes_too_early_waits(tmp_path, held_up, number):
+    server, go_on = held_up()
+    server.send_signal(number)
+    go_on()
+    code, err = ended(server)
+    assert (code, "stopped" in err) == (0, True), err
+    assert {path.name for path in tmp_path.iterdir()} == {"queue.db", "settings.toml"}
+
+
+def test_a_drain_that_comes_too_early_waits(tmp_path, held_up):
+    server, go_on = held_up()
+    server.send_signal(signal.SIGUSR1)
+    go_on()
+    until(lambda: accepts(tmp_path / "socket"))
+    with connect_unix(tmp_path / "socket") as wire:
+        assert wire.ask("put 0 0 60 3", b"job") == "DRAINING"
+    server.terminate()
+    assert ended(server)[0] == 0
+
+
+def test_once_it_stops_no_signal_ends_it_otherwise(tmp_path):
+    with start_beanlite(tmp_path) as server:
+        server.signal(signal.SIGTERM)
+        while server.process.poll() is None:
+            for number in (*STOPS, signal.SIGUSR1):
+                server.signal(number)
+        assert server.process.returncode == 0, server.log_text()
+
+
+def test_a_closed_terminal_is_nothing_to_a_server_under_nohup(tmp_path, program):
+    path = tmp_path / "socket"
+    ignore = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+    server = program("--socket", path, "--no-journal", preexec_fn=ignore)
+    until(lambda: accepts(path))
+    server.send_signal(signal.SIGHUP)
+    with connect_unix(path) as wire:
+        assert wire.put(b"job") == 1
+    server.terminate()
+    assert ended(server)[0] == 0
 
 
 def test_the_files_are_the_owners_alone(tmp_path):

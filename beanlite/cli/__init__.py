@@ -45,7 +45,7 @@ def main(args: list[str] | None = None) -> int:
         _fall(f"beanlite: {error}", error.exit_code)
     except BeanliteError as error:
         message, exit_code = str(error), error.exit_code
-    except KeyboardInterrupt:  # before the server could see to it itself
+    except KeyboardInterrupt:  # in a backup or a bench; a server sees to it itself
         return 130
     except Exception:  # noqa: BLE001 - our own bug: it is shown whole
         _fall(traceback.format_exc(), BeanliteError.exit_code)

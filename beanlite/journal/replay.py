@@ -1,7 +1,7 @@
 """Reading the whole state back at start."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -58,7 +58,7 @@ def count_jobs(connection: sqlite3.Connection, path: Path) -> int:
     return count
 
 
-def read_jobs(connection: sqlite3.Connection, path: Path) -> Iterator[list[StoredJob]]:
+def read_jobs(connection: sqlite3.Connection, path: Path) -> Generator[list[StoredJob], None, None]:
     """All jobs by rising id, in lists of up to 1000.
 
     JournalRefused: the file is damaged, or a body is not the one that was put.
