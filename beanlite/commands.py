@@ -23,7 +23,7 @@ WAITING: Final = "waiting in a reserve"
 KICKING: Final = "in a kick that goes on in slices"
 REPLETE: Final = "has enough replies to read"
 YIELDING: Final = "lets others have their turn"
-CLOSING: Final = "has said quit"
+CLOSING: Final = "has said quit, or met a bug of ours"
 
 WATCHED_MANY: Final = 100  # tubes: to look at each takes as long as to let others have their turn
 
@@ -34,6 +34,7 @@ UNKNOWN_COMMAND: Final = b"UNKNOWN_COMMAND\r\n"
 NOT_FOUND: Final = b"NOT_FOUND\r\n"
 DEADLINE_SOON: Final = b"DEADLINE_SOON\r\n"
 TIMED_OUT: Final = b"TIMED_OUT\r\n"
+INTERNAL_ERROR: Final = b"INTERNAL_ERROR\r\n"
 
 
 # -- reserving

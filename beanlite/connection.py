@@ -9,6 +9,7 @@ from beanlite.commands import CLOSING, KICKING, REPLETE, YIELDING
 from beanlite.protocol import Session
 
 if TYPE_CHECKING:
+    from beanlite.job import Job
     from beanlite.server import Server
 
 # A client may send this much ahead while it waits in a reserve; then it is no longer read from.
@@ -67,11 +68,15 @@ class Connection(asyncio.Protocol):
         else:
             now_ns = server.now()
             late = now_ns > server.turn_until_ns
-        if late or (self._owed and server.barrier.full):  # others come first; who waits for each reply is among them
-            self.session.put_off(data)
-            self._settle_rest()
-            return
-        self.session.receive(data, now_ns)
+        try:
+            # Others come first; who waits for each reply is among them.
+            if late or (self._owed and server.barrier.full):
+                self.session.put_off(data)
+                self._settle_rest()
+                return
+            self.session.receive(data, now_ns)
+        except Exception as bug:  # noqa: BLE001 - what concerns others is raised again
+            self._fail(bug)
         self.settle()
         if server.engine.woken:
             server.wake(now_ns)  # now, so that what they wait for is stored in the same batch
@@ -82,7 +87,10 @@ class Connection(asyncio.Protocol):
         """The client sends no more: what is due to it is still sent."""
         now_ns = self._server.now()
         self._server.wake(now_ns)  # what has come true by now is told first
-        self.session.half_close(now_ns)
+        try:
+            self.session.half_close(now_ns)
+        except Exception as bug:  # noqa: BLE001 - as above
+            self._fail(bug)
         self.settle()
         self._server.wake(now_ns)
         return True
@@ -108,27 +116,33 @@ class Connection(asyncio.Protocol):
     def settle(self) -> None:
         """Send what may leave, or have it wait for the journal; to be called when the session has done something."""
         session = self.session
-        if session.replies or session.blocked is KICKING:
-            if session.waits and self._journaled:
-                self._owed += 1
-                self._server.barrier.hold(self, session.take_replies(sent=False))
-            elif not self._owed:
-                self._transport.write(session.take_replies())
-        if session.blocked or session.half_closed or not self._reading:
-            self._settle_rest()
+        try:
+            if session.replies or session.blocked is KICKING:
+                if session.waits and self._journaled:
+                    self._owed += 1
+                    self._server.barrier.hold(self, session.take_replies(sent=False))
+                elif not self._owed:
+                    self._transport.write(session.take_replies())
+            if session.blocked or session.half_closed or not self._reading:
+                self._settle_rest()
+        except Exception as bug:  # noqa: BLE001 - as above
+            self._abandon(bug)
 
     def release(self, replies: bytes) -> None:
         """What these replies waited for is stored: send them."""
         session = self.session
         self._owed -= 1
-        if not self._owed:
-            session.body_bytes = 0
-            if session.replies:
-                replies += session.take_replies()  # answered meanwhile, and true already
-        if not self._leaving:
-            self._transport.write(replies)
-        if session.blocked or session.half_closed:
-            self._settle_rest()
+        try:
+            if not self._owed:
+                session.body_bytes = 0
+                if session.replies:
+                    replies += session.take_replies()  # answered meanwhile, and true already
+            if not self._leaving:
+                self._transport.write(replies)
+            if session.blocked or session.half_closed:
+                self._settle_rest()
+        except Exception as bug:  # noqa: BLE001 - as above
+            self._abandon(bug)
 
     def listen_no_more(self) -> None:
         """The server is about to stop: no more commands are carried out."""
@@ -158,6 +172,16 @@ class Connection(asyncio.Protocol):
             self.stop()
         self._see_reading()
 
+    def wake(self, outcome: Job | str, now_ns: int) -> None:
+        """The client has waited for this."""
+        if self.session.blocked is CLOSING:
+            return  # it has met a bug since; what it was given goes back when it is closed
+        try:
+            self.session.wake(outcome, now_ns)
+        except Exception as bug:  # noqa: BLE001 - as above
+            self._fail(bug)
+        self.settle()
+
     def go_on(self) -> None:
         """Let the session continue where it was blocked."""
         self._going_on = False
@@ -165,9 +189,25 @@ class Connection(asyncio.Protocol):
         if self._leaving or self._deaf or session.blocked is None:
             return
         now_ns = self._server.now()
-        session.run(now_ns)
+        try:
+            session.run(now_ns)
+        except Exception as bug:  # noqa: BLE001 - as above
+            self._fail(bug)
         self.settle()
         self._server.wake(now_ns)
+
+    # -- our own bugs
+
+    def _fail(self, bug: Exception) -> None:
+        """The client has met a bug: that is its end, and told it in its turn. A bug that concerns others is raised."""
+        self._server.spare_others(bug)
+        self.session.fail()
+
+    def _abandon(self, bug: Exception) -> None:
+        """The same where replies may have been lost: none can be sent behind them."""
+        self._fail(bug)
+        self._leaving = True
+        self._transport.abort()
 
     def _owes(self) -> bool:
         return bool(self._owed or self.session.replies)

@@ -11,10 +11,39 @@
         ├── JournalFull      the disk is full: the batch was rolled back and can be tried again
         └── JournalBusy      another program holds the file's write lock: likewise
 
-A client's mistake is no exception: it gets the protocol's word. Whatever else is raised is our own bug.
+A client's mistake is no exception: it gets the protocol's word. Whatever else is raised is our own bug: it ends the
+server, unless only one client can have been affected, which then is told and closed.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+# The modules of what all clients share: an error raised in one of them, or below, may have left it half changed.
+SHARED: Final = ("alarm", "barrier", "client", "engine", "heap", "jobs", "server", "states", "tube")
+_SHARED_FILES: Final = tuple(f"beanlite/{module}.py" for module in SHARED)
+_READS: Final = "_facts"  # for the statistics; in the server, but it changes nothing
+
+
+def spares_others(bug: Exception) -> bool:
+    """Whether a bug that one client has met can't have harmed what all of them share, by its traceback."""
+    if bug.__context__ is not None:  # when there was no memory for the traceback, this has some of it
+        return False
+    trace = bug.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_name == _READS:
+            return True
+        if code.co_filename.endswith(_SHARED_FILES):
+            return False
+        trace = trace.tb_next
+    return True
+
+
+def place_of(bug: Exception) -> str:
+    """The file and line in which it was raised."""
+    trace = bug.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else "?"
 
 
 class BeanliteError(Exception):

@@ -123,6 +123,16 @@ class Session:
         if self._parts and not self.blocked:
             self.run(now_ns)
 
+    def fail(self) -> None:
+        """A bug of ours has come up: the client is told so, behind all that it has been answered, and then closed."""
+        if self.blocked is CLOSING:
+            return
+        self.engine.stop_waiting(self.client)
+        self._parts.clear()
+        self.kick = None
+        self.replies.append(commands.INTERNAL_ERROR)
+        self.blocked = CLOSING
+
     def take_replies(self, *, sent: bool = True) -> bytes:
         """All replies so far. Unless they are ``sent``, they still count as to be read by the client."""
         replies = self.replies

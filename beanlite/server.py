@@ -19,6 +19,7 @@ from beanlite.barrier import Barrier
 from beanlite.clock import utc_clock
 from beanlite.connection import Connection
 from beanlite.engine import Engine
+from beanlite.errors import place_of, spares_others
 from beanlite.job import SECOND_NS
 from beanlite.listen import BACKLOG, Listener, become, open_listener, room_for
 from beanlite.protocol import Service
@@ -73,6 +74,11 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return new_event_loop
 
 
+def _is_rare(times: int) -> bool:
+    """Whether it is the 1st, 2nd, 4th, 8th … time: a flood must not fill the log."""
+    return times & (times - 1) == 0
+
+
 class Server:
     """A server in its loop."""
 
@@ -86,6 +92,8 @@ class Server:
         self._go_on_due = False
         self._refused = 0
         self._oddities = log.Seldom()
+        self._bugs: dict[str, int] = {}
+        """How often clients have met bugs of ours, by the place of each."""
         self._clock = utc_clock()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = NEVER_NS
@@ -162,11 +170,20 @@ class Server:
             return False
         if len(self._connections) >= self._settings.max_connections:
             self._refused += 1
-            if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th …: a flood must not fill the log
+            if _is_rare(self._refused):
                 log.warning("connection refused", limit=self._settings.max_connections, refused=self._refused)
             return False
         self._connections[connection.session.client] = connection
         return True
+
+    def spare_others(self, bug: Exception) -> None:
+        """Log a bug that one client has met, and that has left alone what others share; raise any other."""
+        if not spares_others(bug):
+            raise bug
+        place = place_of(bug)
+        times = self._bugs[place] = self._bugs.get(place, 0) + 1
+        if _is_rare(times):
+            log.error("a client has met a bug of ours, and is closed", exc=bug, place=place, times=times)
 
     def let_go(self, client: Client) -> None:
         """A client has gone: what it had not finished is for others. Nothing to do if that was known."""
@@ -187,8 +204,7 @@ class Server:
             for client, outcome in woken:
                 connection = self._connections.get(client)
                 if connection is not None:  # else it has just gone, and its jobs with it
-                    connection.session.wake(outcome, now_ns)
-                    connection.settle()
+                    connection.wake(outcome, now_ns)
 
     def go_on_later(self, connection: Connection) -> None:
         """A connection has more to do than is done in one go: it goes on in the next turn, or in one after that."""

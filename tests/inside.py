@@ -41,7 +41,7 @@ class Disk:
 
 
 @contextlib.asynccontextmanager
-async def serving(path, fsync="always"):
+async def serving(path, fsync="always", failure=JournalFailed):
     settings = Settings(port=0, db=path, fsync=fsync)
     server = Server(settings, open_listener(settings))
     task = asyncio.create_task(server.serve())
@@ -53,17 +53,23 @@ async def serving(path, fsync="always"):
         yield server, task
     finally:
         server._stopped.set()
-        with contextlib.suppress(JournalFailed):
-            await task
-        # After a failure the real process ends at once; here it has to be tidied up.
-        for connection in list(server._connections.values()):
-            connection.stop()
-        await server._journal._aside.close()
-        for _, writer in CLIENTS:
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
-        CLIENTS.clear()
+        try:
+            with contextlib.suppress(failure):
+                await task
+        finally:
+            await _tidy_up(server)
+
+
+async def _tidy_up(server):
+    """After a failure the real process ends at once."""
+    for connection in list(server._connections.values()):
+        connection.stop()
+    await server._journal._aside.close()
+    for _, writer in CLIENTS:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+    CLIENTS.clear()
 
 
 CLIENTS = []  # of the server that is being tested

@@ -10,6 +10,7 @@ import sys
 import pytest
 import uvloop
 
+from beanlite import parse
 from beanlite.config import Settings
 from beanlite.journal.writer import CHECKPOINT_FRAMES
 from beanlite.listen import open_listener
@@ -91,6 +92,20 @@ def test_what_clients_do_leaves_no_garbage(tmp_path, settings):
 def test_nor_do_syncs_in_a_thread(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "caio.linux_aio", None)
     assert found_with({"fsync": "always"}, tmp_path) < 30
+
+
+def test_nor_do_bugs_that_clients_meet(tmp_path, monkeypatch, caplog):
+    def fail(_args):
+        raise ZeroDivisionError
+
+    def meet_it(server):
+        host, port = server._listener.address.split(":")
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(b"touch 1\r\n")
+
+    monkeypatch.setattr(parse, "parse_id", fail)
+    assert found_with({"fsync": "always"}, tmp_path, meet_it) < 30
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_nor_do_commits_that_are_tried_again(tmp_path):

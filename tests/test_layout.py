@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from beanlite.errors import SHARED
+
 ROOT = Path(__file__).parent.parent / "beanlite"
 
 # From top to bottom. A room imports from rooms below its own row, and inside itself when it is a folder.
@@ -97,6 +99,10 @@ def rooms_used(file):
 
 def test_each_file_has_its_row():
     assert {room_of(file) for file in FILES} - set(ROW) == set()
+
+
+def test_what_clients_share_is_named_as_it_is():
+    assert set(SHARED) <= set(ROW)
 
 
 def upward(*, for_types):
