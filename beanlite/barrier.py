@@ -36,6 +36,7 @@ AUDIT_EVERY_S: Final = 0.01  # from slice to slice
 AWAKE_S: Final = 0.0005  # the loop does not sleep for the end of a sync that should take no longer
 BUSY_RETRY_S: Final = 0.005
 DRAIN_S: Final = 10.0  # a stop waits no longer for a full disk
+LOOK_S: Final = 0.1  # no more of it is counted from one look to the next: the process itself may have been halted
 FULL_RETRY_S: Final = 1.0
 LOOSE_LOOK_S: Final = 1.0  # from one look at what the file has free to the next
 SHRINK_EVERY_S: Final = 0.01  # and from slice to slice, once that is worth giving back
@@ -160,11 +161,15 @@ class Barrier:
             await self._journal.sync()
 
     async def _until_idle(self) -> None:
-        stored, since_s = -1, 0.0
+        stored, left_s = -1, DRAIN_S
+        looked_s = time.monotonic()
         while (self._busy or self._turn_due or self._lagging) and not self._closed:
+            now_s = time.monotonic()
+            left_s -= min(now_s - looked_s, LOOK_S)
+            looked_s = now_s
             if self._engine.stored_batch != stored:
-                stored, since_s = self._engine.stored_batch, time.monotonic()
-            if time.monotonic() > since_s + DRAIN_S:
+                stored, left_s = self._engine.stored_batch, DRAIN_S
+            if left_s < 0:
                 raise JournalFailed(
                     f"the last batch could not be stored within {DRAIN_S:.0f} s; nobody was told it was"
                 )

@@ -7,6 +7,8 @@ import math
 import os
 import sqlite3
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,6 +45,27 @@ async def test_while_a_slow_sync_goes_on_others_are_served_and_replies_keep_thei
         assert lines == [b"INSERTED 1\r\n", b"USING default\r\n", b"INSERTED 2\r\n", b"USING default\r\n"]
         assert await asyncio.wait_for(second[0].readline(), 10) == b"INSERTED 3\r\n"
         assert disk.syncs == 2  # the puts that came during the first sync shared the second
+
+
+async def test_a_stop_that_is_halted_for_long_is_still_one_in_order(tmp_path, monkeypatch, disk):
+    async with serving(tmp_path / "q.db") as (server, task):
+        client, other = await connect(server), await connect(server)
+        disk.free.clear()
+        client[1].write(PUT)
+        assert await is_silent(client, other)
+        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + halted_s)
+        halted_s = 0.0
+        monkeypatch.setattr(barrier_module, "time", clock)
+        server._stopped.set()
+        await until(lambda: server.barrier._draining)
+        halted_s = 3600.0
+        for _ in range(10):
+            await asyncio.sleep(0.001)  # as often as it looks
+        assert not task.done()
+        disk.free.set()
+        disk.see_ends()
+        assert await asyncio.wait_for(client[0].read(), 10) == b"INSERTED 1\r\n"
+        await task
 
 
 async def test_a_waiting_worker_gets_a_job_only_when_its_put_is_stored(tmp_path, disk):
