@@ -175,9 +175,12 @@ class Barrier:
                 )
             await asyncio.sleep(0.001)
 
-    def _fail(self, error: Exception) -> None:
-        """What is not stored is not acknowledged, now or later."""
+    def close(self) -> None:
+        """Write nothing more: what is not stored is not acknowledged, now or later."""
         self._closed = True
+
+    def _fail(self, error: Exception) -> None:
+        self.close()
         self._tell(error)
 
     def _lag_is_over(self) -> None:

@@ -325,6 +325,8 @@ class Server:
         """Acknowledge nothing more, and stop."""
         if self._failure is None:
             self._failure = failure
+        if hasattr(self, "barrier"):
+            self.barrier.close()  # or what a bug has left half changed could still be written
         self._stopped.set()
 
     def _see_bug(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:

@@ -28,7 +28,7 @@ from beanlite.journal.database import WAL_BYTES_MAX, Database
 from beanlite.journal.fileformat import is_full, refused, wal_of, wal_size
 from beanlite.journal.rows import INLINE_MAX, counters, place
 from beanlite.journal.sync import SoonestSync, aside_sync
-from beanlite.journal.wal import frames_of, index_bytes, log_bytes
+from beanlite.journal.wal import frames_of, index_bytes
 from beanlite.journal.watch import Outsiders, Watch
 
 # A checkpoint is due when so many frames (pages of 4 KiB) have come into the -wal: the time it takes grows with them,
@@ -215,8 +215,9 @@ class Journal:
             if self._outsiders.look():
                 self.others_came = True
                 self._frames = frames_of(self._index)
-            if os.fstat(self._wal).st_size < log_bytes(self._frames):
-                self._watch.look_for_cut()  # now: a commit would leave a hole, but make it as long as it should be
+            self._watch.look_at_wal(
+                self._frames
+            )  # now: a commit would leave a hole, and make it as long as it should be
             self._allot_index(self._frames + batch.frames)
             for statement, jobs, parameters in batch.changes:
                 changed = db.executemany(statement, parameters).rowcount
@@ -300,6 +301,7 @@ class Journal:
 
     async def checkpoint(self) -> None:
         """Move the -wal into the database file, as far as readers allow."""
+        self._watch.look_closely()
         self.check()
         self._new_frames = 0
         try:
@@ -356,6 +358,7 @@ class Journal:
     async def close(self) -> str | None:
         """Leave one file with all in it; returns what else is left, and why. JournalFailed: the disk failed."""
         os.close(self._wal)
+        self._watch.close()
         failure = None
         try:
             self.room.give_up_reserve()
