@@ -28,7 +28,8 @@ MAX_JOB_SIZE_LIMIT = 999_999_000
 
 def _file_in(path: Path) -> Path:
     """A directory stands for the file in it: beanstalkd's ``-b`` takes a directory."""
-    return path / DB_NAME if path.is_dir() else path
+    # Not Path.is_dir: it raises where the disk does not answer, of which the journal has more to say.
+    return path / DB_NAME if os.path.isdir(path) else path  # noqa: PTH112
 
 
 class Settings(BaseModel):

@@ -38,6 +38,16 @@ def spares_others(bug: Exception) -> bool:
     return True
 
 
+def is_ours(error: Exception) -> bool:
+    """Whether code of this package had a part in it, by its traceback: in what the loop says of a socket it has not."""
+    trace = error.__traceback__
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__")).startswith("beanlite."):
+            return True
+        trace = trace.tb_next
+    return False
+
+
 def place_of(bug: Exception) -> str:
     """The file and line in which it was raised."""
     trace = bug.__traceback__

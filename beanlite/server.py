@@ -19,7 +19,7 @@ from beanlite.barrier import Barrier
 from beanlite.clock import utc_clock
 from beanlite.connection import Connection
 from beanlite.engine import Engine
-from beanlite.errors import place_of, spares_others
+from beanlite.errors import JournalRefused, is_ours, place_of, spares_others
 from beanlite.job import SECOND_NS
 from beanlite.listen import BACKLOG, Listener, become, open_listener, room_for
 from beanlite.protocol import Service
@@ -256,7 +256,17 @@ class Server:
         signals.hear()
 
     async def _recover(self) -> bool:
-        """Open the database and take over what is in it; False if a stop was asked for meanwhile."""
+        """Take over what is in the database; False if a stop was asked for meanwhile.
+
+        JournalRefused: that can't be done.
+        """
+        try:
+            return await self._open_journal()
+        except MemoryError as error:
+            self.engine.jobs.clear()  # room for the rest of the way out
+            raise JournalRefused(f"there is not enough memory for what {self._settings.db} holds") from error
+
+    async def _open_journal(self) -> bool:
         from beanlite.journal import check_body_size, open_database, read_state  # noqa: PLC0415 - not for --no-journal
         from beanlite.journal.writer import Journal  # noqa: PLC0415
 
@@ -296,14 +306,18 @@ class Server:
 
     async def _restore_jobs(self, database: Database) -> int | None:
         """Take over all jobs, and tell how many there are; None if a stop was asked for meanwhile."""
-        from beanlite.journal import count_jobs, read_jobs  # noqa: PLC0415 - not for --no-journal
+        from beanlite.journal import check_jobs, check_names, count_jobs, read_jobs  # noqa: PLC0415 - as above
 
         now_ns = self._clock()
         jobs = of = 0
         shown_s = heard_s = time.monotonic()
         with contextlib.closing(read_jobs(database.connection, database.path)) as chunks:
             for rows in chunks:
-                self.engine.restore(rows, now_ns)
+                try:
+                    self.engine.restore(rows, now_ns)
+                except (TypeError, ValueError):
+                    check_jobs(database.connection, database.path)
+                    raise  # the file is as it should be: our own bug
                 jobs += len(rows)
                 now_s = time.monotonic()
                 if now_s - shown_s > PROGRESS_S:
@@ -315,6 +329,7 @@ class Server:
                     await asyncio.sleep(0)
                     if self._stopped.is_set():
                         return None
+        check_names(self.engine.tubes, database.path)
         return jobs
 
     def _drain(self) -> None:
@@ -332,7 +347,7 @@ class Server:
     def _see_bug(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """What asyncio would only log: a peer's or the network's doing is a line, our own bug ends the server."""
         error = context.get("exception")
-        if isinstance(error, OSError) or not isinstance(error, Exception):
+        if not isinstance(error, Exception) or (isinstance(error, OSError) and not is_ours(error)):
             self._oddities.warning(str(context.get("message")), error=error)
         else:
             self._stop_for(error)

@@ -24,11 +24,12 @@ from beanlite.jobs import Jobs
 from beanlite.tube import Tube
 
 DEFAULT_TUBE: Final = b"default"
+FAR_NS: Final = 1 << 63
 URGENT_PRI: Final = 1024  # smaller ones count as urgent in the statistics
 
 StoredJob = tuple[int, bytes, str | None, int, int, int, int, int | None, int, str | None, bytes, int]
 """As the journal reads it: id, tube, state (None: ready), pri, delay_s, ttr_s, created_ns, place (due_ns, or a buried
-one's number), reserves, past ("timeouts releases buries kicks" unless all are 0), body, crc32 of the body."""
+one's number), reserves, past ("timeouts,releases,buries,kicks" unless all are 0), body, crc32 of the body."""
 
 
 class States:
@@ -185,25 +186,36 @@ class States:
     # -- at start
 
     def restore(self, rows: Iterable[StoredJob], now_ns: int) -> None:
-        """Take jobs over from the journal: reserved ones, and those whose delay has passed meanwhile, become ready."""
+        """Take jobs over from the journal: reserved ones, and those whose delay has passed meanwhile, become ready.
+
+        By rising id. TypeError and ValueError: there is a job that can be none; now, and not when a client comes to it.
+        """
         jobs, tubes = self.jobs, self.tubes
         shared = dict[int, int]().setdefault  # equal numbers are one object, as in puts that are alike: 64 B a job
         jobs.set_aside()
+        last_id = self.last_id
         for job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves, past, body, _ in rows:
+            # Of another type than int raises here, and so does a time that is missing: without a call, to cost nothing.
+            if pri | delay_s | ttr_s | reserves < 0 or job_id <= last_id or created_ns > FAR_NS:
+                raise ValueError(f"job {job_id} has numbers that can't be")
+            last_id = job_id
             tube = tubes.get(name) or self._make_tube(name)
             job = jobs[job_id] = Job(job_id, tube, shared(pri, pri), delay_s, shared(ttr_s, ttr_s), created_ns, body)
             job.reserves = reserves
             if past is not None:
-                job.past = Past(*map(int, past.split()))
+                job.past = Past(*map(int, past.split(",")))
             if state is None:
                 self._make_ready(job, now_ns)
             elif state == BURIED and place is not None:
                 self._make_buried(job, place)
             elif state == DELAYED and place is not None and place > now_ns:
                 self._make_delayed(job, place)
-            else:
+            elif state == RESERVED or (state == DELAYED and place is not None):
                 self.lagging[job_id] = job
                 self._make_ready(job, now_ns)
+            else:
+                raise ValueError(f"job {job_id} is {state!r}, of which there is no such thing")
+        self.last_id = last_id
 
     def restore_pause(self, name: bytes, pause_s: int, until_ns: int) -> None:
         """Go on with a pause; if it has ended meanwhile, the journal is told so."""

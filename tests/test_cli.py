@@ -152,6 +152,20 @@ def test_a_bug_is_shown_whole(server, capsys):
     assert "ZeroDivisionError: bug\n" in shown
 
 
+@pytest.mark.usefixtures("fallen")
+def test_memory_that_ends_is_told_in_one_line(server, capsys):
+    server.ends = MemoryError()
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 1
+    assert re.fullmatch(r"beanlite: out of memory, .*\n", capsys.readouterr().err)
+
+
+def test_a_database_that_cannot_even_be_looked_at(capsys):
+    assert main(["--db", "x" * 300, "-p", "0"]) == 3
+    assert re.fullmatch(r"beanlite: .* can't be opened: File name too long; .*\n", capsys.readouterr().err)
+
+
 @pytest.mark.parametrize("line", ["-v", "--version", "serve -v", "-p 1 -v"])
 def test_version(line, server, capsys):
     assert main(line.split()) == 0

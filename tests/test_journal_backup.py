@@ -102,6 +102,7 @@ def make_large(path):
     database = open_database(path)
     for number in range(1, 401):
         put(database.connection, number, bytes(50_000), large=True)
+    database.connection.execute("UPDATE meta SET last_id = 400")
     assert database.close() is None
 
 

@@ -64,7 +64,7 @@ def test_every_field_of_a_job(database, path):
                 3_500_000_000,
                 5,
                 6,
-                "7 8 9 10",
+                "7,8,9,10",
                 *sealed(b"\0\xff\r\n"),
             ),
             (2**63 - 1, b"default", None, 0, 0, 60, created_ns, None, 0, None, *sealed(b"x" * 70000)),

@@ -54,8 +54,8 @@ async def test_what_happened_to_a_job_before_it_was_first_written_is_not_lost(jo
     core.send(client, b"kick-job 2\r\n")
     write(journal, core)
     assert stored(journal) == [
-        (1, None, 1, "0 1 0 1"),
-        (2, None, 0, "0 0 0 1"),
+        (1, None, 1, "0,1,0,1"),
+        (2, None, 0, "0,0,0,1"),
         (3, "reserved", 1, None),
         (4, None, 0, None),
     ]

@@ -47,6 +47,10 @@ def main(args: list[str] | None = None) -> int:
         message, exit_code = str(error), error.exit_code
     except KeyboardInterrupt:  # in a backup or a bench; a server sees to it itself
         return 130
+    except MemoryError:
+        _fall(
+            "beanlite: out of memory, and so it ended at once; what is in the database is safe", BeanliteError.exit_code
+        )
     except Exception:  # noqa: BLE001 - our own bug: it is shown whole
         _fall(traceback.format_exc(), BeanliteError.exit_code)
     last_words(f"beanlite: {message}")

@@ -7,6 +7,16 @@ whole or not at all).
 """
 
 from beanlite.journal.database import Database, check_body_size, open_database
-from beanlite.journal.replay import State, count_jobs, read_jobs, read_state
+from beanlite.journal.replay import State, check_jobs, check_names, count_jobs, read_jobs, read_state
 
-__all__ = ["Database", "State", "check_body_size", "count_jobs", "open_database", "read_jobs", "read_state"]
+__all__ = [
+    "Database",
+    "State",
+    "check_body_size",
+    "check_jobs",
+    "check_names",
+    "count_jobs",
+    "open_database",
+    "read_jobs",
+    "read_state",
+]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.aside import written_aside
-from beanlite.journal.fileformat import check_file, refused, wal_of, wal_size
+from beanlite.journal.fileformat import check_file, is_damage, refused, said, wal_of, wal_size
 from beanlite.journal.migrations import check_schema, find_migrations, read_version
-from beanlite.journal.replay import read_jobs, read_state
+from beanlite.journal.replay import check_jobs, read_jobs, read_state
 
 _BUSY_TIMEOUT_S = 30.0
 _STEPS_PER_LOOK = 500  # of SQLite's machine: some 100 jobs; a look costs 4 µs
@@ -51,12 +51,13 @@ def _check_source(source: Path) -> None:
         descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise JournalRefused(f"{source} can't be opened: {error.strerror}") from error
-    try:
-        check_file(descriptor, source, len(find_migrations()))
-        if not os.fstat(descriptor).st_size:
-            raise JournalRefused(f"{source} is empty; there is nothing to back up")
-    finally:
-        os.close(descriptor)
+    with refused(source):
+        try:
+            check_file(descriptor, source, len(find_migrations()))
+            if not os.fstat(descriptor).st_size:
+                raise JournalRefused(f"{source} is empty; there is nothing to back up")
+        finally:
+            os.close(descriptor)
 
 
 def _copy(source: Path, aside: Path, progress: Callable[[int], None] | None) -> None:
@@ -73,11 +74,14 @@ def _copy(source: Path, aside: Path, progress: Callable[[int], None] | None) -> 
             connection.set_progress_handler(syncs, _STEPS_PER_LOOK)
             try:
                 connection.execute("VACUUM INTO ?", (str(aside),))
-            except sqlite3.Error as error:
-                if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
                     # A signal that comes just as SQLite calls ends that call before its first line; SQLite keeps it.
                     raise syncs.error or KeyboardInterrupt from error
-                raise BeanliteError(f"the copy of {source} failed: {error}") from error
+                if is_damage(error):
+                    with refused(source):
+                        raise
+                raise BeanliteError(f"the copy of {source} failed: {said(error)}") from error
     finally:
         _tidy(source, aside)
 
@@ -89,7 +93,7 @@ def _tidy(source: Path, aside: Path) -> None:
         # No server runs, or has only just begun: the -wal may be of our making, and nobody's to remove. A connection
         # that may write removes it as it closes, if nobody else is there; there is nothing in it to checkpoint.
         # If the source is damaged, or somebody is there, it stays: what the copy came to matters more.
-        with suppress(sqlite3.Error), closing(sqlite3.connect(source, timeout=0)) as connection:
+        with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(source, timeout=0)) as connection:
             connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
 
 
@@ -131,5 +135,6 @@ def _read_back(copy: Path, source: Path) -> BackupResult:
     with closing(sqlite3.connect(f"{copy.as_uri()}?mode=ro", uri=True)) as connection, refused(source):
         check_schema(connection, source, find_migrations()[: read_version(connection)])
         read_state(connection, source)
+        check_jobs(connection, source)
         jobs = sum(map(len, read_jobs(connection, source)))
     return BackupResult(jobs, copy.stat().st_size)

@@ -16,7 +16,17 @@ from pathlib import Path
 
 from beanlite.errors import ConfigError, JournalFailed, JournalRefused
 from beanlite.journal.aside import sync, written_aside
-from beanlite.journal.fileformat import PAGE_SIZE, check_file, check_version, is_full, refused, shm_of, wal_of, wal_size
+from beanlite.journal.fileformat import (
+    PAGE_SIZE,
+    check_file,
+    check_version,
+    is_full,
+    refused,
+    said,
+    shm_of,
+    wal_of,
+    wal_size,
+)
 from beanlite.journal.mark import Mark, check_mark, serving, stopped
 from beanlite.journal.migrations import FOLDER, allow_writing, check_schema, find_migrations, migrate, read_version
 from beanlite.journal.room import Room
@@ -75,7 +85,7 @@ class Database:
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
             if not is_full(error):
-                raise JournalFailed(f"the last checkpoint of {self.path} failed: {error}") from error
+                raise JournalFailed(f"the last checkpoint of {self.path} failed: {said(error)}") from error
             left = "a -wal, because the disk is full"
         finally:
             self.connection.close()
@@ -96,7 +106,7 @@ def open_database(path: Path, migrations_folder: Path = FOLDER, *, fsync: str = 
     _check_sqlite()
     migrations = find_migrations(migrations_folder)
     path = Path(os.path.realpath(path))
-    with ExitStack() as undo, refused(path):
+    with refused(path), ExitStack() as undo:
         file = _lock(path, undo)
         check_file(file, path, len(migrations))
         mark = Mark.read(file)

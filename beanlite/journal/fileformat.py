@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from beanlite.errors import JournalRefused
+from beanlite.errors import JournalFailed, JournalRefused
 
 APPLICATION_ID = 0x6265616E  # "bean"; says whose file it is, at byte 68
 PAGE_SIZE = 4096
 
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# TOOBIG: a row says that it is larger than any can be; CONSTRAINT: a row that is there is none that could be inserted.
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT)
 _READ_BYTES = 1 << 20
 _SAID_MAX = 200  # characters of SQLite's: about a damaged schema it quotes all of that
 _WAL_MODE = b"\x02\x02"
@@ -52,6 +53,27 @@ def is_full(error: sqlite3.Error | OSError) -> bool:
         return error.errno in {errno.ENOSPC, errno.EDQUOT}
     code = getattr(error, "sqlite_errorcode", 0)  # an error of Python's own layer has none
     return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
+
+
+def said(what: Exception | str) -> str:
+    """What SQLite or the system says, in one line and not all too much of it."""
+    return " ".join(str(what).split())[:_SAID_MAX]
+
+
+def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
+    """Whether SQLite, or Python on its way from there, can make nothing of what is in the file.
+
+    An error without a code is of Python's own layer: some text in the file is none. UnicodeDecodeError: likewise, in
+    what SQLite says and quotes of a damaged schema.
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _DAMAGE
+
+
+def damaged(path: Path, how: str) -> JournalRefused:
+    """The refusal of a damaged file."""
+    return JournalRefused(f"{path} is damaged: {how}; restore a backup")
 
 
 def check_file(descriptor: int, path: Path, newest: int) -> None:
@@ -139,23 +161,34 @@ def _read_all(path: Path) -> None:
 
 
 @contextmanager
+def failing(path: Path | str) -> Iterator[None]:
+    """Turn what SQLite or the system says of the file while it is served into JournalFailed."""
+    try:
+        yield
+    except OSError as error:
+        raise JournalFailed(f"{path} can't be looked at: {error.strerror or said(error)}") from error
+    except sqlite3.Error as error:
+        raise JournalFailed(f"{path} can't be read: {said(error)}") from error
+
+
+@contextmanager
 def refused(path: Path) -> Iterator[None]:
     """Turn what SQLite or the system says about the file into JournalRefused."""
     try:
         yield
+    except UnicodeDecodeError as error:
+        raise JournalRefused(f"{path} is damaged (its schema is no text); restore a backup") from error
     except (sqlite3.Error, OSError) as error:
         if is_full(error):
             raise JournalRefused(f"there is no room on the disk of {path}; make some") from error
         if isinstance(error, OSError):
-            raise JournalRefused(f"{path} can't be used: {error.strerror}; check the disk") from error
-        said = " ".join(str(error).split())[:_SAID_MAX]
-        code = getattr(error, "sqlite_errorcode", None)  # an extended code has the plain one in its low byte
-        if code is None or code & 0xFF in _DAMAGE:  # None: Python can't make text of what is in the file
+            raise JournalRefused(f"{path} can't be used: {error.strerror or said(error)}; check the disk") from error
+        if is_damage(error):
             _read_all(path)
-            raise JournalRefused(f"{path} is damaged ({said}); restore a backup") from error
+            raise JournalRefused(f"{path} is damaged ({said(error)}); restore a backup") from error
         advice = "check the disk, and the owner and the mode of the file, its -wal and its -shm"
-        raise JournalRefused(f"{path} can't be used: {said}; {advice}") from error
-    except UnicodeDecodeError as error:  # of SQLite's own message, where it quotes a damaged schema
-        raise JournalRefused(f"{path} is damaged (its schema is no text); restore a backup") from error
+        raise JournalRefused(f"{path} can't be used: {said(error)}; {advice}") from error
+    except JournalFailed as error:  # the disk, before anything was served
+        raise JournalRefused(str(error)) from error
     except MemoryError as error:
         raise JournalRefused(f"there is not enough memory for what {path} holds") from error

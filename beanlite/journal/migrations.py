@@ -11,7 +11,7 @@ from pathlib import Path
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.aside import sync
-from beanlite.journal.fileformat import APPLICATION_ID
+from beanlite.journal.fileformat import APPLICATION_ID, damaged, said
 
 _PACKAGE = Path(__file__).parents[1]
 # Inside the package when installed from a wheel, beside it in a checkout.
@@ -55,7 +55,7 @@ def check_schema(connection: sqlite3.Connection, path: Path, migrations: list[Pa
         missing = shape - set(connection.execute(_SHAPE))
     if missing:
         kind, name, _ = min(missing, key=str)
-        raise JournalRefused(f"{path} is damaged: the {kind} {name} is missing or was changed; restore a backup")
+        raise damaged(path, f"the {kind} {name} is missing or was changed")
     return frozenset(name for kind, name, _ in shape if kind in {"table", "view"})
 
 
@@ -79,7 +79,7 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) 
         failed = [*migrations, migrations[-1]][read_version(connection)]  # the last one: COMMIT itself
         connection.rollback()
         partial.unlink(missing_ok=True)
-        raise JournalRefused(f"the migration {failed.name} of {path} failed: {error}") from error
+        raise JournalRefused(f"the migration {failed.name} of {path} failed: {said(error)}") from error
     # An older server must see the new version in the file itself, to refuse it before SQLite has touched anything.
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     _tidy_copies(path, len(migrations))
@@ -121,7 +121,7 @@ def _set_aside(connection: sqlite3.Connection, path: Path, copy: Path, partial: 
             partial.unlink()
             raise
     except (OSError, sqlite3.Error) as error:
-        raise JournalRefused(f"{path} can't be copied to {copy} before its migration: {error}") from error
+        raise JournalRefused(f"{path} can't be copied to {copy} before its migration: {said(error)}") from error
 
 
 def _script(migrations: list[Path], version: int) -> str:

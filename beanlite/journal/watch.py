@@ -7,7 +7,7 @@ from pathlib import Path
 
 from beanlite import log
 from beanlite.errors import JournalFailed
-from beanlite.journal.fileformat import size_told, wal_of
+from beanlite.journal.fileformat import failing, size_told, wal_of
 from beanlite.journal.wal import frames_of, log_bytes
 
 # In the order in which they were made: who drops one and makes it anew is seen, too. (VACUUM puts tables first.)
@@ -47,7 +47,8 @@ class Watch:
 
     def see_size(self) -> None:
         """The file has its right size, after a checkpoint."""
-        self._size = os.fstat(self._file).st_size
+        with failing(self._path):
+            self._size = os.fstat(self._file).st_size
 
     def look(self, frames: int) -> None:
         """Raise JournalFailed unless all is as it was, with so many frames committed in the -wal."""
@@ -83,17 +84,20 @@ class Watch:
 
     def _look_for_cut(self) -> None:
         """Others may empty the -wal rightly."""
-        for _ in range(_CUT_LOOKS):
-            # In this order: who empties the -wal notes that first. But it may be empty, noted, and begun anew by then.
-            size = os.fstat(self._wal).st_size
-            if size >= log_bytes(frames_of(self._index)):
-                return
+        with failing(self._wal_path):
+            for _ in range(_CUT_LOOKS):
+                # In this order: who empties the -wal notes that first. But it may be empty, noted, and begun anew by
+                # then.
+                size = os.fstat(self._wal).st_size
+                if size >= log_bytes(frames_of(self._index)):
+                    return
         raise JournalFailed(f"{self._wal_path} was cut short while it was served")
 
     def _see_shorter(self) -> None:
         """Another program's checkpoint cuts the file rightly, to the size that it says it has."""
-        size = os.fstat(self._file).st_size
-        header = os.pread(self._file, 100, 0)
+        with failing(self._path):
+            size = os.fstat(self._file).st_size
+            header = os.pread(self._file, 100, 0)
         if not header or size < size_told(header):
             raise JournalFailed(f"{self._path} was cut short while it was served")
         self._size = size

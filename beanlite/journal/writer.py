@@ -25,7 +25,7 @@ from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.job import GONE, NO_PAST, READY
 from beanlite.journal.audit import audit
 from beanlite.journal.database import WAL_BYTES_MAX, Database
-from beanlite.journal.fileformat import is_full, refused, wal_of, wal_size
+from beanlite.journal.fileformat import failing, is_full, refused, said, wal_of, wal_size
 from beanlite.journal.rows import INLINE_MAX, counters, place
 from beanlite.journal.sync import SoonestSync, aside_sync
 from beanlite.journal.wal import frames_of, index_bytes
@@ -149,7 +149,8 @@ class Journal:
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
             self._watch = Watch(path, self._database.file, self._wal, self._index)
         await self._aside
-        return self.room.take_reserve()
+        with refused(path):
+            return self.room.take_reserve()
 
     @staticmethod
     def batch_of(changes: Changes) -> Batch:
@@ -222,6 +223,7 @@ class Journal:
             for statement, jobs, parameters in batch.changes:
                 changed = db.executemany(statement, parameters).rowcount
                 if changed != jobs:  # memory and file have come apart
+                    self._check_file()
                     raise RuntimeError(f"{jobs} jobs to change, {changed} found: {statement}")
             for name, pause in batch.pauses:
                 db.execute("DELETE FROM pauses WHERE tube = ?", (name,))
@@ -275,8 +277,15 @@ class Journal:
         """Whether enough has come into the -wal."""
         return self._new_frames >= CHECKPOINT_FRAMES
 
+    def _check_file(self) -> None:
+        """Raise JournalFailed if the file is damaged: SQLite does not find what it has."""
+        (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise JournalFailed(f"{self._database.path} is damaged ({said(found)}); restore a backup")
+
     def _count_frames(self) -> None:
-        frames = frames_of(self._index)
+        with failing(self._database.path):
+            frames = frames_of(self._index)
         # Fewer than before: all were in the database file, and SQLite has begun the -wal anew.
         self._new_frames += frames - self._frames if frames >= self._frames else frames
         self._frames = frames
@@ -315,8 +324,9 @@ class Journal:
     @property
     def loose(self) -> bool:
         """Whether so much of the file is free that some of it is worth giving back."""
-        (free,) = self._db.execute("PRAGMA freelist_count").fetchone()
-        (pages,) = self._db.execute("PRAGMA page_count").fetchone()
+        with failing(self._database.path):
+            (free,) = self._db.execute("PRAGMA freelist_count").fetchone()
+            (pages,) = self._db.execute("PRAGMA page_count").fetchone()
         return bool(free > max(SPARE_PAGES, LOOSE_TIMES * (pages - free)))
 
     def give_back(self, pages: int) -> None:
@@ -353,11 +363,11 @@ class Journal:
     @property
     def wal_bytes(self) -> int:
         """Size of the -wal file."""
-        return wal_size(self._database.path)
+        with failing(self._database.path):
+            return wal_size(self._database.path)
 
     async def close(self) -> str | None:
         """Leave one file with all in it; returns what else is left, and why. JournalFailed: the disk failed."""
-        os.close(self._wal)
         self._watch.close()
         failure = None
         try:
@@ -368,7 +378,9 @@ class Journal:
             if self._last is not None:
                 with contextlib.suppress(JournalBusy, JournalFull):  # then ids go on a little higher
                     self._note_last_id(*self._last)
-            left = self._database.close()
+            with failing(self._database.path):
+                os.close(self._wal)
+                left = self._database.close()
         finally:
             await self._aside.close()
         if failure is not None:
@@ -383,10 +395,12 @@ class Journal:
 
     def _undo(self, error: sqlite3.Error | OSError) -> JournalFailed:
         if self._db.in_transaction:
-            self._db.execute("ROLLBACK")
-        if isinstance(error, sqlite3.Error) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            with failing(self._database.path):
+                self._db.execute("ROLLBACK")
+        code = getattr(error, "sqlite_errorcode", 0)  # neither the system nor Python's own layer gives one
+        if code & 0xFF == sqlite3.SQLITE_BUSY:
             return JournalBusy(f"another program holds the write lock of {self._database.path}")
         self._outsiders.may_be_us = True
         if is_full(error):
             return JournalFull(f"no room on the disk of {self._database.path}")
-        return JournalFailed(f"writing to {self._database.path} failed: {error}")
+        return JournalFailed(f"writing to {self._database.path} failed: {said(error)}")
