@@ -105,6 +105,7 @@ def start(monkeypatch):
         server = Server(Settings(db=path), None)
         opened.clear()
         try:
+            server._stopped = asyncio.Event()
             await server._recover()
             use(server)
             await server._journal.close()
@@ -194,7 +195,7 @@ def test_a_row_that_no_server_has_written(damage, said, stopped, start):
 
 
 def test_a_bug_of_ours_is_not_taken_for_damage(stopped, start, monkeypatch):
-    monkeypatch.setattr(beanlite.journal, "read_jobs", lambda *_: iter([[(1, b"a job is longer than this")]]))
+    monkeypatch.setattr(beanlite.journal, "read_jobs", lambda *_: (rows for rows in [[(1, b"short")]]))
     with pytest.raises((TypeError, ValueError)):
         start(stopped)
 

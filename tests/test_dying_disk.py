@@ -21,8 +21,11 @@ def gone(*_):
         ("wal_size", lambda journal: journal.wal_bytes),
         ("frames_of", lambda journal: journal._count_frames()),
         ("os.fstat", lambda journal: journal._watch.see_size()),
-        ("os.fstat", lambda journal: journal._watch.look_for_cut()),
-        ("os.pread", lambda journal: journal._watch._see_shorter(0)),
+        ("os.fstat", lambda journal: journal._watch._look_for_cut()),
+        ("os.fstat", lambda journal: journal._watch.look(0)),
+        ("os.lseek", lambda journal: journal._watch.look(0)),
+        ("os.lseek", lambda journal: journal._watch.look_at_wal(1)),
+        ("os.pread", lambda journal: journal._watch._see_shorter()),
     ],
 )
 async def test_whatever_the_journal_asks_of_it_is_a_failure_of_the_disk(call, use, journal, monkeypatch):
@@ -47,7 +50,7 @@ async def test_at_the_stop_it_is_one_too(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("disk")
 async def test_an_error_of_the_system_in_our_own_callback_ends_the_server(tmp_path, monkeypatch):
-    async with serving(tmp_path / "queue.db") as (server, task):
+    async with serving(tmp_path / "queue.db", failure=OSError) as (server, task):
         client = await connect(server)
         with monkeypatch.context() as dying:
             dying.setattr(server, "follow_up", gone)

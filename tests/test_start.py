@@ -24,6 +24,7 @@ def path(tmp_path):
         database.connection.execute("BEGIN")
         for number in range(1, CHUNKS * 1000 + 1):
             put(database.connection, number)
+        database.connection.execute("UPDATE meta SET last_id = ?", (CHUNKS * 1000,))
         database.connection.execute("COMMIT")
     return tmp_path / "queue.db"
 

@@ -52,15 +52,24 @@ class Watch:
 
     def look(self, frames: int) -> None:
         """Raise JournalFailed unless all is as it was, with so many frames committed in the -wal."""
-        if os.fstat(self._folder).st_mtime_ns != self._folder_ns:
+        try:
+            folder_ns = os.fstat(self._folder).st_mtime_ns
+            size = os.lseek(self._file, 0, os.SEEK_END)
+        except OSError as error:
+            raise JournalFailed(f"{self._path} can't be looked at: {error.strerror}") from error
+        if folder_ns != self._folder_ns:
             self.look_closely()
-        if os.lseek(self._file, 0, os.SEEK_END) < self._size:
+        if size < self._size:
             self._see_shorter()
         self.look_at_wal(frames)
 
     def look_at_wal(self, frames: int) -> None:
         """Raise JournalFailed if the -wal is too short for so many frames."""
-        if os.lseek(self._wal, 0, os.SEEK_END) < log_bytes(frames):
+        try:
+            size = os.lseek(self._wal, 0, os.SEEK_END)
+        except OSError as error:
+            raise JournalFailed(f"{self._wal_path} can't be looked at: {error.strerror}") from error
+        if size < log_bytes(frames):
             self._look_for_cut()
 
     def look_closely(self) -> None:
