@@ -1,5 +1,6 @@
 """The file is removed, replaced, cut short or given another name while it is served."""
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from beanlite.errors import JournalFailed
+from tests.inside import PUT, ask, connect, serving
 from tests.servers import ServerDied, start_beanlite
 from tests.wire import Wire, put_bytes
 
@@ -137,3 +140,24 @@ def test_a_bind_mount_of_the_file_has_no_second_wal(tmp_path):
             subprocess.run(["umount", str(other)], check=True)
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
         assert wire.ask(f"peek {job_id}") == f"FOUND {job_id} 3"
+
+
+async def test_a_wal_that_is_cut_amid_a_commit_has_a_hole(tmp_path):
+    """What is written next makes it as long as it should be."""
+    async with serving(tmp_path / "queue.db") as (server, task):
+        client = await connect(server)
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        journal = server._journal
+        count = journal._count_frames
+
+        def cut_and_count():
+            size = (tmp_path / "queue.db-wal").stat().st_size
+            for length in (0, size):
+                os.truncate(tmp_path / "queue.db-wal", length)
+            count()
+
+        journal._count_frames = cut_and_count
+        client[1].write(PUT)
+        with pytest.raises(JournalFailed, match="was cut short while it was served"):
+            await asyncio.wait_for(asyncio.shield(task), 10)
+        assert not client[0]._buffer

@@ -45,6 +45,11 @@ def log_bytes(frames: int) -> int:
     return _HEADER_SIZE + frames * (_FRAME.size + PAGE_SIZE) if frames else 0
 
 
+def last_frame_at(frames: int) -> int:
+    """Where the last one of so many frames begins."""
+    return log_bytes(frames) - _FRAME.size - PAGE_SIZE
+
+
 def index_bytes(frames: int) -> int:
     """How large the index of a log of so many frames is."""
     return (1 + (frames + _INDEX_HEADER_FRAMES) // _INDEX_PART_FRAMES) * _INDEX_PART_BYTES

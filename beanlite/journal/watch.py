@@ -8,7 +8,7 @@ from pathlib import Path
 from beanlite import log
 from beanlite.errors import JournalFailed
 from beanlite.journal.fileformat import failing, size_told, wal_of
-from beanlite.journal.wal import frames_of, log_bytes
+from beanlite.journal.wal import frames_of, last_frame_at, log_bytes
 
 # In the order in which they were made: who drops one and makes it anew is seen, too. (VACUUM puts tables first.)
 _SHAPE = """
@@ -17,6 +17,7 @@ _SHAPE = """
 """
 _FORMAT = ("application_id", "user_version", "auto_vacuum", "encoding")
 _CUT_LOOKS = 3
+_NO_PAGE = bytes(4)  # where a frame has the number of its page
 _TICK_NS = 1_000_000_000
 
 
@@ -71,6 +72,15 @@ class Watch:
             raise JournalFailed(f"{self._wal_path} can't be looked at: {error.strerror}") from error
         if size < log_bytes(frames):
             self._look_for_cut()
+
+    def look_for_hole(self, frames: int) -> None:
+        """Raise JournalFailed if the -wal was cut when it had so many frames, and is long again by what came behind."""
+        try:
+            has_hole = frames and os.pread(self._wal, len(_NO_PAGE), last_frame_at(frames)) == _NO_PAGE
+        except OSError as error:
+            raise JournalFailed(f"{self._wal_path} can't be looked at: {error.strerror}") from error
+        if has_hole:
+            raise JournalFailed(f"{self._wal_path} was cut short while it was served")
 
     def look_closely(self) -> None:
         """Raise JournalFailed unless each name leads to the file that is open, and no other name does."""

@@ -216,9 +216,7 @@ class Journal:
             if self._outsiders.look():
                 self.others_came = True
                 self._frames = frames_of(self._index)
-            self._watch.look_at_wal(
-                self._frames
-            )  # now: a commit would leave a hole, and make it as long as it should be
+            self._watch.look_at_wal(self._frames)  # now: what is written behind a cut makes it long again
             self._allot_index(self._frames + batch.frames)
             for statement, jobs, parameters in batch.changes:
                 changed = db.executemany(statement, parameters).rowcount
@@ -288,6 +286,7 @@ class Journal:
             frames = frames_of(self._index)
         # Fewer than before: all were in the database file, and SQLite has begun the -wal anew.
         self._new_frames += frames - self._frames if frames >= self._frames else frames
+        self._watch.look_for_hole(min(frames, self._frames))
         self._frames = frames
 
     def audit(self, engine: Engine) -> Iterator[None]:
