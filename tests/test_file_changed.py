@@ -161,3 +161,27 @@ async def test_a_wal_that_is_cut_amid_a_commit_has_a_hole(tmp_path):
         with pytest.raises(JournalFailed, match="was cut short while it was served"):
             await asyncio.wait_for(asyncio.shield(task), 10)
         assert not client[0]._buffer
+
+
+async def test_a_file_that_is_cut_amid_a_checkpoint_has_a_hole(tmp_path):
+    path = tmp_path / "queue.db"
+    async with serving(path) as (server, task):
+        client = await connect(server)
+        for number in range(1, 101):
+            put = b"put 0 0 60 5000\r\n%b\r\n" % bytes(5000)
+            assert await ask(client, put) == b"INSERTED %d\r\n" % number
+        await server._journal.checkpoint()
+        see_size = server._journal._watch.see_size
+
+        def cut_and_see():
+            os.truncate(path, 0)
+            with path.open("r+b") as file:
+                file.seek(90 * 4096)
+                file.write(bytes(4096))
+            see_size()
+
+        server._journal._watch.see_size = cut_and_see
+        server._journal._new_frames = 1000
+        client[1].write(PUT)
+        with pytest.raises(JournalFailed, match=r"queue\.db was cut short while it was served"):
+            await asyncio.wait_for(asyncio.shield(task), 10)

@@ -14,6 +14,7 @@ from zlib import crc32
 
 from beanlite.engine import Engine
 from beanlite.errors import JournalFailed
+from beanlite.journal.fileformat import failing
 from beanlite.journal.rows import INLINE_MAX, row_of
 
 SLICE: Final = 500  # jobs: some 2 ms
@@ -30,7 +31,8 @@ def audit(connection: sqlite3.Connection, path: Path, engine: Engine, promised_i
     JournalFailed: it holds something else.
     """
     try:
-        yield from _slices(connection, engine, promised_id)
+        with failing(path):
+            yield from _slices(connection, engine, promised_id)
     except _Different as error:
         raise JournalFailed(f"another program has changed {error} in {path}; it no longer is what was served") from None
 

@@ -39,7 +39,7 @@ class Watch:
         self._folder_ns = 0
         self._inode = _inode(os.fstat(file))
         self._wal_inode = _inode(os.fstat(wal))
-        self._size = 0
+        self._size = self._hole = 0
         self.see_size()
 
     def close(self) -> None:
@@ -47,9 +47,16 @@ class Watch:
         os.close(self._folder)
 
     def see_size(self) -> None:
-        """The file has its right size, after a checkpoint."""
+        """The file has its right size, after a checkpoint. JournalFailed: it was cut meanwhile, and is long again.
+
+        A page that was once in the file is never a hole again, and the checkpoint has written only some.
+        """
         with failing(self._path):
-            self._size = os.fstat(self._file).st_size
+            size = os.fstat(self._file).st_size
+            hole = os.lseek(self._file, 0, os.SEEK_HOLE) if size else 0  # the end, if there is none
+        if hole < min(self._hole, size):
+            raise JournalFailed(f"{self._path} was cut short while it was served")
+        self._size, self._hole = size, hole
 
     def look(self, frames: int) -> None:
         """Raise JournalFailed unless all is as it was, with so many frames committed in the -wal."""
@@ -119,7 +126,7 @@ class Watch:
             header = os.pread(self._file, 100, 0)
         if not header or size < size_told(header):
             raise JournalFailed(f"{self._path} was cut short while it was served")
-        self._size = size
+        self._size, self._hole = size, min(size, self._hole)
 
 
 def _inode(status: os.stat_result) -> tuple[int, int]:
