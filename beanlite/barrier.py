@@ -339,7 +339,7 @@ class Barrier:
     async def _await_room(self, journal: Journal) -> None:
         while self._engine.full:
             await asyncio.sleep(FULL_RETRY_S)
-            if self._engine.full and not self._busy:
+            if self._engine.full and not self._busy and not self._draining:
                 self._go_aside(self._make_room(journal))
 
     async def _make_room(self, journal: Journal) -> None:

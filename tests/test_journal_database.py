@@ -216,6 +216,11 @@ def without_a_column(path):
     edit(path, "ALTER TABLE jobs RENAME COLUMN kicks TO knocks")
 
 
+def with_other_pages(path):
+    make(path)
+    edit(path, "PRAGMA journal_mode = DELETE; PRAGMA page_size = 8192; VACUUM")
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -231,6 +236,7 @@ def without_a_column(path):
         (foreign_in_wal_mode, "is an SQLite database, but not one of beanlite's; name another one"),
         (newer, "has version 2, this beanlite knows 1; use a newer beanlite"),
         (without_a_guard, "is damaged: the trigger jobs_update is missing or was changed; restore a backup"),
+        (with_other_pages, "was given pages of another size than 4096; undo that, by VACUUM"),
         (without_a_column, "is damaged: the table jobs is missing or was changed; restore a backup"),
         (Path.mkdir, "can't be opened: Is a directory"),
         (os.mkfifo, "is not a regular file; name another one"),

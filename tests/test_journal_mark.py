@@ -3,12 +3,15 @@
 import errno
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from beanlite.errors import JournalRefused
 from beanlite.journal import mark, open_database, read_state
+from beanlite.journal.backup import backup
 from beanlite.journal.mark import ATTRIBUTE, Mark
 from tests.journal_files import make, writer
 from tests.servers import start_beanlite
@@ -137,16 +140,107 @@ def test_unsynced_commits_that_a_power_failure_took_are_no_damage(path, monkeypa
     assert database.close() is None
 
 
-def test_a_killed_servers_file_is_not_served_under_another_name_without_its_wal(killed, tmp_path):
-    other = tmp_path / "elsewhere" / "other.db"
-    other.parent.mkdir()
-    killed.rename(other)  # as a bind mount of the one file has it
-    assert f"{other} was last served as {killed}, by a server that was killed" in refusal(other)
-    shutil.copy(f"{killed}-wal", f"{other}-wal")
-    assert "its -wal is beside that name" in refusal(other)  # there are two now
+@pytest.fixture
+def elsewhere(tmp_path):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    return folder / "queue.db"
+
+
+def test_a_killed_servers_file_is_not_served_under_another_name_without_its_wal(killed, elsewhere):
+    killed.rename(elsewhere)  # as a bind mount of the one file has it
+    assert f"{elsewhere} was last served as {killed}, and its -wal may be beside that name" in refusal(elsewhere)
+    shutil.copy(f"{killed}-wal", f"{elsewhere}-wal")
+    assert "its -wal may be beside that name" in refusal(elsewhere)  # there are two now
     Path(f"{killed}-wal").unlink()
     Path(f"{killed}-shm").unlink()
-    assert batches(other) == 10
+    assert batches(elsewhere) == 10
+
+
+def move(path, elsewhere):
+    """As mv does it with all that belongs to it."""
+    for file in path.parent.glob(f"{path.name}*"):
+        file.rename(elsewhere.with_name(file.name))
+
+
+def test_a_killed_servers_file_may_be_moved_with_its_wal(killed, elsewhere):
+    move(killed, elsewhere)
+    with writer(killed, "idle"):  # another queue in its place
+        assert batches(elsewhere) == 10
+
+
+def test_and_without_one_when_somebody_else_has_moved_that_into_the_file(killed, elsewhere):
+    with closing(sqlite3.connect(killed)) as reader:  # the last one to close it
+        assert reader.execute("SELECT count(*) FROM jobs").fetchone() == (30,)
+    assert not Path(f"{killed}-wal").exists()
+    move(killed, elsewhere)
+    assert batches(elsewhere) == 10
+
+
+@pytest.mark.parametrize("place", ["gone", "a file"])
+def test_where_the_old_name_is_out_of_reach_its_own_wal_will_do(killed, tmp_path, place):
+    folder = tmp_path.with_name(f"{tmp_path.name}-moved")
+    tmp_path.rename(folder)
+    if place == "a file":
+        tmp_path.touch()
+    elsewhere = folder / killed.name
+    kept = Path(f"{elsewhere}-wal").read_bytes()
+    Path(f"{elsewhere}-wal").unlink()
+    assert "its -wal may be beside that name" in refusal(elsewhere)
+    Path(f"{elsewhere}-wal").write_bytes(kept)
+    assert batches(elsewhere) == 10
+
+
+def test_a_backup_that_is_copied_over_a_killed_servers_file_is_served(killed, tmp_path):
+    copy = tmp_path / "copy.db"
+    backup(killed, copy)
+    killed.write_bytes(copy.read_bytes())
+    assert "-wal belongs to another file" in refusal(killed)
+    Path(f"{killed}-wal").unlink()
+    assert batches(killed) == 10
+
+
+def test_a_name_need_not_be_text(tmp_path):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.db"))
+    make(path, batches=3)
+    assert state_of(path) == "stopped"
+    assert batches(path) == 3
+
+
+@pytest.mark.parametrize("looker", ["a backup", "a reader that stays"])
+def test_who_looks_at_a_damaged_wal_first_does_not_hide_what_is_lost(killed, tmp_path, looker):
+    with Path(f"{killed}-wal").open("r+b") as wal:
+        wal.seek(32 + 9 * FRAME)
+        wal.write(bytes(FRAME))
+    with closing(sqlite3.connect(killed)) as reader:
+        if looker == "a backup":
+            backup(killed, tmp_path / "copy.db")
+        else:
+            reader.execute("SELECT 1 FROM jobs").fetchone()
+        database = open_database(killed)
+        assert database.lost_batches > 1
+        assert database.damaged_wal is not None
+        database.close()
+
+
+def test_a_damaged_wal_that_can_not_be_kept_stays_where_it_is(killed, monkeypatch):
+    wal = Path(f"{killed}-wal")
+    with wal.open("r+b") as file:
+        file.seek(32 + 9 * FRAME)
+        file.write(bytes(FRAME))
+    content = wal.read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "copyfile", full)
+            assert "is damaged, and can't be copied" in refusal(killed)
+        assert wal.read_bytes() == content
+    database = open_database(killed)
+    assert database.damaged_wal.read_bytes() == content
+    database.close()
 
 
 def test_a_stopped_file_may_be_moved(path, tmp_path):

@@ -7,7 +7,6 @@ The triggers keep others from our rows, but who is bent on it gets past them. To
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -17,7 +16,8 @@ from beanlite.errors import JournalFailed
 from beanlite.journal.fileformat import failing
 from beanlite.journal.rows import INLINE_MAX, row_of
 
-SLICE: Final = 500  # jobs: some 2 ms
+SLICE: Final = 500  # jobs: some 2 ms; and ...
+SLICE_BYTES: Final = 1 << 20  # ... of bodies
 _NEAR_S: Final = 0.001  # times come back from the file a little off
 
 _ROWS: Final = "SELECT * FROM jobs WHERE id > ? AND id <= ?"
@@ -51,11 +51,28 @@ def _slices(connection: sqlite3.Connection, engine: Engine, promised_id: int) ->
     for before_id, jobs in engine.jobs.parts():
         ids = list(jobs)
         del ids[bisect_right(ids, last_id) :]  # what is put from now on
-        bounds = [before_id, *ids[SLICE - 1 :: SLICE], last_id]  # there may be rows where we have no jobs
-        last_id = before_id
-        for number, (above_id, to_id) in enumerate(pairwise(bounds)):
-            _compare_jobs(connection, engine, above_id, to_id, ids[SLICE * number : SLICE * (number + 1)])
+        above_id = before_id
+        for part in _parts(engine, ids):
+            _compare_jobs(connection, engine, above_id, part[-1], part)
+            above_id = part[-1]
             yield
+        _compare_jobs(connection, engine, above_id, last_id, [])  # there may be rows where we have no jobs
+        last_id = before_id
+
+
+def _parts(engine: Engine, ids: list[int]) -> Iterator[list[int]]:
+    """As many at a time as nobody notices."""
+    part: list[int] = []
+    size = 0
+    for job_id in ids:
+        job = engine.jobs.find(job_id)
+        size += len(job.body) if job is not None else 0
+        part.append(job_id)
+        if len(part) >= SLICE or size > SLICE_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _compare_pauses(connection: sqlite3.Connection, engine: Engine) -> None:

@@ -118,15 +118,19 @@ def open_database(path: Path, migrations_folder: Path = FOLDER, *, fsync: str = 
         if not room.is_there_for(_bytes_to_start(path)):
             raise JournalRefused(f"there is no room on the disk of {path}, not even to read it; make some")
         after_sqlite = undo.enter_context(ExitStack())
+        keeper = undo.enter_context(ExitStack())
         connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         undo.callback(connection.close)
         _set_up(connection)
+        if commits:
+            _keep_open(path, keeper)
         version = read_version(connection)
         check_version(path, version, len(migrations))
         check_schema(connection, path, migrations[:version])
         index = _open_index(path, after_sqlite) if commits else -1
         lost_batches = _lost_batches(commits, frames_of(index), index_before and index_before.frames) if commits else 0
         damaged_wal = _keep_wal(path) if lost_batches and not (mark is not None and mark.has_unsynced) else None
+        keeper.close()
         _move_wal(connection)
         if version == 0:
             connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
@@ -204,13 +208,23 @@ def _open_index(path: Path, after_sqlite: ExitStack) -> int:
     return index
 
 
+def _keep_open(path: Path, keeper: ExitStack) -> None:
+    """Have somebody beside us at the file: the last one to close it would move the -wal into it, be it refused or not.
+
+    One that only reads never does.
+    """
+    reader = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
+    keeper.callback(reader.close)
+    reader.execute("SELECT 1 FROM sqlite_schema").fetchone()
+
+
 def _lost_batches(commits: list[int], recovered: int, written: int | None) -> int:
     """How many of these commits SQLite did not recover, being at frame ``recovered``.
 
-    After a kill it is known how many frames were ``written``. Else 0 if it is only one commit: that was being written
-    when the power failed.
+    After a kill it is known how many frames were ``written``, unless somebody has looked at the file since, and SQLite
+    has noted what it recovered then. Else 0 if it is only one commit: that was being written when the power failed.
     """
-    if written is not None:
+    if written is not None and recovered < written:
         return sum(recovered < number <= written for number in commits)
     lost = sum(number > recovered for number in commits)
     return lost if lost > 1 else 0

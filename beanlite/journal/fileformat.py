@@ -17,7 +17,7 @@ PAGE_SIZE = 4096
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT)
 _READ_BYTES = 1 << 20
 _SAID_MAX = 200  # characters of SQLite's: about a damaged schema it quotes all of that
-_WAL_MODE = b"\x02\x02"
+WAL_MODE = b"\x02\x02"
 # SQLite's rollback journal (https://sqlite.org/fileformat.html): its magic number, and where it has the number of pages
 # to which the file is cut back.
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
@@ -105,6 +105,9 @@ def _check_ours(header: bytes, path: Path, newest: int) -> None:
     if int.from_bytes(header[68:72]) != APPLICATION_ID:
         raise JournalRefused(f"{path} is an SQLite database, but not one of beanlite's; name another one")
     check_version(path, int.from_bytes(header[60:64]), newest)
+    page_size = int.from_bytes(header[16:18])
+    if page_size != PAGE_SIZE:
+        raise JournalRefused(f"{path} was given pages of another size than {PAGE_SIZE}; undo that, by VACUUM")
 
 
 def _check_whole(header: bytes, path: Path, size: int) -> None:
@@ -112,7 +115,7 @@ def _check_whole(header: bytes, path: Path, size: int) -> None:
         # With a -wal the file may rightly be short: a checkpoint that was cut off is repeated from there.
         if size < size_told(header):
             raise JournalRefused(f"{path} is damaged: {size} bytes are left of {size_told(header)}; restore a backup")
-    elif header[18:20] != _WAL_MODE:
+    elif header[18:20] != WAL_MODE:
         # SQLite would write the log's pages over it all the same. Backups are in this mode until they are first served.
         raise JournalRefused(f"{wal_of(path)} belongs to another file than {path}, as after a restore; remove it")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.fileformat import wal_of, wal_size
+from beanlite.journal.fileformat import WAL_MODE, wal_of, wal_size
 from beanlite.journal.wal import commit_frames, read_index
 
 ATTRIBUTE = "user.beanlite"
@@ -39,7 +39,7 @@ class Mark(NamedTuple):
     def read(cls, descriptor: int) -> Self | None:
         """The note at an open file; None if there is none that can be read, or it is about another file."""
         try:
-            state, inode, boot_id, fsync, path = os.getxattr(descriptor, ATTRIBUTE).decode().split(" ", 4)
+            state, inode, boot_id, fsync, path = os.fsdecode(os.getxattr(descriptor, ATTRIBUTE)).split(" ", 4)
             mark = cls(state, int(inode), boot_id, fsync, path)
         except OSError as error:
             if error.errno not in _NOT_TO_BE_HAD:
@@ -52,7 +52,7 @@ class Mark(NamedTuple):
     def write(self, descriptor: int) -> None:
         """Leave this note at an open file, if that can be done."""
         with contextlib.suppress(OSError):  # not supported, or no room: then less is noticed, and nothing is lost
-            os.setxattr(descriptor, ATTRIBUTE, " ".join(map(str, self)).encode())
+            os.setxattr(descriptor, ATTRIBUTE, os.fsencode(" ".join(map(str, self))))
 
     @property
     def is_of_this_boot(self) -> bool:
@@ -82,21 +82,31 @@ def check_mark(mark: Mark, descriptor: int, path: Path) -> None:
     """
     if not os.fstat(descriptor).st_size:
         raise JournalRefused(f"{path} is empty, but held a queue; put it back, or remove it to begin with an empty one")
-    if mark.state != _SERVING:
+    if mark.state != _SERVING or os.pread(descriptor, 2, 18) != WAL_MODE:  # restored in its place, and not served yet
         return
-    if mark.path != str(path):
-        theirs = Path(mark.path)
-        if not wal_size(path) or (wal_size(theirs) and not wal_of(theirs).samefile(wal_of(path))):
-            raise JournalRefused(
-                f"{path} was last served as {theirs}, by a server that was killed, and its -wal is beside that name:"
-                " serve it under that name, or bring the -wal"
-            )
+    if mark.path != str(path) and _may_be_left(Path(mark.path), path):
+        raise JournalRefused(
+            f"{path} was last served as {mark.path}, and its -wal may be beside that name: serve it under that name, or"
+            " bring the -wal; if there is none, serve a copy of the file"
+        )
     index = read_index(path) if mark.is_of_this_boot else None
     if index is not None and index.frames and index.frames not in commit_frames(path, index.salts):
         raise JournalRefused(
             f"{wal_of(path)} is missing or cut short, with commits that were acknowledged; put it back, or remove the"
             " -shm beside it to go on without them"
         )
+
+
+def _may_be_left(theirs: Path, path: Path) -> bool:
+    """Whether the -wal that belongs to the file is beside the name that it was served under, as far as we can see."""
+    try:
+        if not theirs.parent.is_dir():  # in another container, or on another machine
+            return not wal_size(path)
+        if not wal_size(theirs) or (wal_size(path) and wal_of(theirs).samefile(wal_of(path))):
+            return False
+        return not theirs.exists() or theirs.samefile(path)  # else that -wal is another queue's
+    except OSError:  # out of our reach
+        return not wal_size(path)
 
 
 def _boot_id() -> str:

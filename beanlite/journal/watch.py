@@ -166,7 +166,7 @@ class Outsiders:
             return True
         self._seen += 1
         if self._seen & (self._seen - 1) == 0:  # the 1st, 2nd, 4th, 8th …
-            log.warning("another program has written to the file, but not to the queue", times=self._seen)
+            log.warning("another program has been at the file, but not at the queue", times=self._seen)
         return True
 
     def _read_version(self) -> int:
