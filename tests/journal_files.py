@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from zlib import crc32
 
+from beanlite.errors import JournalRefused
 from beanlite.journal import open_database
 
 ROOT = Path(__file__).parent.parent
@@ -85,6 +86,17 @@ def flip(path, offset):
         byte = file.read(1)[0]
         file.seek(offset)
         file.write(bytes([byte ^ 0xFF]))
+
+
+def refusal(path):
+    """The line that says why the file can't be opened."""
+    try:
+        open_database(path).close()
+    except JournalRefused as error:
+        line = str(error)
+        assert "\n" not in line
+        return line
+    raise AssertionError(f"{path} was opened")
 
 
 def snapshot(folder):

@@ -12,7 +12,7 @@ import pytest
 
 from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.journal import open_database, read_state
-from tests.journal_files import files_of_at_most, make, make_killed, snapshot, write_batch, writer
+from tests.journal_files import files_of_at_most, make, make_killed, refusal, snapshot, write_batch, writer
 
 NOBODY = 65534
 
@@ -35,15 +35,6 @@ def unprivileged():
         yield folder
         os.seteuid(user)
         folder.chmod(0o755)
-
-
-def refusal(path):
-    """The line that says why the file can't be opened."""
-    with pytest.raises(JournalRefused) as caught:
-        open_database(path)
-    line = str(caught.value)
-    assert "\n" not in line
-    return line
 
 
 def edit(path, sql):

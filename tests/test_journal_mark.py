@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from beanlite.errors import JournalRefused
 from beanlite.journal import mark, open_database, read_state
 from beanlite.journal.backup import backup
 from beanlite.journal.mark import ATTRIBUTE, Mark
-from tests.journal_files import make, writer
+from tests.journal_files import make, refusal, writer
 from tests.servers import start_beanlite
 from tests.wire import Wire
 
@@ -46,14 +45,6 @@ def state_of(path):
         return found and found.state
     finally:
         os.close(descriptor)
-
-
-def refusal(path):
-    with pytest.raises(JournalRefused) as caught:
-        open_database(path)
-    line = str(caught.value)
-    assert "\n" not in line
-    return line
 
 
 def batches(path):

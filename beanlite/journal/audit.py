@@ -1,7 +1,7 @@
 """Whether the file holds what the server has written: asked when another program has been at it.
 
-The triggers keep others from our rows, but who is bent on it gets past them. To compare all rows takes its time, some
-3 µs each, so it goes in slices beside all else.
+The triggers keep others from our rows, but who is bent on it gets past them. To compare all rows takes its time, so it
+goes in slices beside all else.
 """
 
 import sqlite3

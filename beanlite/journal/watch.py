@@ -25,7 +25,7 @@ class Watch:
     """Asked after each sync, before anything is acknowledged: what was written has to stand where it is looked for.
 
     Whatever is removed, renamed or linked changes the time of the folder, so that one call of the system tells whether
-    each file has to be looked at: 3 µs a batch in all, where it would be 10.
+    each file has to be looked at: a lone job's batch is so short that more would be felt.
     """
 
     def __init__(self, path: Path, file: int, wal: int, index: int) -> None:
