@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 
 import pytest
 
@@ -10,6 +11,14 @@ from beanlite.journal import open_database, writer
 from beanlite.journal.writer import Journal
 from tests.core import Core
 from tests.inside import Disk
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _hang_ups_are_heard():
+    """Whoever runs the tests under nohup has it ignored in each process that they start."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture
