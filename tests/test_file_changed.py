@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import JournalFailed
-from tests.inside import PUT, ask, connect, serving
+from tests.inside import PUT, ask, connect, serving, until
 from tests.servers import ServerDied, start_beanlite
 from tests.wire import Wire, put_bytes
 
@@ -140,6 +140,20 @@ def test_a_bind_mount_of_the_file_has_no_second_wal(tmp_path):
             subprocess.run(["umount", str(other)], check=True)
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
         assert wire.ask(f"peek {job_id}") == f"FOUND {job_id} 3"
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+async def test_what_is_cut_while_it_is_synced_is_not_acknowledged(tmp_path, disk, suffix):
+    async with serving(tmp_path / "queue.db") as (server, task):
+        client = await connect(server)
+        disk.free.clear()
+        client[1].write(PUT)
+        await until(lambda: disk.under_way)
+        os.truncate(tmp_path / f"queue.db{suffix}", 4000)
+        disk.free.set()
+        with pytest.raises(JournalFailed, match="was cut short while it was served"):
+            await asyncio.wait_for(asyncio.shield(task), 10)
+        assert not client[0]._buffer
 
 
 async def test_a_wal_that_is_cut_amid_a_commit_has_a_hole(tmp_path):
