@@ -38,7 +38,9 @@ class Listener:
         """Of a unix socket that we have made."""
 
     def close(self) -> None:
-        """Remove the unix socket; the sockets themselves are closed by who serves them."""
+        """Listen no more, and remove the unix socket."""
+        for sock in self.sockets:
+            sock.close()  # the loop has done so already, unless the start failed before it had them
         if self.path is not None:
             # Another user's folder (-u) may not let us; the next start takes what is left for what it is.
             with contextlib.suppress(FileNotFoundError, PermissionError):

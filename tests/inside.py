@@ -70,8 +70,7 @@ async def _tidy_up(server):
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
     CLIENTS.clear()
-    for sock in server._listener.sockets:
-        sock.close()
+    server._listener.close()
     for _ in range(10):  # what was told to close does so in a later turn
         await asyncio.sleep(0)
 

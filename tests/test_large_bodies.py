@@ -29,5 +29,5 @@ async def test_a_server_does_not_start_if_this_sqlite_has_less_room_than_max_job
     listener = open_listener(settings)
     with pytest.raises(ConfigError, match=f"^max_job_size = {most + 1} is more than .*; it may be {most} at most$"):
         await Server(settings, listener).serve()
-    listener.sockets[0].close()
+    listener.close()
     assert not list(tmp_path.iterdir())

@@ -37,7 +37,8 @@ def test_beanstalkds_own_flags_are_listened_on_at_once_and_the_settings_find_the
     listener = listen.open_listener(Settings(port=port))
     assert listener.sockets[0].getsockname() == ("127.0.0.1", port)
     assert not listen._early
-    listener.sockets[0].close()
+    listener.close()
+    assert [sock.fileno() for sock in listener.sockets] == [-1]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,6 @@ def test_a_unix_socket(tmp_path):
     listener = listen.open_listener(Settings(socket=tmp_path / "s"))
     assert listener.path == tmp_path / "s"
     listener.close()
-    listener.sockets[0].close()
 
 
 def test_hundreds_of_clients_come_at_once_and_the_kernel_keeps_them(tmp_path):
