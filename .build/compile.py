@@ -25,7 +25,7 @@ class Compile(BuildHookInterface):
         scratch = Path(self._scratch.name)
         copytree(Path(self.root, "beanlite"), scratch / "beanlite", ignore=ignore_patterns("*.so", "__pycache__"))
         # What the modules import from elsewhere is not installed here.
-        command = [sys.executable, "-m", "mypyc", "--ignore-missing-imports", *self.config["modules"]]
+        command = [sys.executable, "-m", "mypyc", "--ignore-missing-imports", *self._modules(scratch)]
         done = subprocess.run(command, cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         if done.returncode:
             self.app.display_warning(done.stdout.decode(errors="replace"))
@@ -35,3 +35,9 @@ class Compile(BuildHookInterface):
         build_data["force_include"].update({str(file): str(file.relative_to(scratch)) for file in built})
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
+
+    def _modules(self, scratch: Path) -> list[str]:
+        """The files that are named, and those in the folders that are."""
+        named = [scratch / name for name in self.config["modules"]]
+        files = [file for each in named for file in (sorted(each.rglob("*.py")) if each.is_dir() else [each])]
+        return [str(file.relative_to(scratch)) for file in files]

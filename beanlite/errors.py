@@ -17,9 +17,8 @@ server, unless only one client can have been affected, which then is told and cl
 
 from typing import ClassVar, Final
 
-# The modules of what all clients share: an error raised in one of them, or below, may have left it half changed.
-SHARED: Final = ("alarm", "barrier", "client", "engine", "heap", "jobs", "server", "states", "tube")
-_SHARED_FILES: Final = tuple(f"beanlite/{module}.py" for module in SHARED)
+# Where the code is of what all clients share: an error raised there, or below, may have left it half changed.
+SHARED: Final = ("beanlite/core/", "beanlite/commit/", "beanlite/server.py")
 _READS: Final = "_facts"  # for the statistics; in the server, but it changes nothing
 
 
@@ -32,7 +31,7 @@ def spares_others(bug: Exception) -> bool:
         code = trace.tb_frame.f_code
         if code.co_name == _READS:
             return True
-        if code.co_filename.endswith(_SHARED_FILES):
+        if any(place in code.co_filename for place in SHARED):
             return False
         trace = trace.tb_next
     return True

@@ -14,22 +14,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from beanlite import __version__, is_compiled, log, signals
-from beanlite.alarm import NEVER_NS
-from beanlite.barrier import Barrier
 from beanlite.clock import utc_clock
-from beanlite.connection import Connection
-from beanlite.engine import Engine
+from beanlite.commit.group import Barrier
+from beanlite.core.engine import Engine
+from beanlite.core.job import SECOND_NS
+from beanlite.core.timers import NEVER_NS
 from beanlite.errors import JournalRefused, is_ours, place_of, spares_others
-from beanlite.job import SECOND_NS
-from beanlite.listen import BACKLOG, Listener, become, open_listener, room_for
-from beanlite.protocol import Service
-from beanlite.stats import Counters, Facts
+from beanlite.net.connection import Connection
+from beanlite.net.listener import BACKLOG, Listener, become, open_listener, room_for
+from beanlite.protocol.session import Service
+from beanlite.protocol.stats import Counters, Facts
 
 if TYPE_CHECKING:
-    from beanlite.client import Client
     from beanlite.config import Settings
-    from beanlite.journal import Database
-    from beanlite.journal.writer import Journal
+    from beanlite.core.client import Client
+    from beanlite.journal.sqlite import Database
+    from beanlite.journal.sqlite.writer import Journal
 
 TIMER_MAX_S: Final = 3600.0
 ACCEPTED_AT_ONCE: Final = 4  # connections, before those that are refused are closed: they take descriptors, too
@@ -52,7 +52,7 @@ def run(settings: Settings) -> int:
     try:
         new_loop = _new_loop()
         if settings.journal:
-            import beanlite.journal.writer  # noqa: F401, PLC0415 - not for --no-journal, and while we may read it
+            import beanlite.journal.sqlite.writer  # noqa: F401, PLC0415 - not for --no-journal, and while we may read it
         if settings.user is not None:
             become(settings.user)
         with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -267,8 +267,8 @@ class Server:
             raise JournalRefused(f"there is not enough memory for what {self._settings.db} holds") from error
 
     async def _open_journal(self) -> bool:
-        from beanlite.journal import check_body_size, open_database, read_state  # noqa: PLC0415 - not for --no-journal
-        from beanlite.journal.writer import Journal  # noqa: PLC0415
+        from beanlite.journal.sqlite import check_body_size, open_database, read_state  # noqa: PLC0415 - not for --no-journal
+        from beanlite.journal.sqlite.writer import Journal  # noqa: PLC0415
 
         began_s = time.monotonic()
         check_body_size(self._settings.max_job_size)
@@ -306,7 +306,7 @@ class Server:
 
     async def _restore_jobs(self, database: Database) -> int | None:
         """Take over all jobs, and tell how many there are; None if a stop was asked for meanwhile."""
-        from beanlite.journal import check_jobs, check_names, count_jobs, read_jobs  # noqa: PLC0415 - as above
+        from beanlite.journal.sqlite import check_jobs, check_names, count_jobs, read_jobs  # noqa: PLC0415 - as above
 
         now_ns = self._clock()
         jobs = of = 0

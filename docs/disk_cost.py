@@ -7,9 +7,9 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from beanlite.engine import Engine
-from beanlite.journal import open_database
-from beanlite.journal.writer import Journal
+from beanlite.core.engine import Engine
+from beanlite.journal.sqlite import open_database
+from beanlite.journal.sqlite.writer import Journal
 
 BODY_SIZES = (100, 1000, 65535)  # bytes
 BATCHES = (1, 10, 100, 1000)

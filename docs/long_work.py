@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
+from beanlite.beanstalk.client import Address, Control, connect
 from beanlite.bench import machine
-from beanlite.bench.control import Address, Control, connect
 from beanlite.bench.target import started
 
 CORES = machine.cores() or [0]

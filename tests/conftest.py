@@ -7,10 +7,10 @@ import signal
 import pytest
 
 from beanlite import config
-from beanlite.journal import open_database, writer
-from beanlite.journal.writer import Journal
-from tests.core import Core
-from tests.inside import Disk
+from beanlite.journal.sqlite import open_database, writer
+from beanlite.journal.sqlite.writer import Journal
+from tests.support.core import Core
+from tests.support.inside import Disk
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from beanlite.stderr import Stderr, last_words
-from tests.servers import ServerDied, start_beanlite
-from tests.wire import Wire, until
+from tests.support.servers import ServerDied, start_beanlite
+from tests.support.wire import Wire, until
 
 ROOT = Path(__file__).parent.parent
 LINE = b"a line\n"

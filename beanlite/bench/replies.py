@@ -7,13 +7,11 @@ Bodies hold no line end, or this would not do.
 import re
 from typing import Final
 
+from beanlite.beanstalk.client import UnexpectedReply
+
 _TIMED_OUT: Final = b"TIMED_OUT\r\n"
 _RESERVED: Final = b"RESERVED "
 _SHOWN: Final = 100  # bytes
-
-
-class UnexpectedReply(Exception):
-    """A server answered a command with something else than it should; the text shows it."""
 
 
 class Lines:

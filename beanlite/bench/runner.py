@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from beanlite.beanstalk.client import TIMEOUT_S, UnexpectedReply
 from beanlite.bench import machine
-from beanlite.bench.control import TIMEOUT_S, Control
+from beanlite.bench.control import Control
 from beanlite.bench.histogram import Histogram
-from beanlite.bench.replies import UnexpectedReply
 from beanlite.bench.target import Target
 from beanlite.bench.worker import Spec
 from beanlite.errors import BenchFailed

@@ -16,9 +16,8 @@ from os import environ
 from pathlib import Path
 from typing import Final
 
+from beanlite.beanstalk.client import Address, Client, UnexpectedReply, connect
 from beanlite.bench import machine
-from beanlite.bench.control import Address, Control, connect
-from beanlite.bench.replies import UnexpectedReply
 from beanlite.errors import BenchFailed, ConfigError
 
 _STARTS_WITHIN_S: Final = 30.0
@@ -101,8 +100,8 @@ def _address(where: str) -> Address:
 
 def _target(name: str, address: Address) -> Target:
     try:
-        with Control(address) as control:
-            stats = control.stats()
+        with Client(address) as client:
+            stats = client.stats()
     except UnexpectedReply as error:
         raise BenchFailed(f"{name}: {error}") from error
     except OSError as error:

@@ -16,10 +16,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
+from beanlite.beanstalk.client import TIMEOUT_S, Address, UnexpectedReply, connect
 from beanlite.bench import machine
-from beanlite.bench.control import TIMEOUT_S, Address, connect
 from beanlite.bench.histogram import Histogram
-from beanlite.bench.replies import UnexpectedReply
 from beanlite.bench.workloads import BESIDE, Step, roles
 
 _RECEIVE_MAX: Final = 1 << 20  # bytes

@@ -36,7 +36,7 @@ def backup(
     """
     settings = config.load(config_file, {} if db is None else {"db": db})
 
-    from beanlite.journal.backup import backup as copy  # noqa: PLC0415 - `serve` starts faster without it
+    from beanlite.journal.sqlite.backup import backup as copy  # noqa: PLC0415 - `serve` starts faster without it
 
     on_terminal = sys.stderr.isatty()
     began_s = time.monotonic()

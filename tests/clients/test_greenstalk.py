@@ -6,8 +6,8 @@ import threading
 import greenstalk
 import pytest
 
-from tests.servers import start_beanlite
-from tests.wire import until
+from tests.support.servers import start_beanlite
+from tests.support.wire import until
 
 
 @pytest.fixture(scope="module")

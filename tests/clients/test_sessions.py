@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.servers import beanstalkd_program, start_beanlite, start_beanstalkd
+from tests.support.servers import beanstalkd_program, start_beanlite, start_beanstalkd
 
 HERE = Path(__file__).parent
 NPM = "npm install --prefix tests/clients"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from tests.conformance.transcript import Hole, Step, Transcript, parse_text
-from tests.servers import RunningServer
+from tests.support.servers import RunningServer
 
 REPLY_WITHIN_S = 5.0
 AT_ONCE_S = 0.5

@@ -131,7 +131,7 @@ def serve(request, library, trace, listener, stderr):
     os.dup2(listener.fileno(), HANDED_OVER)
     os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
     if request["migrations"]:
-        from beanlite import journal
+        from beanlite.journal import sqlite as journal
 
         journal.open_database = partial(journal.open_database, migrations_folder=Path(request["migrations"]))
     action, kinds, number, errno = request["fault"]
@@ -214,7 +214,7 @@ def main(library):
     import uvloop
 
     import beanlite.cli
-    import beanlite.journal.writer
+    import beanlite.journal.sqlite.writer
     import beanlite.server
 
     del caio, uvloop

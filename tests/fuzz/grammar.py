@@ -1,4 +1,4 @@
-"""What a client and a server may say, read slowly and strictly: a second opinion beside ``beanlite.protocol``."""
+"""What a client and a server may say, read slowly and strictly: a second opinion beside that of the server."""
 
 import re
 from typing import NamedTuple

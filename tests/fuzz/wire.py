@@ -6,10 +6,10 @@ event: another client goes on, one leaves, time passes (see ``Play.event``). All
 
 import random
 
-from beanlite.commands import CLOSING, KICKING, REPLETE, WAITING, YIELDING
-from beanlite.protocol import REPLIES_MAX
-from tests.core import Core
+from beanlite.protocol.commands import CLOSING, KICKING, REPLETE, WAITING, YIELDING
+from beanlite.protocol.session import REPLIES_MAX
 from tests.fuzz.grammar import LINE_MAX, check_answers, read_replies, read_requests
+from tests.support.core import Core
 
 CLIENTS = 4
 MAX_JOB_SIZE = 300

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Self
 
 from tests.fuzz.grammar import read_requests
-from tests.servers import start_beanlite, start_beanstalkd
-from tests.wire import Wire
+from tests.support.servers import start_beanlite, start_beanstalkd
+from tests.support.wire import Wire
 
 MAX_JOB_SIZE = 300
 TUBES = (b"default", b"a", b"b")

@@ -16,7 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.reference.machine import Sessions
 from tests.reference.pair import Pair
-from tests.servers import beanstalkd_program
+from tests.support.servers import beanstalkd_program
 
 STEPS = int(os.environ.get("RANDOM_STEPS", "2000"))
 SEED = int(os.environ.get("RANDOM_SEED", str(random.randrange(1 << 32))))

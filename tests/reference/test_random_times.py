@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import RunningServer, beanstalkd_program, start_beanlite, start_beanstalkd
-from tests.wire import Wire
+from tests.support.servers import RunningServer, beanstalkd_program, start_beanlite, start_beanstalkd
+from tests.support.wire import Wire
 
 SEED = int(os.environ.get("RANDOM_SEED", str(random.randrange(1 << 32))))
 SESSIONS = 16

@@ -1,0 +1,63 @@
+"""A client of the protocol that asks and waits, for who has something to ask a running server."""
+
+import socket
+from typing import Final, Self
+
+Address = tuple[str, int] | tuple[str]
+"""Host and port, or the path of a unix socket."""
+
+TIMEOUT_S: Final = 30.0
+
+
+class UnexpectedReply(Exception):
+    """A server answered a command with something else than it should; the text shows it."""
+
+
+def connect(address: Address) -> socket.socket:
+    """A connection to a server. OSError."""
+    if len(address) == 2:
+        sock = socket.create_connection((address[0], address[1]), TIMEOUT_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(TIMEOUT_S)
+    try:
+        sock.connect(address[0])
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+class Client:
+    """A connection that asks and waits. OSError, UnexpectedReply."""
+
+    def __init__(self, address: Address) -> None:
+        self._socket = connect(address)
+        self._lines = self._socket.makefile("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def stats(self, tube: str | None = None) -> dict[str, str]:
+        """The server's statistics or a tube's; empty if there is no such tube."""
+        line = self.ask(b"stats\r\n" if tube is None else b"stats-tube %b\r\n" % tube.encode())
+        if line == b"NOT_FOUND\r\n":
+            return {}
+        if not line.startswith(b"OK "):
+            raise UnexpectedReply(f"{line!r} came where OK was due")
+        text = self._lines.read(int(line[3:]) + 2).decode(errors="replace")
+        pairs = (line.partition(": ") for line in text.splitlines())
+        return {key: value.strip('"') for key, colon, value in pairs if colon}
+
+    def ask(self, command: bytes) -> bytes:
+        """The first line of what a command, given with its end of line, is answered."""
+        self._socket.sendall(command)
+        line = self._lines.readline()
+        if not line.endswith(b"\r\n"):
+            raise ConnectionResetError("the server closed a connection")
+        return line

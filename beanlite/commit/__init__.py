@@ -1,0 +1,1 @@
+"""The group commit: replies wait here until what they acknowledge is stored."""

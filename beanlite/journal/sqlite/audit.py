@@ -1,0 +1,108 @@
+"""Whether the file holds what the server has written: asked when another program has been at it.
+
+The triggers keep others from our rows, but who is bent on it gets past them. To compare all rows takes its time, so it
+goes in slices beside all else.
+"""
+
+import sqlite3
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from beanlite.core.engine import Engine
+from beanlite.errors import JournalFailed
+from beanlite.journal.sqlite.fileformat import failing
+from beanlite.journal.sqlite.rows import INLINE_MAX, row_of
+
+SLICE: Final = 500  # jobs: some 2 ms; and ...
+SLICE_BYTES: Final = 1 << 20  # ... of bodies
+_NEAR_S: Final = 0.001  # times come back from the file a little off
+
+_ROWS: Final = "SELECT * FROM jobs WHERE id > ? AND id <= ?"
+_BODIES: Final = "SELECT id, body FROM bodies WHERE id > ? AND id <= ?"
+_Row = tuple[object, ...]
+
+
+def audit(connection: sqlite3.Connection, path: Path, engine: Engine, promised_id: int) -> Iterator[None]:
+    """Compare the file with memory, a slice at a time; to be gone on with only while no batch waits to be written.
+
+    JournalFailed: it holds something else.
+    """
+    try:
+        with failing(path):
+            yield from _slices(connection, engine, promised_id)
+    except _Different as error:
+        raise JournalFailed(f"another program has changed {error} in {path}; it no longer is what was served") from None
+
+
+class _Different(Exception):
+    """Something that a server has not written; the text says what."""
+
+
+def _slices(connection: sqlite3.Connection, engine: Engine, promised_id: int) -> Iterator[None]:
+    if connection.execute("SELECT last_id FROM meta").fetchall() != [(promised_id,)]:
+        raise _Different("the last id")
+    if connection.execute("SELECT 1 FROM jobs WHERE id > ? LIMIT 1", (engine.taken_id,)).fetchone():
+        raise _Different("jobs")
+    _compare_pauses(connection, engine)
+    last_id = engine.taken_id
+    for before_id, jobs in engine.jobs.parts():
+        ids = list(jobs)
+        del ids[bisect_right(ids, last_id) :]  # what is put from now on
+        above_id = before_id
+        for part in _parts(engine, ids):
+            _compare_jobs(connection, engine, above_id, part[-1], part)
+            above_id = part[-1]
+            yield
+        _compare_jobs(connection, engine, above_id, last_id, [])  # there may be rows where we have no jobs
+        last_id = before_id
+
+
+def _parts(engine: Engine, ids: list[int]) -> Iterator[list[int]]:
+    """As many at a time as nobody notices."""
+    part: list[int] = []
+    size = 0
+    for job_id in ids:
+        job = engine.jobs.find(job_id)
+        size += len(job.body) if job is not None else 0
+        part.append(job_id)
+        if len(part) >= SLICE or size > SLICE_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _compare_pauses(connection: sqlite3.Connection, engine: Engine) -> None:
+    stored = dict(connection.execute("SELECT CAST(tube AS BLOB), pause_s FROM pauses"))
+    paused = {name: tube.pause_s for name, tube in engine.tubes.items() if tube.pause_until_ns}
+    for name in stored.keys() | paused.keys():
+        if name not in engine.pauses and stored.get(name) != paused.get(name):
+            raise _Different(f"the pause of {name!r}")
+
+
+def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int, to_id: int, ids: list[int]) -> None:
+    """Those with these ids, and whatever rows there are between the bounds."""
+    rows: dict[object, _Row] = {row[0]: row for row in connection.execute(_ROWS, (above_id, to_id))}
+    bodies = dict(connection.execute(_BODIES, (above_id, to_id)))
+    for job_id in {*ids, *rows, *bodies}:
+        job = engine.jobs.find(job_id)
+        if not engine.is_stored(job_id):
+            continue  # its row is about to be written, or to go
+        row, body = rows.get(job_id), bodies.get(job_id)
+        if job is None:
+            sound = row is None and body is None
+        else:
+            stored = body if len(job.body) > INLINE_MAX else (row[-1] if row is not None and body is None else None)
+            expected = (*row_of(job), crc32(job.body))
+            sound = row is not None and stored == job.body and all(map(_alike, row, expected))
+        if not sound:
+            raise _Different(f"job {job_id}")
+
+
+def _alike(stored: object, written: object) -> bool:
+    if isinstance(written, float):
+        return isinstance(stored, float) and abs(stored - written) < _NEAR_S
+    return stored == written

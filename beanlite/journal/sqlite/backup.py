@@ -1,0 +1,140 @@
+"""A copy of a database file, whether a server is running on it or not.
+
+To be used in a process of its own: in the server's, closing the source would drop the locks that SQLite has on it.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite.aside import written_aside
+from beanlite.journal.sqlite.fileformat import check_file, is_damage, refused, said, wal_of, wal_size
+from beanlite.journal.sqlite.migrations import check_schema, find_migrations, read_version
+from beanlite.journal.sqlite.replay import check_jobs, read_jobs, read_state
+
+_BUSY_TIMEOUT_S = 30.0
+_STEPS_PER_LOOK = 500  # of SQLite's machine: some 100 jobs; a look costs 4 µs
+_SYNC_BYTES = 4 << 20  # that is 10 ms or so
+
+
+@dataclass(frozen=True, slots=True)
+class BackupResult:
+    """What a finished backup holds: the state after one batch, and before the next."""
+
+    jobs: int
+    size: int
+    """In bytes."""
+
+
+def backup(source: Path, dest: Path, progress: Callable[[int], None] | None = None) -> BackupResult:
+    """Copy the state as of now to a new file `dest` of mode 0600, which appears when it has been read back and synced.
+
+    The source is only read. `progress` is called every few MiB with the bytes written so far.
+    JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists or can't be written.
+    """
+    source, dest = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
+    _check_source(source)
+    try:
+        with written_aside(dest) as aside:
+            _copy(source, aside, progress)
+            return _read_back(aside, source)
+    except OSError as error:
+        raise BeanliteError(f"no backup was made to {dest}: {error.strerror}") from error
+
+
+def _check_source(source: Path) -> None:
+    try:
+        descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise JournalRefused(f"{source} can't be opened: {error.strerror}") from error
+    with refused(source):
+        try:
+            check_file(descriptor, source, len(find_migrations()))
+            if not os.fstat(descriptor).st_size:
+                raise JournalRefused(f"{source} is empty; there is nothing to back up")
+        finally:
+            os.close(descriptor)
+
+
+def _copy(source: Path, aside: Path, progress: Callable[[int], None] | None) -> None:
+    """Write what one read transaction sees; a file copy of a live database would be torn."""
+    try:
+        # A read-only connection never checkpoints, not even when it is the last to close: a -wal that a killed server
+        # has left is looked at by that server's next start.
+        with (
+            closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)) as connection,
+            closing(_Syncs(aside, progress)) as syncs,
+        ):
+            with refused(source):  # here, because VACUUM would name the wrong file
+                connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+            connection.set_progress_handler(syncs, _STEPS_PER_LOOK)
+            try:
+                connection.execute("VACUUM INTO ?", (str(aside),))
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+                    # A signal that comes just as SQLite calls ends that call before its first line; SQLite keeps it.
+                    raise syncs.error or KeyboardInterrupt from error
+                if is_damage(error):
+                    with refused(source):
+                        raise
+                raise BeanliteError(f"the copy of {source} failed: {said(error)}") from error
+    finally:
+        _tidy(source, aside)
+
+
+def _tidy(source: Path, aside: Path) -> None:
+    """Remove what SQLite has left beside the two files."""
+    Path(f"{aside}-journal").unlink(missing_ok=True)  # there when the disk was full
+    if wal_of(source).exists() and not wal_size(source):
+        # No server runs, or has only just begun: the -wal may be of our making, and nobody's to remove. A connection
+        # that may write removes it as it closes, if nobody else is there; there is nothing in it to checkpoint.
+        # If the source is damaged, or somebody is there, it stays: what the copy came to matters more.
+        with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(source, timeout=0)) as connection:
+            connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+
+
+class _Syncs:
+    """Syncs a file while SQLite writes it; to be called every so often.
+
+    What gathers in memory would go to the disk all at once in the end, and the server's commits wait behind it: the
+    worst beside a copy of 512 MiB was 103 to 207 ms, and with this 11 to 78, three runs each, in turn.
+    """
+
+    def __init__(self, file: Path, progress: Callable[[int], None] | None) -> None:
+        self._descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        self._progress = progress
+        self._synced = 0
+        self.error: BaseException | None = None
+
+    def __call__(self) -> bool:
+        """Whether the copy has to be given up, because of ``error``."""
+        try:
+            self._look()
+        except BaseException as error:  # noqa: BLE001 - SQLite would make "interrupted" of it, Ctrl-C or not
+            self.error = error
+        return self.error is not None
+
+    def _look(self) -> None:
+        size = os.fstat(self._descriptor).st_size
+        if size >= self._synced + _SYNC_BYTES:
+            os.fdatasync(self._descriptor)
+            self._synced = size
+            if self._progress is not None:
+                self._progress(size)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _read_back(copy: Path, source: Path) -> BackupResult:
+    """Read the copy as a server would at start; what is wrong there is wrong in the source."""
+    with closing(sqlite3.connect(f"{copy.as_uri()}?mode=ro", uri=True)) as connection, refused(source):
+        check_schema(connection, source, find_migrations()[: read_version(connection)])
+        read_state(connection, source)
+        check_jobs(connection, source)
+        jobs = sum(map(len, read_jobs(connection, source)))
+    return BackupResult(jobs, copy.stat().st_size)

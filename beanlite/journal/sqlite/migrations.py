@@ -1,0 +1,135 @@
+"""Numbered SQL files that make the schema, and bring the file of an older version up to date.
+
+The version of a file (SQLite's user_version) is the number of the last migration that it has had.
+"""
+
+import glob
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite.aside import sync
+from beanlite.journal.sqlite.fileformat import APPLICATION_ID, damaged, said
+
+_PACKAGE = Path(__file__).parents[2]
+# Inside the package when installed from a wheel, beside it in a checkout.
+FOLDER = next(folder for folder in (_PACKAGE / "migrations", _PACKAGE.parent / "migrations") if folder.is_dir())
+
+_SHAPE = """
+    SELECT objects.type, objects.name, columns.name
+    FROM sqlite_schema AS objects LEFT JOIN pragma_table_info(objects.name) AS columns
+"""
+
+
+def find_migrations(folder: Path = FOLDER) -> list[Path]:
+    """The migrations of a folder in order, the first one being number 1; none is left out."""
+    found = sorted(folder.glob("*.sql"))
+    if [path.name[:5] for path in found] != [f"{number:04}_" for number in range(1, len(found) + 1)]:
+        raise RuntimeError(f"the migrations in {folder} are not numbered 0001_ and so on")
+    return found
+
+
+def read_version(connection: sqlite3.Connection) -> int:
+    """The number of the last migration that the database has had; 0 if it is new."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def allow_writing(connection: sqlite3.Connection) -> None:
+    """Give the connection the function that the guard triggers name; they never get as far as calling it."""
+    connection.create_function("only_the_beanlite_server_may_write", 0, lambda: 1)
+
+
+def check_schema(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> frozenset[str]:
+    """The names of the tables and views that these migrations have made; additions to them do no harm.
+
+    JournalRefused: anything is missing. Names are compared and not the text, which SQLite words differently from
+    version to version.
+    """
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
+        allow_writing(model)
+        model.executescript(_script(migrations, 0))
+        shape = set(model.execute(_SHAPE))
+        missing = shape - set(connection.execute(_SHAPE))
+    if missing:
+        kind, name, _ = min(missing, key=str)
+        raise damaged(path, f"the {kind} {name} is missing or was changed")
+    return frozenset(name for kind, name, _ in shape if kind in {"table", "view"})
+
+
+def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> None:
+    """Bring the database at `path` up to date, in one transaction; an older one is first copied to FILE.before-vN.
+
+    Cut short at any point, it is finished or begun anew by the next start: the copy gets its name only when the
+    migration is in the file. JournalRefused: the copy can't be made, or a migration failed.
+    """
+    version = read_version(connection)
+    _tidy_copies(path, version)
+    if version == len(migrations):
+        return
+    copy = path.with_name(f"{path.name}.before-v{len(migrations)}")
+    partial = _partial(copy)
+    if version:
+        _set_aside(connection, path, copy, partial)
+    try:
+        connection.executescript(_script(migrations, version))
+    except sqlite3.Error as error:
+        failed = [*migrations, migrations[-1]][read_version(connection)]  # the last one: COMMIT itself
+        connection.rollback()
+        partial.unlink(missing_ok=True)
+        raise JournalRefused(f"the migration {failed.name} of {path} failed: {said(error)}") from error
+    # An older server must see the new version in the file itself, to refuse it before SQLite has touched anything.
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    _tidy_copies(path, len(migrations))
+
+
+def _tidy_copies(path: Path, version: int) -> None:
+    """See to the copies of migrations: each gets its name if the file, of this version, has had that migration.
+
+    Else the migration was cut short, and the copy goes.
+    """
+    for partial in path.parent.glob(f"{glob.escape(path.name)}.before-v*.partial"):
+        copy = partial.with_suffix("")
+        number = copy.name.removeprefix(f"{path.name}.before-v")
+        if not number.isdecimal() or os.path.lexists(copy):
+            continue  # not of our making
+        if version >= int(number):
+            partial.rename(copy)
+            sync(path.parent)
+        else:
+            partial.unlink()
+            Path(f"{partial}-journal").unlink(missing_ok=True)
+
+
+def _partial(copy: Path) -> Path:
+    """The name of a copy until the migration that it is made for is in the file."""
+    return copy.with_name(f"{copy.name}.partial")
+
+
+def _set_aside(connection: sqlite3.Connection, path: Path, copy: Path, partial: Path) -> None:
+    if os.path.lexists(copy):
+        raise JournalRefused(f"{copy} is in the way of a copy of {path} before its migration; move it away")
+    try:
+        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        try:
+            connection.execute("VACUUM INTO ?", (str(partial),))
+            sync(partial)
+            sync(partial.parent)
+        except BaseException:
+            partial.unlink()
+            raise
+    except (OSError, sqlite3.Error) as error:
+        raise JournalRefused(f"{path} can't be copied to {copy} before its migration: {said(error)}") from error
+
+
+def _script(migrations: list[Path], version: int) -> str:
+    """The statements that bring a file from this version to the newest, in one transaction."""
+    parts = ["BEGIN;"]
+    if version == 0:
+        # Within the transaction: a file that SQLite has begun and that is not known to be ours is of no use to anybody.
+        parts += ["PRAGMA auto_vacuum = INCREMENTAL;", f"PRAGMA application_id = {APPLICATION_ID};"]
+    for number, migration in enumerate(migrations[version:], version + 1):
+        parts.append(f"{migration.read_text(encoding='utf-8')}\n;PRAGMA user_version = {number};")
+    return "\n".join([*parts, "COMMIT;"])

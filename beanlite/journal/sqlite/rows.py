@@ -1,0 +1,31 @@
+"""A job as its row in the table has it."""
+
+from typing import Final
+
+from beanlite.clock import utc_s
+from beanlite.core.job import BURIED, ID_BITS, READY, Job
+
+# Larger bodies stand in a table of their own, so that a change of state does not write them again: at 64 KiB that makes
+# reserve, release and bury some ten times cheaper. Smaller ones would only cost a second page in each put and delete.
+INLINE_MAX: Final = 1024
+
+
+def place(job: Job) -> tuple[float | None, int | None]:
+    """due_at and buried_seq."""
+    if job.state is READY:
+        return None, None
+    if job.state is BURIED:
+        return None, job.key >> ID_BITS
+    return utc_s(job.key >> ID_BITS), None
+
+
+def counters(job: Job) -> tuple[int, int, int, int, int]:
+    """Reserves, timeouts, releases, buries and kicks."""
+    past = job.past
+    return job.reserves, past.timeouts, past.releases, past.buries, past.kicks
+
+
+def row_of(job: Job) -> tuple[object, ...]:
+    """All columns but the last two, which are about the body."""
+    put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
+    return job.id, job.tube.name.decode(), job.state, *put, *place(job), *counters(job)

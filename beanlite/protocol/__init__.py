@@ -1,0 +1,1 @@
+"""The beanstalk protocol: bytes in, replies out. No I/O."""

@@ -1,0 +1,95 @@
+"""The arguments of commands. A result of None is a BAD_FORMAT; what a peer sends never raises.
+
+Numbers are read as the reference reads them: leading blanks are skipped, a sign is none, overflow is an error.
+"""
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from beanlite.core.job import U32_MAX
+from beanlite.core.tube import is_tube_name
+
+U64_MAX: Final = (1 << 64) - 1
+TIMEOUT_MAX_S: Final = (1 << 31) - 1
+
+_PUT: Final = re.compile(rb" *([0-9]+) +([0-9]+) +([0-9]+) +([0-9]+)")
+_ID: Final = re.compile(rb" *([0-9]+)")
+_ID_PRI: Final = re.compile(rb" *([0-9]+) +([0-9]+)")
+_ID_PRI_DELAY: Final = re.compile(rb" *([0-9]+) +([0-9]+) +([0-9]+)")
+_STRTOUL: Final = re.compile(rb"[ \t\n\v\f\r]*([-+]?)([0-9]+)")
+_PAUSE: Final = re.compile(rb" *([A-Za-z0-9+/;.$_()-]+) +([0-9]+)")
+
+
+@lru_cache(maxsize=1024)  # a producer's puts differ little: 0.08 µs instead of 1.2
+def parse_put(args: bytes) -> tuple[int, int, int, int, bool] | None:
+    """``pri delay_s ttr_s size``, and whether nothing follows: a job too big is told so before that is looked at."""
+    found = _PUT.match(args)
+    if found is None or b"\0" in args:
+        return None
+    pri, delay_s, ttr_s, size = map(int, found.groups())
+    if max(pri, delay_s, ttr_s, size) > U32_MAX:
+        return None
+    return pri, delay_s, max(ttr_s, 1), size, found.end() == len(args)
+
+
+def parse_id(args: bytes) -> int | None:
+    """A job's id."""
+    if not args.isdigit():
+        found = _ID.fullmatch(args)
+        if found is None:
+            return None
+        args = found[1]
+    job_id = int(args)
+    return job_id if job_id <= U64_MAX else None
+
+
+def parse_bury(args: bytes) -> tuple[int, int] | None:
+    """``id pri``."""
+    found = _ID_PRI.fullmatch(args)
+    if found is None:
+        return None
+    job_id, pri = map(int, found.groups())
+    return (job_id, pri) if job_id <= U64_MAX and pri <= U32_MAX else None
+
+
+def parse_release(args: bytes) -> tuple[int, int, int] | None:
+    """``id pri delay_s``."""
+    found = _ID_PRI_DELAY.fullmatch(args)
+    if found is None:
+        return None
+    job_id, pri, delay_s = map(int, found.groups())
+    return (job_id, pri, delay_s) if job_id <= U64_MAX and max(pri, delay_s) <= U32_MAX else None
+
+
+def parse_timeout(args: bytes) -> int | None:
+    """The seconds of a reserve-with-timeout; what follows the number is not looked at, as in the reference."""
+    found = _ID.match(args)
+    if found is None or b"\0" in args:
+        return None
+    timeout_s = int(found[1])
+    return timeout_s if timeout_s <= TIMEOUT_MAX_S else None
+
+
+def parse_kick(args: bytes) -> int | None:
+    """The bound of a kick, as C's strtoul reads it: white space, a sign, and anything after the number."""
+    found = _STRTOUL.match(args)
+    if found is None or b"\0" in args:
+        return None
+    bound = int(found[2])
+    if bound > U64_MAX:
+        return None
+    return (-bound if found[1] == b"-" else bound) & U32_MAX
+
+
+def parse_name(args: bytes) -> bytes | None:
+    """A tube's name: 1 to 200 bytes, not beginning with a hyphen."""
+    return args if is_tube_name(args) else None
+
+
+def parse_pause(args: bytes) -> tuple[bytes, int] | None:
+    """``tube pause_s``; the name may still be one that no tube can have."""
+    found = _PAUSE.fullmatch(args)
+    if found is None or int(found[2]) > U32_MAX:
+        return None
+    return found[1], int(found[2])

@@ -1,0 +1,259 @@
+"""The command line: what becomes of its flags, and how it ends."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import typer
+
+from beanlite import __version__, cli, config, log
+from beanlite.cli import main
+from beanlite.errors import BeanliteError, JournalFailed, JournalRefused, ListenError
+from beanlite.journal.sqlite.backup import BackupResult
+from beanlite.journal.sqlite.database import open_database
+
+pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """In the server's place: keeps the settings that it was to run with, and returns or raises what it is told."""
+    module = types.ModuleType("beanlite.server")
+    module.settings, module.ends = None, 0
+
+    def run(settings):
+        module.settings = settings
+        if isinstance(module.ends, Exception):
+            raise module.ends
+        return module.ends
+
+    module.run = run
+    monkeypatch.setitem(sys.modules, "beanlite.server", module)
+    return module
+
+
+def changed(settings):
+    """The settings that differ from the defaults."""
+    return {
+        key: value for key, value in settings.model_dump().items() if value != type(settings).model_fields[key].default
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", {}),
+        ("serve", {}),
+        ("serve --port 0 --host ::1", {"port": 0, "host": "::1"}),
+        ("--port=5", {"port": 5}),
+        ("--socket /run/x.sock", {"socket": Path("/run/x.sock")}),
+        ("--db q.db --fsync 50ms", {"db": Path("q.db"), "fsync": "50ms"}),
+        ("--no-journal", {"journal": False}),
+        ("--max-job-size 1 --max-connections 2", {"max_job_size": 1, "max_connections": 2}),
+        ("--user nobody", {"user": "nobody"}),
+        ("--log-level error --log-format json", {"log_level": "error", "log_format": "json"}),
+        # beanstalkd's own
+        ("-l 0.0.0.0 -b sub -f 50", {"host": "0.0.0.0", "db": Path("sub/beanlite.db"), "fsync": "50ms"}),
+        ("-l0.0.0.0 -p11301 -bq.db -f0", {"host": "0.0.0.0", "port": 11301, "db": Path("q.db"), "fsync": "0ms"}),
+        ("-l unix:/run/x.sock -p 1", {"socket": Path("/run/x.sock"), "port": 1}),
+        ("-F -z 100 -u nobody -s 10485760", {"fsync": "never", "max_job_size": 100, "user": "nobody"}),
+        ("-V", {"log_level": "debug"}),
+        ("-VVV -n -c", {"log_level": "debug"}),
+        ("-VFp1", {"log_level": "debug", "fsync": "never", "port": 1}),
+        ("serve -p 1 -p 2", {"port": 2}),
+    ],
+)  # fmt: skip
+def test_flags_become_settings(line, expected, server):
+    Path("sub").mkdir()
+    assert main(line.split()) == 0
+    assert changed(server.settings) == expected
+
+
+def test_flags_win_over_the_environment_and_the_file(server, monkeypatch):
+    Path("b.toml").write_text('port = 1\nmax_job_size = 1\nsocket = "x"\nuser = "u"\n')
+    monkeypatch.setenv("BEANLITE_MAX_JOB_SIZE", "2")
+    assert main("--config b.toml --host h".split()) == 0
+    assert changed(server.settings) == {"host": "h", "port": 1, "max_job_size": 2, "user": "u"}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--port x", f"--port: port = 'x' is not allowed; port: {config.Settings.model_fields['port'].description}"),
+        ("-p 65536", "--port: port = '65536' is not allowed"),
+        ("-f x", "--fsync: fsync = 'xms' is not allowed"),
+        ("-f -1", "--fsync: fsync = '-1ms' is not allowed"),
+        ("-F -f 50", "--fsync, -f and -F exclude each other"),
+        ("--host x --socket y", "--host and --socket exclude each other"),
+        ("--prot 1", "No such option: --prot"),
+        ("-p", "Option '-p' requires an argument"),
+        ("-d", "No such option: -d"),
+        ("serve extra", "Got unexpected extra argument(s) (extra)"),
+        ("bakcup", "No such command 'bakcup'"),
+        ("backup", "Missing argument 'DEST'"),
+        ("--config none.toml", "none.toml: the configuration file can't be read: No such file or directory"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(line, said, server, capsys):
+    assert main(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"beanlite: {said}")
+    assert err.count("\n") == 1
+    assert server.settings is None
+
+
+@pytest.mark.parametrize("error", [JournalRefused("not ours"), ListenError("in use"), BeanliteError("x")])
+def test_an_error_of_the_server_is_one_line_and_its_exit_code(error, server, capsys):
+    server.ends = error
+    assert main([]) == error.exit_code
+    assert capsys.readouterr().err == f"beanlite: {error}\n"
+
+
+def test_the_log_is_set_up_before_the_server_runs(server, capsys):
+    server.run = lambda _: log.info("shown", port=1) or log.debug("hidden") or 0
+    assert main(["--log-format", "json"]) == 0
+    assert json.loads(capsys.readouterr().err)["event"] == "shown"
+
+
+def test_the_exit_code_is_the_servers(server):
+    server.ends = 4
+    assert main([]) == 4
+
+
+@pytest.fixture
+def fallen(monkeypatch):
+    """Let the abrupt end of the process be one that a test survives."""
+    monkeypatch.setattr(os, "_exit", sys.exit)
+
+
+@pytest.mark.usefixtures("fallen")
+def test_a_failed_disk_ends_the_process_at_once(server, capsys):
+    server.ends = JournalFailed("no sync")
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 4
+    assert capsys.readouterr().err == "beanlite: no sync\n"
+
+
+@pytest.mark.usefixtures("fallen")
+def test_a_bug_is_shown_whole(server, capsys):
+    server.ends = ZeroDivisionError("bug")
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("Traceback")
+    assert "ZeroDivisionError: bug\n" in shown
+
+
+@pytest.mark.usefixtures("fallen")
+def test_memory_that_ends_is_told_in_one_line(server, capsys):
+    server.ends = MemoryError()
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 1
+    assert re.fullmatch(r"beanlite: out of memory, .*\n", capsys.readouterr().err)
+
+
+def test_a_database_that_cannot_even_be_looked_at(capsys):
+    assert main(["--db", "x" * 300, "-p", "0"]) == 3
+    assert re.fullmatch(r"beanlite: .* can't be opened: File name too long; .*\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("line", ["-v", "--version", "serve -v", "-p 1 -v"])
+def test_version(line, server, capsys):
+    assert main(line.split()) == 0
+    assert capsys.readouterr().out == f"beanlite {__version__}\n"
+    assert server.settings is None
+
+
+@pytest.mark.parametrize("line", ["-h", "--help"])
+def test_help_lists_the_commands(line, capsys):
+    assert main([line]) == 0
+    out = capsys.readouterr().out
+    assert [command for command in typer.main.get_command(cli.app).commands if f"\n  {command} " not in out] == []
+
+
+def words(text):
+    """Text as it was before it was folded into columns."""
+    return " ".join(text.split())
+
+
+def test_the_help_of_serve_has_each_setting_with_its_default_and_the_exit_codes(capsys):
+    assert main(["-p", "1", "-h"]) == 0
+    shown = words(capsys.readouterr().out)
+    for key, field in config.Settings.model_fields.items():
+        assert config.flag(key) in shown
+        if key != "journal":
+            assert field.description[1:] in shown
+        if field.default is not None and key != "journal":
+            assert f"Default: {field.default}." in shown
+    for error in (BeanliteError, *BeanliteError.__subclasses__()):
+        assert f" {error.exit_code} " in shown.partition("Exit codes:")[2]
+
+
+@pytest.fixture
+def queue(tmp_path):
+    """The path of a database without jobs, that no server has open."""
+    path = tmp_path / "queue.db"
+    open_database(path).close()
+    return path
+
+
+def test_backup_says_what_it_copied(queue, tmp_path, capsys):
+    dest = tmp_path / "copy.db"
+    assert main(["backup", str(dest), "--db", str(queue)]) == 0
+    out, err = capsys.readouterr()
+    assert re.fullmatch(rf"{dest}: 0 jobs, {dest.stat().st_size} bytes, \d+\.\d+ s\n", out)
+    assert err == ""
+
+
+def test_backup_for_scripts(queue, capsys, monkeypatch):
+    monkeypatch.setenv("BEANLITE_DB", str(queue))
+    assert main(["backup", "copy.db", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert 0 < result.pop("seconds") < 20
+    assert result == {"file": "copy.db", "jobs": 0, "size": Path("copy.db").stat().st_size}
+
+
+@pytest.mark.parametrize(("terminal", "shown"), [(True, "\r5 MiB\r\x1b[K"), (False, "")])
+def test_backup_shows_its_progress_on_a_terminal_only(terminal, shown, capsys, monkeypatch):
+    def copy(_source, _dest, progress):
+        if progress:
+            progress(5 << 20)
+        return BackupResult(0, 0)
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setattr("beanlite.journal.sqlite.backup.backup", copy)
+    assert main(["backup", "copy.db"]) == 0
+    assert capsys.readouterr().err == shown
+
+
+@pytest.mark.parametrize(("db", "dest", "exit_code"), [("none.db", "copy.db", 3), ("queue.db", "queue.db", 1)])
+def test_backup_refuses_in_one_line(db, dest, exit_code, queue, capsys):
+    assert main(["backup", dest, "--db", str(queue.with_name(db))]) == exit_code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("beanlite: ")
+    assert err.count("\n") == 1
+    assert not Path("copy.db").exists()
+
+
+def test_the_module_is_the_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "beanlite", "--port", "x"],
+        capture_output=True,
+        check=False,
+        cwd=Path(cli.__file__).parent.parent.parent,
+        text=True,
+        timeout=20,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("beanlite: --port: port = 'x'")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,285 @@
+"""No reply before it is true: the real server and journal in this process, with a disk that does what a test says."""
+
+import asyncio
+import contextlib
+import errno
+import math
+import os
+import sqlite3
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from beanlite.commit import group as barrier_module
+from beanlite.errors import JournalFailed
+from beanlite.journal.sqlite import sync, writer
+from beanlite.journal.sqlite.fileformat import PAGE_SIZE
+from tests.support.inside import PUT, ask, connect, is_silent, serving, until
+
+
+async def test_an_acknowledgement_comes_after_its_sync(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client = await connect(server)
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        assert disk.syncs == 1
+        assert await ask(client, b"list-tube-used\r\n") == b"USING default\r\n"
+        assert disk.syncs == 1
+        assert await ask(client, b"delete 1\r\n") == b"DELETED\r\n"
+        assert disk.syncs == 2
+
+
+async def test_while_a_slow_sync_goes_on_others_are_served_and_replies_keep_their_order(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, second, other = [await connect(server) for _ in range(3)]
+        disk.free.clear()
+        client[1].write(PUT)
+        assert await is_silent(client, other)
+        client[1].write(b"list-tube-used\r\n" + PUT + b"list-tube-used\r\n")
+        second[1].write(PUT)
+        assert await is_silent(client, other)
+        assert await is_silent(second, other)
+        disk.free.set()
+        lines = [await asyncio.wait_for(client[0].readline(), 10) for _ in range(4)]
+        assert lines == [b"INSERTED 1\r\n", b"USING default\r\n", b"INSERTED 2\r\n", b"USING default\r\n"]
+        assert await asyncio.wait_for(second[0].readline(), 10) == b"INSERTED 3\r\n"
+        assert disk.syncs == 2  # the puts that came during the first sync shared the second
+
+
+async def test_a_stop_that_is_halted_for_long_is_still_one_in_order(tmp_path, monkeypatch, disk):
+    async with serving(tmp_path / "q.db") as (server, task):
+        client, other = await connect(server), await connect(server)
+        disk.free.clear()
+        client[1].write(PUT)
+        assert await is_silent(client, other)
+        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + halted_s)
+        halted_s = 0.0
+        monkeypatch.setattr(barrier_module, "time", clock)
+        server._stopped.set()
+        await until(lambda: server.barrier._draining)
+        halted_s = 3600.0
+        for _ in range(10):
+            await asyncio.sleep(0.001)  # as often as it looks
+        assert not task.done()
+        disk.free.set()
+        disk.see_ends()
+        assert await asyncio.wait_for(client[0].read(), 10) == b"INSERTED 1\r\n"
+        await task
+
+
+async def test_a_waiting_worker_gets_a_job_only_when_its_put_is_stored(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        worker, producer, other = [await connect(server) for _ in range(3)]
+        worker[1].write(b"reserve\r\n")
+        disk.free.clear()
+        producer[1].write(PUT)
+        assert await is_silent(worker, other)
+        disk.free.set()
+        assert await asyncio.wait_for(worker[0].readline(), 10) == b"RESERVED 1 1\r\n"
+
+
+async def test_a_client_that_goes_while_its_batch_is_synced_hinders_nobody(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, second, other = [await connect(server) for _ in range(3)]
+        disk.free.clear()
+        client[1].write(PUT)
+        second[1].write(PUT)
+        assert await is_silent(second, other)
+        client[1].transport.abort()
+        assert await is_silent(second, other)
+        disk.free.set()
+        assert await asyncio.wait_for(second[0].readline(), 10) == b"INSERTED 2\r\n"
+
+
+async def test_after_a_failed_sync_nothing_is_acknowledged_and_the_server_ends(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, task):
+        client, second = await connect(server), await connect(server)
+        disk.error = errno.EIO
+        client[1].write(PUT)
+        second[1].write(PUT)
+        with pytest.raises(JournalFailed, match="sync"):
+            await asyncio.wait_for(asyncio.shield(task), 10)
+        assert not client[0]._buffer
+        assert not second[0]._buffer
+
+
+async def test_an_interval_syncs_when_nothing_more_comes(tmp_path, disk):
+    async with serving(tmp_path / "q.db", fsync="1ms") as (server, _):
+        client = await connect(server)
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        await until(lambda: disk.syncs == 1)
+        assert await ask(client, PUT) == b"INSERTED 2\r\n"
+        await until(lambda: disk.syncs == 2)
+
+
+@pytest.mark.parametrize("error", [None, errno.EIO])
+async def test_a_stop_waits_for_the_sync_of_an_interval_and_hears_of_its_failure(tmp_path, disk, monkeypatch, error):
+    async with serving(tmp_path / "q.db", fsync="1ms") as (server, task):
+        client = await connect(server)
+        disk.free.clear()
+        monkeypatch.setattr(barrier_module, "DRAIN_S", 0)  # not for this
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        await until(lambda: server.barrier._syncing_by_time)
+        server._stopped.set()
+        await until(lambda: server.barrier._draining)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not task.done()
+        disk.error = error
+        disk.free.set()
+        with contextlib.nullcontext() if error is None else pytest.raises(JournalFailed, match="sync"):
+            await asyncio.wait_for(asyncio.shield(task), 10)
+
+
+@pytest.fixture
+def slices(monkeypatch):
+    """How many pages are to be given back at a time, and how many less the file has then; no rest in between."""
+    monkeypatch.setattr(barrier_module, "LOOSE_LOOK_S", 0.01)
+    monkeypatch.setattr(barrier_module, "SHRINK_EVERY_S", 0)
+    monkeypatch.setattr(barrier_module, "SHRINK_REST", 0)
+    seen = []
+    give_back = writer.Journal.give_back
+
+    def note(journal, pages):
+        (before,) = journal._db.execute("PRAGMA page_count").fetchone()
+        give_back(journal, pages)
+        (after,) = journal._db.execute("PRAGMA page_count").fetchone()
+        seen.append((pages, before - after))
+
+    monkeypatch.setattr(writer.Journal, "give_back", note)
+    return seen
+
+
+async def fill_and_drain(server, jobs, size, first=1):
+    client = await connect(server)
+    client[1].write((b"put 0 0 10 %d\r\n%b\r\n" % (size, b"x" * size)) * jobs)
+    for _ in range(jobs):
+        assert (await client[0].readline()).startswith(b"INSERTED")
+    filled = server._settings.db.stat().st_size
+    client[1].write(b"".join(b"delete %d\r\n" % job_id for job_id in range(first, first + jobs)))
+    return filled
+
+
+async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_time(tmp_path, slices, monkeypatch):
+    monkeypatch.setattr(barrier_module, "SHRINK_S", 60.0)
+    file = tmp_path / "q.db"
+    async with serving(file) as (server, _):
+        size = 60_000
+        jobs = 4 * writer.SPARE_PAGES * PAGE_SIZE // size
+        assert await fill_and_drain(server, jobs, size) > jobs * size / 2
+        await until(lambda: file.stat().st_size <= (writer.SPARE_PAGES + 50) * PAGE_SIZE)
+        assert [pages for pages, _ in slices[:9]] == [1, 2, 4, 8, 16, 32, 64, 100, 100]
+        assert all(given <= pages + 2 for pages, given in slices)  # and what had told where they belong
+        assert not server._journal.loose  # what is left is kept for the next backlog
+        slices.clear()
+        await fill_and_drain(server, jobs, size, first=jobs + 1)
+        await until(lambda: len(slices) > 1)
+        assert [pages for pages, _ in slices[:2]] == [1, 2]
+
+
+async def test_pages_that_take_long_to_give_back_go_one_at_a_time(tmp_path, slices, monkeypatch):
+    monkeypatch.setattr(barrier_module, "SHRINK_S", 0.0)
+    monkeypatch.setattr(writer, "SPARE_PAGES", 10)
+    async with serving(tmp_path / "q.db") as (server, _):
+        await fill_and_drain(server, 20, 60_000)
+        await until(lambda: len(slices) > 20)
+        assert {pages for pages, _ in slices} == {1}
+
+
+@pytest.mark.parametrize("way", ["the kernel's", "a thread", "on the spot"])
+async def test_the_real_sync_works_in_each_way(tmp_path, monkeypatch, way):
+    if way == "a thread":
+        monkeypatch.setitem(sys.modules, "caio.linux_aio", None)
+    async with serving(tmp_path / "q.db") as (server, _):
+        journal = server._journal
+        assert isinstance(journal._sync_aside, sync.ThreadSync) is (way == "a thread")
+        if way == "on the spot":
+            journal._sync_soonest._here = True
+            journal._sync_soonest._retry_at_s = math.inf
+            monkeypatch.setattr(journal, "_sync_aside", None)
+        client = await connect(server)
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        os.close(server._journal._wal)  # the next sync fails, and so does what waits for it
+        client[1].write(PUT)
+        await until(lambda: server._failure is not None)
+        assert isinstance(server._failure, JournalFailed)
+        assert not client[0]._buffer
+
+
+async def test_never_does_not_sync(tmp_path, disk):
+    async with serving(tmp_path / "q.db", fsync="never") as (server, _):
+        client = await connect(server)
+        for number in range(1, 20):
+            assert await ask(client, PUT) == b"INSERTED %d\r\n" % number
+        assert disk.syncs == 0
+
+
+async def test_a_write_lock_held_by_another_program_delays_acknowledgements_and_nothing_else(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other = await connect(server), await connect(server)
+        outsider = sqlite3.connect(tmp_path / "q.db", isolation_level=None)
+        outsider.execute("BEGIN IMMEDIATE")
+        client[1].write(PUT)
+        assert await is_silent(client, other)
+        outsider.execute("ROLLBACK")
+        outsider.close()
+        assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 1\r\n"
+
+
+async def test_an_outside_change_ends_the_server_before_it_acknowledges_more(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, task):
+        client = await connect(server)
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        with contextlib.closing(sqlite3.connect(tmp_path / "q.db", isolation_level=None)) as outsider:
+            outsider.execute("DROP TRIGGER jobs_insert")
+        client[1].write(PUT)
+        with pytest.raises(JournalFailed, match="another program has changed"):
+            await asyncio.wait_for(asyncio.shield(task), 10)
+        assert not client[0]._buffer
+
+
+async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(barrier_module, "FULL_RETRY_S", 0.01)
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other = await connect(server), await connect(server)
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        journal = server._journal
+        monkeypatch.setattr(journal.room, "take_reserve", lambda: False)
+        (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
+        journal._db.execute(f"PRAGMA max_page_count = {pages}")
+        client[1].write(b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n")
+        await until(lambda: server.engine.full)
+        assert await ask(other, PUT) == b"OUT_OF_MEMORY\r\n"
+        assert not client[0]._buffer
+        assert not (tmp_path / "q.db-reserve").exists()
+        journal._db.execute("PRAGMA max_page_count = 1000000")
+        assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 2\r\n"
+        assert await ask(other, b"delete 1\r\n") == b"DELETED\r\n"
+        assert await ask(other, PUT) == b"OUT_OF_MEMORY\r\n"
+        monkeypatch.undo()
+        await until(lambda: not server.engine.full)
+        assert await ask(other, PUT) == b"INSERTED 3\r\n"
+
+
+async def test_the_loop_stays_awake_for_the_end_of_a_short_sync_and_for_no_other(tmp_path, disk, monkeypatch):
+    monkeypatch.setattr(barrier_module, "AWAKE_S", 60.0)
+    async with serving(tmp_path / "q.db") as (server, _):
+        client = await connect(server)
+        barrier = server.barrier
+        disk.free.clear()
+        client[1].write(PUT)
+        await until(lambda: barrier.syncing)
+        assert barrier._awake
+        barrier._awake_until_s = 0.0
+        await until(lambda: not barrier._awake)
+        assert barrier.syncing
+        disk.free.set()
+        assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 1\r\n"
+        barrier._sync_s = 60.0
+        disk.free.clear()
+        client[1].write(PUT)
+        await until(lambda: barrier.syncing)
+        assert not barrier._awake
+        disk.free.set()
+        assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 2\r\n"

@@ -1,0 +1,336 @@
+"""What the transcripts can't show: bounds on what is kept, slices, and time to the nanosecond."""
+
+import sys
+
+import pytest
+
+from beanlite.core.engine import SLICE, WAKE_COST
+from beanlite.core.job import SECOND_NS
+from tests.support.core import put
+
+# -- nothing is left behind
+
+
+def test_reserve_and_delete_with_an_endless_ttr_leaves_nothing(core):
+    client = core.client()
+
+    def rounds(count):
+        for _ in range(count):
+            job_id = put(core, client, ttr_s=2**32 - 1)
+            core.send(client, b"reserve\r\ndelete %d\r\n" % job_id)
+            core.now_ns += SECOND_NS // 1000
+            core.store()
+
+    rounds(100)
+    before = sys.getallocatedblocks()
+    rounds(3000)
+    assert sys.getallocatedblocks() - before < 300
+    assert len(core.engine.alarms._heap.keys) <= 2
+
+
+def test_alarms_of_clients_that_come_and_go_are_not_kept(core):
+    lasting = core.client()
+    put(core, lasting, ttr_s=5)
+    core.send(lasting, b"reserve\r\n")
+    for _ in range(2000):
+        client = core.client()
+        core.send(client, b"reserve-with-timeout 1000000\r\n")
+        core.close(client)
+    assert len(core.engine.alarms._heap.keys) < 100
+    assert len(core.engine.alarms._owners) == 1
+
+
+def test_tubes_go_with_their_last_job_user_or_watcher(core):
+    client = core.client()
+    core.send(client, b"use a\r\nwatch b\r\n")
+    job_id = put(core, client)
+    core.send(client, b"use c\r\nignore b\r\n")
+    assert list(core.engine.tubes) == [b"default", b"a", b"c"]
+    core.send(client, b"delete %d\r\n" % job_id)
+    core.close(client)
+    assert list(core.engine.tubes) == [b"default"]
+
+
+def test_counts_come_back_to_nothing(core):
+    clients = [core.client() for _ in range(3)]
+    for number, client in enumerate(clients):
+        for delay_s in (0, 0, 5):
+            put(core, client, pri=number * 1000, delay_s=delay_s, ttr_s=2)
+        core.send(client, b"reserve\r\n")
+    core.wait(1.5)
+    core.send(clients[0], b"reserve-job 2\r\nbury 2 0\r\n")
+    core.wait(10)
+    for job_id in range(1, 10):
+        core.send(clients[2], b"delete %d\r\n" % job_id)
+    for client in clients:
+        core.close(client)
+    engine = core.engine
+    assert not engine.jobs
+    assert (engine.reserved, engine.delayed, engine.buried, engine.urgent) == (0, 0, 0, 0)
+    assert (engine.clients, engine.producers, engine.workers, engine.waiting) == (0, 0, 0, 0)
+
+
+# -- slices
+
+
+def test_a_long_kick_goes_on_in_slices_and_answers_once(core):
+    client = core.client()
+    for _ in range(2 * SLICE + 5):
+        put(core, client, delay_s=1000)
+    assert core.send(client, b"kick 1000000\r\nlist-tube-used\r\n") == b""
+    assert core.engine.delayed == SLICE + 5
+    client.run(core.now_ns)
+    client.run(core.now_ns)
+    assert client.take_replies() == b"KICKED %d\r\nUSING default\r\n" % (2 * SLICE + 5)
+
+
+def test_a_long_kick_of_buried_jobs_never_goes_over_to_delayed_ones(core):
+    client = core.client()
+    for _ in range(SLICE + 1):
+        job_id = put(core, client)
+        core.send(client, b"reserve\r\nbury %d 0\r\n" % job_id)
+    for _ in range(SLICE):
+        put(core, client, delay_s=1000)
+    core.send(client, b"kick 1000000\r\n")
+    client.run(core.now_ns)
+    assert client.take_replies() == b"KICKED %d\r\n" % (SLICE + 1)
+    assert core.engine.delayed == SLICE
+
+
+def test_many_delays_that_end_at_once_take_several_ticks(core):
+    client = core.client()
+    for _ in range(3 * SLICE):
+        put(core, client, delay_s=5)
+    core.now_ns += 5 * SECOND_NS
+    core.engine.tick(core.now_ns)
+    assert core.engine.delayed == 2 * SLICE
+    assert core.engine.alarms.next_ns <= core.now_ns
+    while core.engine.alarms.next_ns <= core.now_ns:
+        core.engine.tick(core.now_ns)
+    assert core.engine.delayed == 0
+
+
+def test_the_jobs_of_a_client_that_is_gone_come_back_in_slices(core):
+    client, other = core.client(), core.client()
+    for _ in range(2 * SLICE + 5):
+        put(core, client)
+        core.send(client, b"reserve\r\n")
+    core.close(client)
+    assert core.engine.reserved == SLICE + 5
+    core.wait(0)
+    assert core.engine.reserved == 0
+    assert core.send(other, b"reserve\r\n").startswith(b"RESERVED 1 ")
+
+
+# -- time
+
+
+def test_a_ttr_ends_to_the_nanosecond(core):
+    client = core.client()
+    put(core, client, ttr_s=3)
+    core.send(client, b"reserve\r\n")
+    core.wait(3 - 1e-9)
+    assert core.engine.reserved == 1
+    core.wait(1e-9)
+    assert core.engine.reserved == 0
+    assert core.engine.timeouts == 1
+
+
+def test_a_job_that_becomes_ready_in_the_instant_of_a_timeout_is_handed_out(core):
+    producer, worker = core.client(), core.client()
+    core.send(worker, b"reserve-with-timeout 5\r\n")
+    put(core, producer, delay_s=5)
+    core.jump(5)
+    assert worker.take_replies().startswith(b"RESERVED 1 ")
+
+
+@pytest.mark.parametrize("tube", [b"default", b"later"])
+def test_what_becomes_ready_in_the_instant_of_deadline_soon_is_handed_out(core, tube):
+    """Whichever of tube and client is the older."""
+    client, producer = core.client(), core.client()
+    put(core, client, ttr_s=3)
+    core.send(client, b"reserve\r\n")
+    core.send(producer, b"use %b\r\n" % tube)
+    put(core, producer, delay_s=2)
+    core.send(client, b"watch %b\r\n" % tube)
+    core.send(client, b"reserve\r\n")
+    core.wait(2)
+    assert client.take_replies().startswith(b"RESERVED 2 ")
+
+
+def test_a_job_handed_out_in_the_instant_of_deadline_soon_leaves_the_ttr_of_the_other_running(core):
+    client, producer = core.client(), core.client()
+    put(core, client, ttr_s=2)
+    core.send(client, b"reserve\r\n")
+    core.send(producer, b"use later\r\n")
+    put(core, producer, delay_s=1, ttr_s=60)
+    core.send(client, b"watch later\r\nreserve\r\n")
+    core.wait(1)
+    assert core.engine.reserved == 2
+    core.wait(1)
+    assert core.engine.jobs[1].state == "ready"
+
+
+def test_more_timeouts_at_once_than_a_slice_all_come_slice_by_slice_in_their_order(core):
+    waiters = [core.client() for _ in range(2 * SLICE + 5)]
+    for client in waiters:
+        core.send(client, b"reserve-with-timeout 5\r\n")
+    core.now_ns += 5 * SECOND_NS
+    told = []
+    while core.engine.alarms.next_ns <= core.now_ns:
+        core.engine.tick(core.now_ns)
+        assert len(core.engine.woken) <= SLICE // WAKE_COST
+        told += [client for client, outcome in core.engine.woken if outcome == "timed out"]
+        core.engine.woken.clear()
+    assert told == [session.client for session in waiters]
+
+
+def test_who_goes_while_it_is_overdue_keeps_nobody_from_being_told(core):
+    waiters = [core.client() for _ in range(SLICE // WAKE_COST + 2)]
+    for client in waiters:
+        core.send(client, b"reserve-with-timeout 5\r\n")
+    core.jump(5)
+    core.close(waiters[-2])
+    core.wait(0)
+    assert [client.take_replies() for client in waiters[-2:]] == [b"", b"TIMED_OUT\r\n"]
+
+
+@pytest.mark.parametrize("ended_by", ["a command", "time"])
+def test_the_end_of_a_pause_serves_who_waits_slice_by_slice_in_their_order(core, ended_by):
+    """Who comes in between comes after them, and a job that comes in between is not for whom it should not."""
+    producer, late = core.client(), core.client()
+    served = SLICE // WAKE_COST
+    core.send(producer, b"pause-tube default 60\r\n")
+    waiters = [core.client() for _ in range(2 * served + 5)]
+    for client in waiters:
+        core.send(client, b"reserve\r\n")
+        put(core, producer, pri=5)
+    if ended_by == "time":
+        core.now_ns += 60 * SECOND_NS
+        core.engine.tick(core.now_ns)
+        core._wake()
+    else:
+        assert core.send(producer, b"pause-tube default 0\r\n") == b"PAUSED\r\n"
+    assert len(core.engine.tubes[b"default"].waiting) == served + 5
+    core.store()
+    assert core.send(late, b"reserve\r\n") == b""
+    core.wait(0)
+    ids = [client.take_replies().split()[1] for client in waiters]
+    assert ids == [b"%d" % job_id for job_id in range(1, 2 * served + 6)]
+    assert late.take_replies() == b""
+    assert [tube.pause_until_ns for tube in core.store().pauses] == [0]
+    put(core, producer)
+    assert late.take_replies().startswith(b"RESERVED ")
+
+
+def test_who_waits_is_put_off_until_all_that_is_due_has_come(core):
+    worker, producer = core.client(), core.client()
+    core.send(worker, b"watch other\r\nignore default\r\nreserve-with-timeout 5\r\n")
+    worker.take_replies()
+    for _ in range(2 * SLICE):
+        put(core, producer, delay_s=4)
+    core.send(producer, b"use other\r\n")
+    put(core, producer, delay_s=5)
+    core.jump(5)
+    assert worker.take_replies() == b""
+    core.wait(0)
+    assert worker.take_replies().startswith(b"RESERVED ")
+
+
+def test_deadline_soon_comes_when_the_last_second_begins(core):
+    client = core.client()
+    put(core, client, ttr_s=10)
+    core.send(client, b"reserve\r\n")
+    assert core.send(client, b"reserve\r\n") == b""
+    core.wait(9 - 1e-9)
+    assert client.take_replies() == b""
+    core.wait(1e-9)
+    assert client.take_replies() == b"DEADLINE_SOON\r\n"
+
+
+def test_a_waiting_client_whose_own_job_times_out_unseen_is_told_first(core):
+    client = core.client()
+    put(core, client, ttr_s=10)
+    core.send(client, b"reserve\r\n")
+    core.send(client, b"reserve\r\n")
+    core.jump(3600)
+    assert client.take_replies() == b"DEADLINE_SOON\r\n"
+    assert core.send(client, b"reserve\r\n").startswith(b"RESERVED 1 ")
+
+
+def test_hours_of_delay_cost_no_tick_before_their_end(core):
+    client = core.client()
+    put(core, client, delay_s=2**32 - 1)
+    assert core.engine.alarms.next_ns == core.now_ns + (2**32 - 1) * SECOND_NS
+
+
+def test_a_pause_ends_and_those_who_wait_are_served_in_their_order(core):
+    first, second, producer = core.client(), core.client(), core.client()
+    core.send(producer, b"pause-tube default 60\r\n")
+    core.send(first, b"reserve\r\n")
+    core.send(second, b"reserve\r\n")
+    put(core, producer, pri=2)
+    put(core, producer, pri=1)
+    core.wait(59.9)
+    assert first.take_replies() + second.take_replies() == b""
+    core.wait(0.1)
+    assert first.take_replies().startswith(b"RESERVED 2 ")
+    assert second.take_replies().startswith(b"RESERVED 1 ")
+
+
+# -- restoring
+
+
+def row(job_id, state=None, due_s=None, buried_seq=None, tube=b"default", pri=0):
+    place = buried_seq if due_s is None else due_s * SECOND_NS
+    return (job_id, tube, state, pri, 5, 10, 999_000 * SECOND_NS, place, 1, "2,3,4,5", b"x", 0)
+
+
+def test_what_is_restored_is_where_it_was(core):
+    rows = [
+        row(1, "buried", buried_seq=9),
+        row(2, "buried", buried_seq=4),
+        row(3, "delayed", due_s=1_000_030),
+        row(4, "delayed", due_s=999_990),
+        row(5, "reserved", due_s=1_000_005),
+        row(6, tube=b"other", pri=7),
+    ]
+    core.engine.restore(rows, core.now_ns)
+    client = core.client()
+    states = [core.engine.jobs[job_id].state for job_id in range(1, 7)]
+    assert states == ["buried", "buried", "delayed", "ready", "ready", "ready"]
+    assert core.send(client, b"peek-buried\r\n").startswith(b"FOUND 2 ")
+    job = core.engine.jobs[1]
+    assert (job.reserves, job.past.timeouts, job.past.releases, job.past.buries, job.past.kicks) == (1, 2, 3, 4, 5)
+    assert sorted(job.id for job in core.store().jobs) == [4, 5]  # whose state in the file is out of date
+    core.wait(30)
+    assert core.engine.jobs[3].state == "ready"
+
+
+def test_burials_after_a_restart_come_after_those_before_it(core):
+    core.engine.restore([row(1, "buried", buried_seq=7), row(2, "buried", buried_seq=3), row(3)], core.now_ns)
+    client = core.client()
+    core.send(client, b"reserve\r\nbury 3 0\r\n")
+    kicked = []
+    for _ in range(3):
+        kicked.append(int(core.send(client, b"peek-buried\r\n").split()[1]))
+        core.send(client, b"kick 1\r\n")
+    assert kicked == [2, 1, 3]
+
+
+def test_a_restored_pause_holds_and_its_end_is_written(core):
+    core.engine.restore_pause(b"idle", 60, 1_000_030 * SECOND_NS)
+    assert core.send(core.client(), b"stats-tube idle\r\n").endswith(b"pause: 60\npause-time-left: 30\n\r\n")
+    core.wait(30)
+    (tube,) = core.store().pauses
+    assert (tube.name, tube.pause_until_ns) == (b"idle", 0)
+    assert b"idle" not in core.engine.tubes
+
+
+def test_a_tube_that_only_a_restored_pause_kept_ends_with_it(core):
+    core.engine.restore_pause(b"idle", 60, 1_000_030 * SECOND_NS)
+    client = core.client()
+    assert core.send(client, b"pause-tube idle 20\r\nlist-tubes\r\n").endswith(b"- default\n- idle\n\r\n")
+    assert core.send(client, b"pause-tube idle 0\r\nlist-tubes\r\n").endswith(b"\n- default\n\r\n")
+    (tube,) = core.store().pauses
+    assert (tube.name, tube.pause_until_ns) == (b"idle", 0)

@@ -1,0 +1,141 @@
+"""What the engine hands to the journal, and what has to wait for it."""
+
+import pytest
+
+from beanlite.core import engine as engine_module
+from beanlite.core.engine import SLICE
+from beanlite.core.job import GONE, SECOND_NS
+from tests.support.core import put
+
+
+def test_a_job_put_and_deleted_within_a_batch_is_not_in_it_and_its_id_is(core):
+    client = core.client()
+    job_id = put(core, client)
+    core.send(client, b"delete %d\r\n" % job_id)
+    changes = core.store()
+    assert changes.jobs == []
+    assert changes.last_id == job_id
+
+
+def test_a_job_is_in_a_batch_once_in_its_latest_state(core):
+    client = core.client()
+    job_id = put(core, client)
+    core.send(client, b"reserve\r\nbury %d 7\r\nkick 1\r\nreserve\r\nrelease %d 9 5\r\n" % (job_id, job_id))
+    (job,) = core.store().jobs
+    assert (job.state, job.pri, job.delay_s) == ("delayed", 9, 5)
+    assert (job.past.timeouts, job.past.releases, job.past.buries, job.past.kicks) == (0, 1, 1, 1)
+    assert core.store().jobs == []
+
+
+def test_a_stored_job_that_is_deleted_is_in_the_next_batch_as_gone(core):
+    client = core.client()
+    job_id = put(core, client)
+    core.store()
+    core.send(client, b"delete %d\r\n" % job_id)
+    (job,) = core.store().jobs
+    assert (job.id, job.state) == (job_id, GONE)
+
+
+def test_reservations_lag_until_they_are_asked_for(core):
+    client = core.client()
+    put(core, client)
+    core.store()
+    core.send(client, b"reserve\r\n")
+    assert core.engine.take_changes(lagging=False).jobs == []
+    (job,) = core.engine.take_changes(lagging=True).jobs
+    assert job.state == "reserved"
+
+
+def test_what_lags_comes_a_slice_a_batch_each_job_once(core):
+    client = core.client()
+    for _ in range(2 * SLICE + 5):
+        put(core, client, delay_s=5)
+    core.store()
+    core.wait(5)
+    for job_id in (2, SLICE):
+        core.send(client, b"reserve-job %d\r\ndelete %d\r\n" % (job_id, job_id))
+    batches = [core.store().jobs for _ in range(4)]
+    assert [len(jobs) for jobs in batches] == [SLICE + 2, SLICE, 3, 0]
+    assert sorted(job.id for jobs in batches for job in jobs) == list(range(1, 2 * SLICE + 6))
+
+
+def test_what_lags_is_set_aside_before_its_dict_grows_large_and_all_of_it_comes(core, monkeypatch):
+    monkeypatch.setattr(engine_module, "LAGGING_MAX", 100)
+    client = core.client()
+    jobs = 4 * SLICE
+    for _ in range(jobs):
+        put(core, client, delay_s=5)
+    core.store()
+    core.now_ns += 5 * SECOND_NS
+    while core.engine.delayed:
+        core.engine.tick(core.now_ns)
+        assert len(core.engine.lagging) <= 100 + SLICE
+    core.send(client, b"delete 3\r\n")
+    ids = set()
+    while core.engine.lags:
+        changes = core.store()
+        assert len(changes.jobs) <= SLICE + 1
+        ids.update(job.id for job in changes.jobs)
+    assert ids == set(range(1, jobs + 1))
+
+
+def test_what_lags_and_is_deleted_meanwhile_is_written_once(core):
+    client = core.client()
+    job_id = put(core, client)
+    core.store()
+    core.send(client, b"reserve\r\ndelete %d\r\n" % job_id)
+    (job,) = core.store().jobs
+    assert job.state == GONE
+
+
+def test_batches_are_numbered_without_a_gap(core):
+    client = core.client()
+    numbers = []
+    for _ in range(3):
+        put(core, client)
+        numbers.append(core.store().batch)
+    assert numbers == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("command", "waits"),
+    [
+        (b"put 0 0 1 1\r\nx\r\n", True),
+        (b"delete 1\r\n", True),
+        (b"reserve-job 2\r\nrelease 2 0 0\r\n", True),
+        (b"reserve-job 2\r\nbury 2 0\r\n", True),
+        (b"kick 1\r\n", True),
+        (b"kick-job 3\r\n", True),
+        (b"pause-tube default 1\r\n", True),
+        (b"reserve\r\n", False),
+        (b"reserve-job 2\r\ntouch 2\r\n", False),
+        (b"peek 1\r\n", False),
+        (b"delete 99\r\n", False),
+        (b"kick-job 1\r\n", False),
+        (b"stats\r\n", False),
+    ],
+)
+def test_which_replies_wait_for_the_journal(core, command, waits):
+    client = core.client()
+    for delay_s in (0, 0, 100):
+        put(core, client, delay_s=delay_s)
+    core.store()
+    client.receive(command, core.now_ns)
+    assert client.waits is waits
+
+
+def test_a_job_that_is_not_stored_yet_is_neither_handed_out_nor_shown_before_it_is(core):
+    producer, worker, looker = core.client(), core.client(), core.client()
+    core.send(worker, b"reserve\r\n")
+    producer.receive(b"put 0 0 10 1\r\nx\r\n", core.now_ns)
+    ((woken, job),) = core.engine.woken
+    core.engine.woken.clear()
+    assert woken is worker.client
+    worker.wake(job, core.now_ns)
+    assert worker.waits
+    looker.receive(b"peek 1\r\n", core.now_ns)
+    assert looker.waits
+    core.store()
+    looker.take_replies()
+    looker.receive(b"peek 1\r\n", core.now_ns)
+    assert not looker.waits

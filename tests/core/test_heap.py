@@ -1,0 +1,70 @@
+"""The heap against a sorted list, and what it keeps of what was removed."""
+
+import random
+
+from hypothesis import given, strategies as st
+
+from beanlite.core.heap import SWEEP, KeyHeap
+
+
+def filled(keys):
+    heap = KeyHeap()
+    for key in keys:
+        heap.push(key)
+    return heap
+
+
+def emptied(heap):
+    return [heap.pop() for _ in range(len(heap))]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["push", "pop", "remove", "again"]), st.integers(0, 1 << 80)), max_size=400))
+def test_is_a_sorted_set_that_forgets_what_was_removed(steps):
+    heap, model, removed = KeyHeap(), [], []
+    for step, number in steps:
+        if step == "push" and number not in model:
+            heap.push(number)
+            model.append(number)
+        elif step == "again" and removed:
+            key = removed.pop(number % len(removed))
+            if key not in model:
+                heap.push(key)
+                model.append(key)
+        elif step == "pop" and model:
+            assert heap.pop() == min(model)
+            model.remove(min(model))
+        elif step == "remove" and model:
+            key = model.pop(number % len(model))
+            heap.remove(key)
+            removed.append(key)
+        assert len(heap) == len(model)
+        assert (heap.keys[0] if heap.keys else None) == min(model, default=None)
+    assert emptied(heap) == sorted(model)
+
+
+def test_a_key_that_was_removed_can_come_back_and_is_there_once():
+    heap = filled([1, 2, 3])
+    for _ in range(1000):
+        heap.remove(3)
+        heap.push(3)
+    assert len(heap.keys) == 3
+    assert emptied(heap) == [1, 2, 3]
+
+
+def test_removals_leave_little_behind():
+    chance = random.Random(1)
+    heap = filled(range(10_000))
+    keys = list(range(1, 10_000))
+    chance.shuffle(keys)
+    for key in keys:
+        heap.remove(key)
+        assert len(heap.keys) - len(heap) <= 2 * 10_000 // SWEEP
+    assert emptied(heap) == [0]
+
+
+def test_coming_and_going_below_a_lasting_top_does_not_grow():
+    heap = filled([0])
+    for key in range(1, 100_000):
+        heap.push(key)
+        heap.remove(key)
+    assert len(heap.keys) < 4 * SWEEP

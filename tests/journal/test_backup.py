@@ -1,0 +1,248 @@
+"""Backups of a database that is served, stopped, or was killed: sound, a prefix of the history, and only read."""
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite import aside, backup as backup_module, open_database, read_jobs, read_state
+from beanlite.journal.sqlite.backup import backup
+from tests.support.journal_files import (
+    KEPT_BATCHES,
+    LARGE,
+    files_of_at_most,
+    flip,
+    make,
+    make_killed,
+    put,
+    snapshot,
+    writer,
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "queue.db"
+
+
+@pytest.fixture
+def dest(tmp_path):
+    (tmp_path / "backups").mkdir()
+    return tmp_path / "backups" / "queue.db"
+
+
+def check(copy, result):
+    """The copy holds exactly what there was after the batch that it says it ends with; returns that one's number."""
+    database = open_database(copy)
+    batch, last_id, _ = read_state(database.connection, copy)
+    jobs = [job for rows in read_jobs(database.connection, copy) for job in rows]
+    assert database.close() is None
+    first = max(0, batch - KEPT_BATCHES) * 3 + 1
+    assert last_id == 3 * batch
+    assert [job[0] for job in jobs] == list(range(first, last_id + 1))
+    assert all(job[10] == (LARGE if job[0] % 3 == 0 else b"small") for job in jobs)
+    assert result.jobs == len(jobs)
+    return batch
+
+
+def test_under_load_each_is_sound_and_a_prefix(path, dest):
+    batches = []
+    deadline = time.monotonic() + 20
+    with writer(path):
+        while len(batches) < 10 or batches[0] == batches[-1]:
+            assert time.monotonic() < deadline, "the writer stands still"
+            copy = dest.with_name(f"{len(batches)}.db")
+            batches.append(check(copy, backup(path, copy)))
+    assert batches == sorted(batches)
+
+
+def test_the_copy_is_one_private_file_of_the_same_kind(path, dest):
+    make(path, batches=2)
+    result = backup(path, dest)
+    assert [file.name for file in dest.parent.iterdir()] == ["queue.db"]
+    assert stat.S_IMODE(dest.stat().st_mode) == 0o600
+    assert (result.jobs, result.size) == (6, dest.stat().st_size)
+    database = open_database(dest)
+    pragmas = ("application_id", "user_version", "auto_vacuum", "page_size")
+    values = [database.connection.execute(f"PRAGMA {pragma}").fetchone()[0] for pragma in pragmas]
+    assert values == [int.from_bytes(b"bean"), 1, 2, 4096]
+    assert database.close() is None
+
+
+def test_a_served_database_is_only_read(path, dest):
+    with writer(path, "idle"):
+        before = snapshot(path.parent)
+        result = backup(path, dest)
+        after = snapshot(path.parent)
+    for name in ("queue.db", "queue.db-wal"):
+        assert after[name] == before[name]
+    check(dest, result)
+
+
+def test_a_stopped_database_is_only_read(path, dest):
+    make(path, batches=3)
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    check(dest, backup(path, dest))
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert sorted(file.name for file in path.parent.iterdir()) == ["backups", "queue.db"]
+
+
+def test_what_a_killed_server_has_left_is_only_read(path, dest):
+    make_killed(path, batches=10)
+    wal = Path(f"{path}-wal")
+    before = path.read_bytes(), wal.read_bytes()
+    result = backup(path, dest)
+    assert check(dest, result) == 10
+    assert (path.read_bytes(), wal.read_bytes()) == before
+    database = open_database(path)
+    assert read_state(database.connection, path).batch == 10
+    assert database.close() is None
+
+
+def make_large(path):
+    """Some 20 MB."""
+    database = open_database(path)
+    for number in range(1, 401):
+        put(database.connection, number, bytes(50_000), large=True)
+    database.connection.execute("UPDATE meta SET last_id = 400")
+    assert database.close() is None
+
+
+def test_the_copy_goes_to_the_disk_little_by_little_and_progress_is_told(path, dest, monkeypatch):
+    make_large(path)
+    synced, told = [0], []
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    result = backup(path, dest, told.append)
+    assert told == synced[1:]
+    gaps = [later - earlier for earlier, later in pairwise([*synced, result.size])]
+    assert 0 < min(gaps) <= max(gaps) < 10 << 20
+
+
+def test_a_copy_that_can_not_be_synced_is_given_up(path, dest, monkeypatch):
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    make_large(path)
+    monkeypatch.setattr(os, "fdatasync", full)
+    with pytest.raises(BeanliteError, match=r"no backup was made to .*queue\.db: No space left on device"):
+        backup(path, dest)
+    assert list(dest.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_backup_that_is_told_to_end_leaves_nothing(path, dest, number):
+    make_large(path)
+    code = f"import os, sys; os.fdatasync = lambda _: os.kill(os.getpid(), {number:d}); from beanlite.cli import main"
+    flags = ["backup", str(dest), "--db", str(path)]
+    assert subprocess.run([sys.executable, "-c", f"{code}; sys.exit(main({flags}))"], check=False).returncode == 130
+    assert list(dest.parent.iterdir()) == []
+
+
+def test_a_signal_just_as_sqlite_calls_us_is_not_lost(path, dest, monkeypatch):
+    def struck(_syncs):
+        raise KeyboardInterrupt  # as the interpreter does before a function's first line
+
+    make_large(path)
+    monkeypatch.setattr(backup_module._Syncs, "__call__", struck)
+    with pytest.raises(KeyboardInterrupt):
+        backup(path, dest)
+    assert list(dest.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", ["rename", "synced"])
+def test_a_backup_that_is_told_to_end_as_it_gets_its_name_gives_it_back(path, dest, monkeypatch, moment):
+    make(path)
+    rename, sync = Path.rename, aside.sync
+
+    def renamed(file, name):
+        rename(file, name)
+        if moment == "rename":
+            raise KeyboardInterrupt
+
+    def synced(file):
+        sync(file)
+        if file == dest.parent:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(aside, "sync", synced)
+    with pytest.raises(KeyboardInterrupt):
+        backup(path, dest)
+    assert list(dest.parent.iterdir()) == []
+
+
+def test_an_existing_file_is_never_overwritten(path, dest):
+    make(path)
+    dest.write_text("precious")
+    before = snapshot(dest.parent)
+    with pytest.raises(BeanliteError, match=r"no backup was made to .*queue\.db: File exists"):
+        backup(path, dest)
+    assert snapshot(dest.parent) == before
+
+
+@pytest.mark.parametrize("name", [".", "none/queue.db"])
+def test_a_name_that_will_not_do(path, dest, name):
+    make(path)
+    with pytest.raises(BeanliteError, match="no backup was made to "):
+        backup(path, dest.parent / name)
+    assert list(dest.parent.iterdir()) == []
+
+
+def foreign(path):
+    path.write_bytes(b"SQLite format 3\0".ljust(4096, b"\0"))
+
+
+def damaged_schema(path):
+    make(path)
+    flip(path, 103)
+
+
+def damaged(path):
+    make(path, batches=3)
+    flip(path, path.read_bytes().index(LARGE[:100]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda _: None, "can't be opened: No such file or directory"),
+        (Path.touch, "is empty; there is nothing to back up"),
+        (foreign, "is an SQLite database, but not one of beanlite's"),
+        (damaged_schema, r"queue\.db is damaged \(.*malformed.*\); restore a backup"),
+        (damaged, r"queue\.db is damaged: the body of job \d+ has changed; restore a backup"),
+    ],
+)
+def test_a_source_that_is_refused(path, dest, spoil, reason):
+    spoil(path)
+    before = snapshot(path.parent)
+    with pytest.raises(JournalRefused, match=reason):
+        backup(path, dest)
+    assert snapshot(path.parent).keys() == before.keys()
+    assert list(dest.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("most", [40_000, 10_000_000])
+def test_no_room(path, dest, most):
+    make_large(path)
+    with files_of_at_most(most), pytest.raises(BeanliteError, match=r"the copy of .*queue\.db failed"):
+        backup(path, dest)
+    assert list(dest.parent.iterdir()) == []
+    assert [file.name for file in path.parent.iterdir() if file.is_file()] == ["queue.db"]
+
+
+def test_an_interrupted_copy_is_given_up(path, dest):
+    def interrupt(_size):
+        raise KeyboardInterrupt
+
+    make_large(path)
+    with pytest.raises(KeyboardInterrupt):
+        backup(path, dest, interrupt)
+    assert list(dest.parent.iterdir()) == []

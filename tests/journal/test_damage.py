@@ -1,0 +1,306 @@
+"""Damaged files: one line that says so, at start and from a backup; never a traceback, then or while serving."""
+
+import asyncio
+import os
+import random
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+from zlib import crc32
+
+import pytest
+
+import beanlite.journal.sqlite
+from beanlite.config import Settings
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite import open_database
+from beanlite.journal.sqlite.backup import backup
+from beanlite.journal.sqlite.migrations import allow_writing
+from beanlite.protocol.stats import job_stats, tube_stats
+from beanlite.server import Server
+from tests.support.journal_files import put
+from tests.support.servers import ServerDied, start_beanlite
+
+PAGE = 4096
+VARIANTS = 80
+TEXT_MAX = 400
+LAST_ID = 60
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "queue.db"
+
+
+def fill(connection):
+    """Jobs in all states, with pasts, and with bodies of all sizes; and pauses."""
+    chance = random.Random(1)
+    connection.execute("BEGIN")
+    for number in range(1, LAST_ID + 1):
+        state = ("ready", "delayed", "reserved", "buried")[number % 4]
+        body = chance.randbytes(chance.choice([0, 5, 50, 300, 2000, 6000]))
+        past = {"timeouts": number % 3, "kicks": 1} if number % 5 == 0 else {}
+        put(
+            connection,
+            number,
+            body,
+            large=len(body) > 1024,
+            tube=chance.choice(["default", "a", "other-tube"]),
+            state=state,
+            pri=chance.choice([0, 1, 1000, 2**32 - 1]),
+            delay_s=chance.choice([0, 1, 100]),
+            due_at=chance.choice([4e9, 1.7e9]) if state in {"delayed", "reserved"} else None,
+            buried_seq=number if state == "buried" else None,
+            reserves=number % 3,
+            **past,
+        )
+    connection.execute("INSERT INTO pauses VALUES ('default', 60, 4e9), ('gone', 5, 1.7e9)")
+    connection.execute("UPDATE meta SET batch = 5, last_id = ?", (LAST_ID,))
+    connection.execute("COMMIT")
+
+
+@pytest.fixture
+def stopped(path):
+    """A file that was stopped in an orderly way."""
+    database = open_database(path)
+    fill(database.connection)
+    assert database.close() is None
+    return path
+
+
+@contextmanager
+def unchecked(path):
+    """A connection to a stopped file that may write anything into it, as only damage can."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        shape = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall()
+        connection.execute("PRAGMA writable_schema = ON")
+        for name, sql in shape:
+            loose = sql.replace("STRICT", "").replace(" NOT NULL", "").replace(") ,", ")")
+            connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (loose, name))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        allow_writing(connection)
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        yield connection
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        for name, sql in shape:
+            connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (sql, name))
+
+
+@pytest.fixture
+def start(monkeypatch):
+    """Start a server as far as its clients, do to the jobs what these would, store that, and stop it."""
+    opened = []
+
+    def open_and_note(*arguments, **settings):
+        opened.append(open_database(*arguments, **settings))
+        return opened[-1]
+
+    monkeypatch.setattr(beanlite.journal.sqlite, "open_database", open_and_note)
+
+    async def run(path):
+        server = Server(Settings(db=path), None)
+        opened.clear()
+        try:
+            server._stopped = asyncio.Event()
+            await server._recover()
+            use(server)
+            await server._journal.close()
+            opened.clear()
+        finally:
+            if server._journal is not None:
+                await server._journal._aside.close()
+            for database in opened:
+                database.connection.close()
+                os.close(database.file)
+                os.close(database.index)
+
+    return lambda path: asyncio.run(run(path))
+
+
+def use(server):
+    engine, journal, now_ns = server.engine, server._journal, server._clock()
+    client = engine.connect()
+    for name in list(engine.tubes):
+        engine.watch(client, name)
+        tube_stats(engine.tubes[name], now_ns)
+    for job in list(engine.jobs.values()):
+        engine.kick_job(job.id, now_ns)
+    while (job := engine.reserve(client, now_ns)) is not None:
+        job_stats(job, now_ns, journaled=True)
+        engine.bury(client, job.id, 5) if job.id % 2 else engine.release(client, job.id, 5, 10, now_ns)
+    for name in list(engine.tubes):
+        engine.use(client, name)
+        engine.put(client, 0, 0, 10, b"new", now_ns)
+        engine.pause(name, 1, now_ns)
+    journal.write(journal.batch_of(engine.take_changes(lagging=True)))
+
+
+def test_a_sound_file_starts_and_is_copied(stopped, start):
+    assert backup(stopped, stopped.with_name("copy")).jobs == LAST_ID
+    start(stopped)
+
+
+ROWS = [
+    *((f"UPDATE jobs SET {column} = {value} WHERE id = 7", "the row of job 7 has changed") for column, value in [  # noqa: S608 - our own
+        ("state", "'redy'"),
+        ("state", "NULL"),
+        ("pri", "NULL"),
+        ("pri", "x''"),
+        ("pri", "1.5"),
+        ("delay_s", "NULL"),
+        ("ttr_s", "x''"),
+        ("ttr_s", "'x'"),
+        ("ttr_s", "1.5"),
+        ("ttr_s", "-1"),
+        ("created_at", "NULL"),
+        ("reserves", "NULL"),
+        ("reserves", "x''"),
+        ("kicks", "NULL"),
+        ("timeouts", "x''"),
+        ("buried_seq", "NULL"),
+        ("buried_seq", "x''"),
+    ]),
+    ("UPDATE jobs SET tube = NULL WHERE id = 7", "a job is in the tube None"),
+    ("UPDATE jobs SET tube = '' WHERE id = 7", "a job is in the tube b''"),
+    ("UPDATE jobs SET tube = '-x' WHERE id = 7", "a job is in the tube b'-x'"),
+    ("UPDATE jobs SET tube = CAST(x'ff' AS TEXT) WHERE id = 7", r"a job is in the tube b'\xff'"),
+    ("UPDATE jobs SET body = 'text' WHERE id = 7", "the body of job 7 has changed"),
+    ("UPDATE jobs SET body = 5 WHERE id = 7", "the body of job 7 has changed"),
+    ("UPDATE jobs SET crc32 = NULL WHERE id = 7", "the body of job 7 has changed"),
+    ("UPDATE jobs SET id = -7 WHERE id = 7", "the row of job -7 has changed"),
+    ("UPDATE meta SET last_id = 59", "its meta table says what can't be"),
+    ("UPDATE meta SET last_id = NULL", "its meta table says what can't be"),
+    ("UPDATE meta SET last_id = 9223372036854775807", "its meta table says what can't be"),
+    ("UPDATE meta SET batch = 'x'", "its meta table says what can't be"),
+    ("UPDATE pauses SET pause_s = 'x'", "its pauses table says what can't be"),
+    ("UPDATE pauses SET until = NULL", "its pauses table says what can't be"),
+    ("UPDATE pauses SET until = 9e999", "its pauses table says what can't be"),
+    ("UPDATE pauses SET tube = CAST(x'ff' AS TEXT) WHERE tube = 'gone'", "its pauses table says what can't be"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("damage", "said"), ROWS, ids=[damage for damage, _ in ROWS])
+def test_a_row_that_no_server_has_written(damage, said, stopped, start):
+    with unchecked(stopped) as connection:
+        connection.execute(damage)
+    with pytest.raises(JournalRefused) as caught:
+        start(stopped)
+    assert str(caught.value) == f"{stopped} is damaged: {said}; restore a backup"
+    with pytest.raises(JournalRefused, match=r"queue\.db is damaged"):
+        backup(stopped, stopped.with_name("copy"))
+
+
+def test_a_bug_of_ours_is_not_taken_for_damage(stopped, start, monkeypatch):
+    monkeypatch.setattr(beanlite.journal.sqlite, "read_jobs", lambda *_: (rows for rows in [[(1, b"short")]]))
+    with pytest.raises((TypeError, ValueError)):
+        start(stopped)
+
+
+def test_memory_that_ends_while_jobs_are_taken_over(stopped, start, monkeypatch):
+    def read_jobs(*_):
+        yield []
+        raise MemoryError
+
+    monkeypatch.setattr(beanlite.journal.sqlite, "read_jobs", read_jobs)
+    with pytest.raises(JournalRefused, match=f"there is not enough memory for what {stopped} holds"):
+        start(stopped)
+
+
+def test_a_server_that_has_not_enough_memory_for_the_jobs(tmp_path, path):
+    program = (
+        "import beanlite.cli, beanlite.server, beanlite.journal.sqlite.writer; print(open('/proc/self/status').read())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    without_jobs_kb = int(re.search(r"VmPeak:\s+(\d+) kB", done.stdout)[1])
+    database = open_database(path)
+    job = (crc32(b"body"), b"body")
+    database.connection.execute("BEGIN")
+    database.connection.executemany(
+        "INSERT INTO jobs VALUES (?, 't', 'ready', 0, 0, 60, 1.7e9, NULL, NULL, 0, 0, 0, 0, 0, ?, ?)",
+        ((number, *job) for number in range(1, 80_001)),
+    )
+    database.connection.execute("UPDATE meta SET last_id = 80000")
+    database.connection.execute("COMMIT")
+    database.close()
+    with pytest.raises(ServerDied) as died, start_beanlite(tmp_path, before=f"ulimit -v {without_jobs_kb + 12_000}"):
+        pass
+    assert str(died.value).endswith(f" ended with 3: beanlite: there is not enough memory for what {path} holds\n")
+
+
+def test_a_schema_that_is_no_text(stopped, start):
+    content = stopped.read_bytes()
+    assert b"CREATE TABLE jobs" in content
+    stopped.write_bytes(content.replace(b"CREATE TABLE jobs", b"CREATE \xf4\xffBLE jobs"))
+    for use_it in (start, lambda path: backup(path, path.with_name("copy"))):
+        with pytest.raises(JournalRefused, match=r"queue\.db is damaged \(") as caught:
+            use_it(stopped)
+        assert len(str(caught.value)) < TEXT_MAX
+
+
+def test_a_page_that_only_writing_comes_upon(stopped, start):
+    """Two leaves of a table have changed places: all jobs are read in order, but not found by their ids."""
+    with closing(sqlite3.connect(stopped, isolation_level=None)) as connection:
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'jobs'").fetchone()
+    content = bytearray(stopped.read_bytes())
+    page = (root - 1) * PAGE
+    assert content[page] == 5, "an interior page"
+    first_cell = page + int.from_bytes(content[page + 12 : page + 14])
+    content[first_cell + 4] = 1  # the largest id on the first leaf, by what this page says
+    stopped.write_bytes(content)
+    with pytest.raises(BeanliteError, match=r"queue.db is damaged \(") as caught:
+        start(stopped)
+    assert "\n" not in str(caught.value)
+
+
+def damaged(files, chance):
+    """One of the files, changed in a way that a medium or a program that writes astray may change it."""
+    name = chance.choice(sorted(files))
+    content = bytearray(files[name])
+    for _ in range(chance.choice([1, 1, 1, 4])):
+        place = chance.randrange(len(content))
+        page, other = (chance.randrange(len(content) // PAGE) * PAGE for _ in range(2))
+        kind = chance.randrange(8)
+        if kind <= 3:
+            content[place] ^= 1 << chance.randrange(8)
+        elif kind == 4:
+            run = content[place : place + chance.randrange(1, 64)]
+            content[place : place + len(run)] = chance.randbytes(len(run))
+        elif kind == 5:
+            content[page : page + PAGE] = content[other : other + PAGE]
+        elif kind == 6:
+            content[page : page + PAGE] = bytes(PAGE)
+        elif len(content) > 2 * PAGE:
+            del content[-chance.randrange(PAGE) :]
+    return {**files, name: bytes(content)}
+
+
+def test_whatever_has_changed_in_the_file_it_is_used_or_refused_in_one_line(tmp_path, start):
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    database = open_database(origin / "queue.db")
+    fill(database.connection)
+    killed = {name: (origin / name).read_bytes() for name in ("queue.db", "queue.db-wal")}
+    assert database.close() is None
+    stopped = {"queue.db": (origin / "queue.db").read_bytes()}
+    wrong = []
+    for seed in range(VARIANTS):
+        chance = random.Random(seed)
+        files = damaged(killed if seed % 3 == 0 else stopped, chance)
+        for use_it in (lambda path: backup(path, path.with_name("copy")), start):
+            folder = tmp_path / "variant"
+            folder.mkdir()
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+            try:
+                use_it(folder / "queue.db")
+            except BeanliteError as error:
+                if len(str(error)) > TEXT_MAX or "\n" in str(error):
+                    wrong.append((seed, str(error)))
+            except Exception as error:  # noqa: BLE001 - that is what is looked for
+                wrong.append((seed, repr(error)))
+            shutil.rmtree(folder)
+    assert wrong == []

@@ -1,0 +1,312 @@
+"""Opening a database file: what is made, what is refused untouched, what a close leaves."""
+
+import os
+import shutil
+import sqlite3
+import stat
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from beanlite.errors import JournalFailed, JournalRefused
+from beanlite.journal.sqlite import open_database, read_state
+from tests.support.journal_files import files_of_at_most, make, make_killed, refusal, snapshot, write_batch, writer
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "queue.db"
+
+
+@pytest.fixture
+def unprivileged():
+    """A folder of somebody else than root, whom permissions bind."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        user = os.geteuid()
+        if user == 0:
+            os.chown(folder, NOBODY, NOBODY)
+            os.seteuid(NOBODY)
+        yield folder
+        os.seteuid(user)
+        folder.chmod(0o755)
+
+
+def edit(path, sql):
+    """Change a stopped database behind the server's back, which needs the function of its triggers."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.create_function("only_the_beanlite_server_may_write", 0, lambda: 1)
+        connection.executescript(sql)
+
+
+def test_new_file(path):
+    previous = os.umask(0)
+    try:
+        database = open_database(path)
+        write_batch(database.connection, 1)
+    finally:
+        os.umask(previous)
+    assert database.created
+    assert {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {
+        "queue.db": 0o600,
+        "queue.db-wal": 0o600,
+        "queue.db-shm": 0o600,
+    }
+    pragmas = {
+        "application_id": int.from_bytes(b"bean"),
+        "auto_vacuum": 2,
+        "journal_mode": "wal",
+        "journal_size_limit": 64 * 2**20,
+        "mmap_size": 0,
+        "page_size": 4096,
+        "secure_delete": 0,
+        "synchronous": 2,
+        "temp_store": 2,
+        "user_version": 1,
+        "wal_autocheckpoint": 0,
+    }
+    execute = database.connection.execute
+    assert {pragma: execute(f"PRAGMA {pragma}").fetchone()[0] for pragma in pragmas} == pragmas
+    assert database.close() is None
+
+
+def test_an_empty_file_is_as_good_as_none(path):
+    path.touch()
+    database = open_database(path)
+    assert database.created
+    assert database.close() is None
+
+
+def test_close_leaves_one_file_with_everything(path):
+    make(path, batches=3)
+    assert [file.name for file in path.parent.iterdir()] == ["queue.db"]
+    database = open_database(path)
+    assert not database.created
+    assert read_state(database.connection, path) == (3, 9, [])
+    database.close()
+
+
+def test_opening_and_closing_changes_nothing(path):
+    make(path, batches=3)
+    before = snapshot(path.parent)
+    assert open_database(path).close() is None
+    assert snapshot(path.parent) == before
+
+
+def test_close_beside_a_reader_says_that_the_wal_is_needed(path):
+    database = open_database(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM jobs").fetchall()
+        write_batch(database.connection, 1)
+        database.connection.execute("PRAGMA busy_timeout = 0")
+        assert database.close() == "a -wal that a reader is using"
+    database = open_database(path)
+    assert read_state(database.connection, path).batch == 1
+    assert database.close() is None
+
+
+def test_close_beside_an_idle_reader_leaves_everything_in_the_file(path):
+    database = open_database(path)
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("SELECT * FROM jobs").fetchall()
+        write_batch(database.connection, 1)
+        assert database.close() is None
+        assert b"small" in path.read_bytes()
+
+
+def test_close_on_a_disk_that_fails(path):
+    database = open_database(path)
+    for batch in range(1, 21):
+        write_batch(database.connection, batch)
+    with files_of_at_most(path.stat().st_size), pytest.raises(JournalFailed, match=r"the last checkpoint of .* failed"):
+        database.close()
+    database = open_database(path)
+    assert read_state(database.connection, path).batch == 20
+    assert database.close() is None
+
+
+def test_through_a_symbolic_link(tmp_path, path):
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    database = open_database(link)
+    assert database.path == path
+    write_batch(database.connection, 1)
+    assert (tmp_path / "queue.db-wal").exists()
+    assert database.close() is None
+    assert link.is_symlink()
+
+
+def test_a_second_server_is_refused_until_the_first_is_killed(path):
+    with writer(path, "idle") as process:
+        assert refusal(path) == f"another server holds {path}; stop it, or name another file"
+        process.kill()
+        process.wait()
+        database = open_database(path)
+    assert read_state(database.connection, path).batch == 10
+    assert database.lost_batches == 0
+    assert database.close() is None
+
+
+def empty_with_wal(path):
+    make_killed(path, batches=1)
+    path.write_bytes(b"")
+
+
+def missing_with_wal(path):
+    make_killed(path, batches=1)
+    path.unlink()
+
+
+def restored_over_killed(path):
+    """A backup in the place of the file, but the -wal is still the old file's."""
+    make_killed(path, batches=1)
+    backup = path.with_name("backup.db")
+    make(backup)
+    edit(backup, "PRAGMA journal_mode = DELETE")
+    backup.rename(path)
+
+
+def truncated(path):
+    make(path, batches=3)
+    os.truncate(path, path.stat().st_size - 4096)
+
+
+def garbage_in_schema(path):
+    make(path)
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff" * 900)
+
+
+def foreign(path):
+    edit(path, "CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)")
+
+
+def foreign_in_wal_mode(path):
+    edit(path, "PRAGMA journal_mode = WAL; CREATE TABLE theirs (x)")
+
+
+def newer(path):
+    make(path)
+    edit(path, "PRAGMA user_version = 2")
+
+
+def without_a_guard(path):
+    make(path)
+    edit(path, "DROP TRIGGER jobs_update")
+
+
+def without_a_column(path):
+    make(path)
+    edit(path, "ALTER TABLE jobs RENAME COLUMN kicks TO knocks")
+
+
+def with_other_pages(path):
+    make(path)
+    edit(path, "PRAGMA journal_mode = DELETE; PRAGMA page_size = 8192; VACUUM")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (empty_with_wal, "is missing or empty, but .*-wal is not; put back"),
+        (missing_with_wal, "is missing or empty, but .*-wal is not; put back"),
+        (restored_over_killed, "-wal belongs to another file than .*queue.db, as after a restore; remove it"),
+        (truncated, r"is damaged: \d+ bytes are left of \d+; restore a backup"),
+        (garbage_in_schema, r"is damaged \(.*malformed.*\); restore a backup"),
+        (lambda path: path.write_bytes(b"hello"), "is not an SQLite file; name another one"),
+        (lambda path: path.write_bytes(b"hello" * 1000), "is not an SQLite file; name another one"),
+        (lambda path: path.write_bytes(b"SQLite format 3\0"), "is not an SQLite file; name another one"),
+        (foreign, "is an SQLite database, but not one of beanlite's; name another one"),
+        (foreign_in_wal_mode, "is an SQLite database, but not one of beanlite's; name another one"),
+        (newer, "has version 2, this beanlite knows 1; use a newer beanlite"),
+        (without_a_guard, "is damaged: the trigger jobs_update is missing or was changed; restore a backup"),
+        (with_other_pages, "was given pages of another size than 4096; undo that, by VACUUM"),
+        (without_a_column, "is damaged: the table jobs is missing or was changed; restore a backup"),
+        (Path.mkdir, "can't be opened: Is a directory"),
+        (os.mkfifo, "is not a regular file; name another one"),
+    ],
+)
+def test_refused_and_untouched(path, spoil, reason):
+    spoil(path)
+    before = snapshot(path.parent)
+    with pytest.raises(JournalRefused, match=reason):
+        open_database(path)
+    assert snapshot(path.parent) == before
+
+
+def test_a_newer_version_that_only_the_wal_knows_of(path):
+    make_killed(path, batches=1, last="PRAGMA user_version = 2")
+    assert refusal(path) == f"{path} has version 2, this beanlite knows 1; use a newer beanlite"
+
+
+def test_a_directory_that_does_not_exist(tmp_path):
+    assert "can't be opened: No such file or directory" in refusal(tmp_path / "none" / "queue.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_without_permission(unprivileged):
+    path = unprivileged / "queue.db"
+    make(path)
+    path.chmod(0o400)
+    assert "can't be opened: Permission denied" in refusal(path)
+
+
+def test_a_directory_without_permission(unprivileged):
+    path = unprivileged / "queue.db"
+    make(path)
+    before = snapshot(unprivileged)
+    unprivileged.chmod(0o555)
+    assert refusal(path) == f"the directory {unprivileged} is not writable; SQLite must keep files beside {path} there"
+    assert "can't be opened: Permission denied" in refusal(unprivileged / "new.db")
+    assert snapshot(unprivileged) == before
+
+
+def test_a_new_file_that_can_not_be_made_is_not_left_behind(tmp_path, path):
+    folder = tmp_path / "migrations"
+    folder.mkdir()
+    (folder / "0001_wrong.sql").write_text("CREATE TABLE jobs (id); CREATE TABLE jobs (id);")
+    data = tmp_path / "data"
+    data.mkdir()
+    with pytest.raises(JournalRefused, match=r"the migration 0001_wrong.sql of .* failed: table jobs already exists"):
+        open_database(data / path.name, folder)
+    assert list(data.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("sqlite_version_info", (3, 36, 9)), ("threadsafety", 1)])
+def test_an_sqlite_that_will_not_do(path, monkeypatch, name, value):
+    monkeypatch.setattr(sqlite3, name, value)
+    assert "this Python" in refusal(path)
+    assert not path.exists()
+
+
+def test_additions_of_an_operator_do_no_harm(path):
+    make(path)
+    edit(path, "CREATE INDEX by_tube ON jobs (tube); CREATE VIEW mine AS SELECT 1")
+    assert open_database(path).close() is None
+
+
+def test_a_creation_that_was_killed_is_done_again(tmp_path, path):
+    """Such a file is ours, but of version 0, with a rollback journal beside it that takes back what was begun."""
+    with closing(sqlite3.connect(tmp_path / "origin.db", isolation_level=None)) as connection:
+        connection.executescript("""
+            PRAGMA application_id = 0x6265616E;
+            PRAGMA cache_size = 1;
+            BEGIN;
+            CREATE TABLE jobs (x);
+            INSERT INTO jobs SELECT zeroblob(40000) FROM pragma_function_list LIMIT 10;
+        """)
+        shutil.copy(tmp_path / "origin.db", path)
+        shutil.copy(tmp_path / "origin.db-journal", f"{path}-journal")
+        connection.rollback()
+    assert path.stat().st_size > 40000
+    database = open_database(path)
+    assert database.created
+    assert read_state(database.connection, path) == (0, 0, [])
+    assert database.close() is None

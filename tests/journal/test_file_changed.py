@@ -1,0 +1,201 @@
+"""The file is removed, replaced, cut short or given another name while it is served."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from beanlite.errors import JournalFailed
+from tests.support.inside import PUT, ask, connect, serving, until
+from tests.support.servers import ServerDied, start_beanlite
+from tests.support.wire import Wire, put_bytes
+
+
+def removed(file):
+    file.unlink()
+
+
+def renamed(file):
+    file.rename(file.with_name("elsewhere.db"))
+
+
+def replaced(file):
+    copy = file.with_name("copy.db")
+    shutil.copy(file, copy)
+    copy.rename(file)
+
+
+def renamed_and_replaced(file):
+    file.rename(file.with_name("elsewhere.db"))
+    shutil.copy(file.with_name("elsewhere.db"), file)
+
+
+def emptied(file):
+    os.truncate(file, 0)
+
+
+def cut(file):
+    os.truncate(file, file.stat().st_size - 4096)
+
+
+def linked(file):
+    file.with_name("link.db").hardlink_to(file)
+
+
+def of(suffix, spoil):
+    """The same done to a file beside it."""
+
+    def spoil_it(file):
+        spoil(Path(f"{file}{suffix}"))
+
+    return spoil_it
+
+
+@pytest.mark.parametrize("fsync", ["always", "1000ms"])
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (removed, "queue.db was removed or renamed while it was served"),
+        (renamed, "queue.db was removed or renamed while it was served"),
+        (replaced, "queue.db was replaced while it was served"),
+        (renamed_and_replaced, "queue.db was replaced while it was served"),
+        (emptied, "queue.db was cut short while it was served"),
+        (cut, "queue.db was cut short while it was served"),
+        (linked, "queue.db was given another name (a hard link) while it was served; remove that"),
+        (of("-wal", removed), "queue.db-wal was removed or renamed while it was served"),
+        (of("-wal", renamed), "queue.db-wal was removed or renamed while it was served"),
+        (of("-wal", replaced), "the -wal or the -shm of {folder}/queue.db was removed or replaced while it was served"),
+        (of("-wal", emptied), "queue.db-wal was cut short while it was served"),
+        (of("-wal", cut), "queue.db-wal was cut short while it was served"),
+        (of("-shm", removed), "the -wal or the -shm of {folder}/queue.db was removed or replaced while it was served"),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", ""),
+)
+def test_nothing_more_is_acknowledged(tmp_path, spoil, why, fsync):
+    with start_beanlite(tmp_path, "--fsync", fsync) as server, Wire(server.connect()) as wire:
+        for _ in range(20):
+            wire.put(b"x" * 5000)
+        spoil(tmp_path / "queue.db")
+        wire.send(put_bytes(b"after"))
+        with pytest.raises(ConnectionError):
+            wire.reply()
+        assert server.process.wait(20) == 4
+    said = [line for line in server.log_text().splitlines() if line.startswith("beanlite: ")]
+    assert [line.removeprefix("beanlite: ").removeprefix(f"{tmp_path}/") for line in said] == [
+        why.format(folder=tmp_path)
+    ]
+    assert "Traceback" not in server.log_text()
+
+
+def test_the_whole_folder_is_removed(tmp_path):
+    folder = tmp_path / "q"
+    with start_beanlite(folder) as server, Wire(server.connect()) as wire:
+        wire.put(b"before")
+        shutil.rmtree(folder)
+        wire.send(put_bytes(b"after"))
+        with pytest.raises(ConnectionError):
+            wire.reply()
+        assert server.process.wait(20) == 4
+
+
+def test_a_file_that_others_make_shorter_rightly_is_served_on(tmp_path):
+    """Another program's checkpoint cuts the pages off that were given back."""
+    file = tmp_path / "queue.db"
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        for _ in range(100):
+            wire.put(b"x" * 60_000)
+        subprocess.run(["sqlite3", str(file), "PRAGMA wal_checkpoint(TRUNCATE)"], check=True, capture_output=True)
+        for job_id in range(1, 101):
+            assert wire.ask(f"delete {job_id}") == "DELETED"
+        before = file.stat().st_size
+        statements = "PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)"
+        subprocess.run(["sqlite3", str(file), statements], check=True, capture_output=True)
+        assert file.stat().st_size < before
+        for _ in range(3):
+            wire.put(b"after")
+        server.kill()
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        assert wire.stats()["current-jobs-ready"] == "3"
+
+
+def test_a_bind_mount_of_the_file_has_no_second_wal(tmp_path):
+    if os.geteuid() != 0 and "CI" not in os.environ:
+        pytest.skip("only root can mount")
+    other = tmp_path / "other" / "queue.db"
+    other.parent.mkdir()
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        job_id = wire.put(b"job")
+        other.touch()
+        subprocess.run(["mount", "--bind", str(tmp_path / "queue.db"), str(other)], check=True)
+        try:
+            with pytest.raises(ServerDied, match="another server holds"):
+                start_beanlite(other.parent)
+            server.kill()
+            with pytest.raises(ServerDied, match=r"was last served as .*/queue\.db, and its -wal may be"):
+                start_beanlite(other.parent)
+        finally:
+            subprocess.run(["umount", str(other)], check=True)
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        assert wire.ask(f"peek {job_id}") == f"FOUND {job_id} 3"
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+async def test_what_is_cut_while_it_is_synced_is_not_acknowledged(tmp_path, disk, suffix):
+    async with serving(tmp_path / "queue.db") as (server, task):
+        client = await connect(server)
+        disk.free.clear()
+        client[1].write(PUT)
+        await until(lambda: disk.under_way)
+        os.truncate(tmp_path / f"queue.db{suffix}", 4000)
+        disk.free.set()
+        with pytest.raises(JournalFailed, match="was cut short while it was served"):
+            await asyncio.wait_for(asyncio.shield(task), 10)
+        assert not client[0]._buffer
+
+
+async def test_a_wal_that_is_cut_amid_a_commit_has_a_hole(tmp_path):
+    """What is written next makes it as long as it should be."""
+    async with serving(tmp_path / "queue.db") as (server, task):
+        client = await connect(server)
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        journal = server._journal
+        count = journal._count_frames
+
+        def cut_and_count():
+            size = (tmp_path / "queue.db-wal").stat().st_size
+            for length in (0, size):
+                os.truncate(tmp_path / "queue.db-wal", length)
+            count()
+
+        journal._count_frames = cut_and_count
+        client[1].write(PUT)
+        with pytest.raises(JournalFailed, match="was cut short while it was served"):
+            await asyncio.wait_for(asyncio.shield(task), 10)
+        assert not client[0]._buffer
+
+
+async def test_a_file_that_is_cut_amid_a_checkpoint_has_a_hole(tmp_path):
+    path = tmp_path / "queue.db"
+    async with serving(path) as (server, task):
+        client = await connect(server)
+        for number in range(1, 101):
+            put = b"put 0 0 60 5000\r\n%b\r\n" % bytes(5000)
+            assert await ask(client, put) == b"INSERTED %d\r\n" % number
+        await server._journal.checkpoint()
+        see_size = server._journal._watch.see_size
+
+        def cut_and_see():
+            os.truncate(path, 0)
+            with path.open("r+b") as file:
+                file.seek(90 * 4096)
+                file.write(bytes(4096))
+            see_size()
+
+        server._journal._watch.see_size = cut_and_see
+        server._journal._new_frames = 1000
+        client[1].write(PUT)
+        with pytest.raises(JournalFailed, match=r"queue\.db was cut short while it was served"):
+            await asyncio.wait_for(asyncio.shield(task), 10)

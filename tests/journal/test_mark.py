@@ -1,0 +1,263 @@
+"""What is noted at the file itself: who served it, and whether all that belongs to it is there at the next start."""
+
+import errno
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from beanlite.journal.sqlite import mark, open_database, read_state
+from beanlite.journal.sqlite.backup import backup
+from beanlite.journal.sqlite.mark import ATTRIBUTE, Mark
+from tests.support.journal_files import make, refusal, writer
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire
+
+FRAME = 24 + 4096
+
+
+@pytest.fixture
+def path(tmp_path):
+    try:
+        os.setxattr(tmp_path, ATTRIBUTE, b"")
+    except OSError as error:
+        if error.errno != errno.ENOTSUP or "CI" in os.environ:
+            raise
+        pytest.skip("the file system has no extended attributes")
+    return tmp_path / "queue.db"
+
+
+@pytest.fixture
+def killed(path):
+    """A file that a killed server has left, with ten batches in its -wal."""
+    with writer(path, "idle"):
+        pass
+    return path
+
+
+def state_of(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        found = Mark.read(descriptor)
+        return found and found.state
+    finally:
+        os.close(descriptor)
+
+
+def batches(path):
+    database = open_database(path)
+    batch = read_state(database.connection, path).batch
+    assert database.close() is None
+    return batch
+
+
+def after_a_reboot(monkeypatch):
+    monkeypatch.setattr(mark, "_boot_id", lambda: "another")
+
+
+def test_it_tells_whether_the_file_is_served(path):
+    database = open_database(path)
+    assert state_of(path) == "serving"
+    assert database.close() is None
+    assert state_of(path) == "stopped"
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_a_file_that_was_emptied_is_no_new_one(path, end):
+    if end == "stopped":
+        make(path, batches=3)
+    else:
+        with writer(path, "idle"):
+            pass
+        Path(f"{path}-wal").unlink()
+    os.truncate(path, 0)
+    assert refusal(path) == f"{path} is empty, but held a queue; put it back, or remove it to begin with an empty one"
+    path.unlink()
+    assert batches(path) == 0
+
+
+@pytest.mark.parametrize("cut", [1, 100, FRAME, 3 * FRAME, "header", "all", "removed"])
+def test_a_wal_cut_at_its_end_after_a_kill_is_refused(killed, cut):
+    wal = Path(f"{killed}-wal")
+    kept = wal.read_bytes()
+    if cut == "removed":
+        wal.unlink()
+    else:
+        os.truncate(wal, {"header": 32, "all": 0}.get(cut) if isinstance(cut, str) else len(kept) - cut)
+    assert f"{wal} is missing or cut short, with commits that were acknowledged" in refusal(killed)
+    wal.write_bytes(kept)
+    assert batches(killed) == 10
+
+
+def test_to_go_on_without_it_is_the_operators_choice(killed):
+    os.truncate(f"{killed}-wal", 100)
+    assert "remove the -shm" in refusal(killed)
+    Path(f"{killed}-shm").unlink()
+    assert batches(killed) < 10
+
+
+def test_after_a_reboot_a_wal_may_be_short(killed, monkeypatch):
+    after_a_reboot(monkeypatch)
+    os.truncate(f"{killed}-wal", Path(f"{killed}-wal").stat().st_size - 1)
+    assert batches(killed) == 9
+
+
+def test_a_last_commit_that_is_damaged_is_told_after_a_kill(killed):
+    with Path(f"{killed}-wal").open("r+b") as wal:
+        wal.seek(-1, os.SEEK_END)
+        wal.write(b"\xff")
+    database = open_database(killed)
+    assert database.lost_batches == 1
+    assert database.damaged_wal is not None
+    assert database.close() is None
+
+
+@pytest.mark.parametrize("fsync", ["always", "50ms", "never"])
+def test_unsynced_commits_that_a_power_failure_took_are_no_damage(path, monkeypatch, fsync):
+    with start_beanlite(path.parent, "--fsync", fsync) as server, Wire(server.connect()) as wire:
+        for _ in range(9):
+            wire.put(b"job")
+        server.kill()
+    after_a_reboot(monkeypatch)
+    with Path(f"{path}-wal").open("r+b") as wal:
+        wal.seek(-4 * FRAME, os.SEEK_END)
+        wal.write(bytes(FRAME))  # one of them never came to the disk, those after it did
+    database = open_database(path)
+    assert database.lost_batches > 1
+    assert (database.damaged_wal is None) is (fsync != "always")
+    assert database.close() is None
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    return folder / "queue.db"
+
+
+def test_a_killed_servers_file_is_not_served_under_another_name_without_its_wal(killed, elsewhere):
+    killed.rename(elsewhere)  # as a bind mount of the one file has it
+    assert f"{elsewhere} was last served as {killed}, and its -wal may be beside that name" in refusal(elsewhere)
+    shutil.copy(f"{killed}-wal", f"{elsewhere}-wal")
+    assert "its -wal may be beside that name" in refusal(elsewhere)  # there are two now
+    Path(f"{killed}-wal").unlink()
+    Path(f"{killed}-shm").unlink()
+    assert batches(elsewhere) == 10
+
+
+def move(path, elsewhere):
+    """As mv does it with all that belongs to it."""
+    for file in path.parent.glob(f"{path.name}*"):
+        file.rename(elsewhere.with_name(file.name))
+
+
+def test_a_killed_servers_file_may_be_moved_with_its_wal(killed, elsewhere):
+    move(killed, elsewhere)
+    with writer(killed, "idle"):  # another queue in its place
+        assert batches(elsewhere) == 10
+
+
+def test_and_without_one_when_somebody_else_has_moved_that_into_the_file(killed, elsewhere):
+    with closing(sqlite3.connect(killed)) as reader:  # the last one to close it
+        assert reader.execute("SELECT count(*) FROM jobs").fetchone() == (30,)
+    assert not Path(f"{killed}-wal").exists()
+    move(killed, elsewhere)
+    assert batches(elsewhere) == 10
+
+
+@pytest.mark.parametrize("place", ["gone", "a file"])
+def test_where_the_old_name_is_out_of_reach_its_own_wal_will_do(killed, tmp_path, place):
+    folder = tmp_path.with_name(f"{tmp_path.name}-moved")
+    tmp_path.rename(folder)
+    if place == "a file":
+        tmp_path.touch()
+    elsewhere = folder / killed.name
+    kept = Path(f"{elsewhere}-wal").read_bytes()
+    Path(f"{elsewhere}-wal").unlink()
+    assert "its -wal may be beside that name" in refusal(elsewhere)
+    Path(f"{elsewhere}-wal").write_bytes(kept)
+    assert batches(elsewhere) == 10
+
+
+def test_a_backup_that_is_copied_over_a_killed_servers_file_is_served(killed, tmp_path):
+    copy = tmp_path / "copy.db"
+    backup(killed, copy)
+    killed.write_bytes(copy.read_bytes())
+    assert "-wal belongs to another file" in refusal(killed)
+    Path(f"{killed}-wal").unlink()
+    assert batches(killed) == 10
+
+
+def test_a_name_need_not_be_text(tmp_path):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.db"))
+    make(path, batches=3)
+    assert state_of(path) == "stopped"
+    assert batches(path) == 3
+
+
+@pytest.mark.parametrize("looker", ["a backup", "a reader that stays"])
+def test_who_looks_at_a_damaged_wal_first_does_not_hide_what_is_lost(killed, tmp_path, looker):
+    with Path(f"{killed}-wal").open("r+b") as wal:
+        wal.seek(32 + 9 * FRAME)
+        wal.write(bytes(FRAME))
+    with closing(sqlite3.connect(killed)) as reader:
+        if looker == "a backup":
+            backup(killed, tmp_path / "copy.db")
+        else:
+            reader.execute("SELECT 1 FROM jobs").fetchone()
+        database = open_database(killed)
+        assert database.lost_batches > 1
+        assert database.damaged_wal is not None
+        database.close()
+
+
+def test_a_damaged_wal_that_can_not_be_kept_stays_where_it_is(killed, monkeypatch):
+    wal = Path(f"{killed}-wal")
+    with wal.open("r+b") as file:
+        file.seek(32 + 9 * FRAME)
+        file.write(bytes(FRAME))
+    content = wal.read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "copyfile", full)
+            assert "is damaged, and can't be copied" in refusal(killed)
+        assert wal.read_bytes() == content
+    database = open_database(killed)
+    assert database.damaged_wal.read_bytes() == content
+    database.close()
+
+
+def test_a_stopped_file_may_be_moved(path, tmp_path):
+    make(path, batches=3)
+    path.rename(tmp_path / "other.db")
+    assert batches(tmp_path / "other.db") == 3
+
+
+def test_a_copy_is_not_taken_for_the_original(killed, tmp_path):
+    copy = tmp_path / "copy.db"
+    shutil.copy2(killed, copy)
+    assert os.getxattr(copy, ATTRIBUTE) == os.getxattr(killed, ATTRIBUTE)
+    assert batches(copy) < 10
+
+
+def test_two_names_are_refused(path, tmp_path):
+    make(path)
+    (tmp_path / "link.db").hardlink_to(path)
+    for name in (path, tmp_path / "link.db"):
+        assert f"{name} has 2 names (hard links), and its -wal would be found under one of them only" in refusal(name)
+    (tmp_path / "link.db").unlink()
+    assert batches(path) == 0
+
+
+def test_nonsense_in_its_place_is_passed_over(path):
+    make(path, batches=3)
+    for nonsense in (b"", b"serving", b"\xff\xff", b"serving x y z /", b"serving 1 - always /elsewhere"):
+        os.setxattr(path, ATTRIBUTE, nonsense)
+        assert batches(path) == 3

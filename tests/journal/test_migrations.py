@@ -1,0 +1,151 @@
+"""Migrations: found, whole or not at all, with a copy set aside."""
+
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite import open_database, read_jobs, read_state
+from beanlite.journal.sqlite.migrations import FOLDER, find_migrations, read_version
+from tests.support.journal_files import ROOT, make, snapshot
+
+SECOND = """
+-- A semicolon; in a comment, and statements that hold some.
+ALTER TABLE meta ADD COLUMN note TEXT DEFAULT 'a;b';
+CREATE TABLE notes (tube TEXT PRIMARY KEY) STRICT;
+CREATE TRIGGER notes_insert AFTER INSERT ON notes WHEN NEW.tube IS NULL AND only_the_beanlite_server_may_write()
+BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
+INSERT INTO notes VALUES ('default') -- and no semicolon at the end
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data" / "queue.db"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a second migration."""
+    folder = tmp_path / "migrations"
+    shutil.copytree(FOLDER, folder)
+    (folder / "0002_notes.sql").write_text(SECOND)
+    return folder
+
+
+def version_of(path):
+    with closing(sqlite3.connect(path)) as connection:
+        return read_version(connection)
+
+
+def test_found_from_a_checkout():
+    assert ROOT / "migrations" == FOLDER
+    assert find_migrations()[0].name == "0001_initial.sql"
+
+
+def test_found_from_an_installed_wheel(tmp_path):
+    shutil.copytree(ROOT / "beanlite", tmp_path / "beanlite", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "migrations", tmp_path / "beanlite" / "migrations")
+    program = "from beanlite.journal.sqlite.migrations import FOLDER; print(FOLDER)"
+    found = subprocess.check_output([sys.executable, "-c", program], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert found.decode().strip() == str(tmp_path / "beanlite" / "migrations")
+
+
+@pytest.mark.parametrize("name", ["0003_gap.sql", "0001_twice.sql", "2_short.sql"])
+def test_numbers_have_no_gaps(folder, name):
+    (folder / "0002_notes.sql").rename(folder / name)
+    with pytest.raises(RuntimeError, match="not numbered"):
+        find_migrations(folder)
+
+
+def test_a_new_file_gets_all_without_a_copy(path, folder):
+    database = open_database(path, folder)
+    assert database.created
+    assert database.connection.execute("SELECT * FROM notes").fetchall() == [("default",)]
+    assert database.close() is None
+    assert version_of(path) == 2
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_older_file_is_migrated_after_a_copy(path, folder):
+    make(path, batches=2)
+    database = open_database(path, folder)
+    assert not database.created
+    assert read_state(database.connection, path).batch == 2
+    assert database.connection.execute("SELECT note FROM meta").fetchall() == [("a;b",)]
+    assert int.from_bytes(path.read_bytes()[60:64]) == 2, "the version is in the -wal only"
+    assert database.close() is None
+    assert version_of(path) == 2
+
+    copy = path.with_name("queue.db.before-v2")
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert version_of(copy) == 1
+    older = open_database(copy)
+    assert read_state(older.connection, copy).batch == 2
+    assert [job[0] for rows in read_jobs(older.connection, copy) for job in rows] == [1, 2, 3, 4, 5, 6]
+    assert older.close() is None
+
+
+def test_a_migrated_file_is_left_alone(path, folder):
+    make(path)
+    open_database(path, folder).close()
+    before = snapshot(path.parent)
+    open_database(path, folder).close()
+    assert snapshot(path.parent) == before
+
+
+def test_an_older_server_refuses_a_migrated_file(path, folder):
+    open_database(path, folder).close()
+    before = snapshot(path.parent)
+    with pytest.raises(JournalRefused, match="has version 2, this beanlite knows 1"):
+        open_database(path)
+    assert snapshot(path.parent) == before
+
+
+def test_a_copy_is_never_overwritten(path, folder):
+    make(path)
+    path.with_name("queue.db.before-v2").write_text("precious")
+    before = snapshot(path.parent)
+    with pytest.raises(JournalRefused, match=r"queue.db.before-v2 is in the way of a copy of .*; move it away"):
+        open_database(path, folder)
+    assert snapshot(path.parent) == before
+
+
+def test_a_failed_migration_leaves_the_file_as_it_was(path, folder):
+    make(path, batches=1)
+    with (folder / "0002_notes.sql").open("a") as file:
+        file.write("; INSERT INTO nowhere VALUES (1);")
+    before = path.read_bytes()
+    with pytest.raises(JournalRefused, match=r"the migration 0002_notes.sql of .* failed: no such table: nowhere"):
+        open_database(path, folder)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_has_all_its_migrations_or_none(path, folder):
+    make(path, batches=1)
+    (folder / "0003_wrong.sql").write_text("CREATE TABLE more (x); INSERT INTO nowhere VALUES (1);")
+    before = path.read_bytes()
+    with pytest.raises(JournalRefused, match=r"the migration 0003_wrong.sql of .* failed"):
+        open_database(path, folder)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_no_room_for_the_copy(path, folder, monkeypatch):
+    def full(_descriptor):
+        raise OSError(28, os.strerror(28))
+
+    make(path)
+    before = snapshot(path.parent)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(JournalRefused, match=r"can't be copied to .*before-v2 before its migration: .*No space left"):
+        open_database(path, folder)
+    assert snapshot(path.parent) == before

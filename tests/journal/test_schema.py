@@ -1,0 +1,147 @@
+"""What the sqlite3 command line sees and may do while a server has the file open."""
+
+import os
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from beanlite.journal.sqlite import open_database
+from tests.support.journal_files import put
+
+TABLES = ("jobs", "bodies", "pauses", "meta")
+VIEWS = ("tubes", "ready", "delayed", "reserved", "buried")
+
+
+@pytest.fixture
+def database(tmp_path):
+    database = open_database(tmp_path / "queue.db")
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def cli(database):
+    """Run one statement in sqlite3: its exit code, its lines of output, its errors."""
+    if shutil.which("sqlite3") is None:
+        if os.environ.get("CI"):
+            pytest.fail("sqlite3 is missing, which CI must have")
+        pytest.skip("sqlite3 is not installed")
+
+    def run(sql):
+        done = subprocess.run(["sqlite3", database.path, sql], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout.splitlines(), done.stderr
+
+    return run
+
+
+def test_outside_writes_are_refused(database, cli):
+    execute = database.connection.execute
+    put(database.connection, 1, large=True)
+    execute("INSERT INTO pauses VALUES ('default', 60, 0)")
+    before = [execute(f"SELECT * FROM {table}").fetchall() for table in TABLES]  # noqa: S608
+    writes = [
+        "INSERT INTO jobs SELECT 2, tube, state, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL FROM jobs",
+        "INSERT INTO bodies VALUES (2, x'00')",
+        "INSERT INTO pauses VALUES ('other', 60, 0)",
+        "INSERT INTO meta VALUES (2, 0, 0)",
+        "REPLACE INTO meta VALUES (1, 9, 9)",
+        "UPDATE jobs SET state = 'buried' WHERE id = 1",
+        "UPDATE jobs SET id = 2",
+        "UPDATE bodies SET body = x'00'",
+        "UPDATE pauses SET until = 0 WHERE tube = 'none'",
+        "UPDATE meta SET last_id = 0",
+        *(f"DELETE FROM {table}" for table in TABLES),  # noqa: S608
+        "DELETE FROM jobs WHERE id = 1",
+    ]
+    for write in writes:
+        code, _, errors = cli(write)
+        assert code != 0, write
+        assert "no such function: only_the_beanlite_server_may_write" in errors
+    assert [execute(f"SELECT * FROM {table}").fetchall() for table in TABLES] == before  # noqa: S608
+
+
+@pytest.mark.parametrize("name", TABLES + VIEWS)
+def test_outside_reads_are_served(database, cli, name):
+    for number, state in enumerate(("ready", "delayed", "reserved", "buried"), 1):
+        put(database.connection, number, state=state, due_at=2e9, buried_seq=1, large=True)
+    database.connection.execute("INSERT INTO pauses VALUES ('default', 60, 0)")
+    code, lines, errors = cli(f"SELECT * FROM {name}")  # noqa: S608
+    assert (code, errors) == (0, "")
+    assert lines
+
+
+def test_reading_in_a_transaction_of_the_server(database, cli):
+    database.connection.execute("BEGIN IMMEDIATE")
+    put(database.connection, 1)
+    assert cli("SELECT count(*) FROM jobs") == (0, ["0"], "")
+    database.connection.execute("COMMIT")
+    assert cli("SELECT count(*) FROM jobs") == (0, ["1"], "")
+
+
+def test_tubes(database, cli):
+    now = time.time()
+    put(database.connection, 1, created_at=now - 100)
+    put(database.connection, 2, created_at=now - 1000, state="delayed")
+    put(database.connection, 3, created_at=now - 10, state="reserved")
+    put(database.connection, 4, created_at=now - 10, state="buried")
+    put(database.connection, 5, created_at=now - 10, state="buried")
+    put(database.connection, 6, created_at=now - 10, tube="a")
+    database.connection.execute(
+        "INSERT INTO pauses VALUES ('a', 60, ?), ('default', 60, ?), ('empty', 9, ?), ('long ago', 9, 1)",
+        (now - 2, now + 1000.5, now + 2000.5),
+    )
+    code, lines, _ = cli("SELECT tube, ready, delayed, reserved, buried, total, oldest_s, paused_until FROM tubes")
+    assert code == 0
+    a, default, empty = (line.split("|") for line in lines)
+    assert a[:6] == ["a", "1", "0", "0", "0", "1"]
+    assert a[7] == ""
+    assert default[:6] == ["default", "1", "1", "1", "2", "5"]
+    assert int(default[6]) in range(999, 1010)
+    assert float(default[7]) == pytest.approx(now + 1000.5)
+    assert empty[:7] == ["empty", "0", "0", "0", "0", "0", ""]
+    assert float(empty[7]) == pytest.approx(now + 2000.5)
+
+
+def test_queue_order(database, cli):
+    rows = [  # id, state, tube, pri, due_at, buried_seq; each state's in an order that is not that of its queue
+        (1, "ready", "b", 0, None, None),
+        (2, "ready", "a", 9, None, None),
+        (3, "ready", "a", 10, None, None),
+        (4, "ready", "a", 9, None, None),
+        (11, "delayed", "b", 0, 5, None),
+        (12, "delayed", "a", 0, 30, None),
+        (13, "delayed", "a", 5, 4, None),
+        (14, "delayed", "a", 0, 30, None),
+        (21, "reserved", "a", 0, 9, None),
+        (22, "reserved", "b", 0, 10, None),
+        (23, "reserved", "a", 0, 8, None),
+        (31, "buried", "b", 0, None, 1),
+        (32, "buried", "a", 0, None, 10),
+        (33, "buried", "a", 9, None, 9),
+    ]
+    for number, state, tube, pri, due_at, buried_seq in rows:
+        put(database.connection, number, state=state, tube=tube, pri=pri, due_at=due_at, buried_seq=buried_seq)
+    assert {view: cli(f"SELECT id FROM {view}")[1] for view in VIEWS[1:]} == {  # noqa: S608
+        "ready": ["2", "4", "3", "1"],
+        "delayed": ["13", "12", "14", "11"],
+        "reserved": ["23", "21", "22"],
+        "buried": ["33", "32", "31"],
+    }
+
+
+def test_what_is_shown_of_a_job(database, cli):
+    now = time.time()
+    put(database.connection, 7, b"inline", state="delayed", created_at=now - 50, due_at=now + 500, kicks=3)
+    put(database.connection, 8, b"apart", large=True, state="reserved", created_at=now - 50, due_at=now + 500)
+    _, delayed, _ = cli("SELECT id, tube, pri, kicks, body, age_s, delay_left_s FROM delayed")
+    _, reserved, _ = cli("SELECT id, tube, pri, kicks, body, age_s, ttr_left_s FROM reserved")
+    *fields, age_s, left_s = delayed[0].split("|")
+    assert fields == ["7", "default", "0", "3", "inline"]
+    assert int(age_s) in range(49, 60)
+    assert int(left_s) in range(490, 502)
+    *fields, age_s, left_s = reserved[0].split("|")
+    assert fields == ["8", "default", "0", "0", "apart"]
+    assert int(age_s) in range(49, 60)
+    assert int(left_s) in range(490, 502)

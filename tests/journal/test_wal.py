@@ -1,0 +1,109 @@
+"""What a damaged -wal holds beyond the place where SQLite's recovery ends."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite import open_database, read_state
+from beanlite.journal.sqlite.wal import commit_frames
+from tests.support.journal_files import flip, make, make_killed, write_batch
+
+FRAME = 24 + 4096
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "queue.db"
+
+
+@pytest.fixture
+def wal(path):
+    """The -wal of ten batches, as left by a killed server."""
+    make_killed(path, batches=10)
+    return Path(f"{path}-wal")
+
+
+def start_of(frame):
+    return 32 + (frame - 1) * FRAME
+
+
+def recovered(path):
+    """Open and close: the last batch in the file, and how many are lost."""
+    database = open_database(path)
+    batch = read_state(database.connection, path).batch
+    lost = database.lost_batches, database.damaged_wal
+    assert database.close() is None
+    return batch, *lost
+
+
+def test_no_wal(path):
+    make(path)
+    assert commit_frames(path) == []
+
+
+def test_one_frame_ends_each_batch(path, wal):
+    commits = commit_frames(path)
+    assert len(commits) == 10
+    assert start_of(commits[-1] + 1) == wal.stat().st_size
+    assert recovered(path) == (10, 0, None)
+
+
+@pytest.mark.parametrize("offset", [0, 8, 16, 24, 4000])
+def test_damaged_in_the_middle(path, wal, offset):
+    flip(wal, start_of(commit_frames(path)[2]) + offset)  # in the last frame of batch 3
+    content = wal.read_bytes()
+    batch, lost, copy = recovered(path)
+    assert batch == 2
+    assert lost in (7, 8)  # what was changed may be what told that batch 3 ends here
+    assert copy.name.startswith("queue.db-wal.damaged-")
+    assert copy.read_bytes() == content
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+
+
+def test_a_damaged_header_loses_all(path, wal):
+    flip(wal, 17)
+    batch, lost, copy = recovered(path)
+    assert (batch, lost) == (0, 10)
+    assert copy.exists()
+
+
+def test_a_first_block_of_zeros_loses_all(path, wal):
+    with wal.open("r+b") as file:
+        file.write(bytes(4096))
+    batch, lost, _ = recovered(path)
+    assert batch == 0
+    assert lost in (9, 10)
+
+
+@pytest.mark.parametrize("cut", [1, 100, FRAME, FRAME + 1])
+def test_a_last_batch_cut_short_is_what_a_power_failure_leaves(path, wal, cut):
+    os.truncate(wal, wal.stat().st_size - cut)
+    assert recovered(path) == (9, 0, None)
+
+
+def test_a_last_batch_torn_is_what_a_power_failure_leaves(path, wal):
+    flip(wal, wal.stat().st_size - 1)
+    assert recovered(path) == (9, 0, None)
+    assert [file.name for file in path.parent.iterdir()] == ["queue.db"]
+
+
+def test_frames_from_before_the_log_began_anew_do_not_count(path):
+    database = open_database(path)
+    for batch in range(1, 11):
+        write_batch(database.connection, batch)
+    database.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    write_batch(database.connection, 11)
+    commits = commit_frames(path)
+    assert len(commits) == 1
+    assert start_of(commits[0] + 1) < Path(f"{path}-wal").stat().st_size
+    database.close()
+
+
+def test_a_wal_that_can_not_be_read(path, wal):
+    wal.unlink()
+    wal.mkdir()
+    with pytest.raises(JournalRefused, match=r"queue\.db-wal can't be read: Is a directory"):
+        open_database(path)

@@ -1,0 +1,111 @@
+"""The rows that a batch of changes becomes."""
+
+import sqlite3
+
+import pytest
+
+from beanlite.errors import JournalFailed
+from beanlite.journal.sqlite import open_database, read_jobs
+from beanlite.journal.sqlite.writer import CHECKPOINT_FRAMES, IDS_AHEAD, Journal
+from tests.support.core import Core
+
+
+def write(journal, core):
+    journal.write(Journal.batch_of(core.store()))
+
+
+def stored(journal):
+    """id, state (None: ready), reserves, and the rest of the past: timeouts, releases, buries, kicks."""
+    path = journal._database.path
+    return [(row[0], row[2], row[8], row[9]) for rows in read_jobs(journal._db, path) for row in rows]
+
+
+async def test_deletes_of_single_ids_and_of_runs_leave_all_others(journal):
+    core = Core()
+    client = core.client()
+    for _ in range(12):
+        core.send(client, b"put 0 0 60 0\r\n\r\n")
+    write(journal, core)
+    for job_id in (9, 2, 12, 3, 4, 7, 10):
+        assert core.send(client, b"delete %d\r\n" % job_id) == b"DELETED\r\n"
+    write(journal, core)
+    assert [job_id for job_id, *_ in stored(journal)] == [1, 5, 6, 8, 11]
+
+
+async def test_of_many_new_jobs_each_is_written_as_it_was_put(journal):
+    core = Core()
+    client = core.client()
+    puts = [(b"tube-%d" % (number % 3), number * 7 % 11, number % 5, b"%d" % number * number) for number in range(40)]
+    for tube, pri, ttr_s, body in puts:
+        core.send(client, b"use %b\r\nput %d 0 %d %d\r\n%b\r\n" % (tube, pri, ttr_s + 1, len(body), body))
+    write(journal, core)
+    rows = [row for rows in read_jobs(journal._db, journal._database.path) for row in rows]
+    assert [(row[0], row[1], row[3], row[5] - 1, row[10]) for row in rows] == [
+        (number, *put) for number, put in enumerate(puts, 1)
+    ]
+
+
+async def test_what_happened_to_a_job_before_it_was_first_written_is_not_lost(journal):
+    core = Core()
+    client = core.client()
+    core.send(client, b"put 0 9 60 0\r\n\r\n" * 2 + b"put 0 0 60 0\r\n\r\n" * 2)
+    core.send(client, b"kick 1\r\nreserve\r\nrelease 1 0 0\r\n")
+    core.send(client, b"reserve-job 3\r\n")
+    core.send(client, b"kick-job 2\r\n")
+    write(journal, core)
+    assert stored(journal) == [
+        (1, None, 1, "0,1,0,1"),
+        (2, None, 0, "0,0,0,1"),
+        (3, "reserved", 1, None),
+        (4, None, 0, None),
+    ]
+
+
+async def test_a_row_that_is_gone_is_an_error(journal):
+    core = Core()
+    client = core.client()
+    core.send(client, b"put 0 0 60 0\r\n\r\n" * 3)
+    write(journal, core)
+    journal._db.execute("DELETE FROM jobs WHERE id = 2")
+    core.send(client, b"delete 1\r\ndelete 2\r\ndelete 3\r\n")
+    with pytest.raises(RuntimeError, match="3 jobs to change, 2 found"):
+        write(journal, core)
+    journal._db.rollback()  # a server ends here
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 20_000])
+async def test_a_checkpoint_is_due_by_the_frames_that_have_come_whatever_is_in_them(journal, body):
+    core = Core()
+    client = core.client()
+    for _ in range(3):
+        frames = 0
+        while not journal.checkpoint_due:
+            frames = journal._new_frames
+            core.send(client, b"put 0 0 60 %d\r\n%b\r\n" % (len(body), body) * 10)
+            write(journal, core)
+        assert frames < CHECKPOINT_FRAMES <= journal._new_frames
+        counted = journal._new_frames
+        await journal.checkpoint()
+        assert journal.wal_frames == counted
+
+
+@pytest.mark.parametrize("hindrance", [None, "another", "a fault"])
+async def test_the_last_id_is_noted_at_the_end_and_what_hinders_it_is_told(tmp_path, hindrance):
+    path = tmp_path / "queue.db"
+    journal = Journal(open_database(path))
+    await journal.start()
+    core = Core()
+    core.send(core.client(), b"put 0 0 60 0\r\n\r\n" * 3)
+    write(journal, core)
+    outsider = sqlite3.connect(path, isolation_level=None)
+    if hindrance == "another":
+        outsider.execute("BEGIN IMMEDIATE")
+    elif hindrance == "a fault":
+        journal._db.execute("PRAGMA query_only = ON")
+    if hindrance == "a fault":
+        with pytest.raises(JournalFailed, match="readonly"):
+            await journal.close()
+    else:
+        await journal.close()
+    assert outsider.execute("SELECT last_id FROM meta").fetchone() == (3 if hindrance is None else 3 + IDS_AHEAD,)
+    outsider.close()

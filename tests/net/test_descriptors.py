@@ -1,0 +1,72 @@
+"""Few descriptors: as many connections as have room are served, and the rest are refused."""
+
+import os
+import socket
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from beanlite.net.listener import _OWN
+from tests.support.servers import ServerDied, start_beanlite
+from tests.support.wire import Wire, until
+
+CROWD = 200
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def environment(request, tmp_path):
+    """With asyncio's own loop, uvloop is hidden."""
+    if request.param == "uvloop":
+        return {}
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "uvloop.py").write_text("raise ImportError")
+    return {"PYTHONPATH": os.pathsep.join([str(hidden), str(Path(__file__).parents[2])])}
+
+
+def crowd(server, stack):
+    """Many connections, all on their way before any of them is looked at."""
+    clients = [stack.enter_context(socket.socket()) for _ in range(CROWD)]
+    for client in clients:
+        client.setblocking(False)
+        client.connect_ex((server.host, server.port))
+    for client in clients:
+        client.settimeout(10)
+    return [Wire(client) for client in clients]
+
+
+def is_served(wire):
+    with suppress(ConnectionError):
+        return wire.ask("list-tube-used") == "USING default"
+    return False
+
+
+def test_of_a_crowd_as_many_are_served_as_there_are_descriptors_for(tmp_path, environment):
+    with start_beanlite(tmp_path / "q", environment=environment, before="ulimit -n 64") as server, ExitStack() as stack:
+        wires = crowd(server, stack)
+        served = [wire for wire in wires if is_served(wire)]
+        assert 64 - _OWN - 10 < len(served) < 64 - _OWN
+        assert all(is_served(wire) for wire in served)
+        log = server.log_text()
+        assert f"fewer connections max_connections=10000 room={len(served)}" in log
+        assert f"connection refused limit={len(served)} refused=128" in log
+        assert len(log.splitlines()) < 20
+        for wire in served[1:]:
+            wire.close()
+        until(lambda: served[0].stats()["current-connections"] == "1")
+        with Wire(server.connect()) as wire:
+            assert wire.put(b"job") == 1
+
+
+def test_the_soft_limit_is_raised_to_what_the_connections_need(tmp_path):
+    before = "ulimit -S -n 64 && ulimit -H -n 1000"
+    with start_beanlite(tmp_path, "--max-connections", str(CROWD), before=before) as server, ExitStack() as stack:
+        assert all(is_served(wire) for wire in crowd(server, stack))
+        assert "WARNING" not in server.log_text()
+
+
+def test_too_few_descriptors_for_the_server_itself(tmp_path):
+    with pytest.raises(ServerDied, match=r"ended with 2: beanlite: the limit of open files is 20, .*\n$"):
+        start_beanlite(tmp_path, before="ulimit -n 20")
+    assert [file.name for file in tmp_path.iterdir()] == ["server.log"]

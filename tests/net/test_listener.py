@@ -1,0 +1,82 @@
+"""Listening before the settings are read, and only where they can't say otherwise."""
+
+import signal
+import socket
+from contextlib import ExitStack
+
+import pytest
+
+from beanlite.config import Settings
+from beanlite.net import listener as listen
+from tests.support.servers import free_port, start_beanlite
+
+
+@pytest.fixture
+def port(monkeypatch):
+    monkeypatch.setattr(listen, "_early", {})
+    yield free_port()
+    for listener in listen._early.values():
+        for sock in listener.sockets:
+            sock.close()
+
+
+def accepts(port, host="127.0.0.1"):
+    try:
+        socket.create_connection((host, port), 5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "flags", ["-p{}", "-p {} -b /tmp -f 0 -F -z 5 -u me -s 1 -V", "-l 127.0.0.1 -p {}", "--no-journal -p {}"]
+)
+def test_beanstalkds_own_flags_are_listened_on_at_once_and_the_settings_find_the_socket(port, flags):
+    listen.listen_early(flags.format(port).split())
+    assert accepts(port)
+    listener = listen.open_listener(Settings(port=port))
+    assert listener.sockets[0].getsockname() == ("127.0.0.1", port)
+    assert not listen._early
+    listener.close()
+    assert [sock.fileno() for sock in listener.sockets] == [-1]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["serve -p {}", "-p {} --config x", "-p {} -q", "-p x{}", "-v -p {}", "-p {} backup"],
+)
+def test_anything_else_is_left_to_the_settings(port, flags):
+    listen.listen_early(flags.format(port).split())
+    assert not accepts(port)
+
+
+@pytest.mark.parametrize("name", ["BEANLITE_HOST", "BEANLITE_SOCKET", "LISTEN_PID"])
+def test_the_environment_may_say_otherwise(port, monkeypatch, name):
+    monkeypatch.setenv(name, "1")
+    listen.listen_early(["-p", str(port)])
+    assert not accepts(port)
+
+
+def test_a_port_that_is_taken_is_left_for_the_settings_to_complain_of(port):
+    with socket.create_server(("127.0.0.1", port)):
+        listen.listen_early(["-p", str(port)])
+        assert not listen._early
+
+
+@pytest.mark.usefixtures("port")
+def test_a_unix_socket(tmp_path):
+    listen.listen_early(["-l", f"unix:{tmp_path}/s"])
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(f"{tmp_path}/s")
+    listener = listen.open_listener(Settings(socket=tmp_path / "s"))
+    assert listener.path == tmp_path / "s"
+    listener.close()
+
+
+def test_hundreds_of_clients_come_at_once_and_the_kernel_keeps_them(tmp_path):
+    """Who finds the queue full tries again a second later, if it is patient."""
+    with start_beanlite(tmp_path, "--no-journal") as server, ExitStack() as clients:
+        server.signal(signal.SIGSTOP)
+        clients.callback(server.signal, signal.SIGCONT)
+        for _ in range(300):
+            clients.enter_context(server.connect(timeout_s=5))

@@ -1,0 +1,226 @@
+"""Much to do, in slices: a turn of the loop and a batch have something for everybody, and the clock is read once."""
+
+import asyncio
+
+import pytest
+
+from beanlite.commit import group as barrier_module
+from beanlite.core.engine import SLICE
+from beanlite.core.job import SECOND_NS
+from beanlite.journal.sqlite import writer
+from beanlite.protocol.commands import REPLETE
+from beanlite.protocol.session import REPLIES_MAX, STEPS_MAX, UNSENT_MAX
+from beanlite.server import TURN_BYTES
+from tests.support.inside import CLIENTS, PUT, connect, is_silent, serving, until
+
+
+async def test_the_end_of_a_sync_is_seen_while_the_loop_is_busy_with_others(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await connect(server)
+        await connect(server)
+        await until(lambda: len(server._connections) == 2)
+        client, other = server._connections.values()
+        disk.free.clear()
+        client.data_received(PUT)
+        await until(lambda: server.barrier.syncing)
+        disk.free.set()
+        for _ in range(barrier_module.WAY_EVERY):
+            assert server.barrier.syncing
+            other.data_received(b"list-tube-used\r\n")
+        assert not server.barrier.syncing
+        assert await asyncio.wait_for(CLIENTS[0][0].readline(), 10) == b"INSERTED 1\r\n"
+
+
+async def test_what_is_held_for_a_client_while_a_sync_goes_on_has_its_limit(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other = await connect(server), await connect(server)
+        disk.free.clear()
+        other[1].write((b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n") * 40)
+        await until(lambda: server.engine.last_id == 40)
+        for number in range(1, 41):
+            client[1].write(b"peek %d\r\n" % number)
+            await client[1].drain()
+            await asyncio.sleep(0)
+        await until(lambda: any(each.session.blocked for each in server._connections.values()))
+        held = sum(len(replies) for _, replies in server.barrier._held)
+        assert held < REPLIES_MAX + 100_000
+        disk.free.set()
+        for _ in range(40):
+            assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"FOUND ")
+            await client[0].readline()
+
+
+@pytest.mark.parametrize(
+    ("job", "most"),
+    [(PUT, barrier_module.BATCH_JOBS + 2 * STEPS_MAX), (b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n", 80)],
+)
+async def test_who_does_not_wait_for_replies_is_held_back_when_the_batch_is_full_and_others_are_not(
+    tmp_path, disk, job, most
+):
+    jobs = 3 * most
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other = await connect(server), await connect(server)
+        disk.free.clear()
+        assert await is_silent(client, other)
+        client[1].write(job)
+        await until(lambda: server.barrier.syncing)
+        client[1].write(job * (jobs - 1))
+        await until(lambda: server.barrier.full)
+        assert await is_silent(client, other)
+        assert server.engine.last_id < most
+        other[1].write(PUT)
+        assert await is_silent(other, await connect(server))
+        (stored,) = [job for job in server.engine.changed.values() if job.body == b"x" and job.id > 1][-1:]
+        disk.free.set()
+        assert await asyncio.wait_for(other[0].readline(), 10) == b"INSERTED %d\r\n" % stored.id
+        ids = [int((await asyncio.wait_for(client[0].readline(), 10)).split()[1]) for _ in range(jobs)]
+        assert ids == [number for number in range(1, jobs + 2) if number != stored.id]
+
+
+async def test_how_many_replies_are_held_for_a_client_has_its_limit(tmp_path, disk):
+    looks = 3 * UNSENT_MAX
+    async with serving(tmp_path / "q.db") as (server, _):
+        client = await connect(server)
+        await until(lambda: server._connections)
+        (session,) = [each.session for each in server._connections.values()]
+        other = await connect(server)
+        disk.free.clear()
+        client[1].write(PUT + b"list-tube-used\r\n" * looks)
+        await until(lambda: session.blocked is REPLETE)
+        assert await is_silent(client, other)
+        assert len(session.replies) <= UNSENT_MAX + STEPS_MAX
+        disk.free.set()
+        lines = [await asyncio.wait_for(client[0].readline(), 10) for _ in range(looks + 1)]
+        assert lines == [b"INSERTED 1\r\n"] + [b"USING default\r\n"] * looks
+
+
+async def test_a_batch_that_nobody_waits_for_is_not_full(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client = await connect(server)
+        server.engine.room_bytes -= barrier_module.BATCH_BYTES + 1  # others have used it
+        client[1].write(b"list-tube-used\r\n" * 2 * STEPS_MAX)
+        for _ in range(2 * STEPS_MAX):
+            assert await asyncio.wait_for(client[0].readline(), 10) == b"USING default\r\n"
+
+
+async def test_who_comes_when_the_server_stops_is_not_served(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await connect(server)
+        await until(lambda: server._connections)
+        (connection,) = server._connections.values()
+        assert server.admit(connection)
+        server._stopped.set()
+        assert not server.admit(connection)
+
+
+async def test_a_long_kick_waits_for_each_of_its_slices_to_be_stored(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other = await connect(server), await connect(server)
+        jobs = 3 * SLICE
+        client[1].write(b"put 0 1000 10 1\r\nx\r\n" * jobs)
+        for _ in range(jobs):
+            await client[0].readline()
+        disk.free.clear()
+        client[1].write(b"kick %d\r\nlist-tube-used\r\n" % jobs)
+        assert await is_silent(client, other)
+        assert server.engine.delayed == jobs - SLICE
+        disk.free.set()
+        assert await asyncio.wait_for(client[0].readline(), 10) == b"KICKED %d\r\n" % jobs
+        assert await asyncio.wait_for(client[0].readline(), 10) == b"USING default\r\n"
+
+
+@pytest.mark.parametrize("fsync", ["always", "never"])
+async def test_what_lags_is_written_in_slices_to_its_end_though_nobody_asks(tmp_path, monkeypatch, fsync):
+    sizes = []
+    write = writer.Journal.write
+
+    def note(journal, batch):
+        sizes.append(batch.jobs)
+        write(journal, batch)
+
+    monkeypatch.setattr(writer.Journal, "write", note)
+    async with serving(tmp_path / "q.db", fsync) as (server, _):
+        client = await connect(server)
+        client[1].write(PUT * 3 * SLICE)
+        for _ in range(3 * SLICE):
+            await client[0].readline()
+        sizes.clear()
+        client[1].write(b"reserve\r\n" * 3 * SLICE)
+        await until(lambda: server.engine.reserved == 3 * SLICE)
+        await until(lambda: not server.engine.lagging)
+        assert sum(sizes) == 3 * SLICE
+        assert max(sizes) == SLICE
+        left = []
+        sync = server._journal.sync
+
+        async def last_sync():
+            left.append(len(server.engine.lagging))
+            await sync()
+
+        monkeypatch.setattr(server._journal, "sync", last_sync)
+        server.engine.lagging.update(server.engine.jobs)
+        await server.barrier.drain()
+        assert left == [0]
+        assert max(sizes) == SLICE
+
+
+async def test_more_due_than_a_slice_is_done_once_a_turn_whoever_comes(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client = server.engine.connect()
+        for _ in range(3 * SLICE):
+            server.engine.put(client, 0, 1, 10, b"", server._clock() - SECOND_NS)
+        for _ in range(5):
+            server.now()
+        assert server.engine.delayed == 2 * SLICE
+        server.follow_up(server.now())
+        await until(lambda: not server.engine.delayed)
+
+
+async def test_the_clock_is_read_once_a_turn_and_never_goes_back(tmp_path, monkeypatch):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await connect(server)
+        await connect(server)
+        await until(lambda: len(server._connections) == 2)
+        ticks = iter(range(1 << 50, 1 << 51))
+        monkeypatch.setattr(server, "_clock", lambda: next(ticks))
+        created_ns = []
+        monkeypatch.setattr(
+            server.engine, "put", lambda *args, put=server.engine.put: created_ns.append(args[-1]) or put(*args)
+        )
+        first, second = server._connections.values()
+        first.data_received(PUT)
+        second.data_received(PUT)
+        assert created_ns == [1 << 50] * 2
+        first.data_received(PUT * (TURN_BYTES // len(PUT) + 1))
+        assert created_ns[-1] > 1 << 50  # a turn may be long
+        seen_ns = server.now()
+        second.data_received(PUT)
+        assert created_ns[-1] == seen_ns > created_ns[0]
+        await asyncio.sleep(0)
+        second.data_received(PUT)
+        assert created_ns[-1] > seen_ns
+
+
+async def test_a_timer_counts_from_the_end_of_a_long_turn(tmp_path, monkeypatch):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await connect(server)
+        await until(lambda: server._connections)
+        now_ns = server._clock()
+        monkeypatch.setattr(server, "_clock", lambda: now_ns)
+        next(iter(server._connections.values())).data_received(b"reserve-with-timeout 60\r\n")
+        now_ns += 50 * SECOND_NS
+        await until(lambda: server._timer)
+        assert server._timer.when() - server.loop.time() < 15
+
+
+async def test_a_job_for_a_waiting_client_is_stored_with_its_put_though_the_batch_is_due_already(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        worker = await connect(server)
+        worker[1].write(b"reserve\r\n")
+        await until(lambda: server.engine.waiting)
+        await connect(server)
+        await until(lambda: len(server._connections) == 2)
+        server.loop.call_soon(server.barrier._turn)
+        list(server._connections.values())[1].data_received(PUT)
+        assert await asyncio.wait_for(worker[0].readline(), 10) == b"RESERVED 1 1\r\n"
+        assert disk.syncs == 1

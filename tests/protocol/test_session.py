@@ -1,0 +1,211 @@
+"""A session's framing: however the bytes are cut, and however much there is of them."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, strategies as st
+
+from beanlite.protocol.commands import CLOSING, REPLETE, WATCHED_MANY, YIELDING
+from beanlite.protocol.session import REPLIES_MAX, STEPS_MAX, UNSENT_MAX
+from tests.support.core import Core
+
+SCRIPT = (
+    b"use a\r\nput 1 0 10 5\r\nab\r\nc\r\nput 1 0 10 3\r\nabcdelist-tube-used\r\n"
+    b"put 0 0 10 101\r\n" + b"y" * 101 + b"\r\nwatch a\r\nreserve\r\nbad\r\n" + b"l" * 300 + b"\r\r\n"
+    b"delete 1\r\nput 0 0 10 2\r\n\r\n\r\nreserve-with-timeout 0\r\npeek 9\r\n"
+)
+ANSWERS = (
+    b"USING a\r\nINSERTED 1\r\nEXPECTED_CRLF\r\nUSING a\r\nJOB_TOO_BIG\r\nWATCHING 2\r\nRESERVED 1 5\r\nab\r\nc\r\n"
+    b"UNKNOWN_COMMAND\r\nBAD_FORMAT\r\nDELETED\r\nINSERTED 2\r\nRESERVED 2 2\r\n\r\n\r\nNOT_FOUND\r\n"
+)
+
+
+def answers_to(pieces):
+    core = Core(max_job_size=100)
+    client = core.client()
+    return b"".join(core.send(client, piece) for piece in pieces)
+
+
+def test_all_at_once():
+    assert answers_to([SCRIPT]) == ANSWERS
+
+
+def test_byte_by_byte():
+    assert answers_to(SCRIPT[at : at + 1] for at in range(len(SCRIPT))) == ANSWERS
+
+
+@given(st.lists(st.integers(0, len(SCRIPT)), max_size=30))
+def test_cut_anywhere(cuts):
+    edges = [0, *sorted(cuts), len(SCRIPT)]
+    assert answers_to(SCRIPT[begin:end] for begin, end in pairwise(edges)) == ANSWERS
+
+
+WORDS = [
+    b"put 0 0 1 5\r\n",
+    b"put 0 0 1 99999\r\n",
+    b"\r\n",
+    b"\r",
+    b"\n",
+    b"reserve-with-timeout 0\r\n",
+    b"peek 1\r\n",
+]
+
+
+@given(st.lists(st.one_of(st.sampled_from(WORDS), st.binary(max_size=300), st.binary(min_size=220, max_size=230))))
+def test_after_any_bytes_the_session_is_still_in_step(pieces):
+    core = Core()
+    client = core.client()
+    for piece in pieces:
+        core.send(client, piece)
+    # End whatever line or body they have begun; nothing random begins with quit or a reserve that waits.
+    core.send(client, b"\r\n" + b"\0" * 100_001 + b"\r\n")
+    assert core.send(client, b"list-tube-used\r\n") == b"USING default\r\n"
+
+
+def test_a_line_has_224_bytes_at_most_with_its_end():
+    core = Core()
+    client = core.client()
+    assert core.send(client, b"use %b\r\n" % (b"a" * 218)) == b"BAD_FORMAT\r\n"  # well framed, but no name
+    assert core.send(client, b"watch %b\r\n" % (b"a" * 200)) == b"WATCHING 2\r\n"
+    assert core.send(client, b"x" * 222 + b"\r\n") == b"UNKNOWN_COMMAND\r\n"
+    assert core.send(client, b"x" * 223 + b"\r\n") == b"BAD_FORMAT\r\n"
+
+
+def test_a_line_without_end_is_not_kept():
+    core = Core()
+    client = core.client()
+    for _ in range(100):
+        assert core.send(client, b"x" * 10_000) == b""
+        assert client.pending <= 1
+    assert core.send(client, b"\r\nlist-tube-used\r\n") == b"BAD_FORMAT\r\nUSING default\r\n"
+
+
+def test_a_refused_body_is_not_kept():
+    core = Core(max_job_size=10)
+    client = core.client()
+    core.send(client, b"put 0 0 1 4000000000\r\n")
+    for _ in range(100):
+        assert core.send(client, b"\r\n" * 5000) == b""
+        assert client.pending == 0
+
+
+def test_a_large_body_comes_in_pieces_and_is_looked_at_once():
+    core = Core(max_job_size=1 << 30)
+    client = core.client()
+    core.send(client, b"put 0 0 1 3000000\r\n")
+    for _ in range(30):
+        assert core.send(client, b"x" * 100_000) == b""
+    assert len(client._parts) == 30
+    assert core.send(client, b"\r\n") == b"INSERTED 1\r\n"
+    assert core.engine.jobs[1].body == b"x" * 3_000_000
+
+
+def test_a_client_that_asks_for_more_than_it_reads_is_stopped_and_goes_on_in_order():
+    core = Core()
+    client = core.client()
+    core.send(client, b"put 0 0 1 60000\r\n" + b"x" * 60000 + b"\r\n")
+    reply = core.send(client, b"peek 1\r\n" * 1000 + b"list-tube-used\r\n")
+    assert client.blocked is REPLETE
+    assert len(reply) < REPLIES_MAX + 70_000
+    found = reply.count(b"FOUND 1 ")
+    while client.blocked is REPLETE:
+        client.run(core.now_ns)
+        reply = client.take_replies()
+        found += reply.count(b"FOUND 1 ")
+    assert found == 1000
+    assert reply.endswith(b"USING default\r\n")
+
+
+def test_who_sends_much_at_once_lets_others_have_their_turn_and_goes_on_in_order():
+    core = Core()
+    client = core.client()
+    puts = STEPS_MAX // 2 - 1
+    client.receive(b"put 0 0 1 1\r\nx\r\n" * puts + b"list-tube-used\r\n" * 3, core.now_ns)
+    assert client.blocked is YIELDING
+    assert client.take_replies().endswith(b"INSERTED %d\r\nUSING default\r\n" % puts)
+    client.receive(b"list-tubes-watched\r\n", core.now_ns)
+    assert not client.replies
+    client.run(core.now_ns)
+    assert not client.blocked
+    assert client.take_replies() == b"USING default\r\n" * 2 + b"OK 14\r\n---\n- default\n\r\n"
+    client.receive(b"put 0 0 1 1\r\nx\r\n" * puts, core.now_ns)
+    assert not client.blocked  # that was all
+
+
+def test_a_reserve_from_very_many_tubes_is_a_slice_of_its_own():
+    core = Core()
+    client = core.client()
+    for number in range(WATCHED_MANY):
+        core.send(client, b"watch t%d\r\n" % number)
+    client.receive(b"reserve-with-timeout 0\r\n" * 3, core.now_ns)
+    for _ in range(2):
+        assert client.blocked is YIELDING
+        assert client.take_replies() == b"TIMED_OUT\r\n"
+        client.run(core.now_ns)
+    assert not client.blocked  # nothing is left
+    core.send(client, b"ignore default\r\n")
+    client.receive(b"reserve-with-timeout 0\r\n" * 3, core.now_ns)
+    assert not client.blocked
+
+
+def test_replies_of_many_small_slices_have_their_limit():
+    core = Core()
+    client = core.client()
+    for number in range(WATCHED_MANY):
+        core.send(client, b"watch t%d\r\n" % number)
+    client.receive(b"reserve-with-timeout 0\r\n" * 2 * UNSENT_MAX, core.now_ns)
+    while client.blocked is YIELDING:
+        client.run(core.now_ns)
+    assert client.blocked is REPLETE
+    assert client.take_replies() == b"TIMED_OUT\r\n" * (UNSENT_MAX + 1)
+
+
+def test_a_large_body_that_is_put_off_is_not_looked_at_before_it_is_there():
+    core = Core(max_job_size=1 << 20)
+    client = core.client()
+    client.receive(b"put 0 0 1 500000\r\n" + b"x" * 100_000, core.now_ns)
+    for _ in range(4):
+        client.put_off(b"x" * 100_000)
+    assert not client.blocked
+    client.put_off(b"\r\n")
+    assert client.blocked is YIELDING
+    client.run(core.now_ns)
+    assert client.take_replies() == b"INSERTED 1\r\n"
+
+
+@pytest.mark.parametrize("line", [b"quit", b"quitx", b"quit now"])
+def test_nothing_is_done_after_quit(line):
+    core = Core()
+    client = core.client()
+    assert core.send(client, b"list-tube-used\r\n" + line + b"\r\nput 0 0 1 1\r\nx\r\n") == b"USING default\r\n"
+    assert client.blocked is CLOSING
+    assert not core.engine.jobs
+
+
+def test_commands_behind_a_waiting_reserve_wait_with_it():
+    core = Core()
+    worker, producer = core.client(), core.client()
+    assert core.send(worker, b"reserve\r\nlist-tube-used\r\nreserve-with-timeout 0\r\n") == b""
+    core.send(producer, b"put 0 0 10 1\r\nx\r\n")
+    assert worker.take_replies() == b"RESERVED 1 1\r\nx\r\nUSING default\r\nTIMED_OUT\r\n"
+
+
+def test_a_half_closed_session_never_waits():
+    core = Core()
+    client = core.client()
+    core.send(client, b"reserve\r\nreserve\r\nlist-tube-used\r\n")
+    client.half_close(core.now_ns)
+    assert client.take_replies() == b"TIMED_OUT\r\nTIMED_OUT\r\nUSING default\r\n"
+    assert core.engine.waiting == 0
+
+
+def test_puts_are_refused_while_draining_or_full():
+    core = Core()
+    client = core.client()
+    core.engine.draining = True
+    assert core.send(client, b"put 0 0 1 1\r\nx\r\n") == b"DRAINING\r\n"
+    core.engine.draining = False
+    core.engine.full = True
+    assert core.send(client, b"put 0 0 1 1\r\nx\r\n") == b"OUT_OF_MEMORY\r\n"
+    core.engine.full = False
+    assert core.send(client, b"put 0 0 1 1\r\nx\r\n") == b"INSERTED 1\r\n"

@@ -1,0 +1,438 @@
+"""The disk is full, fails, or the file is locked or changed by somebody else."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import threading
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from tests.support.servers import ServerDied, start_beanlite
+from tests.support.wire import Wire, put_bytes, until
+
+DISK_BYTES = 24 << 20
+
+
+@pytest.fixture
+def mount(tmp_path):
+    """Mounts a folder, with these arguments."""
+    if os.geteuid() != 0 and "CI" not in os.environ:
+        pytest.skip("only root can mount a small disk")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def do(*arguments):
+        subprocess.run(["mount", *arguments, str(folder)], check=True)
+        return folder
+
+    yield do
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def disk(mount):
+    """A disk of 24 MiB with nothing else on it."""
+    return mount("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none")
+
+
+@pytest.fixture
+def disk_of_small_blocks(mount, tmp_path):
+    """A disk of 32 MiB in blocks of 1 KiB."""
+    image = tmp_path / "image"
+    with image.open("wb") as file:
+        file.truncate(32 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-b", "1024", str(image)], check=True)
+    return mount("-o", "loop", str(image))
+
+
+def fill(disk, leave=0):
+    """Leave so many bytes free; returns the file that takes all else."""
+    path = disk / "filler"
+    with path.open("ab", buffering=0) as file:
+        for size in (1 << 20, 1 << 14, 1 << 10):
+            with suppress(OSError):
+                while shutil.disk_usage(disk).free >= leave + size:
+                    os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
+    return path
+
+
+def put_all(wire, bodies):
+    """Put these without waiting for each; returns their ids."""
+    for at in range(0, len(bodies), 50):
+        wire.send(b"".join(map(put_bytes, bodies[at : at + 50])))
+    return [int(wire.reply().split()[1]) for _ in bodies]
+
+
+@contextmanager
+def outsider(file):
+    """The sqlite3 command line tool on the database, to be given statements."""
+    tool = subprocess.Popen(["sqlite3", str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def do(statement):
+        """Carry out a statement to its end."""
+        tool.stdin.write(f"{statement}\nSELECT 'done';\n")
+        tool.stdin.flush()
+        assert tool.stdout.readline() == "done\n"
+
+    with tool:
+        yield do
+        tool.stdin.close()
+
+
+def tell(file, statement):
+    """What the sqlite3 command line tool says to a statement on stderr."""
+    return subprocess.run(["sqlite3", str(file), statement], capture_output=True, text=True, check=False).stderr
+
+
+def ask(file, statement):
+    """What it answers."""
+    return subprocess.run(["sqlite3", str(file), statement], capture_output=True, text=True, check=True).stdout
+
+
+def put_until_full(wire, body):
+    """The ids that were acknowledged before the first OUT_OF_MEMORY."""
+    ids = []
+    while (reply := wire.ask(f"put 0 0 60 {len(body)}", body)) != "OUT_OF_MEMORY":
+        word, job_id = reply.split()
+        assert word == "INSERTED"
+        ids.append(int(job_id))
+    return ids
+
+
+# -- full
+
+
+@pytest.mark.parametrize("size", [200, 60_000])
+def test_a_full_disk_refuses_puts_and_the_queue_drains(disk, size):
+    """By one command at a time: that takes the most of the room that is kept for it."""
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        ids = put_until_full(wire, b"x" * size)
+        assert len(ids) * size > DISK_BYTES / 10
+        assert wire.stats()["disk-full"] == "true"
+        for job_id in ids:
+            assert wire.ask(f"delete {job_id}") == "DELETED"
+        until(lambda: wire.stats()["disk-full"] == "false")
+        assert wire.ask(f"put 0 0 60 {size}", b"x" * size).startswith("INSERTED")
+        log = server.log_text()
+        assert log.index("disk full") < log.index("disk has room again")
+
+
+def test_nothing_acknowledged_is_lost_by_a_crash_on_a_full_disk(disk):
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        first = put_until_full(wire, b"x" * 10_000)
+        for job_id in first[::2]:
+            assert wire.ask(f"delete {job_id}") == "DELETED"
+        assert wire.ask("reserve").startswith(f"RESERVED {first[1]}")
+        assert wire.ask(f"bury {first[1]} 5") == "BURIED"
+        server.kill()
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        assert int(wire.stats()["current-jobs-ready"]) == len(first[1::2]) - 1
+        assert wire.stats(f"stats-job {first[1]}")["state"] == "buried"
+        for job_id in first[1::2]:
+            assert wire.ask(f"peek {job_id}") == f"FOUND {job_id} 10000"
+
+
+def test_puts_are_accepted_when_others_make_room(disk):
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        filler = fill(disk)
+        ids = put_until_full(wire, b"x" * 60_000)
+        filler.unlink()
+        until(lambda: wire.stats()["disk-full"] == "false")
+        assert wire.put(b"x" * 60_000) > max(ids, default=0)
+
+
+def test_started_on_a_full_disk(disk):
+    """It serves what it has, and takes puts as soon as there is room."""
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        wire.put(b"one")
+        wire.put(b"two")
+        server.kill()
+    (disk / "queue.db-reserve").unlink()
+    filler = fill(disk)
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        assert wire.ask("put 0 0 60 3", b"no!") == "OUT_OF_MEMORY"
+        assert wire.ask("reserve") == "RESERVED 1 3"
+        assert wire.ask("delete 1") == "DELETED"
+        filler.unlink()
+        until(lambda: wire.stats()["disk-full"] == "false")
+        assert wire.put(b"yes") > 2
+
+
+def test_a_put_larger_than_the_disk_stops_nobody(disk):
+    size = DISK_BYTES + (8 << 20)
+    with (
+        start_beanlite(disk, "--max-job-size", str(size)) as server,
+        Wire(server.connect()) as wire,
+        Wire(server.connect()) as other,
+    ):
+        assert other.put(b"job") == 1
+        assert wire.ask(f"put 0 0 60 {size}", b"x" * size) == "OUT_OF_MEMORY"
+        assert other.ask("delete 1") == "DELETED"
+        until(lambda: other.stats()["disk-full"] == "false")
+        assert other.ask("put 0 0 60 3", b"job").startswith("INSERTED")
+
+
+def test_a_stop_on_a_full_disk_loses_nothing(disk):
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        ids = put_until_full(wire, b"x" * 10_000)
+        fill(disk)
+        server.signal(signal.SIGTERM)
+        assert server.process.wait(20) in {0, 4}
+    assert "Traceback" not in server.log_text()
+    (disk / "filler").unlink()
+    with start_beanlite(disk) as server, Wire(server.connect()) as wire:
+        assert int(wire.stats()["current-jobs-ready"]) == len(ids)
+
+
+def test_shrinking_takes_the_room_there_is(mount):
+    """To give back many pages at once takes room in the -wal for all that have to be moved: more than there is."""
+    disk = mount("-t", "tmpfs", "-o", "size=64M", "none")
+    with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
+        first = put_all(wire, [b"x" * 60_000] * 140)  # some 2,000 pages
+        others = put_all(wire, [b"x" * 60_000] * 500)
+        for job_id in first:
+            assert wire.ask(f"delete {job_id}") == "DELETED"
+    size = (disk / "q" / "queue.db").stat().st_size
+    fill(disk, 500 << 10)
+    with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
+        assert wire.stats()["disk-full"] == "true"
+        for job_id in others[:20]:
+            assert wire.ask(f"delete {job_id}") == "DELETED"
+        until(lambda: (disk / "q" / "queue.db").stat().st_size < size)
+        assert wire.ask(f"delete {others[20]}") == "DELETED"
+        server.kill()
+    with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
+        assert int(wire.stats()["current-jobs-ready"]) == len(others) - 21
+
+
+def test_killed_on_a_disk_that_others_fill_it_starts_with_its_reserve_and_drains(disk):
+    with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
+        ids = put_all(wire, [b"x" * 20_000] * 100)
+        fill(disk)
+        server.kill()
+    assert (disk / "q" / "queue.db-reserve").exists()
+    fill(disk)
+    with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
+        assert wire.ask("put 0 0 60 3", b"no!") == "OUT_OF_MEMORY"
+        for job_id in ids:
+            assert wire.ask(f"delete {job_id}") == "DELETED"
+        (disk / "filler").unlink()
+        until(lambda: wire.stats()["disk-full"] == "false")
+
+
+def test_stopped_on_a_disk_that_others_fill_it_says_what_it_lacks(disk):
+    with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
+        job_id = wire.put(b"job")
+    fill(disk, 28 << 10)
+    with pytest.raises(ServerDied, match=r"ended with 3: beanlite: there is no room on the disk of .*; make some\n$"):
+        start_beanlite(disk / "q")
+    (disk / "filler").unlink()
+    with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
+        assert wire.ask(f"peek {job_id}") == f"FOUND {job_id} 3"
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+@pytest.mark.parametrize("free", [12 << 10, 24 << 10, 40 << 10])
+def test_in_small_blocks_a_full_disk_is_no_bus_error(disk_of_small_blocks, end, free):
+    """SQLite allots the -shm by writing a byte in 4 KiB, and then writes to all of it."""
+    disk = disk_of_small_blocks
+    with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
+        ids = put_all(wire, [b"x" * 3000] * 300)
+        # The next start is to find few frames, and so to touch little of the -shm, but much room in the -wal.
+        assert tell(disk / "q" / "queue.db", "PRAGMA wal_checkpoint(RESTART)") == ""
+        ids.append(wire.put(b"x" * 3000))
+        fill(disk)
+        if end == "killed":
+            server.kill()
+    fill(disk, free)
+    try:
+        server = start_beanlite(disk / "q")
+    except ServerDied as died:
+        assert "ended with 3: beanlite: there is no room on the disk" in str(died)  # noqa: PT017 - or it may start
+        assert end == "stopped"
+    else:
+        with server, Wire(server.connect()) as wire:
+            assert int(wire.stats()["current-jobs-ready"]) == len(ids)
+            fill(disk)
+            if end == "killed":  # then there is room in the -wal, and a reserve
+                for _ in range(100):
+                    assert wire.ask(f"delete {ids.pop()}") == "DELETED"
+            server.kill()
+    (disk / "filler").unlink()
+    with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
+        assert int(wire.stats()["current-jobs-ready"]) == len(ids)
+
+
+# -- failing
+
+
+def test_an_io_error_ends_it_and_what_was_acknowledged_is_there(tmp_path):
+    with (
+        start_beanlite(tmp_path, "--max-job-size", str(16 << 20)) as server,
+        Wire(server.connect()) as wire,
+        Wire(server.connect()) as other,
+    ):
+        # No file may grow beyond this; a write that would is an error, and not for want of room.
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (9 << 20, 9 << 20))
+        acknowledged = [other.put(b"before")]
+        wire.send(put_bytes(b"x" * (10 << 20)))
+        with suppress(ConnectionError):
+            while True:
+                acknowledged.append(other.put(b"meanwhile"))
+        with pytest.raises(ConnectionError):
+            wire.reply()
+        assert server.process.wait(20) == 4
+    said = [line for line in server.log_text().splitlines() if line.startswith("beanlite: ")]
+    assert said == [f"beanlite: writing to {tmp_path}/queue.db failed: disk I/O error"]
+    assert "Traceback" not in server.log_text()
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        assert {wire.ask(f"peek {job_id}").split()[0] for job_id in acknowledged} == {"FOUND"}
+
+
+# -- in use by others
+
+
+def test_a_locked_file_makes_commits_wait_and_nothing_else(tmp_path):
+    with (
+        start_beanlite(tmp_path) as server,
+        Wire(server.connect()) as wire,
+        Wire(server.connect()) as other,
+        outsider(tmp_path / "queue.db") as do,
+    ):
+        wire.put(b"job")
+        do("BEGIN IMMEDIATE;")
+        wire.send(put_bytes(b"waits"))
+        until(lambda: other.stats()["current-jobs-ready"] == "2")
+        until(lambda: "commits wait" in server.log_text())
+        assert other.ask("list-tubes").startswith("OK")
+        wire.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            wire.reply()
+        wire.socket.settimeout(10)
+        do("COMMIT;")
+        assert wire.reply() == "INSERTED 2"
+        assert wire.put(b"job") == 3
+
+
+def test_jobs_that_change_while_their_commit_waits(tmp_path):
+    """What is tried again is the batch as it was, whatever has become of its jobs meanwhile."""
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire, Wire(server.connect()) as other:
+        for _ in range(3):
+            wire.put(b"stored", delay_s=1000)
+        with outsider(tmp_path / "queue.db") as do:
+            do("BEGIN IMMEDIATE;")
+            wire.send(b"kick-job 1\r\nkick-job 2\r\npause-tube default 100\r\n" + put_bytes(b"new") * 3)
+            until(lambda: other.stats()["total-jobs"] == "6")
+            other.send(b"delete 1\r\ndelete 4\r\nreserve-job 2\r\nrelease 2 7 1000\r\nreserve-job 5\r\nbury 5 9\r\n")
+            other.send(b"pause-tube default 0\r\n")
+            with Wire(server.connect()) as third:
+                until(lambda: third.stats("stats-tube default")["cmd-pause-tube"] == "2")
+            do("COMMIT;")
+        assert [wire.reply() for _ in range(6)] == "KICKED KICKED PAUSED".split() + [f"INSERTED {n}" for n in (4, 5, 6)]
+        replies = [other.reply() for _ in range(7)]
+        assert replies == ["DELETED", "DELETED", "RESERVED 2 6", "RELEASED", "RESERVED 5 3", "BURIED", "PAUSED"]
+        server.kill()
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        assert [wire.ask(f"peek {job_id}").split()[0] for job_id in (1, 4)] == ["NOT_FOUND", "NOT_FOUND"]
+        states = {job_id: wire.stats(f"stats-job {job_id}") for job_id in (2, 3, 5, 6)}
+        assert {job_id: stats["state"] for job_id, stats in states.items()} == {
+            2: "delayed",
+            3: "delayed",
+            5: "buried",
+            6: "ready",
+        }
+        assert (states[2]["kicks"], states[2]["releases"], states[2]["pri"]) == ("1", "1", "7")
+        assert wire.stats("stats-tube default")["pause"] == "0"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM jobs",
+        "UPDATE jobs SET pri = 1",
+        "UPDATE meta SET last_id = 0",
+        "INSERT INTO pauses VALUES ('default', 1, 1)",
+    ],
+)
+def test_an_outside_write_is_refused(tmp_path, statement):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        wire.put(b"job")
+        assert "only_the_beanlite_server_may_write" in tell(tmp_path / "queue.db", statement)
+        assert wire.ask("reserve") == "RESERVED 1 3"
+        assert wire.ask("delete 1") == "DELETED"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE pauses",
+        "DROP TRIGGER jobs_update",
+        "DROP TRIGGER jobs_update; UPDATE jobs SET pri = 9; {jobs_update}",
+        "DROP VIEW ready",
+        "ALTER TABLE jobs ADD COLUMN mine TEXT",
+        "CREATE TRIGGER mine AFTER INSERT ON jobs BEGIN UPDATE pauses SET pause_s = 1; END",
+        "PRAGMA user_version = 9",
+        "PRAGMA auto_vacuum = NONE; VACUUM",
+    ],
+)
+def test_an_outside_change_of_what_is_ours_stops_it(tmp_path, statement):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire, Wire(server.connect()) as other:
+        wire.put(b"before")
+        guard = ask(tmp_path / "queue.db", "SELECT sql FROM sqlite_schema WHERE name = 'jobs_update'")
+        assert tell(tmp_path / "queue.db", statement.format(jobs_update=guard)) == ""
+        for each in (wire, other):
+            each.send(put_bytes(b"after"))
+        for each in (wire, other):
+            with pytest.raises(ConnectionError):
+                each.reply()
+        assert server.process.wait(20) == 4
+    why = f"another program has changed {tmp_path}/queue.db; it no longer is what was served"
+    assert [line for line in server.log_text().splitlines() if line.startswith("beanlite:")] == [f"beanlite: {why}"]
+    assert "Traceback" not in server.log_text()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ANALYZE",
+        "VACUUM",
+        "REINDEX",
+        "CREATE INDEX mine ON jobs (tube)",
+        "CREATE VIEW mine AS SELECT 1",
+        "CREATE TABLE mine (x); INSERT INTO mine VALUES (1)",
+        "PRAGMA optimize",
+        "PRAGMA wal_checkpoint(TRUNCATE); PRAGMA wal_checkpoint(TRUNCATE)",
+    ],
+)
+def test_what_others_do_beside_the_queue_is_no_harm(tmp_path, statement):
+    """Nobody who is served notices, while the sqlite3 tool is at it again and again."""
+    file = tmp_path / "queue.db"
+    stop = threading.Event()
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire, Wire(server.connect()) as other:
+        kept = [wire.put(b"x" * size, pri=size) for size in (1, 100, 5000, 60_000) * 5]
+        ids = []
+
+        def work():
+            while not stop.is_set():
+                ids.append(other.put(b"job", pri=1 << 20))
+                if len(ids) % 3 == 0:
+                    assert other.ask(f"delete {ids.pop()}") == "DELETED"
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            for _ in range(5):
+                until(lambda: tell(file, statement) == "" or "locked" not in tell(file, statement))
+                wire.put(b"more")
+        finally:
+            stop.set()
+            worker.join()
+        assert server.process.poll() is None
+        server.kill()
+    noticed = "another program has been at the file, but not at the queue" in server.log_text()
+    assert noticed is (statement != "PRAGMA optimize")  # which finds nothing to do
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        assert {wire.ask(f"peek {job_id}").split()[0] for job_id in kept + ids} == {"FOUND"}

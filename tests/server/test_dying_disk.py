@@ -1,0 +1,67 @@
+"""A file system that goes away under a server, as a network's or FUSE's does: each call fails."""
+
+import errno
+import os
+
+import pytest
+
+from beanlite.errors import JournalFailed
+from beanlite.journal.sqlite import open_database, writer
+from beanlite.journal.sqlite.writer import Journal
+from tests.support.inside import PUT, ask, connect, serving, until
+
+
+def gone(*_):
+    raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
+
+@pytest.mark.parametrize(
+    ("call", "use"),
+    [
+        ("wal_size", lambda journal: journal.wal_bytes),
+        ("frames_of", lambda journal: journal._count_frames()),
+        ("os.fstat", lambda journal: journal._watch.see_size()),
+        ("os.fstat", lambda journal: journal._watch._look_for_cut()),
+        ("os.fstat", lambda journal: journal._watch.look(0)),
+        ("os.lseek", lambda journal: journal._watch.look(0)),
+        ("os.lseek", lambda journal: journal._watch.look_at_wal(1)),
+        ("os.pread", lambda journal: journal._watch._see_shorter()),
+    ],
+)
+async def test_whatever_the_journal_asks_of_it_is_a_failure_of_the_disk(call, use, journal, monkeypatch):
+    with monkeypatch.context() as dying:
+        dying.setattr(call if "." in call else f"{writer.__name__}.{call}", gone)
+        with pytest.raises(JournalFailed, match="can't be looked at: Transport endpoint is not connected"):
+            use(journal)
+
+
+async def test_at_the_stop_it_is_one_too(tmp_path, monkeypatch):
+    database = open_database(tmp_path / "queue.db")
+    journal = Journal(database)
+    await journal.start()
+    with monkeypatch.context() as dying:
+        dying.setattr(type(database), "close", gone)
+        with pytest.raises(JournalFailed, match="Transport endpoint is not connected"):
+            await journal.close()
+    # The connection was closed aside; what else is open is the file and the -shm.
+    os.close(database.index)
+    os.close(database.file)
+
+
+@pytest.mark.usefixtures("disk")
+async def test_an_error_of_the_system_in_our_own_callback_ends_the_server(tmp_path, monkeypatch):
+    async with serving(tmp_path / "queue.db", failure=OSError) as (server, task):
+        client = await connect(server)
+        with monkeypatch.context() as dying:
+            dying.setattr(server, "follow_up", gone)
+            client[1].write(PUT)
+            await until(task.done)
+        assert task.exception().errno == errno.ENOTCONN
+
+
+@pytest.mark.usefixtures("disk")
+async def test_an_error_of_the_system_in_the_loop_itself_does_not(tmp_path):
+    async with serving(tmp_path / "queue.db") as (server, task):
+        server.loop.call_soon(gone)
+        assert await ask(await connect(server), PUT) == b"INSERTED 1\r\n"
+        assert not task.done()

@@ -1,0 +1,181 @@
+"""Restarts amid random sessions: the core on the real journal goes on with the state that the naive model says.
+
+::
+
+    RESTART_STEPS=100000 python -m pytest tests/server/test_restart.py  # a long one
+    RESTART_SEED=4711 python -m pytest tests/server/test_restart.py     # the same as the one that had this seed
+
+What was taken from the core as a batch and written is to be there after a crash, exactly as it was when it was taken;
+whatever came after is not. Twenty times fewer steps are played by test_restart_server to a real server.
+"""
+
+import asyncio
+import os
+import random
+import shutil
+from functools import partial
+from itertools import count
+from typing import NamedTuple
+from unittest import mock
+
+from beanlite.config import Settings
+from beanlite.journal.sqlite.fileformat import wal_of
+from beanlite.journal.sqlite.writer import IDS_AHEAD, Journal
+from beanlite.server import Server
+from tests.support.journal_files import make
+from tests.support.model_queues import SECOND_NS, Job
+from tests.support.sessions import (
+    ACTIONS,
+    CLIENTS_MAX,
+    COMMANDS,
+    MAX_JOB_SIZE,
+    SECONDS,
+    Chance,
+    Twins,
+    explore,
+    weighted,
+)
+
+STEPS = int(os.environ.get("RESTART_STEPS", "5000"))
+SEED = int(os.environ.get("RESTART_SEED", str(random.randrange(1 << 32))))
+
+# The file has seconds as floating-point numbers: these fractions of them it holds exactly, and so nothing is rounded.
+STEP_NS = SECOND_NS // 512
+KINDS = weighted({"session": 120, "take": 20, "take all": 10, "write": 30, "checkpoint": 1, "crash": 3, "stop": 2})
+
+# There is to be much that a restart has to keep.
+LASTING_COMMANDS = [*COMMANDS, *weighted({"pause-tube": 10, "bury": 10, "reserve-job": 5, "use": 5})]
+LONG_SECONDS = (0, 3600, 100_000)
+
+
+class Stored(NamedTuple):
+    """What a file holds, as the model has it."""
+
+    jobs: dict[int, Job]
+    last_id: int
+    pauses: dict[bytes, tuple[int, int]]
+
+
+class RestartedTwins(Twins):
+    """The core has a journal, and both can be started again."""
+
+    def __init__(self, runner, directory, empty):
+        super().__init__()
+        self.runner = runner
+        self.directory = directory
+        directory.mkdir()
+        self.files = (directory / f"{number}.db" for number in count())
+        self.path = next(self.files)
+        shutil.copy(empty, self.path)
+        self.stored = self.taken = Stored({}, 0, {})
+        self.batch = None
+        """Taken, and not yet written."""
+        self._recover()
+
+    def __exit__(self, *_error):
+        self.runner.run(self.journal.close())
+        shutil.rmtree(self.directory)
+
+    # -- the journal
+
+    def _take(self, lagging):
+        """Take a batch; only ``lagging`` has what nobody was promised."""
+        if self.batch is not None:
+            return
+        self.batch = Journal.batch_of(self.core.engine.take_changes(lagging=lagging))
+        model = self.model
+        now = {job.id: job for job in model.snapshot()}
+        if lagging:
+            jobs = now
+        else:
+            jobs = {job_id: job for job_id, job in self.taken.jobs.items() if job_id not in model.promised}
+            jobs |= {job_id: job for job_id, job in now.items() if job_id in model.promised}
+        self.taken = Stored(jobs, model.last_id, model.pauses())
+        model.promised.clear()
+
+    def _write(self):
+        if self.batch is not None:
+            self.journal.write(self.batch)
+            self.core.engine.stored_batch = self.batch.number
+            self.core.engine.stored_id = self.batch.last_id
+            self.batch, self.stored = None, self.taken
+
+    def _checkpoint(self):
+        self.runner.run(self.journal.checkpoint())
+
+    # -- the end, and a new beginning
+
+    def _crash(self, down_ns):
+        """Nothing is left but the files as they are."""
+        path = next(self.files)
+        shutil.copy(self.path, path)
+        shutil.copy(wal_of(self.path), wal_of(path))
+        self.runner.run(self.journal.close())
+        self.path = path
+        self._restart(down_ns, IDS_AHEAD)
+
+    def _stop(self, down_ns):
+        """As the server does it: all is written, the clients leave, and what they had is written, too."""
+        self._write()
+        self._take(lagging=True)
+        self._write()
+        engine = self.core.engine
+        engine.stopping = True
+        for session, _ in self.pairs:
+            engine.stop_waiting(session.client)
+        for session, _ in self.pairs:
+            self.core.close(session)
+        self.journal.write(Journal.batch_of(engine.take_changes(lagging=True)))
+        self.runner.run(self.journal.close())
+        self._restart(down_ns, 0)
+
+    def _restart(self, down_ns, ids_left_out):
+        self.batch, self.taken = None, self.stored
+        self.pairs.clear()
+        self.core.now_ns += down_ns
+        self.model.now_ns += down_ns
+        self._recover()
+        last_id = self.core.engine.last_id
+        assert 0 <= last_id - self.stored.last_id <= ids_left_out
+        jobs, _, pauses = self.stored
+        self.model.restart([self.model.restored(job) for job in jobs.values()], last_id, pauses)
+        self._look()
+
+    def _recover(self):
+        """A new engine with what is in the file, the server's own way."""
+        with mock.patch("beanlite.server.utc_clock", return_value=lambda: self.core.now_ns):
+            server = Server(Settings(db=self.path), None)
+        self.runner.run(server._recover())
+        self.journal = server._journal
+        self.core.start(server.engine, MAX_JOB_SIZE)
+        self.core.wait(0)
+
+    def _look(self):
+        """Compare what can be seen without a change."""
+        tubes = [b"stats-tube " + tube.name for tube in self.model.tubes]
+        jobs = [what + b" %d" % job.id for job in self.model.jobs for what in (b"stats-job", b"peek")]
+        for line in (b"stats", b"list-tubes", *tubes, *jobs):
+            self.ask(line)
+
+
+def think(rng, twins):
+    chance = Chance(rng, LASTING_COMMANDS, rng.choice((SECONDS, LONG_SECONDS)), STEP_NS)
+    while True:
+        kind = rng.choice(KINDS)
+        if kind == "session":
+            yield chance.action(twins.model, ACTIONS)
+        elif kind in {"take", "take all"}:
+            yield ("take", kind == "take all")
+        elif kind in {"crash", "stop"}:
+            yield (kind, rng.choice((0, 0, chance._wait_ns(twins.model))))
+            yield from [("connect",)] * rng.randrange(1, CLIENTS_MAX)
+        else:
+            yield (kind,)
+
+
+def test_random_sessions(tmp_path, record_property):
+    empty = tmp_path / "empty.db"
+    make(empty)
+    with asyncio.Runner() as runner:
+        explore(SEED, STEPS, partial(RestartedTwins, runner, tmp_path / "files", empty), think)
+    record_property("restart steps", (STEPS, f"RESTART_SEED={SEED}"))

@@ -1,0 +1,283 @@
+"""Restarts of a real server amid random sessions: it goes on with what it has acknowledged, as the naive model says.
+
+The steps and the seed are those of test_restart, a 20th of the steps. Delays, ttrs and pauses are none, or too long to
+end meanwhile, so that the clock says nothing but ages.
+
+An orderly stop keeps everything. A kill may lose what nobody was promised: a reservation or a touch, and that a pause
+ended with its tube. The last commands before either are not waited for: all of them are carried out, or none.
+"""
+
+import re
+import signal
+import socket
+import struct
+import time
+from itertools import count
+from typing import NamedTuple
+
+from beanlite.journal.sqlite.writer import IDS_AHEAD
+from tests.server.test_restart import SEED, STEPS
+from tests.support.model import Model
+from tests.support.model_queues import Job
+from tests.support.servers import start_beanlite
+from tests.support.sessions import CLIENTS_MAX, MAX_JOB_SIZE, NAMES, Chance, explore, weighted
+from tests.support.wire import HAVE_BODY, Wire, until
+
+SERVED_STEPS = STEPS // 20
+# Much that a restart has to keep, and few that wait in a reserve: for some of those nothing ever ends it.
+LASTING_COMMANDS = weighted(
+    {
+        "put": 20,
+        "reserve": 5,
+        "reserve-with-timeout": 8,
+        "reserve-job": 16,
+        "delete": 4,
+        "release": 10,
+        "bury": 24,
+        "touch": 2,
+        "kick": 1,
+        "kick-job": 2,
+        "pause-tube": 10,
+        "use": 6,
+        "watch": 6,
+        "ignore": 6,
+        "list-tubes": 1,
+        "stats-tube": 1,
+        "stats-job": 1,
+    }
+)
+LONG_SECONDS = (100_000, 200_000)
+KINDS = weighted({"send": 20, "connect": 2, "leave": 1})
+FSYNC = ("always", "50ms", "never")
+PROMISES = (b"INSERTED", b"DELETED", b"RELEASED", b"BURIED", b"KICKED", b"PAUSED")
+CLOCK = re.compile(rb"\b(age|time-left): (\d+)")
+CLOCKS_DIFFER_S = 2
+LEFT_OUT = re.compile(rb"^OK \d+|current-(using|watching): \d+")  # of a length; of the looking client, too
+
+
+class Kept(NamedTuple):
+    """What the file may have: of each job and pause one of these, None meaning that it has none."""
+
+    jobs: dict[int, list[Job | None]]
+    pauses: dict[bytes, list[tuple[int, int] | None]]
+    last_id: int
+
+
+class ServedTwins:
+    """A server and the model, which have to agree after each action."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.starts = count()
+        self.model = Model(time.time_ns(), MAX_JOB_SIZE)
+        self.pairs = []
+        """A connection, and the model's client."""
+        self.kept = self._all()
+        self._start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        self.server.kill()
+        self._hang_up()
+
+    def play(self, action):
+        """AssertionError: they differ."""
+        kind, *what = action
+        self.model.now_ns = time.time_ns()
+        getattr(self, "_" + kind)(*what)
+
+    def compare_all(self):
+        """All that a kill leaves, and last the order of all queues, which empties them."""
+        self.play(("crash", 0, []))
+        for name in [tube.name for tube in self.model.tubes]:
+            jobs = sum(job.tube.name == name for job in self.model.jobs)
+            lines = [b"use " + name, b"watch " + name, b"pause-tube %b 0" % name]
+            lines += [b"peek-buried", b"peek-delayed", b"kick 1"] * jobs
+            lines += [b"peek-ready", b"reserve-with-timeout 0"] * (jobs + 1)
+            self.play(("send", 0, [(line, b"") for line in lines]))
+
+    # -- what clients do
+
+    def _connect(self):
+        self.pairs.append((Wire(self.server.connect()), self.model.connect()))
+        self._send(-1, [(b"list-tube-used", b"")])  # so that the server has seen it
+
+    def _send(self, number, commands):
+        if self.pairs:
+            self._begin_to_send(number, commands)
+            self._hear()
+
+    def _begin_to_send(self, number, commands):
+        wire, client = self.pairs[number % len(self.pairs)]
+        wire.send(b"".join(line + b"\r\n" + rest for line, rest in commands))
+        self.model.send(client, commands)
+
+    def _leave(self, number, _how):
+        if not self.pairs:
+            return
+        wire, client = self.pairs.pop(number % len(self.pairs))
+        # Without FIN, after which the server would still go through what is behind a reserve.
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wire.close()
+        self.model.close(client)
+        until(lambda: int(self.probe.stats()["current-connections"]) == len(self.pairs) + 1)
+        self._hear()
+
+    def _hear(self):
+        """Take the replies that are due, and compare them."""
+        for number, (wire, client) in enumerate(self.pairs):
+            for expected in client.replies:
+                said = reply(wire)
+                assert agree(said, expected), f"client {number}: the server says {said}, the model {expected}"
+        self.kept = self._note()
+
+    # -- what the file may have
+
+    def _all(self):
+        """All there is now."""
+        jobs = {job.id: [job] for job in self.model.snapshot()}
+        return Kept(jobs, {name: [pause] for name, pause in self.model.pauses().items()}, self.model.last_id)
+
+    def _note(self):
+        """What was acknowledged is in the file as it is now; other things may be, or may still be as they were.
+
+        That is so because all that comes of one packet is one batch.
+        """
+        promised = any(said.startswith(PROMISES) for client in self.model.clients for said in client.replies)
+        for client in self.model.clients:
+            client.replies.clear()
+        jobs, pauses = dict(self.kept.jobs), dict(self.kept.pauses)
+        now = self._all()
+        for job_id in jobs | now.jobs | dict.fromkeys(self.model.promised):
+            before = [] if job_id in self.model.promised else jobs[job_id]
+            jobs[job_id] = before + now.jobs.get(job_id, [None])
+        for name in pauses | now.pauses:
+            before = [] if promised else pauses.get(name, [None])
+            pauses[name] = before + now.pauses.get(name, [None])
+        self.model.promised.clear()
+        return Kept(jobs, pauses, now.last_id)
+
+    # -- the end, and a new beginning
+
+    def _crash(self, number, commands):
+        before = self.kept
+        if commands and self.pairs:
+            self._begin_to_send(number, commands)
+        after = self._note()
+        self._end(signal.SIGKILL)
+        self._restart(before, after, ids_left_out=IDS_AHEAD)
+
+    def _stop(self, number, commands):
+        before = self._all()
+        if commands and self.pairs:
+            self._begin_to_send(number, commands)
+        after = self._all()
+        self._end(signal.SIGTERM)
+        self._restart(before, after, ids_left_out=0)
+
+    def _end(self, number):
+        self.server.signal(number)
+        code = self.server.process.wait(20)
+        assert code == (0 if number == signal.SIGTERM else -number), self.server.log_text()
+        self._hang_up()
+
+    def _hang_up(self):
+        for wire in (self.probe, *(wire for wire, _ in self.pairs)):
+            wire.close()
+        self.pairs.clear()
+
+    def _start(self):
+        fsync = FSYNC[next(self.starts) % len(FSYNC)]
+        flags = ("-z", str(MAX_JOB_SIZE), "--fsync", fsync, "--log-level", "warning")
+        self.server = start_beanlite(self.directory, *flags)
+        self.probe = Wire(self.server.connect())
+
+    def _restart(self, *alternatives, ids_left_out):
+        """Find out which of them the server has, and compare all with it."""
+        self._start()
+        self.model.now_ns = time.time_ns()
+        said = {line: self._ask(line) for line in self._looks(alternatives[-1].last_id)}
+        found = [self._find(kept, said) for kept in alternatives]
+        fitting = [each for each in found if isinstance(each, tuple)]
+        assert fitting, found
+        last_id = self.probe.put(b"next", ttr_s=LONG_SECONDS[0]) - 1
+        at_last = [each for each in fitting if 0 <= last_id - each[1] <= ids_left_out]
+        assert at_last, f"the next id is {last_id + 1}, after {[each[1] for each in fitting]}"
+        jobs, _, pauses = at_last[0]
+        self.model.restart(jobs, last_id, pauses)
+        for line, shown in said.items():
+            expected = self.model._carry_out(None, line, b"")
+            assert agree(shown, expected), f"{line}: the server says {shown}, the model {expected}"
+        self.model.send(self.model.connect(), [(b"put 0 0 %d 4" % LONG_SECONDS[0], b"next\r\n")])
+        self.model.close(self.model.clients[0])
+        self.model.promised.clear()
+        self.kept = self._all()
+        self._connect()
+        heads = [b"peek-ready", b"peek-delayed", b"peek-buried"]
+        lines = [line for tube in self.model.tubes for line in (b"use " + tube.name, *heads)]
+        self._send(0, [(line, b"") for line in lines])
+
+    def _looks(self, last_id):
+        yield b"list-tubes"
+        for name in NAMES:
+            yield b"stats-tube " + name
+        for job_id in (*self.model.given, last_id + 1):
+            yield b"stats-job %d" % job_id
+            yield b"peek %d" % job_id
+
+    def _ask(self, line):
+        self.probe.send(line + b"\r\n")
+        return reply(self.probe)
+
+    def _find(self, kept, said):
+        """The jobs, the last id and the pauses that the server has; or, in words, what it can't have."""
+        jobs, pauses = [], {}
+        for job_id in (int(line.split()[1]) for line in said if line.startswith(b"stats-job ")):
+            shown = said[b"stats-job %d" % job_id]
+            restored = [version and self.model.restored(version) for version in kept.jobs.get(job_id, [None])]
+            known = [job for job in restored if agree(shown, self.model.stats_of(job) if job else b"NOT_FOUND\r\n")]
+            if not known:
+                return f"of {restored} the server says {shown}"
+            jobs += filter(None, known[-1:])
+        for name in NAMES:
+            shown = said[b"stats-tube " + name]
+            versions = kept.pauses.get(name, [None])
+            known = [pause for pause in versions if b"\npause: %d\n" % (pause[0] if pause else 0) in shown]
+            known += [None] if None in versions and shown == b"NOT_FOUND\r\n" else []
+            if not known:
+                return f"of {versions} the server says {shown}"
+            if known[-1]:
+                pauses[name] = known[-1]
+        return jobs, kept.last_id, pauses
+
+
+def reply(wire):
+    line = wire.reply().encode() + b"\r\n"
+    return line + wire.body + b"\r\n" if line.startswith(HAVE_BODY) else line
+
+
+def agree(said, expected):
+    """But for what hangs on the moment of asking."""
+    if not said.startswith(b"OK "):
+        return said == expected
+    times = [[int(seconds) for _, seconds in CLOCK.findall(text)] for text in (said, expected)]
+    texts = {LEFT_OUT.sub(b"", CLOCK.sub(b"", text)) for text in (said, expected)}
+    return len(texts) == 1 and all(abs(ours - theirs) <= CLOCKS_DIFFER_S for ours, theirs in zip(*times, strict=True))
+
+
+def think(rng, twins):
+    chance = Chance(rng, LASTING_COMMANDS, LONG_SECONDS)
+    while True:
+        yield from [("connect",)] * rng.randrange(1, CLIENTS_MAX - 1)
+        for _ in range(rng.randrange(30)):
+            yield chance.action(twins.model, KINDS)
+        last = chance.send(twins.model)[1:] if twins.model.clients and rng.randrange(3) else (0, [])
+        yield (rng.choice(("crash", "stop")), *last)
+
+
+def test_random_sessions_with_a_server(tmp_path, record_property):
+    folders = (tmp_path / str(number) for number in count())
+    explore(SEED, SERVED_STEPS, lambda: ServedTwins(next(folders)), think)
+    record_property("restart steps", (SERVED_STEPS, f"RESTART_SEED={SEED}, a real server"))

@@ -1,0 +1,69 @@
+"""Signals that come while jobs are read at the start."""
+
+import asyncio
+import signal
+from contextlib import closing
+
+import pytest
+
+from beanlite import server as server_module
+from beanlite.config import Settings
+from beanlite.journal import sqlite as journal
+from beanlite.journal.sqlite import open_database
+from beanlite.net.listener import open_listener
+from beanlite.server import Server
+from tests.support.inside import ask, connect, serving
+from tests.support.journal_files import put
+
+CHUNKS = 5
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A database with some thousand jobs."""
+    with closing(open_database(tmp_path / "queue.db")) as database:
+        database.connection.execute("BEGIN")
+        for number in range(1, CHUNKS * 1000 + 1):
+            put(database.connection, number)
+        database.connection.execute("UPDATE meta SET last_id = ?", (CHUNKS * 1000,))
+        database.connection.execute("COMMIT")
+    return tmp_path / "queue.db"
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """How many jobs have been read; the signal that ``read`` is given comes after the first chunk."""
+    read = {"jobs": 0, "signal": None}
+
+    def read_jobs(connection, path, read_jobs=journal.read_jobs):
+        for rows in read_jobs(connection, path):
+            if not read["jobs"]:
+                signal.raise_signal(read["signal"])
+            read["jobs"] += len(rows)
+            yield rows
+
+    monkeypatch.setattr(journal, "read_jobs", read_jobs)
+    monkeypatch.setattr(server_module, "HEAR_S", 0)  # at each chunk
+    return read
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_a_stop_does_not_wait_for_all_jobs_to_be_read_and_changes_nothing(path, read, number):
+    before = path.read_bytes()
+    read["signal"] = number
+    settings = Settings(port=0, db=path)
+    listener = open_listener(settings)
+    await asyncio.wait_for(Server(settings, listener).serve(), 10)
+    listener.close()
+    assert 0 < read["jobs"] < CHUNKS * 1000
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+async def test_a_server_that_is_to_drain_reads_all_jobs_and_then_serves_so(path, read):
+    read["signal"] = signal.SIGUSR1
+    async with serving(path) as (server, _):
+        assert server.engine.jobs.count == CHUNKS * 1000
+        client = await connect(server)
+        assert await ask(client, b"put 0 0 10 1\r\nx\r\n") == b"DRAINING\r\n"
+        assert await ask(client, b"reserve-job 5000\r\n") == b"RESERVED 5000 4\r\n"

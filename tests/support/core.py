@@ -1,0 +1,75 @@
+"""The core without a server: an engine whose time stands still until a test moves it."""
+
+from beanlite.core.engine import Engine
+from beanlite.core.job import SECOND_NS
+from beanlite.protocol.commands import YIELDING
+from beanlite.protocol.session import Service, Session
+from beanlite.protocol.stats import Counters, Facts
+
+FACTS = Facts(1, "0", 0.0, 0.0, 0, "id", "host", "os", "x86", True, 0, 0, 0, 0)
+
+
+class Core:
+    """Sessions on one engine. Time moves by ``wait``, and by nothing else."""
+
+    def __init__(self, max_job_size=65535):
+        self.now_ns = 1_000_000 * SECOND_NS
+        self.start(Engine(), max_job_size)
+
+    def start(self, engine, max_job_size):
+        """Serve from this engine, without clients at first."""
+        self.engine = engine
+        self.service = Service(engine, max_job_size, True, lambda: FACTS, Counters())
+        self.sessions = {}
+
+    def client(self):
+        session = Session(self.service)
+        self.sessions[session.client] = session
+        return session
+
+    def send(self, session, data):
+        """What is answered at once, waiting clients woken by it left out."""
+        session.receive(data, self.now_ns)
+        while session.blocked is YIELDING:
+            session.run(self.now_ns)
+        self._wake()
+        return session.take_replies()
+
+    def wait(self, seconds):
+        """Let time pass, as a server does: a look at every instant at which something is due."""
+        end_ns = self.now_ns + round(seconds * SECOND_NS)
+        while self.engine.alarms.next_ns <= end_ns:
+            self.now_ns = max(self.now_ns, self.engine.alarms.next_ns)
+            self.engine.tick(self.now_ns)
+            self._wake()
+        self.now_ns = end_ns
+
+    def jump(self, seconds):
+        """Let time pass unseen, as when the machine slept; then look once."""
+        self.now_ns += round(seconds * SECOND_NS)
+        self.engine.tick(self.now_ns)
+        self._wake()
+
+    def close(self, session):
+        self.sessions.pop(session.client)
+        self.engine.disconnect(session.client, self.now_ns)
+        self._wake()
+
+    def store(self):
+        """Take the changes as a journal does, and have them stored."""
+        changes = self.engine.take_changes(lagging=True)
+        self.engine.stored_batch = changes.batch
+        self.engine.stored_id = changes.last_id
+        return changes
+
+    def _wake(self):
+        while self.engine.woken:
+            woken, self.engine.woken = self.engine.woken, []
+            for client, outcome in woken:
+                self.sessions[client].wake(outcome, self.now_ns)
+
+
+def put(core, session, body=b"x", pri=0, delay_s=0, ttr_s=10):
+    reply = core.send(session, b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body))
+    assert reply.startswith(b"INSERTED ")
+    return int(reply.split()[1])

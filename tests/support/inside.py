@@ -1,0 +1,105 @@
+"""The real server and journal in this process, with a disk that does what a test says."""
+
+import asyncio
+import contextlib
+import os
+
+from beanlite.config import Settings
+from beanlite.errors import JournalFailed
+from beanlite.net.listener import open_listener
+from beanlite.server import Server
+
+PUT = b"put 0 0 10 1\r\nx\r\n"
+
+
+class Disk:
+    """Stands for fdatasync: counts, and waits or fails when told to."""
+
+    def __init__(self):
+        self.free = asyncio.Event()
+        self.free.set()
+        self.error = None
+        self.syncs = 0
+        self.under_way = []
+
+    def __call__(self, _descriptor, done):
+        self.under_way.append(done)
+        asyncio.get_running_loop().create_task(self._sync())
+
+    async def _sync(self):
+        await self.free.wait()
+        self.see_ends()
+
+    def see_ends(self):
+        while self.free.is_set() and self.under_way:
+            done = self.under_way.pop(0)
+            if self.error is not None:
+                done(OSError(self.error, os.strerror(self.error)))
+            else:
+                self.syncs += 1
+                done(None)
+
+
+@contextlib.asynccontextmanager
+async def serving(path, fsync="always", failure=JournalFailed):
+    settings = Settings(port=0, db=path, fsync=fsync)
+    server = Server(settings, open_listener(settings))
+    task = asyncio.create_task(server.serve())
+    try:
+        while not hasattr(server, "barrier"):
+            await asyncio.sleep(0)
+            if task.done():
+                task.result()
+        yield server, task
+    finally:
+        server._stopped.set()
+        try:
+            with contextlib.suppress(failure):
+                await task
+        finally:
+            await _tidy_up(server)
+
+
+async def _tidy_up(server):
+    """After a failure the real process ends at once."""
+    for connection in list(server._connections.values()):
+        connection.stop()
+    await server._journal._aside.close()
+    for _, writer in CLIENTS:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+    CLIENTS.clear()
+    server._listener.close()
+    for _ in range(10):  # what was told to close does so in a later turn
+        await asyncio.sleep(0)
+
+
+CLIENTS = []  # of the server that is being tested
+
+
+async def connect(server):
+    host, port = server._listener.address.split(":")
+    CLIENTS.append(await asyncio.open_connection(host, int(port)))
+    return CLIENTS[-1]
+
+
+async def until(condition):
+    """Poll: what is waited for happens in a thread, or on a timer of the server's."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came true")
+
+
+async def ask(client, data):
+    client[1].write(data)
+    return await asyncio.wait_for(client[0].readline(), 10)
+
+
+async def is_silent(client, beside):
+    """Nothing comes, while another client is answered a few times."""
+    for _ in range(5):
+        assert await ask(beside, b"list-tube-used\r\n") == b"USING default\r\n"
+    return not client[0]._buffer

@@ -1,0 +1,144 @@
+"""Database files with jobs in them, for the journal's tests, and a writer in a process of its own.
+
+``python -m tests.support.journal_files FILE`` writes batches to FILE until it is killed; ``FILE idle`` writes ten and
+then holds it. A line on stdout says that the first ten are in.
+"""
+
+import itertools
+import resource
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from zlib import crc32
+
+from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite import open_database
+
+ROOT = Path(__file__).parents[2]
+KEPT_BATCHES = 50
+LARGE = b"large" * 1000
+
+
+def put(connection, number, body=b"body", large=False, **fields):
+    """Insert a job outside of any batch; unnamed fields are those of a job that has just been put."""
+    job = {
+        "id": number,
+        "tube": "default",
+        "state": "ready",
+        "pri": 0,
+        "delay_s": 0,
+        "ttr_s": 60,
+        "created_at": 1.7e9,
+        "due_at": None,
+        "buried_seq": None,
+        "reserves": 0,
+        "timeouts": 0,
+        "releases": 0,
+        "buries": 0,
+        "kicks": 0,
+        "crc32": crc32(body),
+        "body": None if large else body,
+    } | fields
+    connection.execute(f"INSERT INTO jobs VALUES ({', '.join(':' + name for name in job)})", job)  # noqa: S608
+    if large:
+        connection.execute("INSERT INTO bodies VALUES (?, ?)", (number, body))
+
+
+def write_batch(connection, batch):
+    """Commit batch number `batch`: three jobs with its number as their pri, the last one large; the oldest ones go."""
+    connection.execute("BEGIN IMMEDIATE")
+    for number in range(3 * batch - 2, 3 * batch + 1):
+        put(connection, number, LARGE if number % 3 == 0 else b"small", large=number % 3 == 0, pri=batch)
+    connection.execute("DELETE FROM bodies WHERE id IN (SELECT id FROM jobs WHERE pri = ?)", (batch - KEPT_BATCHES,))
+    connection.execute("DELETE FROM jobs WHERE pri = ?", (batch - KEPT_BATCHES,))
+    connection.execute("UPDATE meta SET batch = ?, last_id = ?", (batch, 3 * batch))
+    connection.execute("COMMIT")
+
+
+def make(path, batches=0):
+    """A database that was stopped in an orderly way after so many batches."""
+    database = open_database(path)
+    for batch in range(1, batches + 1):
+        write_batch(database.connection, batch)
+    assert database.close() is None
+
+
+def make_killed(path, batches, last=""):
+    """A database that a killed server has left, with these batches in its -wal, and the change of a last statement."""
+    origin = path.parent / "origin"
+    origin.mkdir()
+    database = open_database(origin / path.name)
+    for batch in range(1, batches + 1):
+        write_batch(database.connection, batch)
+    database.connection.execute(last)
+    for file in (path, Path(f"{path}-wal")):
+        shutil.copy(origin / file.name, file)
+    database.close()
+    shutil.rmtree(origin)
+
+
+def flip(path, offset):
+    """Damage one byte of a file."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0xFF]))
+
+
+def refusal(path):
+    """The line that says why the file can't be opened."""
+    try:
+        open_database(path).close()
+    except JournalRefused as error:
+        line = str(error)
+        assert "\n" not in line
+        return line
+    raise AssertionError(f"{path} was opened")
+
+
+def snapshot(folder):
+    """All that is in a folder: names, times of change, contents."""
+    return {file.name: (file.stat().st_mtime_ns, file.is_file() and file.read_bytes()) for file in folder.iterdir()}
+
+
+@contextmanager
+def files_of_at_most(size):
+    """As on a disk that is full: no file can grow beyond this size."""
+    previous = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, previous[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, previous)
+
+
+@contextmanager
+def writer(path, *options):
+    """Another process that holds the file, and has written ten batches to it; it goes on unless told to be "idle"."""
+    command = [sys.executable, "-m", "tests.support.journal_files", str(path), *options]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def main(path, idle=""):
+    connection = open_database(Path(path)).connection
+    for batch in itertools.count(1):
+        write_batch(connection, batch)
+        if batch % 20 == 0:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if batch == 10:
+            sys.stdout.write("ready\n")
+            sys.stdout.flush()
+            if idle:
+                sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,186 @@
+"""Real server processes for the wire tests: beanlite, and Debian's beanstalkd as the reference.
+
+::
+
+    with start_beanlite(directory) as server:
+        with server.connect() as client:
+            client.sendall(b"stats\\r\\n")
+
+Each gets a free port on 127.0.0.1 and is waited for until it accepts a connection. A port that somebody else takes in
+between is given up for another.
+"""
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+STARTS_WITHIN_S = 20.0
+STOPS_WITHIN_S = 10.0
+TRIES = 5
+CHANCE = random.SystemRandom()  # the other one is seeded by Hypothesis, the same in each run
+GIVEN: set[int] = set()
+GIVEN_LOCK = threading.Lock()
+
+
+class ServerDied(Exception):
+    """A server ended, or did not accept in time; the text holds what it wrote to stderr."""
+
+
+class RunningServer:
+    """A server process that accepts connections. Leaving its ``with`` stops it.
+
+    ``log`` is the file of its stderr (and stdout); ``directory`` is its working directory.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, directory: Path, log: Path) -> None:
+        self.process = process
+        self.host = "127.0.0.1"
+        self.port = port
+        self.directory = directory
+        self.log = log
+
+    def connect(self, timeout_s: float = 10.0) -> socket.socket:
+        """A new connection; each send leaves as a packet of its own."""
+        client = socket.create_connection((self.host, self.port), timeout_s)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return client
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        self.process.send_signal(number)
+
+    def stop(self) -> int:
+        """Stop it in an orderly way (SIGTERM) and return its exit code; does nothing more to one that has ended."""
+        self.process.terminate()
+        try:
+            return self.process.wait(STOPS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ServerDied(f"no stop within {STOPS_WITHIN_S} s of SIGTERM: {self.log_text()}") from None
+
+    def kill(self) -> None:
+        """Kill it (SIGKILL) and wait for its end."""
+        self.process.kill()
+        self.process.wait()
+
+    def log_text(self) -> str:
+        """What the process has written to stderr so far."""
+        return self.log.read_text(errors="replace")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.stop()
+        else:
+            self.kill()
+
+
+def start_beanlite(
+    directory: Path, *flags: str, environment: dict[str, str] | None = None, before: str | None = None
+) -> RunningServer:
+    """Start ``beanlite serve`` with its database ``queue.db`` in the directory, or none with ``--no-journal``.
+
+    ``before`` is for the shell that becomes the server, such as a ulimit.
+    """
+    command = [sys.executable, "-m", "beanlite", "serve"]
+    if before is not None:
+        command = ["sh", "-c", f'{before} && exec "$@"', "sh", *command]
+    if "--no-journal" not in flags:
+        command += ["--db", str(directory / "queue.db")]
+    return _start([*command, *flags], directory, environment or {})
+
+
+def start_beanstalkd(directory: Path, *flags: str) -> RunningServer:
+    """Start the reference, found on PATH; it keeps no binlog unless ``-b`` is among the flags."""
+    return _start([beanstalkd_program() or "beanstalkd", *flags], directory, {})
+
+
+def beanstalkd_program() -> str | None:
+    """The reference's path; None where it is not installed."""
+    return shutil.which("beanstalkd")
+
+
+def beanstalkd_version() -> tuple[int, ...]:
+    """The reference's version, such as (1, 12)."""
+    said = subprocess.run([beanstalkd_program() or "beanstalkd", "-v"], capture_output=True, text=True, check=True)
+    found = re.search(r"(\d+)\.(\d+)", said.stdout)
+    if found is None:
+        raise ValueError(f"no version in {said.stdout!r}")
+    return int(found[1]), int(found[2])
+
+
+def _start(command: list[str], directory: Path, environment: dict[str, str]) -> RunningServer:
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / "server.log"
+    for attempt in range(TRIES):
+        port = free_port()
+        with log.open("wb") as sink:
+            process = subprocess.Popen(
+                [*command, "-l", "127.0.0.1", "-p", str(port)],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                cwd=directory,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), **environment},
+            )
+        server = RunningServer(process, port, directory, log)
+        if _wait_until_it_accepts(server):
+            return server
+        if attempt + 1 == TRIES or "in use" not in server.log_text():
+            break
+    raise ServerDied(f"{command} ended with {process.returncode}: {server.log_text()}")
+
+
+def _wait_until_it_accepts(server: RunningServer) -> bool:
+    """False when the process ended first."""
+    end = time.monotonic() + STARTS_WITHIN_S
+    while time.monotonic() < end:
+        if server.process.poll() is not None:
+            return False
+        try:
+            client = server.connect()
+        except ConnectionRefusedError:
+            time.sleep(0.005)
+            continue
+        # Wait for its end, or the statistics of the first test could still count this connection.
+        with client, contextlib.suppress(ConnectionError):  # it listens before it knows whether it can serve
+            client.sendall(b"quit\r\n")
+            client.recv(1)
+            return True
+    server.kill()
+    raise ServerDied(f"no connection accepted within {STARTS_WITHIN_S} s: {server.log_text()}")
+
+
+def free_port() -> int:
+    """A port nobody listens on, from below the range that the kernel gives to outgoing connections.
+
+    None comes twice: of two servers that start at once on the same port one would end, but after the other has already
+    accepted the connections for both.
+    """
+    while True:
+        port = CHANCE.randrange(12000, 32000)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        with GIVEN_LOCK:
+            if port not in GIVEN:
+                GIVEN.add(port)
+                return port

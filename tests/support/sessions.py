@@ -1,0 +1,308 @@
+"""Random sessions of several clients, played to the core and to the model at the same time.
+
+An action is a tuple, such as ("send", 2, [(b"reserve", b"")]) or ("wait", 1_000_000_000). Any list of actions can be
+played, so that what is left of one after some have been taken out is a session, too: ``shrink`` makes use of that.
+Clients are numbered from the oldest, and numbers beyond the last begin anew.
+"""
+
+import random
+import time
+from itertools import islice
+
+from beanlite.protocol.commands import CLOSING
+from tests.support.core import Core
+from tests.support.model import MALFORMED, Model
+from tests.support.model_queues import SECOND_NS
+
+CLIENTS_MAX = 6
+MAX_JOB_SIZE = 2000
+SHRINKS_S = 10.0
+
+NAMES = (b"default", b"a", b"b", b"c-$_().;/+")
+PRIS = (0, 0, 1, 2, 1023, 1024, 4294967295)
+SECONDS = (0, 1, 2, 3, 5, 60, 3600, 100_000)
+SIZES = (0, 1, 2, 3, 100, 1024, 1025, MAX_JOB_SIZE, MAX_JOB_SIZE + 1)
+
+
+def weighted(weights):
+    return [name for name, weight in weights.items() for _ in range(weight)]
+
+
+COMMANDS = weighted(
+    {
+        "put": 24,
+        "reserve": 6,
+        "reserve-with-timeout": 16,
+        "reserve-job": 4,
+        "delete": 7,
+        "release": 8,
+        "bury": 8,
+        "touch": 4,
+        "kick": 3,
+        "kick-job": 3,
+        "pause-tube": 4,
+        "use": 5,
+        "watch": 5,
+        "ignore": 4,
+        "peek": 2,
+        "peek-ready": 2,
+        "peek-delayed": 2,
+        "peek-buried": 2,
+        "list-tubes": 2,
+        "list-tube-used": 1,
+        "list-tubes-watched": 1,
+        "stats": 3,
+        "stats-tube": 4,
+        "stats-job": 5,
+        "malformed": 1,
+    }
+)
+ACTIONS = weighted({"send": 375, "wait": 80, "wait unseen": 15, "connect": 15, "leave": 15, "refuse puts": 1})
+
+
+class Twins:
+    """The core and the model, which have to agree after each action."""
+
+    def __init__(self):
+        self.core = Core(MAX_JOB_SIZE)
+        self.model = Model(self.core.now_ns, MAX_JOB_SIZE)
+        self.pairs = []
+        """A session of the core, and the model's client."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        pass
+
+    def play(self, action):
+        """AssertionError: they differ."""
+        kind, *what = action
+        getattr(self, "_" + kind.replace(" ", "_"))(*what)
+        self.compare()
+
+    def compare(self):
+        for number, (session, client) in enumerate(self.pairs):
+            said, expected = session.take_replies(), b"".join(client.replies)
+            client.replies.clear()
+            assert said == expected, f"client {number}: the core says {said}, the model {expected}"
+            assert (session.blocked is not None) == (client.wait_until_ns is not None), f"client {number} waits"
+        assert self.core.now_ns == self.model.now_ns
+        tubes, expected_tubes = list(self.core.engine.tubes), [tube.name for tube in self.model.tubes]
+        assert tubes == expected_tubes, f"the core has tubes {tubes}, the model {expected_tubes}"
+
+    def ask(self, line):
+        """A command of a client that comes and goes; compares, and returns the reply."""
+        self._connect()
+        session, client = self.pairs[-1]
+        session.receive(line + b"\r\n", self.core.now_ns)
+        self.model.send(client, [(line, b"")])
+        reply = b"".join(client.replies)
+        self.compare()
+        self._leave(-1, "drop")
+        return reply
+
+    def compare_all(self):
+        """All that can be seen, and last the order of all queues, which empties them."""
+        self.play(("wait", 0))
+        for line in (b"stats", b"list-tubes", *(b"stats-tube " + tube.name for tube in self.model.tubes)):
+            self.ask(line)
+        for job_id in (*self.model.given, self.model.last_id + 1):
+            self.ask(b"stats-job %d" % job_id)
+            self.ask(b"peek %d" % job_id)
+        while self.pairs:
+            self.play(("leave", 0, "drop"))
+        self._connect()
+        for name in [tube.name for tube in self.model.tubes]:
+            jobs = sum(job.tube.name == name for job in self.model.jobs)
+            each = [b"peek-buried", b"peek-delayed", b"kick 1"]
+            lines = [b"use " + name, b"watch " + name, b"pause-tube %b 0" % name, *each * jobs]
+            lines += [b"peek-ready", b"reserve-with-timeout 0"] * (jobs + 1)
+            self.play(("send", 0, [(line, b"") for line in lines]))
+
+    # -- actions
+
+    def _connect(self):
+        self.pairs.append((self.core.client(), self.model.connect()))
+
+    def _send(self, number, commands):
+        if self.pairs:
+            session, client = self.pairs[number % len(self.pairs)]
+            session.receive(b"".join(line + b"\r\n" + rest for line, rest in commands), self.core.now_ns)
+            self.core._wake()
+            self.model.send(client, commands)
+
+    def _leave(self, number, how):
+        if not self.pairs:
+            return
+        session, client = self.pairs[number % len(self.pairs)]
+        if how == "quit" and client.wait_until_ns is None:
+            session.receive(b"quit\r\nstats\r\n", self.core.now_ns)
+            assert session.blocked is CLOSING
+            session.blocked = None
+        elif how == "half-close":
+            session.half_close(self.core.now_ns)
+            self.core._wake()
+            self.model.half_close(client)
+        self.compare()
+        self.pairs.remove((session, client))
+        self.core.close(session)
+        self.model.close(client)
+
+    def _wait(self, wait_ns):
+        self.core.wait(wait_ns / SECOND_NS)
+        self.model.wait(wait_ns)
+
+    def _wait_unseen(self, wait_ns):
+        if self.model.may_wait_unseen(wait_ns):
+            self.core.jump(wait_ns / SECOND_NS)
+            self.model.wait_unseen(wait_ns)
+
+    def _refuse_puts(self, why):
+        for side in (self.core.engine, self.model):
+            side.draining, side.full = why == "draining", why == "full"
+
+
+class Chance:
+    """Thinks of the next action; looks at the model so that most of what is asked for is there."""
+
+    def __init__(self, rng, commands=COMMANDS, seconds=SECONDS, step_ns=1, jobs_max=(2, 5, 20, 60)):
+        """``step_ns``: what time is counted in. ``jobs_max``: one of these is how many jobs there are at most."""
+        self._rng = rng
+        self._seconds = seconds
+        self._step_ns = step_ns
+        self._jobs_max = rng.choice(jobs_max)
+        self._commands = commands
+
+    def action(self, model, kinds=ACTIONS):
+        rng = self._rng
+        kind = rng.choice(kinds)
+        if kind == "connect" or not model.clients:
+            return ("connect",) if len(model.clients) < CLIENTS_MAX else ("leave", 0, "drop")
+        if kind == "send":
+            return self.send(model)
+        if kind == "leave":
+            return ("leave", rng.randrange(CLIENTS_MAX), rng.choice(("drop", "quit", "half-close")))
+        if kind == "refuse puts":
+            return ("refuse puts", rng.choice(("draining", "full", "", "", "", "")))
+        return (kind, self._wait_ns(model))
+
+    def send(self, model):
+        """Mostly one command in a packet, often by a client that has something reserved."""
+        number = self._rng.randrange(len(model.clients))
+        holders = [job.holder for job in model.jobs if job.holder is not None]
+        if holders and self._rng.randrange(3) == 0:
+            number = model.clients.index(self._rng.choice(holders))
+        count = self._rng.choice((1, 1, 1, 1, 2, 3))
+        return ("send", number, [self.command(model, model.clients[number]) for _ in range(count)])
+
+    def command(self, model, client):
+        rng = self._rng
+        name = rng.choice(self._commands)
+        if len(model.jobs) > self._jobs_max and name == "put":
+            name = "delete"
+        word = name.encode()
+        if name == "put":
+            return self._put()
+        if name == "malformed":
+            return rng.choice(sorted(MALFORMED)), b""
+        arguments = {
+            "reserve-with-timeout": lambda: [rng.choice((0, *self._seconds))],
+            "release": lambda: [self._job_id(model, client), rng.choice(PRIS), rng.choice((0, *self._seconds))],
+            "bury": lambda: [self._job_id(model, client), rng.choice(PRIS)],
+            "touch": lambda: [self._job_id(model, client)],
+            "kick": lambda: [rng.choice((0, 1, 2, 5, 100))],
+            "pause-tube": lambda: [rng.choice(NAMES), rng.choice((0, *self._seconds))],
+            **dict.fromkeys(("use", "watch", "ignore", "stats-tube"), lambda: [rng.choice(NAMES)]),
+            **dict.fromkeys(
+                ("reserve-job", "delete", "kick-job", "peek", "stats-job"), lambda: [self._job_id(model, None)]
+            ),
+        }.get(name, list)()
+        texts = (word if isinstance(word, bytes) else b"%d" % word for word in (word, *arguments))
+        return b" ".join(texts), b""
+
+    def _put(self):
+        rng = self._rng
+        size = rng.choice(SIZES)
+        delay_s = rng.choice((0, 0, 0, *self._seconds))
+        line = b"put %d %d %d %d" % (rng.choice(PRIS), delay_s, rng.choice(self._seconds), size)
+        end = b"!!" if rng.randrange(50) == 0 else b"\r\n"
+        return line, b"x" * size + end
+
+    def _job_id(self, model, holder):
+        """Of a job of the holder's, mostly."""
+        rng = self._rng
+        jobs = model.jobs if holder is None else [job for job in model.jobs if job.holder is holder]
+        if not jobs or rng.randrange(10) == 0:
+            return rng.choice((0, *model.given[-1000:], model.last_id + 1))
+        return rng.choice(jobs).id
+
+    def _wait_ns(self, model):
+        """Often just up to where something ends, or a step less or more."""
+        rng = self._rng
+        instants = [when for when, _ in model.instants() if when - model.now_ns < 1 << 62]
+        if instants and rng.randrange(3):
+            return max(
+                0, rng.choice(sorted(instants)[:4]) - model.now_ns + rng.choice((0, 0, 0, -1, 1)) * self._step_ns
+            )
+        return rng.choice((self._step_ns, 50 * self._step_ns, SECOND_NS, SECOND_NS, 2 * SECOND_NS, 3600 * SECOND_NS))
+
+
+def explore(seed, steps, make, think):
+    """Play random sessions of so many steps in all. ``make`` gives the twins, and ``think`` yields actions for them.
+
+    AssertionError: they differ; it tells the least actions that show it.
+    """
+    rng = random.Random(seed)
+    while steps > 0:
+        length = min(steps, rng.choice((50, 200, 1000)))
+        steps -= length
+        actions = []
+        try:
+            with make() as twins:
+                for action in islice(think(random.Random(rng.getrandbits(64)), twins), length):
+                    actions.append(action)
+                    twins.play(action)
+                twins.compare_all()
+        except Exception as error:
+            least = shrink(actions, make)
+            told = "\n".join(map(str, least))
+            raise AssertionError(f"seed {seed}; the least of it:\n{told}\n{difference(least, make)!r}") from error
+
+
+def difference(actions, make):
+    """What goes wrong when they are played; None if nothing does."""
+    try:
+        with make() as twins:
+            for action in actions:
+                twins.play(action)
+            twins.compare_all()
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        return error
+    return None
+
+
+def shrink(actions, make):
+    """Leave out what is not needed for a difference, as far as that can be found out in SHRINKS_S."""
+    end_s = time.monotonic() + SHRINKS_S
+
+    def still_differs(fewer):
+        return time.monotonic() < end_s and difference(fewer, make) is not None
+
+    before = None
+    while before != actions:
+        before = actions
+        size = len(actions) // 2
+        while size:
+            for at in range(len(actions) - size, -1, -size):
+                fewer = actions[:at] + actions[at + size :]
+                if still_differs(fewer):
+                    actions = fewer
+            size //= 2
+        for at, (kind, *what) in enumerate(actions):
+            for command in what[1] if kind == "send" and len(what[1]) > 1 else []:
+                fewer = [*actions[:at], (kind, what[0], [command]), *actions[at + 1 :]]
+                if still_differs(fewer):
+                    actions = fewer
+                    break
+    return actions
