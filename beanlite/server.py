@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import platform
 import resource
@@ -15,11 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from beanlite import __version__, is_compiled, log, signals
 from beanlite.clock import utc_clock
-from beanlite.commit.group import Barrier
+from beanlite.commit.group import GroupCommit
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.timers import NEVER_NS
-from beanlite.errors import JournalRefused, is_ours, place_of, spares_others
+from beanlite.errors import is_ours, place_of, spares_others
+from beanlite.journal.base import Journal
+from beanlite.journal.memory import MemoryJournal
 from beanlite.net.connection import Connection
 from beanlite.net.listener import BACKLOG, Listener, become, open_listener, room_for
 from beanlite.protocol.session import Service
@@ -28,14 +29,10 @@ from beanlite.protocol.stats import Counters, Facts
 if TYPE_CHECKING:
     from beanlite.config import Settings
     from beanlite.core.client import Client
-    from beanlite.journal.sqlite import Database
-    from beanlite.journal.sqlite.writer import Journal
 
 TIMER_MAX_S: Final = 3600.0
 ACCEPTED_AT_ONCE: Final = 4  # connections, before those that are refused are closed: they take descriptors, too
 FAREWELL_S: Final = 2.0  # how long clients have to read their last replies at the stop
-PROGRESS_S: Final = 1.0
-HEAR_S: Final = 0.05  # while jobs are read at the start, signals are heard so often
 TURN_BYTES: Final = 1 << 16  # some thousand commands, or 10 ms
 TURN_NS: Final = 2_000_000  # after which those who have much to do go on in the next
 
@@ -51,13 +48,12 @@ def run(settings: Settings) -> int:
     listener = open_listener(settings)
     try:
         new_loop = _new_loop()
-        if settings.journal:
-            import beanlite.journal.sqlite.writer  # noqa: F401, PLC0415 - not for --no-journal, and while we may read it
+        journal = make_journal(settings)  # before the rights are given up that reading the installation may take
         if settings.user is not None:
             become(settings.user)
         with asyncio.Runner(loop_factory=new_loop) as runner:
             try:
-                runner.run(Server(settings, listener).serve())
+                runner.run(Server(settings, listener, journal).serve())
             finally:
                 signals.hold()  # for good: the loop's end gives them their defaults back
     finally:
@@ -74,6 +70,15 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return new_event_loop
 
 
+def make_journal(settings: Settings) -> Journal:
+    """The journal that the settings ask for; it is opened by ``Journal.recover``."""
+    if not settings.journal:
+        return MemoryJournal()
+    from beanlite.journal.sqlite.journal import SqliteJournal  # noqa: PLC0415 - --no-journal starts faster without it
+
+    return SqliteJournal(settings.db, settings.fsync, settings.fsync_interval_ms, settings.max_job_size)
+
+
 def _is_rare(times: int) -> bool:
     """Whether it is the 1st, 2nd, 4th, 8th … time: a flood must not fill the log."""
     return times & (times - 1) == 0
@@ -82,7 +87,7 @@ def _is_rare(times: int) -> bool:
 class Server:
     """A server in its loop."""
 
-    def __init__(self, settings: Settings, listener: Listener) -> None:
+    def __init__(self, settings: Settings, listener: Listener, journal: Journal) -> None:
         self._settings = settings
         self._listener = listener
         self._started_s = time.monotonic()
@@ -106,7 +111,7 @@ class Server:
         self._behind = False
         """More is due than one tick does: the timer goes on with it, once in each turn of the loop."""
         self._failure: Exception | None = None
-        self._journal: Journal | None = None
+        self._journal = journal
         self.engine = Engine()
         self._alarms = self.engine.alarms
         self.service = Service(self.engine, settings.max_job_size, settings.journal, self._facts, Counters())
@@ -117,11 +122,10 @@ class Server:
         self._stopped = asyncio.Event()
         self.loop.set_exception_handler(self._see_bug)
         self._hear_signals()
-        if self._settings.journal and not await self._recover():
+        if not await self._journal.recover(self.engine, self._clock(), self._stopped):
+            log.info("stopped before the start was over")
             return
-        self.barrier = Barrier(
-            self.loop, self.engine, self._journal, self._settings.fsync_interval_ms, self._stop_for, self.see_going_on
-        )
+        self.barrier = GroupCommit(self.loop, self.engine, self._journal, self._stop_for, self.see_going_on)
         self.follow_up(self.now())
         servers = []
         for sock in self._listener.sockets:
@@ -159,8 +163,8 @@ class Server:
         """After anything has changed: wake who waited for it, have it written, set the timer."""
         engine = self.engine
         self.wake(now_ns)
-        if not self.barrier.lag_due and (engine.lagging or engine.changed or engine.pauses):
-            self.barrier.lag()
+        if not self.barrier.deferring and (engine.lagging or engine.changed or engine.pauses):
+            self.barrier.defer()
         if self._alarms.next_ns < self._timer_ns:
             self._set_timer(now_ns)
 
@@ -226,7 +230,7 @@ class Server:
                 return  # when the batch has been taken, it calls see_going_on
             self._going_on.popleft().go_on()
             if self.barrier.syncing:
-                self.barrier.give_way()
+                self.barrier.poll()
             if self.now() > until_ns:
                 break
         self.see_going_on()
@@ -254,83 +258,6 @@ class Server:
                 self.loop.add_signal_handler(signum, self._stopped.set)
         self.loop.add_signal_handler(signals.DRAINS, self._drain)
         signals.hear()
-
-    async def _recover(self) -> bool:
-        """Take over what is in the database; False if a stop was asked for meanwhile.
-
-        JournalRefused: that can't be done.
-        """
-        try:
-            return await self._open_journal()
-        except MemoryError as error:
-            self.engine.jobs.clear()  # room for the rest of the way out
-            raise JournalRefused(f"there is not enough memory for what {self._settings.db} holds") from error
-
-    async def _open_journal(self) -> bool:
-        from beanlite.journal.sqlite import check_body_size, open_database, read_state  # noqa: PLC0415 - not for --no-journal
-        from beanlite.journal.sqlite.writer import Journal  # noqa: PLC0415
-
-        began_s = time.monotonic()
-        check_body_size(self._settings.max_job_size)
-        database = open_database(self._settings.db, fsync=self._settings.fsync)
-        path = database.path
-        if database.damaged_wal is not None:
-            log.error(
-                "the -wal was damaged: commits are lost", commits=database.lost_batches, copy=database.damaged_wal
-            )
-        elif database.lost_batches:
-            log.warning("commits that were not synced when the power failed are lost", commits=database.lost_batches)
-        engine = self.engine
-        state = read_state(database.connection, path)
-        jobs = await self._restore_jobs(database)
-        if jobs is None:
-            database.close()
-            log.info("stopped before the start was over")
-            return False
-        for name, pause_s, until_ns in state.pauses:
-            engine.restore_pause(name, pause_s, until_ns)
-        engine.last_id = engine.taken_id = engine.stored_id = state.last_id
-        engine.stored_batch = state.batch
-        engine.batch = state.batch + 1
-        self._journal = Journal(database)
-        signals.hold()  # for the thread that this starts: signals are for the one that can tell what they mean
-        try:
-            has_room = await self._journal.start()
-        finally:
-            signals.hear()
-        if not has_room:
-            log.warning("disk full: puts are refused until there is room again")
-            engine.full = True
-        log.info("recovered", file=path, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
-        return True
-
-    async def _restore_jobs(self, database: Database) -> int | None:
-        """Take over all jobs, and tell how many there are; None if a stop was asked for meanwhile."""
-        from beanlite.journal.sqlite import check_jobs, check_names, count_jobs, read_jobs  # noqa: PLC0415 - as above
-
-        now_ns = self._clock()
-        jobs = of = 0
-        shown_s = heard_s = time.monotonic()
-        with contextlib.closing(read_jobs(database.connection, database.path)) as chunks:
-            for rows in chunks:
-                try:
-                    self.engine.restore(rows, now_ns)
-                except (TypeError, ValueError):
-                    check_jobs(database.connection, database.path)
-                    raise  # the file is as it should be: our own bug
-                jobs += len(rows)
-                now_s = time.monotonic()
-                if now_s - shown_s > PROGRESS_S:
-                    shown_s = now_s
-                    of = of or count_jobs(database.connection, database.path)
-                    log.info("recovering", jobs=jobs, of=of)
-                if now_s - heard_s > HEAR_S:
-                    heard_s = now_s
-                    await asyncio.sleep(0)
-                    if self._stopped.is_set():
-                        return None
-        check_names(self.engine.tubes, database.path)
-        return jobs
 
     def _drain(self) -> None:
         log.info("draining: puts are refused from now on")
@@ -368,20 +295,20 @@ class Server:
         while self._connections and time.monotonic() < deadline_s:  # noqa: ASYNC110 - once, at the end
             await asyncio.sleep(0.01)
         await self._settle()  # what the connections had reserved is ready again
-        left = await self._journal.close() if self._journal is not None else None
+        left = await self._journal.close()
         log.info("stopped", jobs=self.engine.jobs.count, **({} if left is None else {"left": left}))
 
     async def _settle(self) -> None:
         """Have everything stored and acknowledged."""
         if self._failure is None:
-            await self.barrier.drain()
+            await self.barrier.flush()
         if self._failure is not None:
             raise self._failure
 
     def _facts(self) -> Facts:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         system = platform.uname()
-        journal = self._journal
+        journal = self._journal.facts()
         return Facts(
             pid=os.getpid(),
             version=__version__,
@@ -392,9 +319,9 @@ class Server:
             hostname=system.node,
             os=system.version,
             platform=system.machine,
-            journaled=journal is not None,
-            batches=self.engine.stored_batch,
-            records=journal.records if journal is not None else 0,
-            wal_bytes=journal.wal_bytes if journal is not None else 0,
-            wal_bytes_max=journal.wal_bytes_max if journal is not None else 0,
+            journaled=journal.keeps_jobs,
+            batches=self.engine.stored_batch if journal.keeps_jobs else 0,
+            records=journal.records,
+            wal_bytes=journal.log_bytes,
+            wal_bytes_max=journal.log_bytes_max,
         )

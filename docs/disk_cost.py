@@ -8,8 +8,9 @@ import tempfile
 from pathlib import Path
 
 from beanlite.core.engine import Engine
-from beanlite.journal.sqlite import open_database
-from beanlite.journal.sqlite.writer import Journal
+from beanlite.journal.sqlite.batch import batch_of
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.writer import Writer
 
 BODY_SIZES = (100, 1000, 65535)  # bytes
 BATCHES = (1, 10, 100, 1000)
@@ -27,13 +28,13 @@ async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = Fal
         return [engine.put(client, 1024, 0, 60, body, NOW_NS).id for _ in range(count)]
 
     with tempfile.TemporaryDirectory() as directory:
-        journal = Journal(open_database(Path(directory) / "queue.db"))
+        journal = Writer(open_database(Path(directory) / "queue.db"))
         await journal.start()
 
         def write(*, lagging: bool = False) -> None:
-            journal.write(Journal.batch_of(engine.take_changes(lagging=lagging)))
+            journal.write(batch_of(engine.take_changes(lagging=lagging)))
             while engine.lagging and lagging:  # it comes in slices
-                journal.write(Journal.batch_of(engine.take_changes(lagging=True)))
+                journal.write(batch_of(engine.take_changes(lagging=True)))
 
         put(BACKLOG)
         write()

@@ -7,8 +7,9 @@ import signal
 import pytest
 
 from beanlite import config
-from beanlite.journal.sqlite import open_database, writer
-from beanlite.journal.sqlite.writer import Journal
+from beanlite.journal.sqlite import writer
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.writer import Writer
 from tests.support.core import Core
 from tests.support.inside import Disk
 
@@ -40,7 +41,7 @@ def core():
 async def journal(tmp_path):
     """A journal on a new file."""
     database = open_database(tmp_path / "queue.db")
-    journal = Journal(database)
+    journal = Writer(database)
     await journal.start()
     yield journal
     await journal.close()
@@ -50,7 +51,7 @@ async def journal(tmp_path):
 def disk(monkeypatch):
     """The disk of a server inside this process."""
     disk = Disk()
-    monkeypatch.setattr(writer, "aside_sync", lambda: disk)
+    monkeypatch.setattr(writer, "background_sync", lambda: disk)
     yield disk
     disk.free.set()
 

@@ -389,6 +389,26 @@ class Engine(States):
         """Whether there is more that ``take_changes`` has left for later."""
         return bool(self.lagging or self._late)
 
+    def recovered(self, last_id: int, batch: int) -> None:
+        """Everything is restored: new jobs and batches are numbered from here on."""
+        self.last_id = self.taken_id = self.stored_id = last_id
+        self.stored_batch = batch
+        self.batch = batch + 1
+
+    def stored(self, batch: int, last_id: int) -> None:
+        """All batches up to this one are durable, and all jobs up to this id."""
+        self.stored_batch = batch
+        self.stored_id = last_id
+
+    def accept_puts(self, room_bytes: int) -> None:
+        """There is room for so many bytes of bodies."""
+        self.full = False
+        self.room_bytes = self.granted_bytes = room_bytes
+
+    def refuse_puts(self) -> None:
+        """There is no room for another job."""
+        self.full = True
+
     def is_stored(self, job_id: int) -> bool:
         """Whether the journal knows all of a job, or that it is gone, if it has been given the batches taken so far."""
         pending = (self.changed, self.lagging, *self._late)
@@ -415,4 +435,5 @@ class Engine(States):
         self.taken_id = self.last_id
         self.changed = {}
         self.pauses = {}
+        self.granted_bytes = self.room_bytes
         return changes

@@ -68,6 +68,8 @@ class States:
         """There is no room to store another job."""
         self.room_bytes = 1 << 62
         """How large the bodies may be that are put before the next batch."""
+        self.granted_bytes = self.room_bytes
+        """What that was when the batch being gathered began."""
         self.clients = 0
         self.producers = 0
         self.workers = 0

@@ -7,14 +7,12 @@ import math
 import os
 import sqlite3
 import sys
-import time
-from types import SimpleNamespace
 
 import pytest
 
-from beanlite.commit import group as barrier_module
+from beanlite.commit import group
 from beanlite.errors import JournalFailed
-from beanlite.journal.sqlite import sync, writer
+from beanlite.journal.sqlite import awake, sync, upkeep, writer
 from beanlite.journal.sqlite.fileformat import PAGE_SIZE
 from tests.support.inside import PUT, ask, connect, is_silent, serving, until
 
@@ -53,19 +51,30 @@ async def test_a_stop_that_is_halted_for_long_is_still_one_in_order(tmp_path, mo
         disk.free.clear()
         client[1].write(PUT)
         assert await is_silent(client, other)
-        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + halted_s)
-        halted_s = 0.0
-        monkeypatch.setattr(barrier_module, "time", clock)
         server._stopped.set()
-        await until(lambda: server.barrier._draining)
-        halted_s = 3600.0
+        await until(lambda: server._journal._upkeep._stopping)
+        now_s = server.loop.time
+        monkeypatch.setattr(server.loop, "time", lambda: now_s() + 3600.0)
         for _ in range(10):
-            await asyncio.sleep(0.001)  # as often as it looks
+            await asyncio.sleep(0.001)
         assert not task.done()
         disk.free.set()
-        disk.see_ends()
+        disk.poll()
         assert await asyncio.wait_for(client[0].read(), 10) == b"INSERTED 1\r\n"
         await task
+
+
+async def test_a_stop_does_not_wait_for_ever(tmp_path, monkeypatch, disk):
+    monkeypatch.setattr(group, "FLUSH_S", 3 * group.LOOK_S)
+    async with serving(tmp_path / "q.db") as (server, task):
+        client, other = await connect(server), await connect(server)
+        disk.free.clear()
+        client[1].write(PUT)
+        assert await is_silent(client, other)
+        server._stopped.set()
+        with pytest.raises(JournalFailed, match="could not be stored within"):
+            await asyncio.wait_for(asyncio.shield(task), 10)
+        assert not client[0]._buffer
 
 
 async def test_a_waiting_worker_gets_a_job_only_when_its_put_is_stored(tmp_path, disk):
@@ -118,11 +127,11 @@ async def test_a_stop_waits_for_the_sync_of_an_interval_and_hears_of_its_failure
     async with serving(tmp_path / "q.db", fsync="1ms") as (server, task):
         client = await connect(server)
         disk.free.clear()
-        monkeypatch.setattr(barrier_module, "DRAIN_S", 0)  # not for this
+        monkeypatch.setattr(group, "FLUSH_S", 0)  # not for this
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        await until(lambda: server.barrier._syncing_by_time)
+        await until(lambda: not server._journal._upkeep._no_timed_sync.is_set())
         server._stopped.set()
-        await until(lambda: server.barrier._draining)
+        await until(lambda: server._journal._upkeep._stopping)
         for _ in range(20):
             await asyncio.sleep(0)
         assert not task.done()
@@ -135,11 +144,11 @@ async def test_a_stop_waits_for_the_sync_of_an_interval_and_hears_of_its_failure
 @pytest.fixture
 def slices(monkeypatch):
     """How many pages are to be given back at a time, and how many less the file has then; no rest in between."""
-    monkeypatch.setattr(barrier_module, "LOOSE_LOOK_S", 0.01)
-    monkeypatch.setattr(barrier_module, "SHRINK_EVERY_S", 0)
-    monkeypatch.setattr(barrier_module, "SHRINK_REST", 0)
+    monkeypatch.setattr(upkeep, "LOOSE_LOOK_S", 0.01)
+    monkeypatch.setattr(upkeep, "SHRINK_REST_S", 0)
+    monkeypatch.setattr(upkeep, "SHRINK_REST_TIMES", 0)
     seen = []
-    give_back = writer.Journal.give_back
+    give_back = writer.Writer.give_back
 
     def note(journal, pages):
         (before,) = journal._db.execute("PRAGMA page_count").fetchone()
@@ -147,7 +156,7 @@ def slices(monkeypatch):
         (after,) = journal._db.execute("PRAGMA page_count").fetchone()
         seen.append((pages, before - after))
 
-    monkeypatch.setattr(writer.Journal, "give_back", note)
+    monkeypatch.setattr(writer.Writer, "give_back", note)
     return seen
 
 
@@ -162,7 +171,7 @@ async def fill_and_drain(server, jobs, size, first=1):
 
 
 async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_time(tmp_path, slices, monkeypatch):
-    monkeypatch.setattr(barrier_module, "SHRINK_S", 60.0)
+    monkeypatch.setattr(upkeep, "SHRINK_S", 60.0)
     file = tmp_path / "q.db"
     async with serving(file) as (server, _):
         size = 60_000
@@ -171,7 +180,7 @@ async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_tim
         await until(lambda: file.stat().st_size <= (writer.SPARE_PAGES + 50) * PAGE_SIZE)
         assert [pages for pages, _ in slices[:9]] == [1, 2, 4, 8, 16, 32, 64, 100, 100]
         assert all(given <= pages + 2 for pages, given in slices)  # and what had told where they belong
-        assert not server._journal.loose  # what is left is kept for the next backlog
+        assert not server._journal._writer.loose  # what is left is kept for the next backlog
         slices.clear()
         await fill_and_drain(server, jobs, size, first=jobs + 1)
         await until(lambda: len(slices) > 1)
@@ -179,7 +188,7 @@ async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_tim
 
 
 async def test_pages_that_take_long_to_give_back_go_one_at_a_time(tmp_path, slices, monkeypatch):
-    monkeypatch.setattr(barrier_module, "SHRINK_S", 0.0)
+    monkeypatch.setattr(upkeep, "SHRINK_S", 0.0)
     monkeypatch.setattr(writer, "SPARE_PAGES", 10)
     async with serving(tmp_path / "q.db") as (server, _):
         await fill_and_drain(server, 20, 60_000)
@@ -192,15 +201,15 @@ async def test_the_real_sync_works_in_each_way(tmp_path, monkeypatch, way):
     if way == "a thread":
         monkeypatch.setitem(sys.modules, "caio.linux_aio", None)
     async with serving(tmp_path / "q.db") as (server, _):
-        journal = server._journal
-        assert isinstance(journal._sync_aside, sync.ThreadSync) is (way == "a thread")
+        writer = server._journal._writer
+        assert isinstance(writer._background_sync, sync.ThreadSync) is (way == "a thread")
         if way == "on the spot":
-            journal._sync_soonest._here = True
-            journal._sync_soonest._retry_at_s = math.inf
-            monkeypatch.setattr(journal, "_sync_aside", None)
+            writer._soonest_sync.choice.inline = True
+            writer._soonest_sync.choice.retry_at_s = math.inf
+            monkeypatch.setattr(writer, "_background_sync", None)
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        os.close(server._journal._wal)  # the next sync fails, and so does what waits for it
+        os.close(server._journal._writer._wal)  # the next sync fails, and so does what waits for it
         client[1].write(PUT)
         await until(lambda: server._failure is not None)
         assert isinstance(server._failure, JournalFailed)
@@ -240,11 +249,11 @@ async def test_an_outside_change_ends_the_server_before_it_acknowledges_more(tmp
 
 
 async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path, monkeypatch):
-    monkeypatch.setattr(barrier_module, "FULL_RETRY_S", 0.01)
+    monkeypatch.setattr(upkeep, "FULL_RETRY_S", 0.01)
     async with serving(tmp_path / "q.db") as (server, _):
         client, other = await connect(server), await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        journal = server._journal
+        journal = server._journal._writer
         monkeypatch.setattr(journal.room, "take_reserve", lambda: False)
         (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
         journal._db.execute(f"PRAGMA max_page_count = {pages}")
@@ -263,23 +272,23 @@ async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path,
 
 
 async def test_the_loop_stays_awake_for_the_end_of_a_short_sync_and_for_no_other(tmp_path, disk, monkeypatch):
-    monkeypatch.setattr(barrier_module, "AWAKE_S", 60.0)
+    monkeypatch.setattr(awake, "AWAKE_S", 60.0)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
-        barrier = server.barrier
+        upkeep, stay_awake = server._journal._upkeep, server._journal._awake
         disk.free.clear()
         client[1].write(PUT)
-        await until(lambda: barrier.syncing)
-        assert barrier._awake
-        barrier._awake_until_s = 0.0
-        await until(lambda: not barrier._awake)
-        assert barrier.syncing
+        await until(lambda: upkeep.syncing)
+        assert stay_awake._turning
+        stay_awake._until_s = 0.0
+        await until(lambda: not stay_awake._turning)
+        assert upkeep.syncing
         disk.free.set()
         assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 1\r\n"
-        barrier._sync_s = 60.0
+        stay_awake._last_s = 60.0
         disk.free.clear()
         client[1].write(PUT)
-        await until(lambda: barrier.syncing)
-        assert not barrier._awake
+        await until(lambda: upkeep.syncing)
+        assert not stay_awake._turning
         disk.free.set()
         assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 2\r\n"

@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from beanlite.commit import group as barrier
 from beanlite.core import table as jobs
 from beanlite.errors import JournalFailed
+from beanlite.journal.sqlite import upkeep
 from tests.support.inside import ask, connect, serving, until
 
 BODIES = (b"", b"small", b"x" * 1024, b"x" * 1025, b"x" * 20_000)
@@ -32,7 +32,7 @@ COMMANDS = (
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(barrier, "AUDIT_EVERY_S", 0.0)
+    monkeypatch.setattr(upkeep, "AUDIT_REST_S", 0.0)
     monkeypatch.setattr("beanlite.journal.sqlite.audit.SLICE", 7)
     monkeypatch.setattr(jobs, "NEWEST_MAX", 50)
 
@@ -73,7 +73,7 @@ async def test_what_the_server_itself_writes_meanwhile_is_no_difference(tmp_path
     over = asyncio.Event()
     slices, ends = [], []
     async with serving(path, fsync) as (server, _):
-        audit = server._journal.audit
+        audit = server._journal._writer.audit
 
         def seen(engine):
             for each in audit(engine):
@@ -81,7 +81,7 @@ async def test_what_the_server_itself_writes_meanwhile_is_no_difference(tmp_path
                 yield
             ends.append(len(slices))
 
-        server._journal.audit = seen
+        server._journal._writer.audit = seen
         clients = [await connect(server) for _ in range(4)]
         working = [asyncio.create_task(work(each, random.Random(n), over)) for n, each in enumerate(clients)]
         await until(lambda: server.engine.jobs.count > 100)

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.sqlite import aside, backup as backup_module, open_database, read_jobs, read_state
+from beanlite.journal.sqlite import backup as backup_module, wholefile
 from beanlite.journal.sqlite.backup import backup
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.replay import read_jobs, read_state
 from tests.support.journal_files import (
     KEPT_BATCHES,
     LARGE,
@@ -160,7 +162,7 @@ def test_a_signal_just_as_sqlite_calls_us_is_not_lost(path, dest, monkeypatch):
 @pytest.mark.parametrize("moment", ["rename", "synced"])
 def test_a_backup_that_is_told_to_end_as_it_gets_its_name_gives_it_back(path, dest, monkeypatch, moment):
     make(path)
-    rename, sync = Path.rename, aside.sync
+    rename, sync = Path.rename, wholefile.sync
 
     def renamed(file, name):
         rename(file, name)
@@ -173,7 +175,7 @@ def test_a_backup_that_is_told_to_end_as_it_gets_its_name_gives_it_back(path, de
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Path, "rename", renamed)
-    monkeypatch.setattr(aside, "sync", synced)
+    monkeypatch.setattr(wholefile, "sync", synced)
     with pytest.raises(KeyboardInterrupt):
         backup(path, dest)
     assert list(dest.parent.iterdir()) == []

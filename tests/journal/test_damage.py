@@ -13,14 +13,16 @@ from zlib import crc32
 
 import pytest
 
-import beanlite.journal.sqlite
-from beanlite.config import Settings
+from beanlite.clock import utc_clock
+from beanlite.core.engine import Engine
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.sqlite import open_database
+from beanlite.journal.sqlite import journal as journal_module
 from beanlite.journal.sqlite.backup import backup
+from beanlite.journal.sqlite.batch import batch_of
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.journal import SqliteJournal
 from beanlite.journal.sqlite.migrations import allow_writing
 from beanlite.protocol.stats import job_stats, tube_stats
-from beanlite.server import Server
 from tests.support.journal_files import put
 from tests.support.servers import ServerDied, start_beanlite
 
@@ -99,20 +101,19 @@ def start(monkeypatch):
         opened.append(open_database(*arguments, **settings))
         return opened[-1]
 
-    monkeypatch.setattr(beanlite.journal.sqlite, "open_database", open_and_note)
+    monkeypatch.setattr(journal_module, "open_database", open_and_note)
 
     async def run(path):
-        server = Server(Settings(db=path), None)
+        engine, journal, now_ns = Engine(), SqliteJournal(path, "always", 0, 65535), utc_clock()()
         opened.clear()
         try:
-            server._stopped = asyncio.Event()
-            await server._recover()
-            use(server)
-            await server._journal.close()
+            await journal.recover(engine, now_ns, asyncio.Event())
+            use(engine, journal, now_ns)
+            await journal.close()
             opened.clear()
         finally:
-            if server._journal is not None:
-                await server._journal._aside.close()
+            if hasattr(journal, "_writer"):
+                await journal._writer._thread.close()
             for database in opened:
                 database.connection.close()
                 os.close(database.file)
@@ -121,8 +122,7 @@ def start(monkeypatch):
     return lambda path: asyncio.run(run(path))
 
 
-def use(server):
-    engine, journal, now_ns = server.engine, server._journal, server._clock()
+def use(engine, journal, now_ns):
     client = engine.connect()
     for name in list(engine.tubes):
         engine.watch(client, name)
@@ -136,7 +136,7 @@ def use(server):
         engine.use(client, name)
         engine.put(client, 0, 0, 10, b"new", now_ns)
         engine.pause(name, 1, now_ns)
-    journal.write(journal.batch_of(engine.take_changes(lagging=True)))
+    journal._writer.write(batch_of(engine.take_changes(lagging=True)))
 
 
 def test_a_sound_file_starts_and_is_copied(stopped, start):
@@ -195,7 +195,7 @@ def test_a_row_that_no_server_has_written(damage, said, stopped, start):
 
 
 def test_a_bug_of_ours_is_not_taken_for_damage(stopped, start, monkeypatch):
-    monkeypatch.setattr(beanlite.journal.sqlite, "read_jobs", lambda *_: (rows for rows in [[(1, b"short")]]))
+    monkeypatch.setattr(journal_module, "read_jobs", lambda *_: (rows for rows in [[(1, b"short")]]))
     with pytest.raises((TypeError, ValueError)):
         start(stopped)
 
@@ -205,7 +205,7 @@ def test_memory_that_ends_while_jobs_are_taken_over(stopped, start, monkeypatch)
         yield []
         raise MemoryError
 
-    monkeypatch.setattr(beanlite.journal.sqlite, "read_jobs", read_jobs)
+    monkeypatch.setattr(journal_module, "read_jobs", read_jobs)
     with pytest.raises(JournalRefused, match=f"there is not enough memory for what {stopped} holds"):
         start(stopped)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import JournalFailed, JournalRefused
-from beanlite.journal.sqlite import open_database, read_state
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.replay import read_state
 from tests.support.journal_files import files_of_at_most, make, make_killed, refusal, snapshot, write_batch, writer
 
 NOBODY = 65534

@@ -161,8 +161,8 @@ async def test_a_wal_that_is_cut_amid_a_commit_has_a_hole(tmp_path):
     async with serving(tmp_path / "queue.db") as (server, task):
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        journal = server._journal
-        count = journal._count_frames
+        writer = server._journal._writer
+        count = writer._count_frames
 
         def cut_and_count():
             size = (tmp_path / "queue.db-wal").stat().st_size
@@ -170,7 +170,7 @@ async def test_a_wal_that_is_cut_amid_a_commit_has_a_hole(tmp_path):
                 os.truncate(tmp_path / "queue.db-wal", length)
             count()
 
-        journal._count_frames = cut_and_count
+        writer._count_frames = cut_and_count
         client[1].write(PUT)
         with pytest.raises(JournalFailed, match="was cut short while it was served"):
             await asyncio.wait_for(asyncio.shield(task), 10)
@@ -184,8 +184,8 @@ async def test_a_file_that_is_cut_amid_a_checkpoint_has_a_hole(tmp_path):
         for number in range(1, 101):
             put = b"put 0 0 60 5000\r\n%b\r\n" % bytes(5000)
             assert await ask(client, put) == b"INSERTED %d\r\n" % number
-        await server._journal.checkpoint()
-        see_size = server._journal._watch.see_size
+        await server._journal._writer.checkpoint()
+        see_size = server._journal._writer._watch.see_size
 
         def cut_and_see():
             os.truncate(path, 0)
@@ -194,8 +194,8 @@ async def test_a_file_that_is_cut_amid_a_checkpoint_has_a_hole(tmp_path):
                 file.write(bytes(4096))
             see_size()
 
-        server._journal._watch.see_size = cut_and_see
-        server._journal._new_frames = 1000
+        server._journal._writer._watch.see_size = cut_and_see
+        server._journal._writer._new_frames = 1000
         client[1].write(PUT)
         with pytest.raises(JournalFailed, match=r"queue\.db was cut short while it was served"):
             await asyncio.wait_for(asyncio.shield(task), 10)

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from beanlite.journal.sqlite import mark, open_database, read_state
+from beanlite.journal.sqlite import mark
 from beanlite.journal.sqlite.backup import backup
+from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.mark import ATTRIBUTE, Mark
+from beanlite.journal.sqlite.replay import read_state
 from tests.support.journal_files import make, refusal, writer
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire

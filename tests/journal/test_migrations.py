@@ -11,8 +11,9 @@ from contextlib import closing
 import pytest
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite import open_database, read_jobs, read_state
+from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.migrations import FOLDER, find_migrations, read_version
+from beanlite.journal.sqlite.replay import read_jobs, read_state
 from tests.support.journal_files import ROOT, make, snapshot
 
 SECOND = """

@@ -5,7 +5,8 @@ from zlib import crc32
 import pytest
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite import count_jobs, open_database, read_jobs, read_state
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.replay import count_jobs, read_jobs, read_state
 from tests.support.journal_files import flip, make, put, snapshot
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from beanlite.journal.sqlite import open_database
+from beanlite.journal.sqlite.database import open_database
 from tests.support.journal_files import put
 
 TABLES = ("jobs", "bodies", "pauses", "meta")

@@ -20,7 +20,7 @@ IO_SETUP = {"x86_64": 206, "aarch64": 0}  # the system call's number
 # Has the kernel refuse the system call, as a sandbox or a used up fs.aio-max-nr does; then syncs a file.
 PROGRAM = """
 import asyncio, ctypes, struct, sys
-from beanlite.journal.sqlite.sync import aside_sync
+from beanlite.journal.sqlite.sync import background_sync
 
 def refuse(call, error):
     steps = [(0x20, 0, 0, 0), (0x15, 0, 1, call), (0x06, 0, 0, 0x50000 | error), (0x06, 0, 0, 0x7FFF0000)]
@@ -33,7 +33,7 @@ async def main():
     if sys.argv[3] == "late":
         import caio
     refuse(int(sys.argv[1]), int(sys.argv[2]))
-    sync = aside_sync()
+    sync = background_sync()
     ended = asyncio.get_running_loop().create_future()
     with open("file", "w") as file:
         sync(file.fileno(), ended.set_result)
@@ -146,7 +146,7 @@ async def test_what_else_the_kernel_says_of_the_ends_is_an_error():
     sync = KernelSync(asyncio.get_running_loop())
     Kernel(sync, process_events=[from_caio(errno.EINVAL)])
     with pytest.raises(SystemError, match="Invalid argument"):
-        sync.see_ends()
+        sync.poll()
 
 
 class Machine:
@@ -162,7 +162,7 @@ class Machine:
         self.latest = ""
         self.error = None
         monkeypatch.setattr(os, "fdatasync", lambda _descriptor: self._spend("here", self.here_s))
-        self.sync = SoonestSync(self._sync_aside, lambda: self.now_s)
+        self.sync = SoonestSync(self._sync_in_background, lambda: self.now_s)
 
     def _spend(self, way, seconds):
         seconds = next(self.both_s, seconds)
@@ -172,7 +172,7 @@ class Machine:
         if self.error:
             raise self.error
 
-    def _sync_aside(self, _descriptor, done):
+    def _sync_in_background(self, _descriptor, done):
         self._spend("aside", self.aside_s)
         done(None)
 

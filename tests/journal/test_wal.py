@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite import open_database, read_state
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.replay import read_state
 from beanlite.journal.sqlite.wal import commit_frames
 from tests.support.journal_files import flip, make, make_killed, write_batch
 

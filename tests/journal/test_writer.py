@@ -5,13 +5,15 @@ import sqlite3
 import pytest
 
 from beanlite.errors import JournalFailed
-from beanlite.journal.sqlite import open_database, read_jobs
-from beanlite.journal.sqlite.writer import CHECKPOINT_FRAMES, IDS_AHEAD, Journal
+from beanlite.journal.sqlite.batch import batch_of
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.replay import read_jobs
+from beanlite.journal.sqlite.writer import CHECKPOINT_FRAMES, IDS_AHEAD, Writer
 from tests.support.core import Core
 
 
 def write(journal, core):
-    journal.write(Journal.batch_of(core.store()))
+    journal.write(batch_of(core.store()))
 
 
 def stored(journal):
@@ -92,7 +94,7 @@ async def test_a_checkpoint_is_due_by_the_frames_that_have_come_whatever_is_in_t
 @pytest.mark.parametrize("hindrance", [None, "another", "a fault"])
 async def test_the_last_id_is_noted_at_the_end_and_what_hinders_it_is_told(tmp_path, hindrance):
     path = tmp_path / "queue.db"
-    journal = Journal(open_database(path))
+    journal = Writer(open_database(path))
     await journal.start()
     core = Core()
     core.send(core.client(), b"put 0 0 60 0\r\n\r\n" * 3)

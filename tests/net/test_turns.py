@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from beanlite.commit import group as barrier_module
+from beanlite.commit import group
 from beanlite.core.engine import SLICE
 from beanlite.core.job import SECOND_NS
 from beanlite.journal.sqlite import writer
@@ -24,7 +24,7 @@ async def test_the_end_of_a_sync_is_seen_while_the_loop_is_busy_with_others(tmp_
         client.data_received(PUT)
         await until(lambda: server.barrier.syncing)
         disk.free.set()
-        for _ in range(barrier_module.WAY_EVERY):
+        for _ in range(group.POLL_EVERY):
             assert server.barrier.syncing
             other.data_received(b"list-tube-used\r\n")
         assert not server.barrier.syncing
@@ -52,7 +52,7 @@ async def test_what_is_held_for_a_client_while_a_sync_goes_on_has_its_limit(tmp_
 
 @pytest.mark.parametrize(
     ("job", "most"),
-    [(PUT, barrier_module.BATCH_JOBS + 2 * STEPS_MAX), (b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n", 80)],
+    [(PUT, group.BATCH_JOBS + 2 * STEPS_MAX), (b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n", 80)],
 )
 async def test_who_does_not_wait_for_replies_is_held_back_when_the_batch_is_full_and_others_are_not(
     tmp_path, disk, job, most
@@ -97,7 +97,7 @@ async def test_how_many_replies_are_held_for_a_client_has_its_limit(tmp_path, di
 async def test_a_batch_that_nobody_waits_for_is_not_full(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
-        server.engine.room_bytes -= barrier_module.BATCH_BYTES + 1  # others have used it
+        server.engine.room_bytes -= group.BATCH_BYTES + 1  # others have used it
         client[1].write(b"list-tube-used\r\n" * 2 * STEPS_MAX)
         for _ in range(2 * STEPS_MAX):
             assert await asyncio.wait_for(client[0].readline(), 10) == b"USING default\r\n"
@@ -132,13 +132,13 @@ async def test_a_long_kick_waits_for_each_of_its_slices_to_be_stored(tmp_path, d
 @pytest.mark.parametrize("fsync", ["always", "never"])
 async def test_what_lags_is_written_in_slices_to_its_end_though_nobody_asks(tmp_path, monkeypatch, fsync):
     sizes = []
-    write = writer.Journal.write
+    write = writer.Writer.write
 
     def note(journal, batch):
         sizes.append(batch.jobs)
         write(journal, batch)
 
-    monkeypatch.setattr(writer.Journal, "write", note)
+    monkeypatch.setattr(writer.Writer, "write", note)
     async with serving(tmp_path / "q.db", fsync) as (server, _):
         client = await connect(server)
         client[1].write(PUT * 3 * SLICE)
@@ -151,15 +151,15 @@ async def test_what_lags_is_written_in_slices_to_its_end_though_nobody_asks(tmp_
         assert sum(sizes) == 3 * SLICE
         assert max(sizes) == SLICE
         left = []
-        sync = server._journal.sync
+        sync = server._journal._writer.sync
 
         async def last_sync():
             left.append(len(server.engine.lagging))
             await sync()
 
-        monkeypatch.setattr(server._journal, "sync", last_sync)
+        monkeypatch.setattr(server._journal._writer, "sync", last_sync)
         server.engine.lagging.update(server.engine.jobs)
-        await server.barrier.drain()
+        await server.barrier.flush()
         assert left == [0]
         assert max(sizes) == SLICE
 

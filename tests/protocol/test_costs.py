@@ -7,7 +7,7 @@ import gc
 import sys
 import tracemalloc
 
-from beanlite.journal.sqlite.writer import Journal
+from beanlite.journal.sqlite.batch import batch_of
 
 PUT = b"put 1024 0 60 100\r\n" + b"x" * 100 + b"\r\n"
 # Calls of Python functions, and of C functions from Python. A reserve's eleventh is len(), which sees whether very many
@@ -84,7 +84,7 @@ def test_memory_of_a_job(core):
 
 def statements_of(journal, core):
     """The statements of a batch with what the core's clients have done."""
-    batch = Journal.batch_of(core.store())
+    batch = batch_of(core.store())
     seen = []
     journal._db.set_trace_callback(seen.append)
     journal.write(batch)

@@ -6,8 +6,9 @@ import os
 import pytest
 
 from beanlite.errors import JournalFailed
-from beanlite.journal.sqlite import open_database, writer
-from beanlite.journal.sqlite.writer import Journal
+from beanlite.journal.sqlite import writer
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.writer import Writer
 from tests.support.inside import PUT, ask, connect, serving, until
 
 
@@ -37,7 +38,7 @@ async def test_whatever_the_journal_asks_of_it_is_a_failure_of_the_disk(call, us
 
 async def test_at_the_stop_it_is_one_too(tmp_path, monkeypatch):
     database = open_database(tmp_path / "queue.db")
-    journal = Journal(database)
+    journal = Writer(database)
     await journal.start()
     with monkeypatch.context() as dying:
         dying.setattr(type(database), "close", gone)

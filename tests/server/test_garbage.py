@@ -14,7 +14,7 @@ from beanlite.config import Settings
 from beanlite.journal.sqlite.writer import CHECKPOINT_FRAMES
 from beanlite.net.listener import open_listener
 from beanlite.protocol import arguments
-from beanlite.server import Server
+from beanlite.server import Server, make_journal
 
 SESSION = (
     b"use garbage\r\nwatch garbage\r\nput 0 0 60 1\r\nx\r\nput 0 0 60 5000\r\n" + b"x" * 5000 + b"\r\n",
@@ -54,7 +54,7 @@ def lock_for_a_moment(server):
 
 async def garbage_of(settings, lives, meanwhile):
     """How many objects the collector finds after so many clients, with something else at the beginning of each."""
-    server = Server(settings, open_listener(settings))
+    server = Server(settings, open_listener(settings), make_journal(settings))
     task = asyncio.create_task(server.serve())
     await until(lambda: hasattr(server, "barrier"))
     host, port = server._listener.address.split(":")
@@ -63,8 +63,8 @@ async def garbage_of(settings, lives, meanwhile):
         for _ in range(count):
             meanwhile(server)
             await talk((host, int(port)))
-            if server._journal is not None:
-                server._journal._new_frames += CHECKPOINT_FRAMES  # a checkpoint is due
+            if server._journal.facts().keeps_jobs:
+                server._journal._writer._new_frames += CHECKPOINT_FRAMES  # a checkpoint is due
             await until(lambda: not server.engine.clients)
 
     await live(3)

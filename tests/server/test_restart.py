@@ -16,12 +16,12 @@ import shutil
 from functools import partial
 from itertools import count
 from typing import NamedTuple
-from unittest import mock
 
-from beanlite.config import Settings
+from beanlite.core.engine import Engine
+from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.fileformat import wal_of
-from beanlite.journal.sqlite.writer import IDS_AHEAD, Journal
-from beanlite.server import Server
+from beanlite.journal.sqlite.journal import SqliteJournal
+from beanlite.journal.sqlite.writer import IDS_AHEAD
 from tests.support.journal_files import make
 from tests.support.model_queues import SECOND_NS, Job
 from tests.support.sessions import (
@@ -82,7 +82,7 @@ class RestartedTwins(Twins):
         """Take a batch; only ``lagging`` has what nobody was promised."""
         if self.batch is not None:
             return
-        self.batch = Journal.batch_of(self.core.engine.take_changes(lagging=lagging))
+        self.batch = batch_of(self.core.engine.take_changes(lagging=lagging))
         model = self.model
         now = {job.id: job for job in model.snapshot()}
         if lagging:
@@ -96,8 +96,7 @@ class RestartedTwins(Twins):
     def _write(self):
         if self.batch is not None:
             self.journal.write(self.batch)
-            self.core.engine.stored_batch = self.batch.number
-            self.core.engine.stored_id = self.batch.last_id
+            self.core.engine.stored(self.batch.number, self.batch.last_id)
             self.batch, self.stored = None, self.taken
 
     def _checkpoint(self):
@@ -125,7 +124,7 @@ class RestartedTwins(Twins):
             engine.stop_waiting(session.client)
         for session, _ in self.pairs:
             self.core.close(session)
-        self.journal.write(Journal.batch_of(engine.take_changes(lagging=True)))
+        self.journal.write(batch_of(engine.take_changes(lagging=True)))
         self.runner.run(self.journal.close())
         self._restart(down_ns, 0)
 
@@ -143,11 +142,11 @@ class RestartedTwins(Twins):
 
     def _recover(self):
         """A new engine with what is in the file, the server's own way."""
-        with mock.patch("beanlite.server.utc_clock", return_value=lambda: self.core.now_ns):
-            server = Server(Settings(db=self.path), None)
-        self.runner.run(server._recover())
-        self.journal = server._journal
-        self.core.start(server.engine, MAX_JOB_SIZE)
+        engine = Engine()
+        journal = SqliteJournal(self.path, "always", 0, MAX_JOB_SIZE)
+        self.runner.run(journal.recover(engine, self.core.now_ns, asyncio.Event()))
+        self.journal = journal._writer
+        self.core.start(engine, MAX_JOB_SIZE)
         self.core.wait(0)
 
     def _look(self):

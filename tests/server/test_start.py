@@ -6,12 +6,11 @@ from contextlib import closing
 
 import pytest
 
-from beanlite import server as server_module
 from beanlite.config import Settings
-from beanlite.journal import sqlite as journal
-from beanlite.journal.sqlite import open_database
+from beanlite.journal.sqlite import journal
+from beanlite.journal.sqlite.database import open_database
 from beanlite.net.listener import open_listener
-from beanlite.server import Server
+from beanlite.server import Server, make_journal
 from tests.support.inside import ask, connect, serving
 from tests.support.journal_files import put
 
@@ -43,7 +42,7 @@ def read(monkeypatch):
             yield rows
 
     monkeypatch.setattr(journal, "read_jobs", read_jobs)
-    monkeypatch.setattr(server_module, "HEAR_S", 0)  # at each chunk
+    monkeypatch.setattr(journal, "HEAR_S", 0)  # at each chunk
     return read
 
 
@@ -53,7 +52,7 @@ async def test_a_stop_does_not_wait_for_all_jobs_to_be_read_and_changes_nothing(
     read["signal"] = number
     settings = Settings(port=0, db=path)
     listener = open_listener(settings)
-    await asyncio.wait_for(Server(settings, listener).serve(), 10)
+    await asyncio.wait_for(Server(settings, listener, make_journal(settings)).serve(), 10)
     listener.close()
     assert 0 < read["jobs"] < CHUNKS * 1000
     assert path.read_bytes() == before

@@ -7,7 +7,7 @@ import os
 from beanlite.config import Settings
 from beanlite.errors import JournalFailed
 from beanlite.net.listener import open_listener
-from beanlite.server import Server
+from beanlite.server import Server, make_journal
 
 PUT = b"put 0 0 10 1\r\nx\r\n"
 
@@ -28,9 +28,9 @@ class Disk:
 
     async def _sync(self):
         await self.free.wait()
-        self.see_ends()
+        self.poll()
 
-    def see_ends(self):
+    def poll(self):
         while self.free.is_set() and self.under_way:
             done = self.under_way.pop(0)
             if self.error is not None:
@@ -43,7 +43,7 @@ class Disk:
 @contextlib.asynccontextmanager
 async def serving(path, fsync="always", failure=JournalFailed):
     settings = Settings(port=0, db=path, fsync=fsync)
-    server = Server(settings, open_listener(settings))
+    server = Server(settings, open_listener(settings), make_journal(settings))
     task = asyncio.create_task(server.serve())
     try:
         while not hasattr(server, "barrier"):
@@ -64,7 +64,7 @@ async def _tidy_up(server):
     """After a failure the real process ends at once."""
     for connection in list(server._connections.values()):
         connection.stop()
-    await server._journal._aside.close()
+    await server._journal._writer._thread.close()
     for _, writer in CLIENTS:
         writer.close()
         with contextlib.suppress(ConnectionError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from zlib import crc32
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite import open_database
+from beanlite.journal.sqlite.database import open_database
 
 ROOT = Path(__file__).parents[2]
 KEPT_BATCHES = 50

@@ -1,22 +1,8 @@
-"""The room of the database file, and the only place that knows SQL.
+"""The journal in an SQLite file, and the only place that knows SQL.
 
-A file is opened, locked and checked by `open_database`, its content read back by the three functions of `replay`, and
-what changes is written by `writer`; `backup` makes a copy, in a process of its own. Below them: `fileformat` (which
-files are ours), `migrations`, `wal` (a look at SQLite's own log before it is recovered) and `aside` (files that appear
-whole or not at all).
+``journal`` is what the group commit sees. Below it: ``upkeep`` (checkpoints, a full disk, room given back), ``writer``
+(transactions), ``batch`` (changes as rows) and ``sync``; ``replay`` reads the jobs back. ``database`` opens, locks and
+checks the file, with ``fileformat`` (which files are ours), ``mark`` (a note kept at the file), ``migrations``, ``wal``
+(a look at SQLite's own log before it is recovered) and ``room`` (the reserve). ``watch`` and ``audit`` notice what
+other programs do to the file while it is served. ``backup`` makes a copy, in a process of its own.
 """
-
-from beanlite.journal.sqlite.database import Database, check_body_size, open_database
-from beanlite.journal.sqlite.replay import State, check_jobs, check_names, count_jobs, read_jobs, read_state
-
-__all__ = [
-    "Database",
-    "State",
-    "check_body_size",
-    "check_jobs",
-    "check_names",
-    "count_jobs",
-    "open_database",
-    "read_jobs",
-    "read_state",
-]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.sqlite.aside import written_aside
 from beanlite.journal.sqlite.fileformat import check_file, is_damage, refused, said, wal_of, wal_size
 from beanlite.journal.sqlite.migrations import check_schema, find_migrations, read_version
 from beanlite.journal.sqlite.replay import check_jobs, read_jobs, read_state
+from beanlite.journal.sqlite.wholefile import written_whole
 
 _BUSY_TIMEOUT_S = 30.0
 _STEPS_PER_LOOK = 500  # of SQLite's machine: some 100 jobs; a look costs 4 µs
@@ -39,9 +39,9 @@ def backup(source: Path, dest: Path, progress: Callable[[int], None] | None = No
     source, dest = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
     _check_source(source)
     try:
-        with written_aside(dest) as aside:
-            _copy(source, aside, progress)
-            return _read_back(aside, source)
+        with written_whole(dest) as partial:
+            _copy(source, partial, progress)
+            return _read_back(partial, source)
     except OSError as error:
         raise BeanliteError(f"no backup was made to {dest}: {error.strerror}") from error
 
@@ -60,20 +60,20 @@ def _check_source(source: Path) -> None:
             os.close(descriptor)
 
 
-def _copy(source: Path, aside: Path, progress: Callable[[int], None] | None) -> None:
+def _copy(source: Path, partial: Path, progress: Callable[[int], None] | None) -> None:
     """Write what one read transaction sees; a file copy of a live database would be torn."""
     try:
         # A read-only connection never checkpoints, not even when it is the last to close: a -wal that a killed server
         # has left is looked at by that server's next start.
         with (
             closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)) as connection,
-            closing(_Syncs(aside, progress)) as syncs,
+            closing(_Syncs(partial, progress)) as syncs,
         ):
             with refused(source):  # here, because VACUUM would name the wrong file
                 connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
             connection.set_progress_handler(syncs, _STEPS_PER_LOOK)
             try:
-                connection.execute("VACUUM INTO ?", (str(aside),))
+                connection.execute("VACUUM INTO ?", (str(partial),))
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
                     # A signal that comes just as SQLite calls ends that call before its first line; SQLite keeps it.
@@ -83,12 +83,12 @@ def _copy(source: Path, aside: Path, progress: Callable[[int], None] | None) -> 
                         raise
                 raise BeanliteError(f"the copy of {source} failed: {said(error)}") from error
     finally:
-        _tidy(source, aside)
+        _tidy(source, partial)
 
 
-def _tidy(source: Path, aside: Path) -> None:
+def _tidy(source: Path, partial: Path) -> None:
     """Remove what SQLite has left beside the two files."""
-    Path(f"{aside}-journal").unlink(missing_ok=True)  # there when the disk was full
+    Path(f"{partial}-journal").unlink(missing_ok=True)  # there when the disk was full
     if wal_of(source).exists() and not wal_size(source):
         # No server runs, or has only just begun: the -wal may be of our making, and nobody's to remove. A connection
         # that may write removes it as it closes, if nobody else is there; there is nothing in it to checkpoint.

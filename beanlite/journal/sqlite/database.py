@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beanlite.errors import ConfigError, JournalFailed, JournalRefused
-from beanlite.journal.sqlite.aside import sync, written_aside
 from beanlite.journal.sqlite.fileformat import (
     PAGE_SIZE,
     check_file,
@@ -38,6 +37,7 @@ from beanlite.journal.sqlite.migrations import (
 )
 from beanlite.journal.sqlite.room import Room
 from beanlite.journal.sqlite.wal import commit_frames, frames_of, index_bytes, read_index
+from beanlite.journal.sqlite.wholefile import sync, written_whole
 
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 ROW_BYTES = 1000  # of a row, more than what is not its body
@@ -253,8 +253,8 @@ def _keep_wal(path: Path) -> Path:
     for partial in path.parent.glob(f".{wal.name}.damaged-*.partial"):  # of a start that was killed just here
         partial.unlink()
     try:
-        with written_aside(copy) as aside:
-            shutil.copyfile(wal, aside)
+        with written_whole(copy) as partial:
+            shutil.copyfile(wal, partial)
     except OSError as error:
         raise JournalRefused(f"{wal} is damaged, and can't be copied to {copy}: {error.strerror}") from error
     return copy

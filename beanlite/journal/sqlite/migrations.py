@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite.aside import sync
 from beanlite.journal.sqlite.fileformat import APPLICATION_ID, damaged, said
+from beanlite.journal.sqlite.wholefile import sync
 
 _PACKAGE = Path(__file__).parents[2]
 # Inside the package when installed from a wheel, beside it in a checkout.
@@ -72,7 +72,7 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) 
     copy = path.with_name(f"{path.name}.before-v{len(migrations)}")
     partial = _partial(copy)
     if version:
-        _set_aside(connection, path, copy, partial)
+        _keep_copy(connection, path, copy, partial)
     try:
         connection.executescript(_script(migrations, version))
     except sqlite3.Error as error:
@@ -108,7 +108,7 @@ def _partial(copy: Path) -> Path:
     return copy.with_name(f"{copy.name}.partial")
 
 
-def _set_aside(connection: sqlite3.Connection, path: Path, copy: Path, partial: Path) -> None:
+def _keep_copy(connection: sqlite3.Connection, path: Path, copy: Path, partial: Path) -> None:
     if os.path.lexists(copy):
         raise JournalRefused(f"{copy} is in the way of a copy of {path} before its migration; move it away")
     try:

@@ -117,7 +117,7 @@ def check_names(names: Iterable[bytes], path: Path) -> None:
 
 
 def check_jobs(connection: sqlite3.Connection, path: Path) -> None:
-    """JournalRefused: a job is not as a server has written it, its body aside.
+    """JournalRefused: a job is not as a server has written it. Bodies are not looked at.
 
     At start this would take a tenth of the time, and so it is asked only when the engine can make nothing of a job.
     """

@@ -1,4 +1,6 @@
-"""Syncing a file without standing still."""
+"""Syncing a file to the disk without keeping clients waiting longer than need be."""
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -11,26 +13,29 @@ from typing import Final
 
 Done = Callable[[Exception | None], None]
 
-LATE_S: Final = 0.002  # syncs aside that take longer may wait for a core, a matter of some 3 ms: the other way is tried
-STALL_S: Final = 0.02  # but nobody is to be held up for so long by a sync on the spot
-BEGIN_BELOW: Final = 0.6  # of what those aside take: then those on the spot are worth it, and ...
-END_ABOVE: Final = 0.75  # ... then no more
-TRIALS: Final = 6  # syncs in a row: so many are late before a trial, and a trial ends when the half have failed
-STEP: Final = 1.125  # by which what is typical follows each sync, up or down: a stall counts for no more than that
-RETRY_S: Final = 0.1  # from one trial to the next; twice as long each time that it was in vain, up to ...
+# A background sync that takes longer may have been waiting for a core, which takes some milliseconds.
+LATE_S: Final = 0.002
+# An inline sync may stop everybody for this long once, and not again.
+STALL_S: Final = 0.02
+# Inline syncs are begun when they take less than this share of what background ones take ...
+BEGIN_BELOW: Final = 0.6
+# ... and ended when they take more than this share.
+END_ABOVE: Final = 0.75
+# So many late syncs in a row start a trial of the other way, and a trial takes so many syncs.
+TRIALS: Final = 6
+# By how much each sync moves what counts as typical, up or down, so that one stall does not count for more.
+STEP: Final = 1.125
+# The time from one trial to the next, which doubles each time that the trial was in vain, and its maximum.
+RETRY_S: Final = 0.1
 RETRY_MAX_S: Final = 2.0
 
 
 class KernelSync:
-    """The kernel's own asynchronous sync: no thread, no GIL.
-
-    Measured, 16 KiB written before each: 41 µs of our time, where fdatasync takes 65 to 90 and one in a thread 150 to
-    200, at the same 240 µs from start to end. 50 clients in put, reserve, delete: 61 k ops/s, with fdatasync 52 k.
-    """
+    """The kernel's own asynchronous sync: it needs no thread, and therefore does not wait for the GIL."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """ImportError: this is not Linux, or the kernel does not let us. SystemError: not any more."""
-        from caio.linux_aio import Context, Operation  # noqa: PLC0415 - not to be had everywhere
+        """ImportError: this is not Linux, or the kernel does not allow it. SystemError: no longer."""
+        from caio.linux_aio import Context, Operation  # noqa: PLC0415 - not available everywhere
 
         self._loop = loop
         self._operation = Operation
@@ -39,39 +44,40 @@ class KernelSync:
         loop.add_reader(self._context.fileno, self._on_ends)
 
     def __call__(self, descriptor: int, done: Done) -> None:
-        """Write what the kernel has of a file to the medium; ``done`` hears in the loop that it is, or why not.
+        """Sync a file's data; ``done`` hears in the loop that it is on the disk, or why it is not.
 
-        A sync that the kernel does not take, for want of room or for whatever reason, is done on the spot: that says
-        for sure whether it can be done at all, and ``done`` hears of it before this returns.
+        If the kernel does not accept the request, for want of room or whatever reason, the file is synced inline: that
+        tells for sure whether it can be synced at all, and ``done`` hears of it before this returns.
         """
         operation = self._operation.fdsync(descriptor)
-        # Not ``done`` itself: caio would swallow what it raises. And no closure over the operation: that is garbage.
+        # Not ``done`` itself, since caio swallows what it raises; and no closure over the operation, which would be
+        # garbage that only a collector finds.
         operation.set_callback(partial(self._note_end, done))
         try:
             begun = self._context.submit(operation) == 1
         except (OSError, OverflowError, SystemError, ValueError):  # what caio makes of an errno
             begun = False
         if not begun:
-            done(_sync_here(descriptor))
+            done(_sync_inline(descriptor))
 
     def _note_end(self, done: Done, result: int) -> None:
         self._ended.append((done, result))
 
     def _on_ends(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # the ends that this is about have been seen already
+        with contextlib.suppress(BlockingIOError):  # ``poll`` has been here before
             self._context.poll()
-        self.see_ends()
+        self.poll()
 
-    def see_ends(self) -> None:
+    def poll(self) -> None:
         """Tell of syncs that have ended, without waiting for the loop to do so."""
         try:
             self._context.process_events()
         except SystemError as error:
             if error.args[:1] != (errno.EINTR,):
                 raise
-            # A signal, or a process that was stopped and goes on. The kernel has not told of any end, but what woke the
-            # loop to hear of one may be used up.
-            self._loop.call_soon(self.see_ends)
+            # A signal came, or the process was stopped and continues. The event that would wake the loop may have been
+            # used up, although the kernel has not told of any end.
+            self._loop.call_soon(self.poll)
             return
         ended, self._ended = self._ended, []
         for done, result in ended:
@@ -80,22 +86,22 @@ class KernelSync:
 
 
 class ThreadSync:
-    """What has to do where the kernel can't."""
+    """A thread, where the kernel's asynchronous sync is not available."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def __call__(self, descriptor: int, done: Done) -> None:
-        """As ``KernelSync``."""
+        """The same as ``KernelSync`` does."""
         future = self._loop.run_in_executor(None, os.fdatasync, descriptor)
         future.add_done_callback(lambda ended: done(ended.exception()))  # type: ignore[arg-type]
 
-    def see_ends(self) -> None:
-        """Nothing to be seen before the loop does."""
+    def poll(self) -> None:
+        """There is nothing to see before the loop sees it."""
 
 
-def aside_sync() -> KernelSync | ThreadSync:
-    """The best way to sync aside that works here; to be called in a loop."""
+def background_sync() -> KernelSync | ThreadSync:
+    """The best way to sync in the background that works here; to be called in a loop."""
     loop = asyncio.get_running_loop()
     try:
         return KernelSync(loop)
@@ -103,81 +109,95 @@ def aside_sync() -> KernelSync | ThreadSync:
         return ThreadSync(loop)
 
 
-class SoonestSync:
-    """Syncs aside, or on the spot while that is much sooner: beside processes that keep the core busy.
+class SyncChoice:
+    """Whether the next sync is better done in the background or inline, learned from how long they take.
 
-    A sync aside then waits some milliseconds for the core, as does the loop for its end; who calls fdatasync is let
-    back in at once. Beside an endless loop on the same core that makes 7 times the speed of one client in put, reserve,
-    delete, 3.4 of 20, 2 of 50, the same of 200. Syncing on the spot alone would have 0.8 to 0.95 on a calm core.
+    Beside processes that keep the core busy, a background sync waits for the core, and so does the loop for its end,
+    while an inline fdatasync is given the core back at once. On a calm core the background is faster.
     """
 
-    def __init__(self, aside: Callable[[int, Done], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` tells seconds."""
-        self._aside = aside
-        self._clock = clock
-        self._here = False
+    def __init__(self) -> None:
+        self.inline = False
+        """The way that is not just being tried."""
         self._late = 0
-        """How many syncs aside in a row have been late."""
+        """How many background syncs in a row have been late."""
         self._typical_s = 0.0
-        """What a sync takes, the way that is not just a trial: about the median of the latest, whatever the worst."""
+        """About the median of the latest syncs, trials left out."""
         self._won = self._lost = 0
-        """How many syncs of the trial that goes on have been quick enough, and how many not; 0 and 0: none goes on."""
+        """How many syncs of the present trial were fast enough, and how many were not; both 0 if there is none."""
         self._retry_s = RETRY_S
-        self._retry_at_s = 0.0
+        self.retry_at_s = 0.0
+        """When there may be another trial."""
 
-    def __call__(self, descriptor: int, done: Done) -> None:
-        """As ``KernelSync``, but ``done`` may be told before this returns."""
-        began_s = self._clock()
-        here = self._here is not self._try_other(began_s)
-
-        def ended(error: Exception | None) -> None:
-            now_s = self._clock()
-            if here is self._here:
-                self._learn(now_s - began_s, now_s)
-            else:
-                self._learn_of_other(now_s - began_s, now_s)
-            done(error)
-
-        if here:
-            ended(_sync_here(descriptor))
-        else:
-            self._aside(descriptor, ended)
-
-    def _try_other(self, now_s: float) -> bool:
+    def next_is_inline(self, now_s: float) -> bool:
+        """How to do the next sync."""
         if self._won or self._lost:
-            return True
-        return now_s >= self._retry_at_s and (self._here or (self._late >= TRIALS and self._typical_s < STALL_S))
+            return not self.inline
+        due = now_s >= self.retry_at_s and (self.inline or (self._late >= TRIALS and self._typical_s < STALL_S))
+        return self.inline is not due
+
+    def learn(self, took_s: float, now_s: float, *, inline: bool) -> None:
+        """A sync has ended, and this is how long it took."""
+        if inline is self.inline:
+            self._learn(took_s, now_s)
+        else:
+            self._learn_of_trial(took_s, now_s)
 
     def _learn(self, took_s: float, now_s: float) -> None:
         if not self._typical_s:
             self._typical_s = took_s
         self._typical_s *= STEP if took_s > self._typical_s else 1 / STEP
-        # Each of them late: a disk that is slow now and then is no busy core.
+        # They count only if each one is late: a disk that is slow now and then is not a busy core.
         self._late = self._late + 1 if took_s > LATE_S else 0
-        if self._here and took_s > STALL_S:
-            self._turn_to(here=False, took_s=took_s, now_s=now_s)
+        if self.inline and took_s > STALL_S:
+            self._change(inline=False, took_s=took_s, now_s=now_s)
 
-    def _learn_of_other(self, took_s: float, now_s: float) -> None:
-        if took_s <= (max(LATE_S, self._typical_s / END_ABOVE) if self._here else BEGIN_BELOW * self._typical_s):
+    def _learn_of_trial(self, took_s: float, now_s: float) -> None:
+        if took_s <= (max(LATE_S, self._typical_s / END_ABOVE) if self.inline else BEGIN_BELOW * self._typical_s):
             self._won += 1
         else:
             self._lost += 1
-        if self._lost == TRIALS // 2 or (not self._here and took_s > STALL_S):
+        if self._lost == TRIALS // 2 or (not self.inline and took_s > STALL_S):
             self._won = self._lost = 0
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
-            self._retry_at_s = now_s + self._retry_s
+            self.retry_at_s = now_s + self._retry_s
         elif self._won + self._lost == TRIALS:
-            self._turn_to(here=not self._here, took_s=took_s, now_s=now_s)
+            self._change(inline=not self.inline, took_s=took_s, now_s=now_s)
 
-    def _turn_to(self, *, here: bool, took_s: float, now_s: float) -> None:
-        self._here = here
+    def _change(self, *, inline: bool, took_s: float, now_s: float) -> None:
+        self.inline = inline
         self._typical_s = took_s
         self._late = self._won = self._lost = 0
         self._retry_s = RETRY_S
-        self._retry_at_s = now_s + RETRY_S
+        self.retry_at_s = now_s + RETRY_S
 
 
-def _sync_here(descriptor: int) -> OSError | None:
+class SoonestSync:
+    """Syncs in whichever way ends sooner, in the background or inline."""
+
+    def __init__(self, background: Callable[[int, Done], None], clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` tells seconds."""
+        self._background = background
+        self._clock = clock
+        self.choice = SyncChoice()
+
+    def __call__(self, descriptor: int, done: Done) -> None:
+        """The same as ``KernelSync`` does, but ``done`` may hear of the end before this returns."""
+        began_s = self._clock()
+        inline = self.choice.next_is_inline(began_s)
+
+        def ended(error: Exception | None) -> None:
+            now_s = self._clock()
+            self.choice.learn(now_s - began_s, now_s, inline=inline)
+            done(error)
+
+        if inline:
+            ended(_sync_inline(descriptor))
+        else:
+            self._background(descriptor, ended)
+
+
+def _sync_inline(descriptor: int) -> OSError | None:
     try:
         os.fdatasync(descriptor)
     except OSError as error:

@@ -7,8 +7,7 @@ import sqlite3
 
 import pytest
 
-from beanlite.commit import group as barrier_module
-from beanlite.journal.sqlite import writer
+from beanlite.journal.sqlite import journal, upkeep, writer
 from tests.support.inside import PUT, ask, connect, serving, until
 from tests.support.wire import put_bytes
 
@@ -28,22 +27,22 @@ async def put(client, data=PUT):
 
 async def test_a_reader_that_keeps_the_wal_from_shrinking(tmp_path, monkeypatch, logged):
     monkeypatch.setattr(writer, "CHECKPOINT_FRAMES", 10)
-    monkeypatch.setattr(barrier_module, "WAL_FRAMES_MAX", 30)
+    monkeypatch.setattr(upkeep, "WAL_FRAMES_MAX", 30)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         for reading in (1, 2):
             with contextlib.closing(sqlite3.connect(tmp_path / "q.db", isolation_level=None)) as reader:
                 reader.execute("BEGIN")
                 reader.execute("SELECT count(*) FROM jobs").fetchone()
-                while server._journal.wal_frames < 30 << 3:
+                while server._journal._writer.wal_frames < 30 << 3:
                     await put(client, LARGE)
                 assert logged("a reader keeps the -wal from shrinking") == reading * 3  # at 30, 60 and 120
-            while server._journal.wal_frames > 30:
+            while server._journal._writer.wal_frames > 30:
                 await put(client, LARGE)
 
 
 async def test_slow_syncs(tmp_path, monkeypatch, logged):
-    monkeypatch.setattr(barrier_module, "SLOW_SYNC_S", -1.0)
+    monkeypatch.setattr(journal, "SLOW_SYNC_S", -1.0)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         for _ in range(TIMES):
@@ -52,32 +51,34 @@ async def test_slow_syncs(tmp_path, monkeypatch, logged):
 
 
 async def test_commits_that_wait_for_a_lock(tmp_path, monkeypatch, logged):
-    monkeypatch.setattr(barrier_module, "SLOW_SYNC_S", -1.0)
+    monkeypatch.setattr(upkeep, "LOCKED_S", -1.0)
     async with serving(tmp_path / "q.db", fsync="never") as (server, _):
         client = await connect(server)
         for _ in range(TIMES):
             with contextlib.closing(sqlite3.connect(tmp_path / "q.db", isolation_level=None)) as outsider:
                 outsider.execute("BEGIN IMMEDIATE")
                 client[1].write(PUT)
-                await until(lambda: server.barrier._busy)
+                await until(lambda: server._journal.busy)
                 await asyncio.sleep(0)
             assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"INSERTED")
-        assert server.barrier._waits_for_lock._times == TIMES - 1
+        assert server._journal._upkeep._waits_for_lock._times == TIMES - 1
     assert logged("commits wait") == 1
 
 
 async def test_commits_that_wait_for_room(tmp_path, monkeypatch, logged):
-    monkeypatch.setattr(barrier_module, "FULL_RETRY_S", 0.001)
+    monkeypatch.setattr(upkeep, "FULL_RETRY_S", 0.001)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
-        journal = server._journal
+        db = server._journal._writer._db
         for times in range(1, TIMES + 1):
             await until(lambda: not server.engine.full)
-            (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
-            journal._db.execute(f"PRAGMA max_page_count = {pages}")
+            (pages,) = db.execute("PRAGMA page_count").fetchone()
+            db.execute(f"PRAGMA max_page_count = {pages}")
             client[1].write(LARGE)
-            await until(lambda times=times: logged("commits wait") + server.barrier._waits_for_room._times == times)
-            journal._db.execute("PRAGMA max_page_count = 1000000")
+            await until(
+                lambda times=times: logged("commits wait") + server._journal._upkeep._waits_for_room._times == times
+            )
+            db.execute("PRAGMA max_page_count = 1000000")
             assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"INSERTED")
     assert logged("commits wait") == 1
 

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written aside, synced, renamed."""
+"""Files that appear whole or not at all: written under another name, synced, renamed."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @contextmanager
-def written_aside(dest: Path) -> Iterator[Path]:
+def written_whole(dest: Path) -> Iterator[Path]:
     """Yield an empty file of mode 0600 beside `dest`, to be filled by name; it becomes `dest` when the block ends well.
 
     It is removed when the block raises. OSError: a file `dest` exists already, or it can't be written, synced or named.
@@ -19,14 +19,14 @@ def written_aside(dest: Path) -> Iterator[Path]:
     descriptor, name = tempfile.mkstemp(dir=dest.parent, prefix=f".{dest.name}.", suffix=".partial")
     ours = os.fstat(descriptor)
     os.close(descriptor)
-    aside = Path(name)
+    partial = Path(name)
     try:
-        yield aside
-        sync(aside)
-        aside.rename(dest)
+        yield partial
+        sync(partial)
+        partial.rename(dest)
         sync(dest.parent)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             if os.path.samestat(dest.stat(), ours):  # it had its name already
                 dest.unlink()

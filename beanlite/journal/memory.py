@@ -1,0 +1,54 @@
+"""No journal at all: jobs live and end with the process."""
+
+from __future__ import annotations
+
+import asyncio
+
+from beanlite.core.engine import Changes, Engine
+from beanlite.journal.base import Journal, JournalFacts, Listener
+
+
+class MemoryJournal(Journal):
+    """Stores nothing, and so everything is at once as durable as it will ever be."""
+
+    immediate = True
+
+    @property
+    def busy(self) -> bool:
+        """Never."""
+        return False
+
+    @property
+    def syncing(self) -> bool:
+        """Never."""
+        return False
+
+    async def recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:  # noqa: ARG002 - nothing to recover
+        """There is nothing to recover."""
+        return True
+
+    def attach(self, listener: Listener) -> None:
+        """Tell the listener that each batch is durable."""
+        self._listener = listener
+
+    def commit(self, changes: Changes) -> None:
+        """Forget the batch."""
+        self._listener.durable(changes.batch, changes.last_id)
+        self._listener.ready()
+
+    def poll(self) -> None:
+        """No batch is ever under way."""
+
+    def begin_stop(self) -> None:
+        """There is no upkeep."""
+
+    async def flush(self) -> None:
+        """There is nothing to flush."""
+
+    def facts(self) -> JournalFacts:
+        """No jobs are kept."""
+        return JournalFacts(keeps_jobs=False, records=0, log_bytes=0, log_bytes_max=0)
+
+    async def close(self) -> str | None:
+        """There is nothing to close."""
+        return None

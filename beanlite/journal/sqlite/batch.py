@@ -1,0 +1,120 @@
+"""A batch of changes as rows and statements: each job once, in its latest state, however often it changed.
+
+A job that was put and deleted within a batch is never written at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from beanlite.clock import utc_s
+from beanlite.core.engine import Changes
+from beanlite.core.job import GONE, NO_PAST, READY
+from beanlite.journal.sqlite.rows import INLINE_MAX, counters, place
+
+_Parameters = Sequence[tuple[object, ...]]
+
+_INSERT: Final = "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+# Most jobs are first written as this: fewer parameters to bind, and several rows in one statement, are much cheaper.
+_READY: Final = "(?, ?, 'ready', ?, ?, ?, ?, NULL, NULL, 0, 0, 0, 0, 0, ?, ?)"
+_INSERT_READY: Final = f"INSERT INTO jobs VALUES {_READY}"  # noqa: S608 - our own words
+_AT_ONCE: Final = 16
+_INSERT_SEVERAL: Final = f"INSERT INTO jobs VALUES {', '.join([_READY] * _AT_ONCE)}"  # noqa: S608 - likewise
+_INSERT_BODY: Final = "INSERT INTO bodies VALUES (?, ?)"
+_UPDATE: Final = """
+    UPDATE jobs SET state = ?, pri = ?, delay_s = ?, due_at = ?, buried_seq = ?,
+           reserves = ?, timeouts = ?, releases = ?, buries = ?, kicks = ? WHERE id = ?
+"""
+# Jobs are mostly deleted in the order in which they came, so consecutive ids are deleted by one statement.
+_DELETE: Final = "DELETE FROM jobs WHERE id BETWEEN ? AND ?"
+_DELETE_BODY: Final = "DELETE FROM bodies WHERE id = ?"
+
+# An upper bound of the frames (pages of the -wal) that a transaction takes.
+BODY_BYTES_PER_FRAME: Final = 4000
+FRAMES_PER_ROW: Final = 3
+FRAMES_BESIDE_ROWS: Final = 50
+
+
+class Batch(NamedTuple):
+    """The rows of a batch, as they were when it was taken: the jobs may change again before it is stored."""
+
+    number: int
+    last_id: int
+    jobs: int
+    changes: list[tuple[str, int, _Parameters]]
+    """Each statement, how many jobs it has to change in all, and its parameters."""
+    pauses: list[tuple[str, tuple[int, float] | None]]
+    """Each tube, with its pause_s and until, or with None if the pause is over."""
+    frames: int
+    """The most that it takes in the -wal."""
+
+
+def _runs(ids: list[int]) -> list[tuple[int, int]]:
+    """The first and the last of each run of consecutive ids."""
+    ids.sort()
+    runs = []
+    first = last = 0  # no id
+    for job_id in ids:
+        if job_id != last + 1:
+            if last:
+                runs.append((first, last))
+            first = job_id
+        last = job_id
+    if last:
+        runs.append((first, last))
+    return runs
+
+
+def batch_of(changes: Changes) -> Batch:
+    """Make the rows of a batch."""
+    ready: list[tuple[object, ...]] = []
+    inserts: list[tuple[object, ...]] = []
+    updates: list[tuple[object, ...]] = []
+    deleted: list[int] = []
+    bodies: list[tuple[object, ...]] = []
+    body_deletes: list[tuple[object, ...]] = []
+    first_id = changes.first_id
+    for job in changes.jobs:
+        state = job.state
+        if state is GONE:
+            deleted.append(job.id)
+            if len(job.body) > INLINE_MAX:
+                body_deletes.append((job.id,))
+            continue
+        if job.id < first_id:
+            updates.append((state, job.pri, job.delay_s, *place(job), *counters(job), job.id))
+            continue
+        body: bytes | None = job.body
+        if len(job.body) > INLINE_MAX:
+            bodies.append((job.id, job.body))
+            body = None
+        put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
+        if state is READY and not job.reserves and job.past is NO_PAST:
+            ready.append((job.id, job.tube.name.decode(), *put, crc32(job.body), body))
+        else:
+            rest = (*place(job), *counters(job), crc32(job.body), body)
+            inserts.append((job.id, job.tube.name.decode(), state, *put, *rest))
+    most = len(ready) // _AT_ONCE * _AT_ONCE
+    several = [tuple(chain.from_iterable(ready[at : at + _AT_ONCE])) for at in range(0, most, _AT_ONCE)]
+    all_rows: tuple[tuple[str, int, _Parameters], ...] = (
+        (_INSERT_SEVERAL, most, several),
+        (_INSERT_READY, len(ready) - most, ready[most:]),
+        (_INSERT, len(inserts), inserts),
+        (_INSERT_BODY, len(bodies), bodies),
+        (_UPDATE, len(updates), updates),
+        (_DELETE, len(deleted), _runs(deleted)),
+        (_DELETE_BODY, len(body_deletes), body_deletes),
+    )
+    pauses = [
+        (tube.name.decode(), (tube.pause_s, utc_s(tube.pause_until_ns)) if tube.pause_until_ns else None)
+        for tube in changes.pauses
+    ]
+    rows = len(changes.jobs) + len(pauses)
+    frames = FRAMES_BESIDE_ROWS + FRAMES_PER_ROW * rows
+    if bodies:
+        frames += sum(len(job.body) for job in changes.jobs if job.id >= first_id) // BODY_BYTES_PER_FRAME
+    changed = [each for each in all_rows if each[1]]
+    return Batch(changes.batch, changes.last_id, len(changes.jobs), changed, pauses, frames)

@@ -1,0 +1,208 @@
+"""The journal in an SQLite file: from a batch of changes to its place on the disk, and back at the start."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import closing
+from os import sched_yield
+from pathlib import Path
+from typing import Final
+
+from beanlite import log, signals
+from beanlite.core.engine import Changes, Engine
+from beanlite.errors import JournalBusy, JournalFailed, JournalFull, JournalRefused
+from beanlite.journal.base import Journal, JournalFacts, Listener
+from beanlite.journal.sqlite.awake import StayAwake
+from beanlite.journal.sqlite.batch import Batch, batch_of
+from beanlite.journal.sqlite.database import WAL_BYTES_MAX, Database, check_body_size, open_database
+from beanlite.journal.sqlite.replay import check_jobs, check_names, count_jobs, read_jobs, read_state
+from beanlite.journal.sqlite.upkeep import Upkeep
+from beanlite.journal.sqlite.writer import Writer
+
+# During recovery: how often the log tells how far it has come, and how often signals are heard.
+PROGRESS_S: Final = 1.0
+HEAR_S: Final = 0.05
+# A sync that takes longer is worth a line in the log.
+SLOW_SYNC_S: Final = 0.5
+
+
+class SqliteJournal(Journal):
+    """Commits each batch as one transaction, and syncs it before it is acknowledged, by time, or not at all."""
+
+    def __init__(self, path: Path, fsync: str, sync_interval_ms: int | None, max_job_size: int) -> None:
+        """``fsync`` is the setting as it was given, to be noted at the file; ``sync_interval_ms`` is what it means.
+
+        0 syncs each batch before it is called durable, None leaves syncing to the system.
+        """
+        self._path = path
+        self._fsync = fsync
+        self._sync_interval_ms = sync_interval_ms
+        self._max_job_size = max_job_size
+        self._slow_syncs = log.Seldom()
+
+    # -- the start
+
+    async def recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:
+        """Open the file and fill the engine with its jobs; see ``Journal.recover``."""
+        try:
+            return await self._recover(engine, now_ns, stopped)
+        except MemoryError as error:
+            engine.jobs.clear()  # makes room for the way out
+            raise JournalRefused(f"there is not enough memory for what {self._path} holds") from error
+
+    async def _recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:
+        began_s = time.monotonic()
+        check_body_size(self._max_job_size)
+        database = open_database(self._path, fsync=self._fsync)
+        if database.damaged_wal is not None:
+            log.error(
+                "the -wal was damaged: commits are lost", commits=database.lost_batches, copy=database.damaged_wal
+            )
+        elif database.lost_batches:
+            log.warning("commits that were not synced when the power failed are lost", commits=database.lost_batches)
+        state = read_state(database.connection, database.path)
+        jobs = await self._restore_jobs(database, engine, now_ns, stopped)
+        if jobs is None:
+            database.close()
+            return False
+        for name, pause_s, until_ns in state.pauses:
+            engine.restore_pause(name, pause_s, until_ns)
+        engine.recovered(state.last_id, state.batch)
+        self._engine = engine
+        self._writer = Writer(database)
+        signals.hold()  # in the thread that this starts; signals are for the thread of the loop
+        try:
+            has_room = await self._writer.start()
+        finally:
+            signals.hear()
+        if not has_room:
+            log.warning("disk full: puts are refused until there is room again")
+            engine.refuse_puts()
+        log.info("recovered", file=database.path, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
+        return True
+
+    async def _restore_jobs(
+        self, database: Database, engine: Engine, now_ns: int, stopped: asyncio.Event
+    ) -> int | None:
+        """Restore all jobs, and return how many there are; None if a stop was asked for meanwhile."""
+        jobs = of = 0
+        shown_s = heard_s = time.monotonic()
+        with closing(read_jobs(database.connection, database.path)) as chunks:
+            for rows in chunks:
+                try:
+                    engine.restore(rows, now_ns)
+                except (TypeError, ValueError):
+                    check_jobs(database.connection, database.path)
+                    raise  # the file is as it should be, so the bug is ours
+                jobs += len(rows)
+                now_s = time.monotonic()
+                if now_s - shown_s > PROGRESS_S:
+                    shown_s = now_s
+                    of = of or count_jobs(database.connection, database.path)
+                    log.info("recovering", jobs=jobs, of=of)
+                if now_s - heard_s > HEAR_S:
+                    heard_s = now_s
+                    await asyncio.sleep(0)
+                    if stopped.is_set():
+                        return None
+        check_names(engine.tubes, database.path)
+        return jobs
+
+    def attach(self, listener: Listener) -> None:
+        """Begin to commit for the listener."""
+        loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._upkeep = Upkeep(self._writer, self._engine, loop, listener.ready, listener.failed)
+        self._awake = StayAwake(loop, self.poll)
+        interval_ms = self._sync_interval_ms
+        self._upkeep.start(interval_ms / 1000 if interval_ms else None)
+
+    # -- batch by batch
+
+    @property
+    def busy(self) -> bool:
+        """Whether no batch may be committed now."""
+        return self._upkeep.busy
+
+    @property
+    def syncing(self) -> bool:
+        """Whether a batch is being synced."""
+        return self._upkeep.syncing
+
+    def commit(self, changes: Changes) -> None:
+        """Write a batch, and sync it if that is what being durable means; see ``Journal.commit``."""
+        self._upkeep.busy = True
+        batch = batch_of(changes)
+        try:
+            try:
+                self._writer.write(batch)
+            except (JournalBusy, JournalFull) as error:
+                self._upkeep.try_again(batch, error, self._written)
+            else:
+                self._written(batch)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
+            self._listener.failed(error)
+
+    def _written(self, batch: Batch) -> None:
+        upkeep = self._upkeep
+        upkeep.committed()
+        if self._sync_interval_ms != 0:
+            self._writer.check()
+            self._durable(batch)
+            return
+        upkeep.syncing = True
+        self._awake.sync_begins()
+
+        def synced(error: JournalFailed | None) -> None:
+            upkeep.syncing = False
+            took_s = self._awake.sync_ended()
+            if error is not None:
+                self._listener.failed(error)
+                return
+            if took_s > SLOW_SYNC_S:
+                self._slow_syncs.warning("slow sync", seconds=round(took_s, 3))
+            try:
+                self._durable(batch)
+            except Exception as bug:  # noqa: BLE001 - this may be called amid the commands of any client
+                self._listener.failed(bug)
+
+        self._writer.begin_sync(synced)
+        if upkeep.syncing:
+            self._awake.sync_waits()
+
+    def _durable(self, batch: Batch) -> None:
+        self._listener.durable(batch.number, batch.last_id)
+        self._upkeep.batch_ends()
+
+    def poll(self) -> None:
+        """Let the kernel continue with the sync, and see whether it has ended.
+
+        The kernel syncs on the core that asked for it, and would get that core only some milliseconds later beside
+        clients that keep this process busy.
+        """
+        sched_yield()
+        self._writer.poll()
+
+    # -- the end
+
+    def begin_stop(self) -> None:
+        """Begin no more upkeep."""
+        self._upkeep.begin_stop()
+
+    async def flush(self) -> None:
+        """Sync everything that has been committed."""
+        await self._upkeep.flush()
+
+    def facts(self) -> JournalFacts:
+        """What the statistics say of the file and its -wal."""
+        return JournalFacts(
+            keeps_jobs=True,
+            records=self._writer.records,
+            log_bytes=self._writer.wal_bytes,
+            log_bytes_max=WAL_BYTES_MAX,
+        )
+
+    async def close(self) -> str | None:
+        """Leave one file with everything in it; see ``Journal.close``."""
+        return await self._writer.close()

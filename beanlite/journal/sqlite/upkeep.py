@@ -1,0 +1,272 @@
+"""What the file needs beside commits: checkpoints, a full disk, room given back, syncs by time, audits.
+
+Only one thing at a time may use the writer: a batch that is being committed, or upkeep that takes long. While a batch
+is merely being synced, the writer itself is free, and upkeep that is done in slices continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+from beanlite import log
+from beanlite.core.engine import Engine
+from beanlite.errors import JournalBusy, JournalFailed, JournalFull
+from beanlite.journal.sqlite.batch import Batch
+from beanlite.journal.sqlite.writer import Writer
+
+# How long to wait before a batch is tried again while another program has the file locked.
+BUSY_RETRY_S: Final = 0.005
+# The same while the disk is full, and how often a full disk is looked at to see whether it has room again.
+FULL_RETRY_S: Final = 1.0
+# The rest between two slices of an audit.
+AUDIT_REST_S: Final = 0.01
+# How often to look whether the file has pages to give back, and the rest between two slices while it has: at least this
+# long, and in any case this many times as long as the slice took.
+LOOSE_LOOK_S: Final = 1.0
+SHRINK_REST_S: Final = 0.01
+SHRINK_REST_TIMES: Final = 9
+# The most pages in a slice; fewer if that takes longer than the time given here.
+SHRINK_PAGES_MAX: Final = 100
+SHRINK_S: Final = 0.001
+# A commit that waits longer for another program is worth a line in the log.
+LOCKED_S: Final = 0.5
+# So is a -wal of more frames than this (200 MB) that a reader keeps from shrinking.
+WAL_FRAMES_MAX: Final = 50_000
+
+
+class Upkeep:
+    """Takes care of a database while it is served.
+
+    Its attributes are two flags that the commits share with it, the flags of each task, and the limiters of three
+    warnings.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        tell_ready: Callable[[], None],
+        tell_failure: Callable[[Exception], None],
+    ) -> None:
+        """``tell_ready`` hears whenever the writer is free for the next batch, ``tell_failure`` of the end."""
+        self._writer = writer
+        self._engine = engine
+        self._loop = loop
+        self._tell_ready = tell_ready
+        self._tell_failure = tell_failure
+        self.busy = False
+        """A batch is being committed, or upkeep that takes long is under way: no other batch may be written."""
+        self.syncing = False
+        """``busy`` only because a batch is being synced."""
+        self._stopping = False
+        self._auditing = False
+        self._unsynced = False
+        """Something has been committed since the last sync by time."""
+        self._timed_sync: asyncio.Task[None] | None = None
+        self._no_timed_sync = asyncio.Event()
+        """Set while the task waits for the next interval."""
+        self._no_timed_sync.set()
+        self._waits_for_room = log.Seldom()
+        self._waits_for_lock = log.Seldom()
+        self._warned_frames = 0
+        """What the -wal had when the log last told that a reader keeps it from shrinking; 0: not since it shrank."""
+
+    def start(self, sync_interval_s: float | None) -> None:
+        """Begin what goes on all the time; with an interval, the syncs by time as well."""
+        if sync_interval_s:
+            self._timed_sync = self._begin(self._sync_by_time(sync_interval_s))
+        self._begin(self._shrink_by_and_by())
+        if self._engine.full:
+            self._begin(self._await_room())
+
+    def begin_stop(self) -> None:
+        """Begin nothing more: the server is about to stop."""
+        self._stopping = True
+
+    async def flush(self) -> None:
+        """Sync whatever has been committed. JournalFailed."""
+        if self._timed_sync is not None:
+            await self._no_timed_sync.wait()
+            self._timed_sync.cancel()
+            self._timed_sync = None
+        await self._writer.sync()
+
+    # -- around each batch
+
+    def committed(self) -> None:
+        """A batch has been written, and may still have to be synced."""
+        self._unsynced = True
+        if self._writer.others_came and not self._auditing:
+            self._auditing = True
+            self._begin(self._audit())
+        if not self._engine.full:
+            self._engine.accept_puts(self._writer.room.for_bodies())
+
+    def batch_ends(self) -> None:
+        """A batch is durable: the writer is free again, unless a checkpoint is due."""
+        # While the disk is full, a -wal that grew would use up what room is left.
+        if self._writer.checkpoint_due or self._engine.full:
+            self._begin_alone(self._checkpoint())
+        else:
+            self._free()
+
+    def try_again(self, batch: Batch, error: JournalFailed, written: Callable[[Batch], None]) -> None:
+        """A batch could not be written, because the disk is full or the file is locked: try until it can be.
+
+        Nobody is told anything meanwhile. ``written`` is called when it has been written.
+        """
+        self._begin(self._write_again(batch, error, written))
+
+    async def _write_again(self, batch: Batch, error: JournalFailed, written: Callable[[Batch], None]) -> None:
+        since_s = time.monotonic()
+        warned = False
+        while True:
+            if isinstance(error, JournalFull):
+                if not self._engine.full:
+                    self._disk_full()
+                elif not self._writer.room.give_up_reserve():  # the server may have started on a full disk
+                    if not warned:
+                        warned = True
+                        self._waits_for_room.warning("commits wait: the disk is full to the last byte")
+                    await asyncio.sleep(FULL_RETRY_S)
+                await self._move_wal()  # then the -wal is used from its beginning, and needs no more room
+            else:
+                if not warned and time.monotonic() - since_s > LOCKED_S:
+                    warned = True
+                    self._waits_for_lock.warning("commits wait", why=str(error))
+                await asyncio.sleep(BUSY_RETRY_S)
+            try:
+                self._writer.write(batch)
+            except (JournalBusy, JournalFull) as again:
+                error = again
+            else:
+                break
+        written(batch)
+
+    # -- tasks
+
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        task.add_done_callback(self._hear_of_failure)
+        return task
+
+    def _hear_of_failure(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._tell_failure(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    def _begin_alone(self, work: Coroutine[None, None, None]) -> None:
+        """Begin upkeep during which no batch may be written; it ends with ``_free``."""
+        self.busy = True
+        self._begin(work)
+
+    def _free(self) -> None:
+        self.busy = False
+        self._tell_ready()
+
+    # -- checkpoints
+
+    async def _checkpoint(self) -> None:
+        await self._move_wal()
+        self._free()
+
+    async def _move_wal(self) -> None:
+        """Move the -wal into the file as far as readers allow, and use it from its beginning."""
+        writer = self._writer
+        try:
+            await writer.checkpoint()
+        except JournalFull:
+            if not self._engine.full:
+                self._disk_full()
+        except JournalBusy:
+            pass  # a reader is just recovering or closing; there is another checkpoint after the next batch
+        if writer.wal_frames <= WAL_FRAMES_MAX:
+            self._warned_frames = 0
+        elif writer.pinned and writer.wal_frames >= 2 * self._warned_frames:
+            self._warned_frames = writer.wal_frames
+            log.warning("a reader keeps the -wal from shrinking", wal_bytes=writer.wal_bytes)
+
+    # -- a full disk
+
+    def _disk_full(self) -> None:
+        """Refuse puts, and give up the reserve for what has been accepted, and for deletes, which make room."""
+        log.warning("disk full: puts are refused until there is room again")
+        self._engine.refuse_puts()
+        self._writer.room.give_up_reserve()
+        self._begin(self._await_room())
+
+    async def _await_room(self) -> None:
+        while self._engine.full:
+            await asyncio.sleep(FULL_RETRY_S)
+            if self._engine.full and not self.busy and not self._stopping:
+                self._begin_alone(self._make_room())
+
+    async def _make_room(self) -> None:
+        await self._move_wal()
+        with contextlib.suppress(JournalFull, JournalBusy):
+            await self._writer.shrink()
+        if self._writer.room.take_reserve():
+            self._engine.accept_puts(self._writer.room.for_bodies())
+            log.info("disk has room again: puts are accepted")
+        self._free()
+
+    # -- room that is no longer needed
+
+    async def _shrink_by_and_by(self) -> None:
+        """Give free pages back to the disk, a few at a time.
+
+        SQLite looks for each page at the end of the file among all the free ones, so that the time this takes depends
+        on the order in which the jobs were deleted.
+        """
+        writer = self._writer
+        shrinking = False
+        pages, took_s = 1, 0.0
+        while True:
+            await asyncio.sleep(max(SHRINK_REST_S, SHRINK_REST_TIMES * took_s) if shrinking else LOOSE_LOOK_S)
+            if self._stopping:
+                return
+            if self.busy and not self.syncing:
+                continue
+            if writer.loose:
+                if not shrinking:
+                    shrinking, pages = True, 1  # this backlog may have been deleted in another order than the last
+                began_s = time.monotonic()
+                with contextlib.suppress(JournalFull, JournalBusy):
+                    writer.give_back(pages)
+                took_s = time.monotonic() - began_s
+                pages = min(2 * pages, SHRINK_PAGES_MAX) if took_s < SHRINK_S else int(pages * SHRINK_S / took_s) or 1
+            if shrinking and not self.busy:
+                shrinking = writer.loose
+                if writer.checkpoint_due or not shrinking:
+                    self._begin_alone(self._checkpoint())
+
+    # -- other programs, and syncs by time
+
+    async def _audit(self) -> None:
+        """See that the file holds what was written to it, after another program has committed something."""
+        while self._writer.others_came:
+            self._writer.others_came = False
+            for _ in self._writer.audit(self._engine):
+                await asyncio.sleep(AUDIT_REST_S)
+                while self.busy and not self.syncing:  # noqa: ASYNC110 - it lasts for moments, except on a full disk
+                    await asyncio.sleep(AUDIT_REST_S)
+                if self._stopping:
+                    return
+        self._auditing = False
+
+    async def _sync_by_time(self, interval_s: float) -> None:
+        """Sync at least once in each interval in which something was committed, whether or not anything follows."""
+        while True:
+            await asyncio.sleep(interval_s)
+            if self._unsynced:
+                self._unsynced = False
+                self._no_timed_sync.clear()
+                try:
+                    await self._writer.sync()
+                finally:
+                    self._no_timed_sync.set()
