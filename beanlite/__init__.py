@@ -6,6 +6,6 @@ __version__ = "0.1.0"
 
 
 def is_compiled() -> bool:
-    """Whether what serves is machine code (.build/compile.py), and not the sources, which do the same, only slower."""
+    """Whether machine code serves (see hatch_build.py) rather than the sources, which do the same more slowly."""
     engine = find_spec("beanlite.core.engine")
     return engine is not None and not str(engine.origin).endswith(".py")

@@ -1,7 +1,7 @@
-"""Has mypyc compile the modules that every command runs through, when a wheel is built.
+"""Compile the modules that every command runs through with mypyc when a wheel is built.
 
-They stay what they are, plain Python: an editable install and the tests run the sources. Where there is no C compiler,
-or no header of Python's, the wheel is one of plain Python, which does the same, only slower.
+The sources remain plain Python, and an editable install and the tests run them as they are. Without a C compiler or
+Python's headers the wheel holds plain Python as well, which does the same more slowly.
 """
 
 import subprocess
@@ -15,10 +15,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class Compile(BuildHookInterface):
-    """The hook that hatchling runs before it builds a wheel; what to compile is in pyproject.toml."""
+    """The hook that hatchling runs before it builds a wheel; pyproject.toml lists what to compile."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and have the wheel contain the result beside the sources."""
+        """Compile, and put the result into the wheel beside the sources."""
         if version != "standard":
             return
         self._scratch = TemporaryDirectory(prefix="beanlite-")  # until the wheel has been built
@@ -37,7 +37,7 @@ class Compile(BuildHookInterface):
         build_data["infer_tag"] = True
 
     def _modules(self, scratch: Path) -> list[str]:
-        """The files that are named, and those in the folders that are."""
+        """The listed files, and all files in the listed folders."""
         named = [scratch / name for name in self.config["modules"]]
         files = [file for each in named for file in (sorted(each.rglob("*.py")) if each.is_dir() else [each])]
         return [str(file.relative_to(scratch)) for file in files]
