@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
+TESTS = Path(__file__).parents[1]
+DOCS = TESTS.parent / "docs"
 
 
 @pytest.fixture
 def draw(monkeypatch, tmp_path):
-    """docs/draw.py, working in a folder of the test."""
-    spec = importlib.util.spec_from_file_location("draw", DOCS / "draw.py")
+    """tests/performance/draw.py, working in a folder of the test."""
+    spec = importlib.util.spec_from_file_location("draw", TESTS / "performance" / "draw.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     for name in ("RESULTS", "PAGE", "PLOT"):

@@ -1,7 +1,8 @@
-"""Measure everything that performance.md shows, then write it there: ``python docs/measure.py [OPTION...]``.
+"""Run every measurement that docs/performance.md shows, then write the results there.
 
-It takes a quarter of an hour, on a machine that should have nothing else to do. Options go to each ``beanlite bench``:
---pin gives the server a core of its own, --rounds 1 --seconds 0.2 is a rehearsal.
+``python tests/performance/measure.py [OPTION...]`` takes a quarter of an hour, on a machine that should have nothing
+else to do. The options go to each ``beanlite bench``: --pin gives the server a core of its own, and --rounds 1
+--seconds 0.2 is a rehearsal.
 """
 
 import argparse
@@ -25,13 +26,13 @@ def against(*commands: str) -> list[str]:
 
 
 def main() -> None:
-    """Measure; what was measured before is replaced at the end."""
+    """Run them all, and replace the earlier results at the end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     _, extra = parser.parse_known_args()
     lines: list[str] = []
 
     def bench(options: str, servers: list[str]) -> draw.Report:
-        # -P: the beanlite that is installed, which is compiled, not the sources of the folder that we are in.
+        # -P: measure the installed beanlite, which is compiled, rather than the sources in the current folder.
         command = [sys.executable, "-P", "-m", "beanlite", "bench", *options.split(), *servers, "--json", *extra]
         print("beanlite bench", *command[5:])
         lines.append(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)

@@ -1,6 +1,7 @@
-"""What the life of a job writes to the disk, by the number of jobs in a batch: ``python docs/disk_cost.py``.
+"""How many bytes the life of a job writes to the disk, by the number of jobs in a batch.
 
-Counted, not timed: the bytes that this process writes, the -wal and the checkpoints of it taken together (Linux).
+``python tests/performance/disk_cost.py`` counts and does not time: the bytes that this process writes, to the -wal and
+in checkpoints (Linux).
 """
 
 import asyncio
@@ -15,12 +16,12 @@ from beanlite.journal.sqlite.writer import Writer
 BODY_SIZES = (100, 1000, 65535)  # bytes
 BATCHES = (1, 10, 100, 1000)
 JOBS = 1000
-BACKLOG = 2000  # jobs that stay
+BACKLOG = 2000  # jobs that remain in the file throughout
 NOW_NS = 800_000_000 * 1_000_000_000
 
 
 async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = False, at_once: bool = False) -> int:
-    """Write the lives of JOBS jobs, so many in a batch. ``at_once``: put and delete meet in one batch."""
+    """Write the lives of JOBS jobs, ``batch`` at a time. ``at_once``: the put and the delete share a batch."""
     engine = Engine()
     client = engine.connect()
 
@@ -60,7 +61,7 @@ async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = Fal
 
 
 def written() -> int:
-    """Bytes that this process has written, to whatever."""
+    """Bytes that this process has written so far, to any file."""
     lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     return int(next(line for line in lines if line.startswith("wchar")).split()[1])
 

@@ -1,8 +1,8 @@
-"""What other clients notice of long work, and of much that is there: ``python docs/long_work.py [NAME...]``.
+"""What other clients notice while the server does long work, or holds a great deal.
 
-For each scenario a server is started on a core of its own; one connection puts, reserves and deletes without a pause,
-and times each reply, while the long work goes on. Printed as the tables of performance.md. It takes some ten minutes
-and 2 GB of disk.
+``python tests/performance/long_work.py [NAME...]`` starts a server on a core of its own for each scenario; while the
+long work lasts, one connection puts, reserves and deletes without a pause and times each reply. It prints the tables of
+docs/performance.md, and takes some ten minutes and 2 GB of disk.
 """
 
 import json

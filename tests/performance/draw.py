@@ -1,16 +1,16 @@
-"""Write what measure.py has found into performance.md, and draw throughput.svg: ``python docs/draw.py``.
+"""Write the results of measure.py into docs/performance.md and draw docs/throughput.svg.
 
-Needs ``pip install 'beanlite[plot]'``.
+``python tests/performance/draw.py``; it needs ``pip install 'beanlite[plot]'``.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results.jsonl"
-PAGE = HERE / "performance.md"
-PLOT = HERE / "throughput.svg"
+RESULTS = Path(__file__).parent / "results.jsonl"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "performance.md"
+PLOT = DOCS / "throughput.svg"
 BEGIN, END = "<!-- measured -->\n", "<!-- /measured -->\n"
 
 Report = dict[str, Any]
@@ -18,7 +18,7 @@ Report = dict[str, Any]
 
 
 def curves(reports: list[Report]) -> dict[str, list[tuple[int, float]]]:
-    """For each target its throughput by the number of connections, where those were all that changed."""
+    """The throughput of each target by the number of connections, from the runs that differ in nothing else."""
     found: dict[str, list[tuple[int, float]]] = {}
     for report in reports:
         load = report["load"]
@@ -39,7 +39,7 @@ def plot(reports: list[Report], file: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     for number, (name, points) in enumerate(curves(reports).items()):
         style = "o-" if name.startswith("beanlite") else "x--"
-        # measure.py names ours in the order of the peers: of one colour are those that promise the same
+        # measure.py lists ours in the order of the peers, so those that promise the same share a colour
         axes.plot(*zip(*points, strict=True), style, color=f"C{number % 3}", label=name)
     connections = sorted({number for points in curves(reports).values() for number, _ in points})
     axes.set(xlabel="connections", ylabel="commands/s (put, reserve, delete)", xscale="log", ylim=(0, None))
