@@ -1,34 +1,15 @@
 """The house: imports go one way, the core does no I/O, and only the journal knows SQL."""
 
-import ast
-from pathlib import Path
-
 import pytest
 
 from beanlite.errors import SHARED
+from tests.imports import faults, module_graph, picture, room_graph
+from tests.support.layout import FILES, ROOT, ROW, circles, imports, room_of, rooms_used
 
-ROOT = Path(__file__).parent.parent / "beanlite"
-
-# From top to bottom. A room imports from rooms below its own row, and inside itself when it is a folder.
-ROOMS = [
-    {"__main__"},
-    {"cli"},
-    {"server", "bench"},
-    {"net"},
-    {"commit"},
-    {"protocol"},
-    {"journal"},
-    {"core"},
-    {"beanstalk"},
-    {"config", "log", "clock", "signals"},
-    {"errors", "stderr"},
-    {"__init__"},
-]
 # What is known upwards, for annotations only: who calls is handed in.
 TYPES_FROM_ABOVE = {
     ("net", "server"),
 }
-ROW = {room: row for row, rooms in enumerate(ROOMS) for room in rooms}
 
 # These rooms are pure: told what happened and what time it is, they compute.
 CORE = {"protocol", "core"}
@@ -46,41 +27,6 @@ CORE_MAY_IMPORT = {
     "typing",
 }
 SQL = {"aiosqlite", "sqlite3"}
-
-FILES = sorted(ROOT.rglob("*.py"))
-
-
-def room_of(file):
-    """The first part of a file's path: a folder, or a module."""
-    return file.relative_to(ROOT).parts[0].removesuffix(".py")
-
-
-def imports(file):
-    """Pairs of a module that a file imports, and whether it does so for types only; wherever in the file it does."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    for_types = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, node in for_types
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file.name}: a relative import hides the way it goes"
-            for alias in node.names:
-                yield f"{node.module}.{alias.name}", node in for_types
-
-
-def rooms_used(file):
-    """The rooms that a file imports from, and whether for types only."""
-    for module, for_types in imports(file):
-        package, *rest = module.split(".")
-        if package == "beanlite":  # beanlite.__version__ and the like are the package's own
-            yield rest[0] if rest and rest[0] in ROW else "__init__", for_types
 
 
 def test_each_file_has_its_row():
@@ -125,3 +71,23 @@ def test_the_bench_knows_nothing_of_the_server():
 def test_only_the_journal_knows_sql():
     knowing = {room_of(file) for file in FILES if any(module.partition(".")[0] in SQL for module, _ in imports(file))}
     assert knowing <= {"journal"}
+
+
+def test_circles_are_found():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"d"}, "e": {"a"}}
+    assert circles(graph) == [["b", "c"], ["d"]]
+    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_the_picture_leaves_out_what_follows_and_shows_what_is_wrong():
+    rooms = {"net": {"commit", "core", "cli"}, "commit": {"core"}, "core": set()}
+    assert picture(rooms).splitlines()[1:] == ["    net -.-> cli", "    net --> commit", "    commit --> core"]
+    assert faults(rooms, {"core.job": {"core.tube"}, "core.tube": {"core.job"}}) == [
+        "net imports cli, which is not below it",
+        "a circle: core.job, core.tube",
+    ]
+
+
+def test_the_picture_is_of_all_imports():
+    assert {"config", "server"} <= room_graph()["cli"]
+    assert {"core.engine", "clock"} <= module_graph()["journal.sqlite.writer"]

@@ -1,0 +1,98 @@
+"""The rooms of the house, and which file imports what, read from the sources."""
+
+import ast
+from collections.abc import Iterator, Mapping, Set as AbstractSet
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2] / "beanlite"
+
+# From top to bottom. A room imports from rooms below its own row, and inside itself when it is a folder.
+ROOMS = [
+    {"__main__"},
+    {"cli"},
+    {"server", "bench"},
+    {"net"},
+    {"commit"},
+    {"protocol"},
+    {"journal"},
+    {"core"},
+    {"beanstalk"},
+    {"config", "log", "clock", "signals"},
+    {"errors", "stderr"},
+    {"__init__"},
+]
+ROW = {room: row for row, rooms in enumerate(ROOMS) for room in rooms}
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def module_of(file: Path) -> str:
+    """The dotted name of a file, without the package's own: ``core.engine``; a package is named after its folder."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(file) for file in FILES}
+
+
+def room_of(file: Path) -> str:
+    """The first part of a file's path: a folder, or a module."""
+    return file.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(file: Path) -> Iterator[tuple[str, bool]]:
+    """Pairs of a module that a file imports, and whether it does so for types only; wherever in the file it does."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node in for_types
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file.name}: a relative import hides the way it goes"
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}", node in for_types
+
+
+def modules_used(file: Path) -> Iterator[tuple[str, bool]]:
+    """The modules of the package that a file imports from, and whether it does so for types only."""
+    for name, for_types in imports(file):
+        package, *parts = name.split(".")
+        if package == "beanlite":
+            while parts and ".".join(parts) not in MODULES:  # names inside a module
+                parts.pop()
+            yield ".".join(parts) or "__init__", for_types  # beanlite.__version__ and the like are the package's own
+
+
+def rooms_used(file: Path) -> Iterator[tuple[str, bool]]:
+    """The rooms that a file imports from, and whether it does so for types only."""
+    for module, for_types in modules_used(file):
+        yield module.partition(".")[0], for_types
+
+
+Graph = Mapping[str, AbstractSet[str]]
+"""For each node the nodes that it imports."""
+
+
+def reachable(graph: Graph, start: str) -> set[str]:
+    """Everything that a node imports, directly or through others."""
+    found: set[str] = set()
+    left = [start]
+    while left:
+        new = graph.get(left.pop(), frozenset()) - found
+        found |= new
+        left.extend(new)
+    return found
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """The groups of nodes that import each other, directly or through others."""
+    reach = {node: reachable(graph, node) for node in graph}
+    groups = {frozenset(other for other in reach[node] if node in reach.get(other, ())) for node in graph}
+    return sorted(sorted(group) for group in groups if group)
