@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,29 @@ from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.writer import Writer
 from tests.support.core import Core
 from tests.support.inside import Disk
+
+# What starts no process and is over in seconds: these tests are marked fast, for `pytest -m fast`.
+FAST = [
+    Path(__file__).parent / place
+    for place in (
+        "core",
+        "protocol",
+        "commit",
+        "bench/test_runner.py",
+        "conformance/test_runner.py",
+        "test_config.py",
+        "test_docs.py",
+        "test_layout.py",
+        "test_log.py",
+    )
+]
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the fast tests, by where they are."""
+    for item in items:
+        if any(item.path.is_relative_to(place) for place in FAST):
+            item.add_marker(pytest.mark.fast)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator, Mapping, Set as AbstractSet
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "beanlite"
@@ -40,7 +41,8 @@ def room_of(file: Path) -> str:
     return file.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imports(file: Path) -> Iterator[tuple[str, bool]]:
+@cache
+def imports(file: Path) -> list[tuple[str, bool]]:
     """Pairs of a module that a file imports, and whether it does so for types only; wherever in the file it does."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     for_types = {
@@ -50,14 +52,14 @@ def imports(file: Path) -> Iterator[tuple[str, bool]]:
         for statement in node.body
         for inner in ast.walk(statement)
     }
+    found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, node in for_types
+            found += [(alias.name, node in for_types) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file.name}: a relative import hides the way it goes"
-            for alias in node.names:
-                yield f"{node.module}.{alias.name}", node in for_types
+            found += [(f"{node.module}.{alias.name}", node in for_types) for alias in node.names]
+    return found
 
 
 def modules_used(file: Path) -> Iterator[tuple[str, bool]]:
