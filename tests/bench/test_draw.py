@@ -1,24 +1,21 @@
 """The page of results is made from what the bench prints."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[1]
-DOCS = TESTS.parent / "docs"
+from tests.performance import draw as script
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
 def draw(monkeypatch, tmp_path):
     """tests/performance/draw.py, working in a folder of the test."""
-    spec = importlib.util.spec_from_file_location("draw", TESTS / "performance" / "draw.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     for name in ("RESULTS", "PAGE", "PLOT"):
-        monkeypatch.setattr(module, name, tmp_path / getattr(module, name).name)
-    return module
+        monkeypatch.setattr(script, name, tmp_path / getattr(script, name).name)
+    return script
 
 
 def report(connections, speeds, **load):

@@ -1,6 +1,6 @@
 """How many bytes the life of a job writes to the disk, by the number of jobs in a batch.
 
-``python tests/performance/disk_cost.py`` counts and does not time: the bytes that this process writes, to the -wal and
+``python -m tests.performance.disk_cost`` counts and does not time: the bytes that this process writes, to the -wal and
 in checkpoints (Linux).
 """
 

@@ -1,6 +1,6 @@
 """What other clients notice while the server does long work, or holds a great deal.
 
-``python tests/performance/long_work.py [NAME...]`` starts a server on a core of its own for each scenario; while the
+``python -m tests.performance.long_work [NAME...]`` starts a server on a core of its own for each scenario; while the
 long work lasts, one connection puts, reserves and deletes without a pause and times each reply. It prints the tables of
 docs/performance.md, and takes some ten minutes and 2 GB of disk.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from beanlite.beanstalk.client import Address, Control, connect
+from beanlite.beanstalk.client import Address, Client as Control, connect
 from beanlite.bench import machine
 from beanlite.bench.target import started
 

@@ -1,6 +1,6 @@
 """Run every measurement that docs/performance.md shows, then write the results there.
 
-``python tests/performance/measure.py [OPTION...]`` takes a quarter of an hour, on a machine that should have nothing
+``python -m tests.performance.measure [OPTION...]`` takes a quarter of an hour, on a machine that should have nothing
 else to do. The options go to each ``beanlite bench``: --pin gives the server a core of its own, and --rounds 1
 --seconds 0.2 is a rehearsal.
 """
@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 
-import draw
+from tests.performance import draw
 
 CONNECTIONS = (1, 2, 5, 10, 20, 50, 100, 200)
 EACH_SYNCED = "beanstalkd -b . -f0"
