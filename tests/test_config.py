@@ -174,7 +174,7 @@ def test_files_that_can_not_be_used(file, tmp_path):
 
 def test_settings_do_not_change_while_the_server_runs():
     with pytest.raises(ValueError, match="frozen"):
-        config.load().port = 1
+        config.load().port = 1  # type: ignore[misc]  # mypy knows it, too
 
 
 def test_the_example_equals_the_defaults():

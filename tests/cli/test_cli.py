@@ -7,6 +7,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
 @pytest.fixture
 def server(monkeypatch):
     """In the server's place: keeps the settings that it was to run with, and returns or raises what it is told."""
-    module = types.ModuleType("beanlite.server")
+    module: Any = types.ModuleType("beanlite.server")
     module.settings, module.ends = None, 0
 
     def run(settings):
@@ -177,7 +178,7 @@ def test_version(line, server, capsys):
 def test_help_lists_the_commands(line, capsys):
     assert main([line]) == 0
     out = capsys.readouterr().out
-    assert [command for command in typer.main.get_command(cli.app).commands if f"\n  {command} " not in out] == []
+    assert [command for command in typer.main.get_group(cli.app).commands if f"\n  {command} " not in out] == []
 
 
 def words(text):
@@ -191,10 +192,12 @@ def test_the_help_of_serve_has_each_setting_with_its_default_and_the_exit_codes(
     for key, field in config.Settings.model_fields.items():
         assert config.flag(key) in shown
         if key != "journal":
+            assert field.description
             assert field.description[1:] in shown
         if field.default is not None and key != "journal":
             assert f"Default: {field.default}." in shown
-    for error in (BeanliteError, *BeanliteError.__subclasses__()):
+    errors: list[type[BeanliteError]] = [BeanliteError, *BeanliteError.__subclasses__()]
+    for error in errors:
         assert f" {error.exit_code} " in shown.partition("Exit codes:")[2]
 
 

@@ -2,6 +2,7 @@
 
 import re
 import socket
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def short_deadlines(monkeypatch):
 
 
 def play(steps, replies, *, closes=False):
-    server = CannedServer(replies, closes=closes)
+    server: Any = CannedServer(replies, closes=closes)
     try:
         Session(server).play(parse("x.txt", HEAD + steps))
         return b"".join(peer.recv(1000) for peer in server.peers if "a>" in steps)

@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -21,7 +22,8 @@ def few(monkeypatch):
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "add", "remove", "set aside"]), st.integers(0, 99)), max_size=200))
 def test_is_a_dict_of_all_and_keeps_none_that_is_empty(steps):
-    jobs, model, last_id = Jobs(), {}, 0
+    jobs: Any = Jobs()
+    model, last_id = {}, 0
     for step, number in steps:
         if step == "add":
             last_id += 1 + number % 3
@@ -48,7 +50,7 @@ def test_is_a_dict_of_all_and_keeps_none_that_is_empty(steps):
 
 
 def test_a_few_that_are_left_of_many_take_little_room():
-    jobs = Jobs()
+    jobs: Any = Jobs()
     for job_id in range(4 * max(jobs_module._SHRINK_AT)):
         jobs[job_id] = object()
     jobs.set_aside()

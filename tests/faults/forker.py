@@ -143,7 +143,7 @@ def serve(request, library, trace, listener, stderr):
 
 def end(code):
     """As sys.exit, but for the memory, which is the helper's and would take as long as all the rest."""
-    threading._shutdown()
+    threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter itself does
     atexit._run_exitfuncs()
     sys.stderr.flush()
     os._exit(code)
@@ -218,7 +218,8 @@ def main(library):
     import beanlite.server
 
     del caio, uvloop
-    beanlite.cli.app = typer.main.get_command(beanlite.cli.app)  # else it would do so at each call
+    # Else this would be done at each call.
+    beanlite.cli.app = typer.main.get_command(beanlite.cli.app)  # type: ignore[assignment]
     with contextlib.redirect_stdout(None):
         beanlite.cli.main(["serve", "--version"])  # likewise with what that imports
     gc.disable()  # as beanlite does

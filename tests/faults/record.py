@@ -44,7 +44,7 @@ def read_trace(file):
 
 def report(outcomes):
     """Fail with all that went wrong: pairs of a moment and an error, or None where all was well."""
-    failed = {}
+    failed: dict[str, list[str]] = {}
     for moment, error in filter(None, outcomes):
         text = f"{type(error).__name__}: {LEFT_TO_CHANCE.sub('', str(error).partition(LINE_END)[0])}"
         failed.setdefault(re.sub(r"\d+", "N", text), []).append(f"{moment}{LINE_END}        {text}")

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.migrations import FOLDER, read_version
 from beanlite.journal.sqlite.replay import read_jobs, read_state
 from tests.faults.forker import DATABASE, Forker, Step
 
-Content = dict[str, object]
+Content = dict[str, Any]
 """Jobs by name, with their state and body, and pauses by "pause of TUBE", with their seconds."""
 RESERVE = f"{DATABASE}-reserve"
 SECOND_MIGRATION = "CREATE TABLE notes (tube TEXT PRIMARY KEY) STRICT; INSERT INTO notes VALUES ('default');"

@@ -215,7 +215,7 @@ def test_a_server_that_has_not_enough_memory_for_the_jobs(tmp_path, path):
         "import beanlite.cli, beanlite.server, beanlite.journal.sqlite.writer; print(open('/proc/self/status').read())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
-    without_jobs_kb = int(re.search(r"VmPeak:\s+(\d+) kB", done.stdout)[1])
+    (without_jobs_kb,) = map(int, re.findall(r"VmPeak:\s+(\d+) kB", done.stdout))
     database = open_database(path)
     job = (crc32(b"body"), b"body")
     database.connection.execute("BEGIN")

@@ -88,7 +88,7 @@ def test_a_wal_cut_at_its_end_after_a_kill_is_refused(killed, cut):
     if cut == "removed":
         wal.unlink()
     else:
-        os.truncate(wal, {"header": 32, "all": 0}.get(cut) if isinstance(cut, str) else len(kept) - cut)
+        os.truncate(wal, {"header": 32, "all": 0}[cut] if isinstance(cut, str) else len(kept) - cut)
     assert f"{wal} is missing or cut short, with commits that were acknowledged" in refusal(killed)
     wal.write_bytes(kept)
     assert batches(killed) == 10

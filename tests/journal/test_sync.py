@@ -7,7 +7,8 @@ import platform
 import random
 import subprocess
 import sys
-from itertools import cycle
+from collections.abc import Iterator
+from itertools import count, cycle
 from pathlib import Path
 
 import pytest
@@ -156,7 +157,7 @@ class Machine:
         self.now_s = 100.0
         self.aside_s = aside_s
         self.here_s = here_s
-        self.both_s = iter(())
+        self.both_s: Iterator[float] = iter(())
         """What the next syncs take, either way."""
         self.spent_s = {"aside": 0.0, "here": 0.0}
         self.latest = ""
@@ -242,7 +243,7 @@ def test_one_stall_at_the_start_makes_no_busy_core(monkeypatch, sync_s):
 def test_a_slow_disk_that_stands_still_now_and_then_is_left_to_the_kernel(monkeypatch, usual_s):
     machine = Machine(monkeypatch, usual_s + LONGER_S, usual_s)
     chance = random.Random(1)
-    machine.both_s = iter(lambda: 0.1 if chance.random() < 0.1 else usual_s, None)
+    machine.both_s = (0.1 if chance.random() < 0.1 else usual_s for _ in count())
     assert machine.run(600) < 0.04
 
 

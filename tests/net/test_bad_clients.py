@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -143,7 +144,8 @@ def test_gone_as_its_time_runs_out(server, wire, how):
             each.send(b"reserve-with-timeout 1\r\n")
         end = time.monotonic() + 1
         for number, each in enumerate(waiting):
-            until(lambda moment=end + (number - 10) / 10_000: time.monotonic() >= moment)
+            moment = end + (number - 10) / 10_000
+            until(partial(lambda moment: time.monotonic() >= moment, moment))
             vanish(each, how)
     until(lambda: wire.stats()["current-connections"] == "1")
 

@@ -86,7 +86,7 @@ def await_zero(address: Address, *names: str) -> None:
 # -- the long work: prepared up to the yield, done after it
 
 
-def kick(address: Address, _: Path) -> Iterator[None]:
+def kick(address: Address, _folder: Path) -> Iterator[None]:
     """`kick 1000000`."""
     client = Client(address)
     client.many(put(0, delay_s=3600), MILLION)
@@ -94,7 +94,7 @@ def kick(address: Address, _: Path) -> Iterator[None]:
     client.ask(b"kick 1000000\r\n")
 
 
-def delays(address: Address, _: Path) -> Iterator[None]:
+def delays(address: Address, _folder: Path) -> Iterator[None]:
     """A million delays end within a second, and are written."""
     client = Client(address)
     end_s = time.monotonic() + 20
@@ -106,7 +106,7 @@ def delays(address: Address, _: Path) -> Iterator[None]:
     time.sleep(SETTLE_S)
 
 
-def reservations(address: Address, _: Path) -> Iterator[None]:
+def reservations(address: Address, _folder: Path) -> Iterator[None]:
     """A connection with 100,000 reservations closes."""
     client = Client(address)
     client.many(put(0), 100_000)
@@ -117,7 +117,7 @@ def reservations(address: Address, _: Path) -> Iterator[None]:
     time.sleep(SETTLE_S)
 
 
-def connections(address: Address, _: Path) -> Iterator[None]:
+def connections(address: Address, _folder: Path) -> Iterator[None]:
     """10,000 connections close in one instant, each with a reservation."""
     workers = [Client(address) for _ in range(CLIENTS)]
     workers[0].many(put(0), CLIENTS)
@@ -129,7 +129,7 @@ def connections(address: Address, _: Path) -> Iterator[None]:
     time.sleep(SETTLE_S)
 
 
-def waiting(address: Address, _: Path) -> Iterator[None]:
+def waiting(address: Address, _folder: Path) -> Iterator[None]:
     """10,000 waiting clients time out."""
     workers = [Client(address) for _ in range(CLIENTS)]
     for worker in workers:
@@ -138,7 +138,7 @@ def waiting(address: Address, _: Path) -> Iterator[None]:
     await_zero(address, "current-waiting")
 
 
-def pause(address: Address, _: Path) -> Iterator[None]:
+def pause(address: Address, _folder: Path) -> Iterator[None]:
     """`pause-tube` 0 on a tube where 10,000 wait for 10,000 jobs."""
     workers = [Client(address) for _ in range(CLIENTS)]
     workers[0].many(b"use busy\r\n", 1)
@@ -153,7 +153,7 @@ def pause(address: Address, _: Path) -> Iterator[None]:
     time.sleep(SETTLE_S)
 
 
-def tubes(address: Address, _: Path) -> Iterator[None]:
+def tubes(address: Address, _folder: Path) -> Iterator[None]:
     """`stats` and `list-tubes` with 100,000 tubes."""
     client = many_tubes(address)
     yield
@@ -162,21 +162,21 @@ def tubes(address: Address, _: Path) -> Iterator[None]:
             client.skip(int(client.ask(command).split()[1]) + 2)
 
 
-def checkpoints(address: Address, _: Path) -> Iterator[None]:
+def checkpoints(address: Address, _folder: Path) -> Iterator[None]:
     """Checkpoints: 300,000 pipelined puts of 100 bytes."""
     client = Client(address)
     yield
     client.many(put(100), 300_000)
 
 
-def large(address: Address, _: Path) -> Iterator[None]:
+def large(address: Address, _folder: Path) -> Iterator[None]:
     """Pipelined puts of 16 KiB, as fast as the disk takes them: 512 MiB."""
     client = Client(address)
     yield
     client.many(put(16 << 10), 1 << 15)
 
 
-def flood(address: Address, _: Path) -> Iterator[None]:
+def flood(address: Address, _folder: Path) -> Iterator[None]:
     """Ten connections send 1,000,000 puts of 1 byte, and don't wait for the answers."""
     clients = [Client(address) for _ in range(10)]
     yield
@@ -371,9 +371,12 @@ def main() -> None:
     if unknown:
         sys.exit(f"there is no {', '.join(unknown)}, but {', '.join(names)}")
     chosen = sys.argv[1:] or names
-    for work in (*AMOUNTS, *SCENARIOS):
-        if work.__name__ in chosen:
-            print(growth(work) if work in AMOUNTS else freeze(work), flush=True)
+    for fill in AMOUNTS:
+        if fill.__name__ in chosen:
+            print(growth(fill), flush=True)
+    for scenario in SCENARIOS:
+        if scenario.__name__ in chosen:
+            print(freeze(scenario), flush=True)
     if "memory" in chosen:
         print(memory())
 

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def path(tmp_path):
 @pytest.fixture
 def read(monkeypatch):
     """How many jobs have been read; the signal that ``read`` is given comes after the first chunk."""
-    read = {"jobs": 0, "signal": None}
+    read: dict[str, Any] = {"jobs": 0, "signal": None}
 
     def read_jobs(connection, path, read_jobs=journal.read_jobs):
         for rows in read_jobs(connection, path):

@@ -143,7 +143,7 @@ class Queues:
     def _run(self, client):
         while client.pending and client.wait_until_ns is None:
             line, body = client.pending.pop(0)
-            reply = self._carry_out(client, line, body)
+            reply = self._carry_out(client, line, body)  # type: ignore[attr-defined]  # the model's, which inherits this
             self._tidy()
             if reply is not None:
                 client.replies.append(reply)

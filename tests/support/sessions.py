@@ -85,7 +85,7 @@ class Twins:
         for number, (session, client) in enumerate(self.pairs):
             said, expected = session.take_replies(), b"".join(client.replies)
             client.replies.clear()
-            assert said == expected, f"client {number}: the core says {said}, the model {expected}"
+            assert said == expected, f"client {number}: the core says {said!r}, the model {expected!r}"
             assert (session.blocked is not None) == (client.wait_until_ns is not None), f"client {number} waits"
         assert self.core.now_ns == self.model.now_ns
         tubes, expected_tubes = list(self.core.engine.tubes), [tube.name for tube in self.model.tubes]
