@@ -1,4 +1,4 @@
-"""A command, flag or setting that the README doesn't mention fails here."""
+"""What the documentation leaves out, or names although it is not there, fails here."""
 
 import re
 from pathlib import Path
@@ -40,3 +40,39 @@ def test_each_flag_is_in_the_readme(flag, readme):
 def test_each_setting_is_in_the_readme(key, readme):
     """By its flag, its variable or its name in the file."""
     assert re.search(rf"(?<![\w-])({config.flag(key)}|{config.variable(key)}|`{key}`)(?![\w-])", readme)
+
+
+PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "docs/performance.md"]
+PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*/?")
+TOP = {entry.name for entry in ROOT.iterdir()}
+
+
+def paths(page):
+    """The files and folders of the repository that a page names in code, and those that it links to."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    in_code = {code.rstrip("/") for code in re.findall(r"`([^`\n]+)`", text) if PATH.fullmatch(code)}
+    named = {ROOT / code for code in in_code if "/" in code and code.partition("/")[0] in TOP}
+    named |= {ROOT / code for code in in_code if re.search(r"\w\.(md|py|toml|yaml)$", code) and "/" not in code}
+    links = {target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)}
+    return named | {(ROOT / page).parent / link for link in links if link and "://" not in link}
+
+
+def test_paths_are_found_in_what_a_page_says():
+    assert ROOT / "tests/protocol/test_costs.py" in paths("CONTRIBUTING.md")
+    assert ROOT / "docs/../CONTRIBUTING.md" in paths("docs/architecture.md")
+    assert ROOT / "docs/throughput.svg" in paths("docs/performance.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_file_that_a_page_names_exists(page):
+    assert [str(path.relative_to(ROOT)) for path in sorted(paths(page)) if not path.exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_link_to_a_heading_finds_it(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s:]*#[^)\s]+)\)", text):
+        file, _, anchor = target.partition("#")
+        linked = ((ROOT / page).parent / file if file else ROOT / page).read_text(encoding="utf-8")
+        headings = re.findall(r"^#+ (.+)$", linked, re.MULTILINE)
+        assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
