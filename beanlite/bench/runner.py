@@ -43,7 +43,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one target did in one round."""
+    """What one target did in one round. Its many attributes are the columns of the report."""
 
     seconds: float
     commands: int
