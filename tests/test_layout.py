@@ -1,5 +1,8 @@
 """The house: imports go one way, the core does no I/O, and only the journal knows SQL."""
 
+import ast
+import re
+
 import pytest
 
 from beanlite.errors import SHARED
@@ -91,3 +94,60 @@ def test_the_picture_leaves_out_what_follows_and_shows_what_is_wrong():
 def test_the_picture_is_of_all_imports():
     assert {"config", "server"} <= room_graph()["cli"]
     assert {"core.engine", "clock"} <= module_graph()["journal.sqlite.writer"]
+
+
+# -- nothing grows too large to be read in one go
+
+FILE_LINES_MAX = 400
+CLASS_LINES_MAX = 250
+ATTRIBUTES_MAX = 12
+
+
+def classes():
+    """All classes of the package, each with its file."""
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                yield file, node
+
+
+def attributes(node):
+    """The names of an object's attributes: slots, fields, and whatever a method assigns to self."""
+    found = set()
+    for statement in node.body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__slots__":
+            found |= {constant.value for constant in ast.walk(statement.value) if isinstance(constant, ast.Constant)}
+        elif isinstance(statement, ast.AnnAssign) and not re.search(r"\b(Final|ClassVar)\b", ast.unparse(statement)):
+            found.add(ast.unparse(statement.target))
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store) and ast.unparse(inner.value) == "self":
+            found.add(inner.attr)
+    return found
+
+
+def test_attributes_are_counted():
+    program = (
+        "class A:\n  __slots__ = ('a', 'b')\n  c: int = 1\n  D: Final = 2\n  def f(self):\n    self.a, self.e = 1, 2"
+    )
+    (node,) = ast.parse(program).body
+    assert attributes(node) == {"a", "b", "c", "e"}
+
+
+def test_no_file_is_long():
+    lines = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in FILES}
+    assert {str(file.relative_to(ROOT)): n for file, n in lines.items() if n >= FILE_LINES_MAX} == {}
+
+
+def test_no_class_is_long():
+    lines = {(file, node.name): node.end_lineno - node.lineno + 1 for file, node in classes()}
+    assert {f"{file.relative_to(ROOT)} {name}": n for (file, name), n in lines.items() if n >= CLASS_LINES_MAX} == {}
+
+
+def test_a_class_with_many_attributes_says_why():
+    """Its docstring has a sentence about them."""
+    many = {(file, node.name): len(attributes(node)) for file, node in classes() if "attributes" not in said(node)}
+    assert {f"{file.relative_to(ROOT)} {name}": n for (file, name), n in many.items() if n > ATTRIBUTES_MAX} == {}
+
+
+def said(node):
+    return ast.get_docstring(node) or ""
