@@ -29,6 +29,11 @@ def debug(event: str, **fields: object) -> None:
     _logger.debug(event, extra={"fields": fields})
 
 
+def is_debug() -> bool:
+    """Whether ``debug`` logs anything, for those who want to avoid what it costs to gather the fields."""
+    return _logger.isEnabledFor(logging.DEBUG)
+
+
 def info(event: str, **fields: object) -> None:
     """Log a step in the server's life."""
     _logger.info(event, extra={"fields": fields})

@@ -40,6 +40,9 @@ class SqliteJournal(Journal):
         self._sync_interval_ms = sync_interval_ms
         self._max_job_size = max_job_size
         self._slow_syncs = log.Seldom()
+        self._logs_commits = False
+        self._began_s = 0.0
+        """When the last commit began, if commits are logged."""
 
     # -- the start
 
@@ -115,6 +118,7 @@ class SqliteJournal(Journal):
         self._listener = listener
         self._upkeep = Upkeep(self._writer, self._engine, loop, listener.ready, listener.failed)
         self._awake = StayAwake(loop, self.poll)
+        self._logs_commits = log.is_debug()
         interval_ms = self._sync_interval_ms
         self._upkeep.start(interval_ms / 1000 if interval_ms else None)
 
@@ -133,6 +137,8 @@ class SqliteJournal(Journal):
     def commit(self, changes: Changes) -> None:
         """Write a batch, and sync it if that is what being durable means; see ``Journal.commit``."""
         self._upkeep.busy = True
+        if self._logs_commits:
+            self._began_s = time.monotonic()
         batch = batch_of(changes)
         try:
             try:
@@ -172,6 +178,8 @@ class SqliteJournal(Journal):
             self._awake.sync_waits()
 
     def _durable(self, batch: Batch) -> None:
+        if self._logs_commits:
+            log.debug("commit", batch=batch.number, jobs=batch.jobs, seconds=time.monotonic() - self._began_s)
         self._listener.durable(batch.number, batch.last_id)
         self._upkeep.batch_ends()
 
