@@ -202,11 +202,11 @@ async def test_the_real_sync_works_in_each_way(tmp_path, monkeypatch, way):
         monkeypatch.setitem(sys.modules, "caio.linux_aio", None)
     async with serving(tmp_path / "q.db") as (server, _):
         writer = server._journal._writer
-        assert isinstance(writer._background_sync, sync.ThreadSync) is (way == "a thread")
+        assert isinstance(writer._sync.background, sync.ThreadSync) is (way == "a thread")
         if way == "on the spot":
-            writer._soonest_sync.choice.inline = True
-            writer._soonest_sync.choice.retry_at_s = math.inf
-            monkeypatch.setattr(writer, "_background_sync", None)
+            writer._sync.choice.inline = True
+            writer._sync.choice.retry_at_s = math.inf
+            monkeypatch.setattr(writer._sync, "background", None)
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
         os.close(server._journal._writer._wal)  # the next sync fails, and so does what waits for it

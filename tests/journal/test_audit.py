@@ -33,7 +33,7 @@ COMMANDS = (
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setattr(upkeep, "AUDIT_REST_S", 0.0)
-    monkeypatch.setattr("beanlite.journal.sqlite.audit.SLICE", 7)
+    monkeypatch.setattr("beanlite.journal.sqlite.audit.SLICE_JOBS", 7)
     monkeypatch.setattr(jobs, "NEWEST_MAX", 50)
 
 

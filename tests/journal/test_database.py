@@ -49,10 +49,10 @@ def test_new_file(path):
     previous = os.umask(0)
     try:
         database = open_database(path)
+        assert read_state(database.connection, path) == (0, 0, [])
         write_batch(database.connection, 1)
     finally:
         os.umask(previous)
-    assert database.created
     assert {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {
         "queue.db": 0o600,
         "queue.db-wal": 0o600,
@@ -79,7 +79,7 @@ def test_new_file(path):
 def test_an_empty_file_is_as_good_as_none(path):
     path.touch()
     database = open_database(path)
-    assert database.created
+    assert read_state(database.connection, path) == (0, 0, [])
     assert database.close() is None
 
 
@@ -87,7 +87,6 @@ def test_close_leaves_one_file_with_everything(path):
     make(path, batches=3)
     assert [file.name for file in path.parent.iterdir()] == ["queue.db"]
     database = open_database(path)
-    assert not database.created
     assert read_state(database.connection, path) == (3, 9, [])
     database.close()
 
@@ -308,6 +307,5 @@ def test_a_creation_that_was_killed_is_done_again(tmp_path, path):
         connection.rollback()
     assert path.stat().st_size > 40000
     database = open_database(path)
-    assert database.created
     assert read_state(database.connection, path) == (0, 0, [])
     assert database.close() is None

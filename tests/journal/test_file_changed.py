@@ -185,17 +185,17 @@ async def test_a_file_that_is_cut_amid_a_checkpoint_has_a_hole(tmp_path):
             put = b"put 0 0 60 5000\r\n%b\r\n" % bytes(5000)
             assert await ask(client, put) == b"INSERTED %d\r\n" % number
         await server._journal._writer.checkpoint()
-        see_size = server._journal._writer._watch.see_size
+        note_size = server._journal._writer._watch.note_size
 
-        def cut_and_see():
+        def cut_and_note():
             os.truncate(path, 0)
             with path.open("r+b") as file:
                 file.seek(90 * 4096)
                 file.write(bytes(4096))
-            see_size()
+            note_size()
 
-        server._journal._writer._watch.see_size = cut_and_see
-        server._journal._writer._new_frames = 1000
+        server._journal._writer._watch.note_size = cut_and_note
+        server._journal._writer.frames.added = 1000
         client[1].write(PUT)
         with pytest.raises(JournalFailed, match=r"queue\.db was cut short while it was served"):
             await asyncio.wait_for(asyncio.shield(task), 10)

@@ -68,7 +68,7 @@ def test_numbers_have_no_gaps(folder, name):
 
 def test_a_new_file_gets_all_without_a_copy(path, folder):
     database = open_database(path, folder)
-    assert database.created
+    assert read_state(database.connection, path) == (0, 0, [])
     assert database.connection.execute("SELECT * FROM notes").fetchall() == [("default",)]
     assert database.close() is None
     assert version_of(path) == 2
@@ -78,7 +78,6 @@ def test_a_new_file_gets_all_without_a_copy(path, folder):
 def test_an_older_file_is_migrated_after_a_copy(path, folder):
     make(path, batches=2)
     database = open_database(path, folder)
-    assert not database.created
     assert read_state(database.connection, path).batch == 2
     assert database.connection.execute("SELECT note FROM meta").fetchall() == [("a;b",)]
     assert int.from_bytes(path.read_bytes()[60:64]) == 2, "the version is in the -wal only"

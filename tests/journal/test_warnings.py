@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from beanlite.journal.sqlite import journal, upkeep, writer
+from beanlite.journal.sqlite import frames, journal, upkeep
 from tests.support.inside import PUT, ask, connect, serving, until
 from tests.support.wire import put_bytes
 
@@ -26,7 +26,7 @@ async def put(client, data=PUT):
 
 
 async def test_a_reader_that_keeps_the_wal_from_shrinking(tmp_path, monkeypatch, logged):
-    monkeypatch.setattr(writer, "CHECKPOINT_FRAMES", 10)
+    monkeypatch.setattr(frames, "CHECKPOINT_FRAMES", 10)
     monkeypatch.setattr(upkeep, "WAL_FRAMES_MAX", 30)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
@@ -34,10 +34,10 @@ async def test_a_reader_that_keeps_the_wal_from_shrinking(tmp_path, monkeypatch,
             with contextlib.closing(sqlite3.connect(tmp_path / "q.db", isolation_level=None)) as reader:
                 reader.execute("BEGIN")
                 reader.execute("SELECT count(*) FROM jobs").fetchone()
-                while server._journal._writer.wal_frames < 30 << 3:
+                while server._journal._writer.frames.at_checkpoint < 30 << 3:
                     await put(client, LARGE)
                 assert logged("a reader keeps the -wal from shrinking") == reading * 3  # at 30, 60 and 120
-            while server._journal._writer.wal_frames > 30:
+            while server._journal._writer.frames.at_checkpoint > 30:
                 await put(client, LARGE)
 
 

@@ -7,8 +7,9 @@ import pytest
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES
 from beanlite.journal.sqlite.replay import read_jobs
-from beanlite.journal.sqlite.writer import CHECKPOINT_FRAMES, IDS_AHEAD, Writer
+from beanlite.journal.sqlite.writer import IDS_AHEAD, Writer
 from tests.support.core import Core
 
 
@@ -81,14 +82,14 @@ async def test_a_checkpoint_is_due_by_the_frames_that_have_come_whatever_is_in_t
     client = core.client()
     for _ in range(3):
         frames = 0
-        while not journal.checkpoint_due:
-            frames = journal._new_frames
+        while not journal.frames.checkpoint_due:
+            frames = journal.frames.added
             core.send(client, b"put 0 0 60 %d\r\n%b\r\n" % (len(body), body) * 10)
             write(journal, core)
-        assert frames < CHECKPOINT_FRAMES <= journal._new_frames
-        counted = journal._new_frames
+        assert frames < CHECKPOINT_FRAMES <= journal.frames.added
+        counted = journal.frames.added
         await journal.checkpoint()
-        assert journal.wal_frames == counted
+        assert journal.frames.at_checkpoint == counted
 
 
 @pytest.mark.parametrize("hindrance", [None, "another", "a fault"])

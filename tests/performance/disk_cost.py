@@ -52,7 +52,7 @@ async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = Fal
             for job_id in ids:
                 engine.delete(client, job_id)
             write()
-            if journal.checkpoint_due:
+            if journal.frames.checkpoint_due:
                 await journal.checkpoint()
         await journal.checkpoint()
         total = written() - before

@@ -20,13 +20,13 @@ def gone(*_):
     ("call", "use"),
     [
         ("wal_size", lambda journal: journal.wal_bytes),
-        ("frames_of", lambda journal: journal._count_frames()),
-        ("os.fstat", lambda journal: journal._watch.see_size()),
-        ("os.fstat", lambda journal: journal._watch._look_for_cut()),
-        ("os.fstat", lambda journal: journal._watch.look(0)),
-        ("os.lseek", lambda journal: journal._watch.look(0)),
-        ("os.lseek", lambda journal: journal._watch.look_at_wal(1)),
-        ("os.pread", lambda journal: journal._watch._see_shorter()),
+        ("os.pread", lambda journal: journal._count_frames()),
+        ("os.fstat", lambda journal: journal._watch.note_size()),
+        ("os.fstat", lambda journal: journal._watch._check_shorter_wal()),
+        ("os.fstat", lambda journal: journal._watch.check(0)),
+        ("os.lseek", lambda journal: journal._watch.check(0)),
+        ("os.lseek", lambda journal: journal._watch.check_wal(1)),
+        ("os.pread", lambda journal: journal._watch._check_shorter_file()),
     ],
 )
 async def test_whatever_the_journal_asks_of_it_is_a_failure_of_the_disk(call, use, journal, monkeypatch):

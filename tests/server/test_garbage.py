@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from beanlite.config import Settings
-from beanlite.journal.sqlite.writer import CHECKPOINT_FRAMES
+from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES
 from beanlite.net.listener import open_listener
 from beanlite.protocol import arguments
 from beanlite.server import Server, make_journal
@@ -64,7 +64,7 @@ async def garbage_of(settings, lives, meanwhile):
             meanwhile(server)
             await talk((host, int(port)))
             if server._journal.facts().keeps_jobs:
-                server._journal._writer._new_frames += CHECKPOINT_FRAMES  # a checkpoint is due
+                server._journal._writer.frames.added += CHECKPOINT_FRAMES  # a checkpoint is due
             await until(lambda: not server.engine.clients)
 
     await live(3)

@@ -1,7 +1,7 @@
-"""Whether the file holds what the server has written: asked when another program has been at it.
+"""Whether the file still holds what the server has written, to be asked when another program has been at it.
 
-The triggers keep others from our rows, but who is bent on it gets past them. To compare all rows takes its time, so it
-goes in slices beside all else.
+The triggers keep other programs from our rows, but not those that are determined to change them. Comparing all rows
+takes long, so it is done in slices while clients are served.
 """
 
 import sqlite3
@@ -16,9 +16,11 @@ from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite.fileformat import failing
 from beanlite.journal.sqlite.rows import INLINE_MAX, row_of
 
-SLICE: Final = 500  # jobs: some 2 ms; and ...
-SLICE_BYTES: Final = 1 << 20  # ... of bodies
-_NEAR_S: Final = 0.001  # times come back from the file a little off
+# A slice ends after this many jobs, or when its bodies have more than this many bytes.
+SLICE_JOBS: Final = 500
+SLICE_BYTES: Final = 1 << 20
+# Times in the file are rounded, and may differ by less than this from those in memory.
+_NEAR_S: Final = 0.001
 
 _ROWS: Final = "SELECT * FROM jobs WHERE id > ? AND id <= ?"
 _BODIES: Final = "SELECT id, body FROM bodies WHERE id > ? AND id <= ?"
@@ -26,9 +28,9 @@ _Row = tuple[object, ...]
 
 
 def audit(connection: sqlite3.Connection, path: Path, engine: Engine, promised_id: int) -> Iterator[None]:
-    """Compare the file with memory, a slice at a time; to be gone on with only while no batch waits to be written.
+    """Compare the file with memory, a slice for each step, to be taken while no batch is being written.
 
-    JournalFailed: it holds something else.
+    JournalFailed: another program has changed it.
     """
     try:
         with failing(path):
@@ -38,7 +40,7 @@ def audit(connection: sqlite3.Connection, path: Path, engine: Engine, promised_i
 
 
 class _Different(Exception):
-    """Something that a server has not written; the text says what."""
+    """Something that the server has not written; the text says what."""
 
 
 def _slices(connection: sqlite3.Connection, engine: Engine, promised_id: int) -> Iterator[None]:
@@ -50,25 +52,25 @@ def _slices(connection: sqlite3.Connection, engine: Engine, promised_id: int) ->
     last_id = engine.taken_id
     for before_id, jobs in engine.jobs.parts():
         ids = list(jobs)
-        del ids[bisect_right(ids, last_id) :]  # what is put from now on
+        del ids[bisect_right(ids, last_id) :]  # jobs put since the audit began
         above_id = before_id
         for part in _parts(engine, ids):
             _compare_jobs(connection, engine, above_id, part[-1], part)
             above_id = part[-1]
             yield
-        _compare_jobs(connection, engine, above_id, last_id, [])  # there may be rows where we have no jobs
+        _compare_jobs(connection, engine, above_id, last_id, [])  # there may be rows for which there are no jobs
         last_id = before_id
 
 
 def _parts(engine: Engine, ids: list[int]) -> Iterator[list[int]]:
-    """As many at a time as nobody notices."""
+    """The ids in slices so small that nobody notices the time they take."""
     part: list[int] = []
     size = 0
     for job_id in ids:
         job = engine.jobs.find(job_id)
         size += len(job.body) if job is not None else 0
         part.append(job_id)
-        if len(part) >= SLICE or size > SLICE_BYTES:
+        if len(part) >= SLICE_JOBS or size > SLICE_BYTES:
             yield part
             part, size = [], 0
     if part:
@@ -84,13 +86,13 @@ def _compare_pauses(connection: sqlite3.Connection, engine: Engine) -> None:
 
 
 def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int, to_id: int, ids: list[int]) -> None:
-    """Those with these ids, and whatever rows there are between the bounds."""
+    """Compare the jobs with these ids, and all rows between the bounds."""
     rows: dict[object, _Row] = {row[0]: row for row in connection.execute(_ROWS, (above_id, to_id))}
     bodies = dict(connection.execute(_BODIES, (above_id, to_id)))
     for job_id in {*ids, *rows, *bodies}:
         job = engine.jobs.find(job_id)
         if not engine.is_stored(job_id):
-            continue  # its row is about to be written, or to go
+            continue  # its row is about to be written or deleted
         row, body = rows.get(job_id), bodies.get(job_id)
         if job is None:
             sound = row is None and body is None

@@ -1,6 +1,6 @@
 """A copy of a database file, whether a server is running on it or not.
 
-To be used in a process of its own: in the server's, closing the source would drop the locks that SQLite has on it.
+To be used in a process of its own: in the server's, closing the source would drop SQLite's locks on it.
 """
 
 import os
@@ -16,14 +16,17 @@ from beanlite.journal.sqlite.migrations import check_schema, find_migrations, re
 from beanlite.journal.sqlite.replay import check_jobs, read_jobs, read_state
 from beanlite.journal.sqlite.wholefile import written_whole
 
+# How long to wait for a lock on the source, which others have only for moments.
 _BUSY_TIMEOUT_S = 30.0
-_STEPS_PER_LOOK = 500  # of SQLite's machine: some 100 jobs; a look costs 4 µs
-_SYNC_BYTES = 4 << 20  # that is 10 ms or so
+# After how many steps of its virtual machine SQLite calls back: about every hundred jobs.
+_STEPS_PER_CALL = 500
+# The copy is synced whenever this much of it has been written: little enough for a sync to be short.
+_SYNC_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """What a finished backup holds: the state after one batch, and before the next."""
+    """What a finished backup holds: the state between two batches."""
 
     jobs: int
     size: int
@@ -31,10 +34,10 @@ class BackupResult:
 
 
 def backup(source: Path, dest: Path, progress: Callable[[int], None] | None = None) -> BackupResult:
-    """Copy the state as of now to a new file `dest` of mode 0600, which appears when it has been read back and synced.
+    """Copy the present state to a new file `dest` of mode 0600, which appears once it has been synced and read back.
 
-    The source is only read. `progress` is called every few MiB with the bytes written so far.
-    JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists or can't be written.
+    The source is only read. `progress` is called every few MiB with the number of bytes written so far.
+    JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists, or can't be written.
     """
     source, dest = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
     _check_source(source)
@@ -61,22 +64,22 @@ def _check_source(source: Path) -> None:
 
 
 def _copy(source: Path, partial: Path, progress: Callable[[int], None] | None) -> None:
-    """Write what one read transaction sees; a file copy of a live database would be torn."""
+    """Write what one read transaction sees; a plain copy of a file that is being written to would be torn."""
     try:
-        # A read-only connection never checkpoints, not even when it is the last to close: a -wal that a killed server
-        # has left is looked at by that server's next start.
+        # A read-only connection never checkpoints, not even if it is the last to close. So a -wal that a killed server
+        # has left is still there for the checks of the next start.
         with (
             closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)) as connection,
             closing(_Syncs(partial, progress)) as syncs,
         ):
-            with refused(source):  # here, because VACUUM would name the wrong file
+            with refused(source):  # VACUUM would name the copy
                 connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
-            connection.set_progress_handler(syncs, _STEPS_PER_LOOK)
+            connection.set_progress_handler(syncs, _STEPS_PER_CALL)
             try:
                 connection.execute("VACUUM INTO ?", (str(partial),))
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
-                    # A signal that comes just as SQLite calls ends that call before its first line; SQLite keeps it.
+                    # A signal just as SQLite calls back ends that call before its first line, and SQLite swallows it.
                     raise syncs.error or KeyboardInterrupt from error
                 if is_damage(error):
                     with refused(source):
@@ -87,21 +90,20 @@ def _copy(source: Path, partial: Path, progress: Callable[[int], None] | None) -
 
 
 def _tidy(source: Path, partial: Path) -> None:
-    """Remove what SQLite has left beside the two files."""
+    """Remove what SQLite has left beside the source and the copy."""
     Path(f"{partial}-journal").unlink(missing_ok=True)  # there when the disk was full
     if wal_of(source).exists() and not wal_size(source):
-        # No server runs, or has only just begun: the -wal may be of our making, and nobody's to remove. A connection
-        # that may write removes it as it closes, if nobody else is there; there is nothing in it to checkpoint.
-        # If the source is damaged, or somebody is there, it stays: what the copy came to matters more.
+        # No server is running, or one has only just begun. The empty -wal may be our own, and nobody else will remove
+        # it. A connection that may write does so when it closes, if it is the last; there is nothing to checkpoint. If
+        # the source is damaged or in use, the -wal stays: whether the copy succeeded matters more.
         with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(source, timeout=0)) as connection:
             connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
 
 
 class _Syncs:
-    """Syncs a file while SQLite writes it; to be called every so often.
+    """Syncs a file while SQLite writes it; SQLite calls it every so often.
 
-    What gathers in memory would go to the disk all at once in the end, and the server's commits wait behind it: the
-    worst beside a copy of 512 MiB was 103 to 207 ms, and with this 11 to 78, three runs each, in turn.
+    Otherwise everything would go to the disk at once in the end, and the server's commits would wait behind it.
     """
 
     def __init__(self, file: Path, progress: Callable[[int], None] | None) -> None:
@@ -111,14 +113,14 @@ class _Syncs:
         self.error: BaseException | None = None
 
     def __call__(self) -> bool:
-        """Whether the copy has to be given up, because of ``error``."""
+        """Whether SQLite has to give up the copy, because of ``error``."""
         try:
-            self._look()
-        except BaseException as error:  # noqa: BLE001 - SQLite would make "interrupted" of it, Ctrl-C or not
+            self._sync_if_due()
+        except BaseException as error:  # noqa: BLE001 - SQLite would turn any of them into "interrupted"
             self.error = error
         return self.error is not None
 
-    def _look(self) -> None:
+    def _sync_if_due(self) -> None:
         size = os.fstat(self._descriptor).st_size
         if size >= self._synced + _SYNC_BYTES:
             os.fdatasync(self._descriptor)
@@ -131,7 +133,7 @@ class _Syncs:
 
 
 def _read_back(copy: Path, source: Path) -> BackupResult:
-    """Read the copy as a server would at start; what is wrong there is wrong in the source."""
+    """Read the copy as the start of a server would; what is wrong with it is wrong with the source."""
     with closing(sqlite3.connect(f"{copy.as_uri()}?mode=ro", uri=True)) as connection, refused(source):
         check_schema(connection, source, find_migrations()[: read_version(connection)])
         read_state(connection, source)

@@ -1,8 +1,8 @@
 """Opening and closing the database file.
 
-Two locks of two kinds are on it: ours (flock) keeps a second server out and is taken before SQLite sees the file;
-SQLite's own (fcntl) are lost as soon as this process closes any descriptor of the file, so the one that holds our lock
-stays open until SQLite has closed, and nothing else here opens the file.
+Two kinds of locks are on it. Ours (flock) keeps a second server out, and is taken before SQLite sees the file. SQLite's
+own (fcntl) are lost as soon as this process closes any descriptor of the file. So the descriptor that holds our lock
+stays open until SQLite has closed the file, and nothing else here opens it.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from beanlite.journal.sqlite.fileformat import (
     wal_of,
     wal_size,
 )
-from beanlite.journal.sqlite.mark import Mark, check_mark, serving, stopped
+from beanlite.journal.sqlite.mark import Mark, check_mark, serving_mark, stopped_mark
 from beanlite.journal.sqlite.migrations import (
     FOLDER,
     allow_writing,
@@ -36,26 +36,34 @@ from beanlite.journal.sqlite.migrations import (
     read_version,
 )
 from beanlite.journal.sqlite.room import Room
-from beanlite.journal.sqlite.wal import commit_frames, frames_of, index_bytes, read_index
+from beanlite.journal.sqlite.wal import commit_frames, index_size, read_frame_count, read_index
 from beanlite.journal.sqlite.wholefile import sync, written_whole
 
-_OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
-ROW_BYTES = 1000  # of a row, more than what is not its body
-_BUSY_TIMEOUT_S = 1.0  # a reader locks others out for moments only: when it recovers the -wal, or is the last to close
-_BLOCK_BYTES = 512  # of st_blocks, whatever the disk's
-_NEW_WAL_BYTES = 32 << 10  # what SQLite needs to begin a -wal
-# The -wal is cut back to this at a checkpoint: several times what it grows to between two, so that it is cut only after
-# a reader has held it for long.
+# The first version with STRICT tables.
+_OLDEST_SQLITE = (3, 37, 0)
+# More than a row needs beside its body.
+ROW_BYTES = 1000
+# How long to wait for a reader's lock. It has one only for moments: when it recovers the -wal, or is the last to close.
+_BUSY_TIMEOUT_S = 1.0
+# The unit of st_blocks, whatever the blocks of the disk are.
+_BLOCK_BYTES = 512
+# What SQLite needs to begin a -wal.
+_NEW_WAL_BYTES = 32 << 10
+# A checkpoint cuts the -wal back to this size: several times what it grows to from one to the next, so that it is cut
+# only after a reader has held it up for long.
 WAL_BYTES_MAX = 64 << 20
+# How the connection is set up. The writer decides when to checkpoint. Debian's builds of SQLite have secure_delete on,
+# which makes deleting large bodies slow. The cache (in KiB) holds a whole batch, because one that does not fit is
+# written to the -wal twice. The guard triggers name a function of ours, which only a trusted schema may call.
 _PRAGMAS = (
     "synchronous = FULL",
-    "wal_autocheckpoint = 0",  # the writer says when
+    "wal_autocheckpoint = 0",
     f"journal_size_limit = {WAL_BYTES_MAX}",
-    "secure_delete = OFF",  # on in Debian's builds, and makes deletes of large bodies four times slower
+    "secure_delete = OFF",
     "mmap_size = 0",
     "temp_store = MEMORY",
-    f"cache_size = {-8 << 10}",  # KiB; a batch that doesn't fit is written to the -wal twice
-    "trusted_schema = ON",  # the guard triggers name a function of ours
+    f"cache_size = {-8 << 10}",
+    "trusted_schema = ON",
 )
 
 
@@ -67,25 +75,23 @@ class Database:
     """In autocommit mode; may be used from any thread, one at a time."""
     path: Path
     """Absolute, symbolic links resolved."""
-    created: bool
-    """The file was missing or empty."""
     lost_batches: int
-    """Batches that stand in the -wal behind a place where SQLite's recovery ended."""
+    """How many batches stand in the -wal behind the place where SQLite's recovery ended."""
     damaged_wal: Path | None
-    """A copy of that -wal. None if no more is lost than a power failure may take along."""
+    """A copy of that -wal; None if no more is lost than a power failure may rightly take."""
     objects: frozenset[str]
     """The names of our tables and views."""
     room: Room
     file: int
-    """A descriptor of the file; it holds our lock."""
+    """A descriptor of the file, which holds our lock."""
     index: int
     """A descriptor of the -shm, SQLite's index of the -wal."""
 
     def close(self) -> str | None:
-        """Move everything into the one file and close it; what is left beside it if that can't be done, and why.
+        """Move everything into the one file and close it; returns what is left beside it and why, None if nothing is.
 
-        JournalFailed: the disk failed meanwhile. Not to be called after a failed commit: it would write on. Then the
-        process ends as it is, and the next start recovers.
+        JournalFailed: the disk failed meanwhile. Not to be called after a failed commit, because it writes: the process
+        has to end as it is, and the next start recovers.
         """
         left = None
         try:
@@ -99,16 +105,16 @@ class Database:
             os.close(self.index)
             if not wal_size(self.path):
                 left = None
-                stopped(self.file, self.path).write(self.file)
+                stopped_mark(self.file, self.path).write(self.file)
             os.close(self.file)
         return left or ("a -wal that a reader is using" if wal_size(self.path) else None)
 
 
 def open_database(path: Path, migrations_folder: Path = FOLDER, *, fsync: str = "always") -> Database:
-    """Lock, check and open the database file, recovered and of the newest version; a missing or empty one is made.
+    """Lock, check, recover and migrate the database file; if it is missing or empty, make it.
 
-    ``fsync`` is the setting with which it is going to be served; the next start has to know. JournalRefused: it can't
-    be used, and was not written to. A process may not have the same file open twice.
+    ``fsync`` is the setting with which it will be served, noted for the next start. JournalRefused: the file can't be
+    used, and has not been written to. A process may not have the same file open twice.
     """
     _check_sqlite()
     migrations = find_migrations(migrations_folder)
@@ -122,34 +128,35 @@ def open_database(path: Path, migrations_folder: Path = FOLDER, *, fsync: str = 
         commits = commit_frames(path)
         index_before = read_index(path) if mark is not None and mark.is_of_this_boot else None
         room = Room(path, file)
-        if not room.is_there_for(_bytes_to_start(path)):
+        if not room.has_room_for(_bytes_to_start(path)):
             raise JournalRefused(f"there is no room on the disk of {path}, not even to read it; make some")
         after_sqlite = undo.enter_context(ExitStack())
-        keeper = undo.enter_context(ExitStack())
+        bystander = undo.enter_context(ExitStack())
         connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         undo.callback(connection.close)
         _set_up(connection)
         if commits:
-            _keep_open(path, keeper)
+            _open_bystander(path, bystander)
         version = read_version(connection)
         check_version(path, version, len(migrations))
         check_schema(connection, path, migrations[:version])
         index = _open_index(path, after_sqlite) if commits else -1
-        lost_batches = _lost_batches(commits, frames_of(index), index_before and index_before.frames) if commits else 0
+        written = index_before.frames if index_before is not None else None
+        lost_batches = _lost_batches(commits, read_frame_count(index), written) if commits else 0
         damaged_wal = _keep_wal(path) if lost_batches and not (mark is not None and mark.has_unsynced) else None
-        keeper.close()
+        bystander.close()
         _move_wal(connection)
         if version == 0:
             connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
         migrate(connection, path, migrations)
         objects = check_schema(connection, path, migrations)
         _switch_to_wal(connection, path)
-        sync(path.parent)  # no rollback journal may come back that would undo this
+        sync(path.parent)  # a rollback journal that came back after a power failure would undo this
         if index < 0:
             index = _open_index(path, after_sqlite)
-        serving(file, path, fsync).write(file)
+        serving_mark(file, path, fsync).write(file)
         undo.pop_all()
-    return Database(connection, path, version == 0, lost_batches, damaged_wal, objects, room, file, index)
+    return Database(connection, path, lost_batches, damaged_wal, objects, room, file, index)
 
 
 def _check_sqlite() -> None:
@@ -160,7 +167,7 @@ def _check_sqlite() -> None:
 
 
 def check_body_size(max_job_size: int) -> None:
-    """ConfigError: this Python's SQLite can't store such a body."""
+    """Raise ConfigError if this Python's SQLite can't store bodies of this size."""
     with closing(sqlite3.connect(":memory:")) as connection:
         most = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) - ROW_BYTES
     if max_job_size > most:
@@ -170,7 +177,7 @@ def check_body_size(max_job_size: int) -> None:
 
 
 def _lock(path: Path, undo: ExitStack) -> int:
-    """Open the file, making it if there is none, and lock it against other servers; the descriptor holds the lock."""
+    """Open the file, made if there is none, and lock it against other servers; the descriptor holds the lock."""
     created = False
     try:
         try:
@@ -200,36 +207,37 @@ def _set_up(connection: sqlite3.Connection) -> None:
 
 
 def _bytes_to_start(path: Path) -> int:
-    """How much room on the disk SQLite takes to read the file, and to write the first bit, beyond what it has."""
+    """How much room on the disk SQLite takes to read the file and to begin writing, beyond what it has already."""
     wal_bytes = wal_size(path)
-    needed = index_bytes(wal_bytes // PAGE_SIZE) + (0 if wal_bytes else _NEW_WAL_BYTES)
+    needed = index_size(wal_bytes // PAGE_SIZE) + (0 if wal_bytes else _NEW_WAL_BYTES)
     with suppress(FileNotFoundError):
-        needed -= shm_of(path).stat().st_blocks * _BLOCK_BYTES  # SQLite makes it anew
+        needed -= shm_of(path).stat().st_blocks * _BLOCK_BYTES  # SQLite will use these blocks for a new one
     return max(0, needed)
 
 
 def _open_index(path: Path, after_sqlite: ExitStack) -> int:
-    """A descriptor of the -shm, to be closed when SQLite has closed its own: else its locks would be lost."""
+    """A descriptor of the -shm, to be closed after SQLite has closed its own, whose locks would be lost otherwise."""
     index = os.open(shm_of(path), os.O_RDWR | os.O_CLOEXEC)
     after_sqlite.callback(os.close, index)
     return index
 
 
-def _keep_open(path: Path, keeper: ExitStack) -> None:
-    """Have somebody beside us at the file: the last one to close it would move the -wal into it, be it refused or not.
+def _open_bystander(path: Path, bystander: ExitStack) -> None:
+    """Open the file once more: otherwise a refusal, as the last to close it, would move the -wal into it.
 
-    One that only reads never does.
+    A connection that can only read, as this one, never does so.
     """
     reader = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
-    keeper.callback(reader.close)
+    bystander.callback(reader.close)
     reader.execute("SELECT 1 FROM sqlite_schema").fetchone()
 
 
 def _lost_batches(commits: list[int], recovered: int, written: int | None) -> int:
-    """How many of these commits SQLite did not recover, being at frame ``recovered``.
+    """How many of these commits SQLite has not recovered, if its recovery ended at frame ``recovered``.
 
-    After a kill it is known how many frames were ``written``, unless somebody has looked at the file since, and SQLite
-    has noted what it recovered then. Else 0 if it is only one commit: that was being written when the power failed.
+    ``written``: how many frames a killed server had written, if known. If another program has opened the file since,
+    this is what SQLite recovered then. Where it does not help, a single commit does not count as lost: it was being
+    written when the power failed.
     """
     if written is not None and recovered < written:
         return sum(recovered < number <= written for number in commits)
@@ -238,7 +246,7 @@ def _lost_batches(commits: list[int], recovered: int, written: int | None) -> in
 
 
 def _move_wal(connection: sqlite3.Connection) -> None:
-    """Have the -wal used from its beginning, which takes no room, unless there is none for what is in it."""
+    """Have the -wal used from its beginning, which takes no more room; if the disk is too full for that, don't."""
     try:
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     except sqlite3.Error as error:
@@ -247,10 +255,10 @@ def _move_wal(connection: sqlite3.Connection) -> None:
 
 
 def _keep_wal(path: Path) -> Path:
-    """Copy the -wal before it is used anew."""
+    """Copy the -wal before it is begun anew."""
     wal = wal_of(path)
     copy = wal.with_name(f"{wal.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
-    for partial in path.parent.glob(f".{wal.name}.damaged-*.partial"):  # of a start that was killed just here
+    for partial in path.parent.glob(f".{wal.name}.damaged-*.partial"):  # left by a start that was killed here
         partial.unlink()
     try:
         with written_whole(copy) as partial:
@@ -261,8 +269,8 @@ def _keep_wal(path: Path) -> Path:
 
 
 def _switch_to_wal(connection: sqlite3.Connection, path: Path) -> None:
-    """Last of all, so that the schema and what it is recorded by are in the file itself before there is a -wal."""
+    """To be done last, so that the schema and its version are in the file itself before there is a -wal."""
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise JournalRefused(f"{path} can't have a write-ahead log where it is; put it on a local disk")
-    connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # so that the -shm exists
+    connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # this makes the -shm

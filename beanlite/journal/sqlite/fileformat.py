@@ -1,4 +1,4 @@
-"""Which files are ours, told from their first bytes before SQLite may touch them; and how a refusal is worded."""
+"""Which files are ours, told by their first bytes before SQLite touches them; and how errors about them are worded."""
 
 import errno
 import os
@@ -10,17 +10,23 @@ from pathlib import Path
 
 from beanlite.errors import JournalFailed, JournalRefused
 
-APPLICATION_ID = 0x6265616E  # "bean"; says whose file it is, at byte 68
+# SQLite's mark of the program that a file belongs to, "bean", at byte 68.
+APPLICATION_ID = 0x6265616E
+# Bytes of a page: what the file system has, too.
 PAGE_SIZE = 4096
-
-# TOOBIG: a row says that it is larger than any can be; CONSTRAINT: a row that is there is none that could be inserted.
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT)
-_READ_BYTES = 1 << 20
-_SAID_MAX = 200  # characters of SQLite's: about a damaged schema it quotes all of that
+# Bytes 18 and 19 of a file that has, or may have, a -wal.
 WAL_MODE = b"\x02\x02"
-# SQLite's rollback journal (https://sqlite.org/fileformat.html): its magic number, and where it has the number of pages
-# to which the file is cut back.
+
+# The errors by which SQLite tells of damage. TOOBIG: a row claims to be larger than any can be. CONSTRAINT: a row could
+# never have been inserted as it is.
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT)
+# How many bytes are read at a time to see whether the disk can read a file at all.
+_READ_BYTES = 1 << 20
+# How many characters of SQLite's own words are repeated: of a damaged schema it quotes everything.
+_SAID_MAX = 200
+# How SQLite's rollback journal begins (https://sqlite.org/fileformat.html).
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
+# Where it has the number of pages to which the file is cut back.
 _JOURNAL_PAGES = slice(16, 20)
 
 
@@ -43,12 +49,12 @@ def wal_size(path: Path) -> int:
 
 
 def journal_of(path: Path) -> Path:
-    """The name of SQLite's rollback journal, there while a file is made or its mode is changed."""
+    """The name of SQLite's rollback journal, which exists while a file is made or its mode is changed."""
     return path.with_name(path.name + "-journal")
 
 
 def is_full(error: sqlite3.Error | OSError) -> bool:
-    """Whether there is no room on the disk."""
+    """Whether the error means that there is no room on the disk."""
     if isinstance(error, OSError):
         return error.errno in {errno.ENOSPC, errno.EDQUOT}
     code = getattr(error, "sqlite_errorcode", 0)  # an error of Python's own layer has none
@@ -56,15 +62,15 @@ def is_full(error: sqlite3.Error | OSError) -> bool:
 
 
 def said(what: Exception | str) -> str:
-    """What SQLite or the system says, in one line and not all too much of it."""
+    """What SQLite or the system says, in one line of limited length."""
     return " ".join(str(what).split())[:_SAID_MAX]
 
 
 def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
-    """Whether SQLite, or Python on its way from there, can make nothing of what is in the file.
+    """Whether the error means that SQLite, or Python's layer above it, can make no sense of the file.
 
-    An error without a code is of Python's own layer: some text in the file is none. UnicodeDecodeError: likewise, in
-    what SQLite says and quotes of a damaged schema.
+    An error without a code comes from Python's layer: some text in the file is not text. So does a UnicodeDecodeError,
+    when SQLite quotes a damaged schema.
     """
     if isinstance(error, UnicodeDecodeError):
         return True
@@ -79,7 +85,7 @@ def damaged(path: Path, how: str) -> JournalRefused:
 def check_file(descriptor: int, path: Path, newest: int) -> None:
     """Raise JournalRefused unless the open file is empty, or ours and of a version up to `newest`.
 
-    The offsets are those of SQLite's database header. What is in the -wal only is not seen here.
+    The offsets are those of SQLite's database header. What is only in the -wal is not looked at here.
     """
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
@@ -92,7 +98,7 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
         raise JournalRefused(f"{path} is missing or empty, but {wal_of(path)} is not; put back what belongs to that")
     pages_before = _pages_before(path)
     if not header or (pages_before == 0 and not any(header[68:72])):
-        return  # the first start was cut short, or is this one: SQLite makes the file empty again
+        return  # this is the first start, or the first one was cut short: then SQLite empties the file again
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
         raise JournalRefused(f"{path} is not an SQLite file; name another one")
     if not _is_bare(header, status.st_size):
@@ -112,21 +118,22 @@ def _check_ours(header: bytes, path: Path, newest: int) -> None:
 
 def _check_whole(header: bytes, path: Path, size: int) -> None:
     if not wal_size(path):
-        # With a -wal the file may rightly be short: a checkpoint that was cut off is repeated from there.
-        if size < size_told(header):
-            raise JournalRefused(f"{path} is damaged: {size} bytes are left of {size_told(header)}; restore a backup")
+        # Beside a -wal the file may rightly be short: a checkpoint that was cut off is repeated from there.
+        claimed = claimed_size(header)
+        if size < claimed:
+            raise JournalRefused(f"{path} is damaged: {size} bytes are left of {claimed}; restore a backup")
     elif header[18:20] != WAL_MODE:
-        # SQLite would write the log's pages over it all the same. Backups are in this mode until they are first served.
+        # SQLite would still write the pages of the -wal over it. Backups are in this mode until they are first served.
         raise JournalRefused(f"{wal_of(path)} belongs to another file than {path}, as after a restore; remove it")
 
 
-def size_told(header: bytes) -> int:
-    """How large, in bytes, a database file says it is."""
+def claimed_size(header: bytes) -> int:
+    """How many bytes a database file has, by its own header."""
     return int.from_bytes(header[16:18]) * int.from_bytes(header[28:32])
 
 
 def _pages_before(path: Path) -> int | None:
-    """How many pages the file had before a change that was cut short, so that SQLite undoes it; None: there is none."""
+    """How many pages the file had before a change that was cut short, which SQLite will undo; None: there was none."""
     try:
         with journal_of(path).open("rb", buffering=0) as journal:
             header = journal.read(28)
@@ -136,21 +143,21 @@ def _pages_before(path: Path) -> int | None:
 
 
 def _is_bare(header: bytes, size: int) -> bool:
-    """Whether the file has one page and nothing in it: so 0.1 left it when its first start was cut short."""
+    """Whether the file has one page with nothing in it, as version 0.1 left it when its first start was cut short."""
     empty = not (any(header[40:44]) or any(header[60:64]) or any(header[68:72]))  # schema, version, owner
     return size == PAGE_SIZE and empty and int.from_bytes(header[64:68]) == 1  # auto_vacuum = INCREMENTAL
 
 
 def check_version(path: Path, version: int, newest: int) -> None:
-    """Raise JournalRefused if a file of this version is of a newer beanlite."""
+    """Raise JournalRefused if a file of this version belongs to a newer beanlite."""
     if version > newest:
         raise JournalRefused(f"{path} has version {version}, this beanlite knows {newest}; use a newer beanlite")
 
 
 def _read_all(path: Path) -> None:
-    """Raise JournalRefused if the disk can't read the file or its -wal: to SQLite that is damage, too.
+    """Raise JournalRefused if the disk can't read the file or its -wal, which SQLite takes for damage.
 
-    It takes SQLite's locks along, as it closes the file: nothing may be written any more.
+    Closing the file here drops SQLite's locks on it, so nothing may be written any more.
     """
     for each in (path, wal_of(path)):
         try:
@@ -191,7 +198,7 @@ def refused(path: Path) -> Iterator[None]:
             raise JournalRefused(f"{path} is damaged ({said(error)}); restore a backup") from error
         advice = "check the disk, and the owner and the mode of the file, its -wal and its -shm"
         raise JournalRefused(f"{path} can't be used: {said(error)}; {advice}") from error
-    except JournalFailed as error:  # the disk, before anything was served
+    except JournalFailed as error:  # the disk failed before anything was served
         raise JournalRefused(str(error)) from error
     except MemoryError as error:
         raise JournalRefused(f"there is not enough memory for what {path} holds") from error

@@ -1,6 +1,6 @@
-"""Numbered SQL files that make the schema, and bring the file of an older version up to date.
+"""Numbered SQL files that make the schema, and that bring a file of an older version up to date.
 
-The version of a file (SQLite's user_version) is the number of the last migration that it has had.
+The version of a file (SQLite's user_version) is the number of the last migration that has been applied to it.
 """
 
 import glob
@@ -14,9 +14,10 @@ from beanlite.journal.sqlite.fileformat import APPLICATION_ID, damaged, said
 from beanlite.journal.sqlite.wholefile import sync
 
 _PACKAGE = Path(__file__).parents[2]
-# Inside the package when installed from a wheel, beside it in a checkout.
+# Where the migrations are: inside the package if it was installed from a wheel, beside it in a checkout.
 FOLDER = next(folder for folder in (_PACKAGE / "migrations", _PACKAGE.parent / "migrations") if folder.is_dir())
 
+# Every object of the schema, and the columns of those that have any.
 _SHAPE = """
     SELECT objects.type, objects.name, columns.name
     FROM sqlite_schema AS objects LEFT JOIN pragma_table_info(objects.name) AS columns
@@ -24,7 +25,7 @@ _SHAPE = """
 
 
 def find_migrations(folder: Path = FOLDER) -> list[Path]:
-    """The migrations of a folder in order, the first one being number 1; none is left out."""
+    """The migrations of a folder in their order. RuntimeError: they are not numbered from 1 without gaps."""
     found = sorted(folder.glob("*.sql"))
     if [path.name[:5] for path in found] != [f"{number:04}_" for number in range(1, len(found) + 1)]:
         raise RuntimeError(f"the migrations in {folder} are not numbered 0001_ and so on")
@@ -32,21 +33,21 @@ def find_migrations(folder: Path = FOLDER) -> list[Path]:
 
 
 def read_version(connection: sqlite3.Connection) -> int:
-    """The number of the last migration that the database has had; 0 if it is new."""
+    """The number of the last migration that has been applied to the database; 0 if it is new."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version
 
 
 def allow_writing(connection: sqlite3.Connection) -> None:
-    """Give the connection the function that the guard triggers name; they never get as far as calling it."""
+    """Give the connection the function that the guard triggers name, although they never get as far as calling it."""
     connection.create_function("only_the_beanlite_server_may_write", 0, lambda: 1)
 
 
 def check_schema(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> frozenset[str]:
-    """The names of the tables and views that these migrations have made; additions to them do no harm.
+    """Raise JournalRefused unless the database has everything that these migrations make; it may have more.
 
-    JournalRefused: anything is missing. Names are compared and not the text, which SQLite words differently from
-    version to version.
+    Returns the names of the tables and views that they make. Names are compared rather than statements, whose text
+    differs between versions of SQLite.
     """
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
         allow_writing(model)
@@ -60,9 +61,9 @@ def check_schema(connection: sqlite3.Connection, path: Path, migrations: list[Pa
 
 
 def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> None:
-    """Bring the database at `path` up to date, in one transaction; an older one is first copied to FILE.before-vN.
+    """Bring the database at `path` up to date in one transaction; an older one is first copied to FILE.before-vN.
 
-    Cut short at any point, it is finished or begun anew by the next start: the copy gets its name only when the
+    If it is cut short at any point, the next start finishes it or begins anew: the copy gets its name only when the
     migration is in the file. JournalRefused: the copy can't be made, or a migration failed.
     """
     version = read_version(connection)
@@ -76,25 +77,25 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) 
     try:
         connection.executescript(_script(migrations, version))
     except sqlite3.Error as error:
-        failed = [*migrations, migrations[-1]][read_version(connection)]  # the last one: COMMIT itself
+        failed = [*migrations, migrations[-1]][read_version(connection)]  # the last one if COMMIT itself failed
         connection.rollback()
         partial.unlink(missing_ok=True)
         raise JournalRefused(f"the migration {failed.name} of {path} failed: {said(error)}") from error
-    # An older server must see the new version in the file itself, to refuse it before SQLite has touched anything.
+    # An older server has to see the new version in the file itself, so that it refuses before SQLite touches anything.
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     _tidy_copies(path, len(migrations))
 
 
 def _tidy_copies(path: Path, version: int) -> None:
-    """See to the copies of migrations: each gets its name if the file, of this version, has had that migration.
+    """Give each copy its name if the file, which is of this version, has had the migration that it was made for.
 
-    Else the migration was cut short, and the copy goes.
+    Otherwise that migration was cut short, and the copy is removed.
     """
     for partial in path.parent.glob(f"{glob.escape(path.name)}.before-v*.partial"):
         copy = partial.with_suffix("")
         number = copy.name.removeprefix(f"{path.name}.before-v")
         if not number.isdecimal() or os.path.lexists(copy):
-            continue  # not of our making
+            continue  # somebody else made it
         if version >= int(number):
             partial.rename(copy)
             sync(path.parent)
@@ -104,7 +105,7 @@ def _tidy_copies(path: Path, version: int) -> None:
 
 
 def _partial(copy: Path) -> Path:
-    """The name of a copy until the migration that it is made for is in the file."""
+    """The name that a copy has until the migration that it is made for is in the file."""
     return copy.with_name(f"{copy.name}.partial")
 
 
@@ -128,7 +129,7 @@ def _script(migrations: list[Path], version: int) -> str:
     """The statements that bring a file from this version to the newest, in one transaction."""
     parts = ["BEGIN;"]
     if version == 0:
-        # Within the transaction: a file that SQLite has begun and that is not known to be ours is of no use to anybody.
+        # Inside the transaction, so that no file is left half made and not known to be ours.
         parts += ["PRAGMA auto_vacuum = INCREMENTAL;", f"PRAGMA application_id = {APPLICATION_ID};"]
     for number, migration in enumerate(migrations[version:], version + 1):
         parts.append(f"{migration.read_text(encoding='utf-8')}\n;PRAGMA user_version = {number};")

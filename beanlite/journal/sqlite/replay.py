@@ -1,4 +1,4 @@
-"""Reading the whole state back at start."""
+"""Reading the whole state back at the start."""
 
 import sqlite3
 from collections.abc import Generator, Iterable
@@ -14,6 +14,7 @@ from beanlite.core.queues import StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.journal.sqlite.fileformat import damaged, refused
 
+# How many jobs are read at a time.
 _CHUNK = 1000
 # What the engine needs is made by SQLite, in C: names as bytes, times as the clock has them, and what most jobs don't
 # have left out: each column costs some 0.08 µs of the 2.5 a job takes to be restored.
@@ -28,7 +29,8 @@ _JOBS = f"""
            coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32
     FROM jobs ORDER BY id
 """  # noqa: S608 - a number of our own
-# What only damage can have changed: STRICT is not looked at when rows are read, and the checksum is of the body alone.
+# Whether each row is one that a server may have written. Only damage can have changed it, but SQLite does not check
+# STRICT types when it reads rows, and the checksum covers only the body.
 _ROWS = """
     SELECT id, CAST(tube AS BLOB),
            typeof(tube) = 'text' AND typeof(created_at) = 'real'
@@ -44,20 +46,21 @@ _ROWS = """
                           ELSE 0 END
     FROM jobs ORDER BY id
 """
-_COUNTER_MAX = 1 << 62  # what counts never comes so far, and SQLite's numbers end at twice that
+# No counter ever gets this far, and SQLite's integers end at twice that.
+_COUNTER_MAX = 1 << 62
 _body = itemgetter(10)
 _crc32 = itemgetter(11)
 
 
 class State(NamedTuple):
-    """What the file holds beside the jobs."""
+    """What the file holds apart from the jobs."""
 
     batch: int
     """The number of the last group commit."""
     last_id: int
-    """The highest id ever given out."""
+    """An id above which none has ever been given out."""
     pauses: list[tuple[bytes, int, int]]
-    """tube, pause_s, and until_ns, those that have ended included."""
+    """Each tube's name, pause_s and until_ns; pauses that have ended are included."""
 
 
 def read_state(connection: sqlite3.Connection, path: Path) -> State:
@@ -92,7 +95,7 @@ def count_jobs(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def read_jobs(connection: sqlite3.Connection, path: Path) -> Generator[list[StoredJob], None, None]:
-    """All jobs by rising id, in lists of up to 1000.
+    """All jobs in the order of their ids, in lists of up to 1000.
 
     JournalRefused: the file is damaged, or a body is not the one that was put.
     """
@@ -101,7 +104,7 @@ def read_jobs(connection: sqlite3.Connection, path: Path) -> Generator[list[Stor
         while rows := cursor.fetchmany(_CHUNK):
             try:
                 sound = list(map(crc32, map(_body, rows))) == list(map(_crc32, rows))
-            except TypeError:  # a body that is missing, or none
+            except TypeError:  # a body is missing, or is not bytes
                 sound = False
             if not sound:
                 bad = next(row for row in rows if not isinstance(_body(row), bytes) or crc32(_body(row)) != _crc32(row))
@@ -110,16 +113,16 @@ def read_jobs(connection: sqlite3.Connection, path: Path) -> Generator[list[Stor
 
 
 def check_names(names: Iterable[bytes], path: Path) -> None:
-    """JournalRefused: one of these, which jobs have, can be no tube's."""
+    """Raise JournalRefused if one of these names, which jobs have, can't be a tube's."""
     for name in names:
         if not _is_name(name):
             raise damaged(path, f"a job is in the tube {name!r:.100}")
 
 
 def check_jobs(connection: sqlite3.Connection, path: Path) -> None:
-    """JournalRefused: a job is not as a server has written it. Bodies are not looked at.
+    """Raise JournalRefused if the row of a job is not as a server writes it. Bodies are not checked.
 
-    At start this would take a tenth of the time, and so it is asked only when the engine can make nothing of a job.
+    It takes a noticeable part of a start, and is therefore asked only when the engine can't make sense of a job.
     """
     last_id = 0
     with refused(path):

@@ -1,4 +1,4 @@
-"""Room on the disk: how much is left, and the reserve that is kept for when none is."""
+"""Room on the disk: how much is left, and the reserve that is kept for when there is none."""
 
 import os
 from pathlib import Path
@@ -6,13 +6,12 @@ from typing import Final
 
 from beanlite.errors import JournalFailed
 
-# Kept free on the disk, given up when the disk is full, so that what was promised can still be stored and the queue can
-# drain.
+# The size of the reserve: enough to store what has been promised on a full disk, and to let deletes make room.
 RESERVE_BYTES: Final = 8 << 20
 
 
 class Room:
-    """The disk on which a database is, and the reserve beside it."""
+    """The disk that a database is on, and the reserve file beside it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         """``descriptor``: of the database."""
@@ -21,14 +20,14 @@ class Room:
         self._descriptor = descriptor
 
     def take_reserve(self) -> bool:
-        """Have the reserve allocated; False if the disk has no room for it, and for as much again.
+        """Allocate the reserve. False: the disk does not have twice as much room as that.
 
-        One that a killed server has left is kept in any case, for when it is needed.
+        A reserve that a killed server has left is kept in any case: it may be needed soon.
         """
-        return self._free_bytes() >= 2 * RESERVE_BYTES and self._take(RESERVE_BYTES)
+        return self._free_bytes() >= 2 * RESERVE_BYTES and self._allocate(RESERVE_BYTES)
 
     def give_up_reserve(self) -> bool:
-        """Free what the reserve takes; False if there is none. JournalFailed: the disk does not let us."""
+        """Free what the reserve takes; False if there is none. JournalFailed: it can't be removed."""
         try:
             self._reserve.unlink()
         except FileNotFoundError:
@@ -38,19 +37,19 @@ class Room:
         return True
 
     def for_bodies(self) -> int:
-        """How many bytes more can be put: a body needs its room in the -wal first, and in the file later."""
+        """How many more bytes of bodies can be put; a body first needs room in the -wal, and later in the file."""
         return (self._free_bytes() + RESERVE_BYTES) // 2
 
-    def is_there_for(self, size: int) -> bool:
-        """Whether so many bytes can be had, if need be with what a killed server kept in reserve, now given up."""
+    def has_room_for(self, size: int) -> bool:
+        """Whether this many bytes are free, if need be by giving up the reserve that a killed server has left."""
         if not size or self._free_bytes() >= RESERVE_BYTES:
             return True
         self.give_up_reserve()
-        there = self._take(size)  # what is free may not be for us to take
+        has_room = self._allocate(size)  # what is free need not be free for us
         self.give_up_reserve()
-        return there
+        return has_room
 
-    def _take(self, size: int) -> bool:
+    def _allocate(self, size: int) -> bool:
         try:
             descriptor = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:

@@ -5,13 +5,13 @@ from typing import Final
 from beanlite.clock import utc_s
 from beanlite.core.job import BURIED, ID_BITS, READY, Job
 
-# Larger bodies stand in a table of their own, so that a change of state does not write them again: at 64 KiB that makes
-# reserve, release and bury some ten times cheaper. Smaller ones would only cost a second page in each put and delete.
+# Larger bodies have a table of their own, so that a change of a job's state does not write its body again. For smaller
+# ones that would only cost a second page in each put and delete.
 INLINE_MAX: Final = 1024
 
 
 def place(job: Job) -> tuple[float | None, int | None]:
-    """due_at and buried_seq."""
+    """The columns due_at and buried_seq."""
     if job.state is READY:
         return None, None
     if job.state is BURIED:
@@ -20,7 +20,7 @@ def place(job: Job) -> tuple[float | None, int | None]:
 
 
 def counters(job: Job) -> tuple[int, int, int, int, int]:
-    """Reserves, timeouts, releases, buries and kicks."""
+    """The columns reserves, timeouts, releases, buries and kicks."""
     past = job.past
     return job.reserves, past.timeouts, past.releases, past.buries, past.kicks
 

@@ -9,9 +9,10 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 Done = Callable[[Exception | None], None]
+"""Hears that a file is on the disk, or why it is not."""
 
 # A background sync that takes longer may have been waiting for a core, which takes some milliseconds.
 LATE_S: Final = 0.002
@@ -21,13 +22,23 @@ STALL_S: Final = 0.02
 BEGIN_BELOW: Final = 0.6
 # ... and ended when they take more than this share.
 END_ABOVE: Final = 0.75
-# So many late syncs in a row start a trial of the other way, and a trial takes so many syncs.
+# This many late syncs in a row start a trial of the other way, and a trial takes this many syncs.
 TRIALS: Final = 6
 # By how much each sync moves what counts as typical, up or down, so that one stall does not count for more.
 STEP: Final = 1.125
 # The time from one trial to the next, which doubles each time that the trial was in vain, and its maximum.
 RETRY_S: Final = 0.1
 RETRY_MAX_S: Final = 2.0
+
+
+class BackgroundSync(Protocol):
+    """A way to sync that does not stop the loop."""
+
+    def __call__(self, descriptor: int, done: Done) -> None:
+        """Sync a file's data; ``done`` hears of the end in the loop, or before this returns."""
+
+    def poll(self) -> None:
+        """Tell of syncs that have ended, without waiting for the loop to do so."""
 
 
 class KernelSync:
@@ -44,10 +55,10 @@ class KernelSync:
         loop.add_reader(self._context.fileno, self._on_ends)
 
     def __call__(self, descriptor: int, done: Done) -> None:
-        """Sync a file's data; ``done`` hears in the loop that it is on the disk, or why it is not.
+        """Sync a file's data; see ``BackgroundSync``.
 
         If the kernel does not accept the request, for want of room or whatever reason, the file is synced inline: that
-        tells for sure whether it can be synced at all, and ``done`` hears of it before this returns.
+        tells for certain whether it can be synced at all.
         """
         operation = self._operation.fdsync(descriptor)
         # Not ``done`` itself, since caio swallows what it raises; and no closure over the operation, which would be
@@ -69,7 +80,7 @@ class KernelSync:
         self.poll()
 
     def poll(self) -> None:
-        """Tell of syncs that have ended, without waiting for the loop to do so."""
+        """Tell of syncs that have ended."""
         try:
             self._context.process_events()
         except SystemError as error:
@@ -92,15 +103,15 @@ class ThreadSync:
         self._loop = loop
 
     def __call__(self, descriptor: int, done: Done) -> None:
-        """The same as ``KernelSync`` does."""
+        """Sync a file's data; see ``BackgroundSync``."""
         future = self._loop.run_in_executor(None, os.fdatasync, descriptor)
         future.add_done_callback(lambda ended: done(ended.exception()))  # type: ignore[arg-type]
 
     def poll(self) -> None:
-        """There is nothing to see before the loop sees it."""
+        """There is nothing to tell before the loop does so."""
 
 
-def background_sync() -> KernelSync | ThreadSync:
+def background_sync() -> BackgroundSync:
     """The best way to sync in the background that works here; to be called in a loop."""
     loop = asyncio.get_running_loop()
     try:
@@ -175,14 +186,14 @@ class SyncChoice:
 class SoonestSync:
     """Syncs in whichever way ends sooner, in the background or inline."""
 
-    def __init__(self, background: Callable[[int, Done], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, background: BackgroundSync, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` tells seconds."""
-        self._background = background
+        self.background = background
         self._clock = clock
         self.choice = SyncChoice()
 
     def __call__(self, descriptor: int, done: Done) -> None:
-        """The same as ``KernelSync`` does, but ``done`` may hear of the end before this returns."""
+        """Sync a file's data; ``done`` hears of the end in the loop, or before this returns."""
         began_s = self._clock()
         inline = self.choice.next_is_inline(began_s)
 
@@ -194,7 +205,7 @@ class SoonestSync:
         if inline:
             ended(_sync_inline(descriptor))
         else:
-            self._background(descriptor, ended)
+            self.background(descriptor, ended)
 
 
 def _sync_inline(descriptor: int) -> OSError | None:

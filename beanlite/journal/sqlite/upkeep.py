@@ -110,7 +110,7 @@ class Upkeep:
     def batch_ends(self) -> None:
         """A batch is durable: the writer is free again, unless a checkpoint is due."""
         # While the disk is full, a -wal that grew would use up what room is left.
-        if self._writer.checkpoint_due or self._engine.full:
+        if self._writer.frames.checkpoint_due or self._engine.full:
             self._begin_alone(self._checkpoint())
         else:
             self._free()
@@ -177,19 +177,19 @@ class Upkeep:
 
     async def _move_wal(self) -> None:
         """Move the -wal into the file as far as readers allow, and use it from its beginning."""
-        writer = self._writer
         try:
-            await writer.checkpoint()
+            await self._writer.checkpoint()
         except JournalFull:
             if not self._engine.full:
                 self._disk_full()
         except JournalBusy:
             pass  # a reader is just recovering or closing; there is another checkpoint after the next batch
-        if writer.wal_frames <= WAL_FRAMES_MAX:
+        frames = self._writer.frames
+        if frames.at_checkpoint <= WAL_FRAMES_MAX:
             self._warned_frames = 0
-        elif writer.pinned and writer.wal_frames >= 2 * self._warned_frames:
-            self._warned_frames = writer.wal_frames
-            log.warning("a reader keeps the -wal from shrinking", wal_bytes=writer.wal_bytes)
+        elif frames.pinned and frames.at_checkpoint >= 2 * self._warned_frames:
+            self._warned_frames = frames.at_checkpoint
+            log.warning("a reader keeps the -wal from shrinking", wal_bytes=self._writer.wal_bytes)
 
     # -- a full disk
 
@@ -242,7 +242,7 @@ class Upkeep:
                 pages = min(2 * pages, SHRINK_PAGES_MAX) if took_s < SHRINK_S else int(pages * SHRINK_S / took_s) or 1
             if shrinking and not self.busy:
                 shrinking = writer.loose
-                if writer.checkpoint_due or not shrinking:
+                if writer.frames.checkpoint_due or not shrinking:
                     self._begin_alone(self._checkpoint())
 
     # -- other programs, and syncs by time

@@ -1,7 +1,7 @@
-"""A look at SQLite's write-ahead log before SQLite recovers it.
+"""The format of SQLite's write-ahead log, the -wal, and of its index, the -shm; and a look at both before a recovery.
 
-Recovery ends without a word at the first frame that is damaged. After a power failure that is the last one or a few:
-what was not synced. But when whole batches follow that frame, it is the medium that has lost what was safe.
+SQLite's recovery ends silently at the first frame that is damaged. After a power failure that is one of the last:
+something that had not been synced. But if several whole batches follow that frame, the disk has lost what was safe.
 Only the headers of the frames are read, 24 bytes of each.
 """
 
@@ -15,91 +15,98 @@ from typing import Final, NamedTuple
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.fileformat import PAGE_SIZE, shm_of, wal_of
 
-_FRAME = struct.Struct(">II8s8s")  # page number, size of the database after a commit else 0, salts, checksums
-_HEADER_SIZE = 32
+# The header of a frame: its page's number, the size of the database if the frame ends a transaction, else 0, the salts,
+# the checksums. See https://sqlite.org/fileformat.html and https://sqlite.org/walformat.html.
+_FRAME_HEADER = struct.Struct(">II8s8s")
+# A frame is its header and one page.
+_FRAME_SIZE: Final = _FRAME_HEADER.size + PAGE_SIZE
+# The -wal begins with a header of this size.
+_HEADER_SIZE: Final = 32
+# That header begins with one of two magic numbers, which tell in which byte order its checksums were computed.
 _BYTE_ORDERS = {0x377F0682: "<", 0x377F0683: ">"}
-# The -shm, SQLite's index of the log (https://sqlite.org/walformat.html), begins with two copies of a header. In it is
-# how many frames are committed: no statement tells that without a checkpoint.
-_INDEX = struct.Struct("=I8xBxxxI12s8s8s")  # version, whether it is made, frames, ..., salts, checksums
-_FRAMES_AT: Final = 16
+
+# The -shm begins with two copies of this header: version, whether it is complete, frames, …, salts, checksums. It tells
+# how many frames are committed; no statement tells that without a checkpoint.
+_INDEX_HEADER = struct.Struct("=I8xBxxxI12s8s8s")
+# Where in it the number of frames stands, and how many bytes that has.
+_FRAMES_OFFSET: Final = 16
 _FRAMES_BYTES: Final = 4
-
-
-# It grows by so much at a time, for so many frames; the first part has the header, too, and so a few less.
+# The -shm grows in parts of this size.
 _INDEX_PART_BYTES: Final = 32 << 10
+# A part has entries for this many frames.
 _INDEX_PART_FRAMES: Final = 4096
+# In the first part, the header takes the place of this many entries.
 _INDEX_HEADER_FRAMES: Final = 34
 
 
 class Index(NamedTuple):
-    """What the -shm says of the log."""
+    """What the -shm says of the -wal."""
 
     frames: int
-    """Committed since the log was last begun anew."""
+    """How many have been committed since the -wal was last begun anew."""
     salts: bytes
-    """What marks these."""
+    """What marks these frames."""
 
 
-def log_bytes(frames: int) -> int:
-    """How large a log of so many frames is at least."""
-    return _HEADER_SIZE + frames * (_FRAME.size + PAGE_SIZE) if frames else 0
+def min_wal_size(frames: int) -> int:
+    """How many bytes a -wal of this many frames has at least."""
+    return _HEADER_SIZE + frames * _FRAME_SIZE if frames else 0
 
 
-def last_frame_at(frames: int) -> int:
-    """Where the last one of so many frames begins."""
-    return log_bytes(frames) - _FRAME.size - PAGE_SIZE
+def last_frame_offset(frames: int) -> int:
+    """Where the last of this many frames begins."""
+    return min_wal_size(frames) - _FRAME_SIZE
 
 
-def index_bytes(frames: int) -> int:
-    """How large the index of a log of so many frames is."""
+def index_size(frames: int) -> int:
+    """How many bytes the -shm has for a -wal of this many frames."""
     return (1 + (frames + _INDEX_HEADER_FRAMES) // _INDEX_PART_FRAMES) * _INDEX_PART_BYTES
 
 
-def frames_of(index: int) -> int:
-    """How many frames of the log are committed, by its index, of which this is a descriptor."""
-    return int.from_bytes(os.pread(index, _FRAMES_BYTES, _FRAMES_AT), sys.byteorder)
+def read_frame_count(index: int) -> int:
+    """How many frames are committed, read from an open -shm."""
+    return int.from_bytes(os.pread(index, _FRAMES_BYTES, _FRAMES_OFFSET), sys.byteorder)
 
 
 def read_index(path: Path) -> Index | None:
-    """The index that a server has left behind; None if there is none, or it was just being written.
+    """What the -shm that a server has left says; None if there is none, or it was being written when the server died.
 
-    To be called before SQLite opens the file, which makes a new one.
+    To be called before SQLite opens the file, because it makes a new -shm.
     """
     try:
         with shm_of(path).open("rb", buffering=0) as index:
-            header, copy = index.read(_INDEX.size), index.read(_INDEX.size)
+            header, copy = index.read(_INDEX_HEADER.size), index.read(_INDEX_HEADER.size)
     except FileNotFoundError:
         return None
-    if len(copy) < _INDEX.size or header != copy:
+    if len(copy) < _INDEX_HEADER.size or header != copy:
         return None
-    _, is_made, frames, _, salts, _ = _INDEX.unpack(header)
-    return Index(frames, salts) if is_made else None
+    _, is_complete, frames, _, salts, _ = _INDEX_HEADER.unpack(header)
+    return Index(frames, salts) if is_complete else None
 
 
 def commit_frames(path: Path, salts: bytes | None = None) -> list[int]:
-    """The numbers, from 1, of the frames in the log of the database file that end a transaction.
+    """The numbers, from 1, of the frames in the -wal of the database file that end a transaction.
 
-    To be called before SQLite opens the file. Frames left over from before the log was last started anew don't count,
-    nor, if `salts` are given, any others than theirs. JournalRefused: the log can't be read.
+    To be called before SQLite opens the file. Frames left over from before the -wal was last begun anew don't count;
+    with ``salts``, only frames marked by these do. JournalRefused: the -wal can't be read.
     """
-    frame_size = _FRAME.size + PAGE_SIZE
     try:
-        with wal_of(path).open("rb", buffering=0) as log:
-            header = log.read(_HEADER_SIZE)
-            starts = range(_HEADER_SIZE, os.fstat(log.fileno()).st_size - frame_size + 1, frame_size)
-            frames = [_FRAME.unpack(os.pread(log.fileno(), _FRAME.size, start)) for start in starts]
+        with wal_of(path).open("rb", buffering=0) as wal:
+            header = wal.read(_HEADER_SIZE)
+            starts = range(_HEADER_SIZE, os.fstat(wal.fileno()).st_size - _FRAME_SIZE + 1, _FRAME_SIZE)
+            frames = [_FRAME_HEADER.unpack(os.pread(wal.fileno(), _FRAME_HEADER.size, start)) for start in starts]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise JournalRefused(f"{wal_of(path)} can't be read: {error.strerror}") from error
-    salts = salts or _salts(header)
+    salts = salts or _read_salts(header)
     if salts is None and frames:
-        # Without its header SQLite recovers nothing of a log, so all that is in it counts.
+        # Without the header SQLite recovers nothing at all, so everything in the -wal counts as lost.
         salts = Counter(frame[2] for frame in frames).most_common(1)[0][0]
     return [number for number, (_, size, frame_salts, _) in enumerate(frames, 1) if size and frame_salts == salts]
 
 
-def _salts(header: bytes) -> bytes | None:
+def _read_salts(header: bytes) -> bytes | None:
     """What marks the frames that belong to this header; None if its magic number or its checksum is wrong."""
     order = _BYTE_ORDERS.get(int.from_bytes(header[:4]))
     if order is None or len(header) < _HEADER_SIZE:

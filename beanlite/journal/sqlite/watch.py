@@ -1,31 +1,37 @@
-"""Whether the files are still the ones that were opened, and the queue in them what the server has written."""
+"""Whether the files are still the ones that were opened, and whether only the server has changed the queue in them."""
 
 import os
 import sqlite3
 import time
 from pathlib import Path
+from typing import Final
 
 from beanlite import log
 from beanlite.errors import JournalFailed
-from beanlite.journal.sqlite.fileformat import failing, size_told, wal_of
-from beanlite.journal.sqlite.wal import frames_of, last_frame_at, log_bytes
+from beanlite.journal.sqlite.fileformat import claimed_size, failing, wal_of
+from beanlite.journal.sqlite.wal import last_frame_offset, min_wal_size, read_frame_count
 
-# In the order in which they were made: who drops one and makes it anew is seen, too. (VACUUM puts tables first.)
-_SHAPE = """
+# Everything that belongs to our tables, in the order in which it was made, so that something dropped and made again is
+# noticed. (VACUUM puts tables first.)
+_SHAPE: Final = """
     SELECT type, name, tbl_name, sql FROM sqlite_schema
     WHERE type <> 'index' AND tbl_name IN (SELECT value FROM json_each(?)) ORDER BY type <> 'table', rowid
 """
-_FORMAT = ("application_id", "user_version", "auto_vacuum", "encoding")
-_CUT_LOOKS = 3
-_NO_PAGE = bytes(4)  # where a frame has the number of its page
-_TICK_NS = 1_000_000_000
+# Properties of the file that nobody may change either.
+_FORMAT: Final = ("application_id", "user_version", "auto_vacuum", "encoding")
+# How often the -wal is compared with its index before it counts as cut short.
+_CUT_TRIES: Final = 3
+# What a frame that is nothing but a hole has in the place of its page's number.
+_NO_PAGE: Final = bytes(4)
+# Longer than the tick of any kernel's clock: files that were changed longer ago have an unmistakable time.
+_TICK_NS: Final = 1_000_000_000
 
 
 class Watch:
-    """Asked after each sync, before anything is acknowledged: what was written has to stand where it is looked for.
+    """Checks that what has been written stands where the next start will look for it.
 
-    Whatever is removed, renamed or linked changes the time of the folder, so that one call of the system tells whether
-    each file has to be looked at: a lone job's batch is so short that more would be felt.
+    It is asked after each sync, before anything is acknowledged. Whatever is removed, renamed or linked changes the
+    time of the folder, so that one system call tells whether each of the files has to be looked at.
     """
 
     def __init__(self, path: Path, file: int, wal: int, index: int) -> None:
@@ -37,19 +43,21 @@ class Watch:
         self._index = index
         self._folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
         self._folder_ns = 0
+        """The time of the folder at the last check of the names; 0: they have to be checked again."""
         self._inode = _inode(os.fstat(file))
         self._wal_inode = _inode(os.fstat(wal))
         self._size = self._hole = 0
-        self.see_size()
+        """How long the file is, and where its first hole is."""
+        self.note_size()
 
     def close(self) -> None:
-        """To be called when nothing is written any more."""
+        """To be called when nothing more will be written."""
         os.close(self._folder)
 
-    def see_size(self) -> None:
-        """The file has its right size, after a checkpoint. JournalFailed: it was cut meanwhile, and is long again.
+    def note_size(self) -> None:
+        """Remember how long the file is after a checkpoint. JournalFailed: it was cut short meanwhile, and has grown.
 
-        A page that was once in the file is never a hole again, and the checkpoint has written only some.
+        A page that has once been in the file never becomes a hole, and the checkpoint has written only some pages.
         """
         with failing(self._path):
             size = os.fstat(self._file).st_size
@@ -58,38 +66,38 @@ class Watch:
             raise JournalFailed(f"{self._path} was cut short while it was served")
         self._size, self._hole = size, hole
 
-    def look(self, frames: int) -> None:
-        """Raise JournalFailed unless all is as it was, with so many frames committed in the -wal."""
+    def check(self, frames: int) -> None:
+        """Raise JournalFailed unless everything is as it was, with this many frames committed in the -wal."""
         try:
             folder_ns = os.fstat(self._folder).st_mtime_ns
             size = os.lseek(self._file, 0, os.SEEK_END)
         except OSError as error:
             raise JournalFailed(f"{self._path} can't be looked at: {error.strerror}") from error
         if folder_ns != self._folder_ns:
-            self.look_closely()
+            self.check_names()
         if size < self._size:
-            self._see_shorter()
-        self.look_at_wal(frames)
+            self._check_shorter_file()
+        self.check_wal(frames)
 
-    def look_at_wal(self, frames: int) -> None:
-        """Raise JournalFailed if the -wal is too short for so many frames."""
+    def check_wal(self, frames: int) -> None:
+        """Raise JournalFailed if the -wal is too short for this many frames."""
         try:
             size = os.lseek(self._wal, 0, os.SEEK_END)
         except OSError as error:
             raise JournalFailed(f"{self._wal_path} can't be looked at: {error.strerror}") from error
-        if size < log_bytes(frames):
-            self._look_for_cut()
+        if size < min_wal_size(frames):
+            self._check_shorter_wal()
 
-    def look_for_hole(self, frames: int) -> None:
-        """Raise JournalFailed if the -wal was cut when it had so many frames, and is long again by what came behind."""
+    def check_no_hole(self, frames: int) -> None:
+        """Raise JournalFailed if the -wal was cut short when it had this many frames, and has grown again since."""
         try:
-            has_hole = frames and os.pread(self._wal, len(_NO_PAGE), last_frame_at(frames)) == _NO_PAGE
+            has_hole = frames and os.pread(self._wal, len(_NO_PAGE), last_frame_offset(frames)) == _NO_PAGE
         except OSError as error:
             raise JournalFailed(f"{self._wal_path} can't be looked at: {error.strerror}") from error
         if has_hole:
             raise JournalFailed(f"{self._wal_path} was cut short while it was served")
 
-    def look_closely(self) -> None:
+    def check_names(self) -> None:
         """Raise JournalFailed unless each name leads to the file that is open, and no other name does."""
         try:
             folder_ns = os.fstat(self._folder).st_mtime_ns
@@ -105,26 +113,26 @@ class Watch:
             raise JournalFailed(f"{self._path} was given another name (a hard link) while it was served; remove that")
         if _inode(wal) != self._wal_inode or not index_links:
             raise JournalFailed(f"the -wal or the -shm of {self._path} was removed or replaced while it was served")
-        # One more change in the same tick of the kernel's clock would not be seen.
+        # Another change within the same tick of the kernel's clock would leave the folder's time as it is.
         self._folder_ns = folder_ns if time.time_ns() - folder_ns > _TICK_NS else 0
 
-    def _look_for_cut(self) -> None:
-        """Others may empty the -wal rightly."""
+    def _check_shorter_wal(self) -> None:
+        """Raise JournalFailed unless another program has rightly emptied the -wal."""
         with failing(self._wal_path):
-            for _ in range(_CUT_LOOKS):
-                # In this order: who empties the -wal notes that first. But it may be empty, noted, and begun anew by
-                # then.
+            for _ in range(_CUT_TRIES):
+                # In this order, because a program that empties the -wal notes that in the index first. But when the
+                # index is read, the -wal may have been emptied and begun anew: hence the tries.
                 size = os.fstat(self._wal).st_size
-                if size >= log_bytes(frames_of(self._index)):
+                if size >= min_wal_size(read_frame_count(self._index)):
                     return
         raise JournalFailed(f"{self._wal_path} was cut short while it was served")
 
-    def _see_shorter(self) -> None:
-        """Another program's checkpoint cuts the file rightly, to the size that it says it has."""
+    def _check_shorter_file(self) -> None:
+        """Raise JournalFailed unless a checkpoint of another program has rightly cut the file: its header tells."""
         with failing(self._path):
             size = os.fstat(self._file).st_size
             header = os.pread(self._file, 100, 0)
-        if not header or size < size_told(header):
+        if not header or size < claimed_size(header):
             raise JournalFailed(f"{self._path} was cut short while it was served")
         self._size, self._hole = size, min(size, self._hole)
 
@@ -134,9 +142,9 @@ def _inode(status: os.stat_result) -> tuple[int, int]:
 
 
 class Outsiders:
-    """Notices that another program has committed, or moved the -wal into the file.
+    """Notices that another program has committed something, or moved the -wal into the file.
 
-    Our rows can hardly have changed as long as the triggers that guard them are what they were; all else may.
+    As long as the triggers that guard them are unchanged, our rows can hardly have changed; anything else may have.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path, objects: frozenset[str]) -> None:
@@ -146,14 +154,15 @@ class Outsiders:
         self._objects = "[" + ", ".join(f'"{name}"' for name in sorted(objects)) + "]"
         self._version = self._read_version()
         self._shape = self._read_shape()
-        self._seen = 0
+        self._times = 0
+        """How often other programs have been noticed."""
         self.may_be_us = False
-        """A transaction of ours has failed; that can count as a change, too."""
+        """A transaction of ours has failed, which may count as a change, too."""
 
-    def look(self) -> bool:
-        """Whether there was somebody; to be called in each transaction.
+    def check(self) -> bool:
+        """Whether there has been a change since the last check; to be called in each transaction.
 
-        JournalFailed: the queue may no longer be what was served.
+        JournalFailed: the queue may no longer be the one that was served.
         """
         version = self._read_version()
         if version == self._version:
@@ -164,9 +173,9 @@ class Outsiders:
         if self.may_be_us:
             self.may_be_us = False
             return True
-        self._seen += 1
-        if self._seen & (self._seen - 1) == 0:  # the 1st, 2nd, 4th, 8th …
-            log.warning("another program has been at the file, but not at the queue", times=self._seen)
+        self._times += 1
+        if self._times & (self._times - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
+            log.warning("another program has been at the file, but not at the queue", times=self._times)
         return True
 
     def _read_version(self) -> int:

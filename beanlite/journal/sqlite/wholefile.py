@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written under another name, synced, renamed."""
+"""Files that appear as a whole or not at all: written under another name, synced, and renamed."""
 
 import errno
 import os
@@ -10,9 +10,9 @@ from pathlib import Path
 
 @contextmanager
 def written_whole(dest: Path) -> Iterator[Path]:
-    """Yield an empty file of mode 0600 beside `dest`, to be filled by name; it becomes `dest` when the block ends well.
+    """Yield an empty file of mode 0600 beside `dest`, to be filled by name; it becomes `dest` at the end of the block.
 
-    It is removed when the block raises. OSError: a file `dest` exists already, or it can't be written, synced or named.
+    If the block raises, it is removed. OSError: `dest` exists already, or can't be written, synced or given its name.
     """
     if os.path.lexists(dest):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(dest))
@@ -28,13 +28,13 @@ def written_whole(dest: Path) -> Iterator[Path]:
     except BaseException:
         partial.unlink(missing_ok=True)
         with suppress(FileNotFoundError):
-            if os.path.samestat(dest.stat(), ours):  # it had its name already
+            if os.path.samestat(dest.stat(), ours):  # it had already been renamed
                 dest.unlink()
         raise
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, written to the medium. OSError: that failed."""
+    """Sync a file, or the names in a folder, to the disk. OSError: that failed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

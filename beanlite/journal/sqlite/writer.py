@@ -21,15 +21,11 @@ from beanlite.core.engine import Engine
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.journal.sqlite.audit import audit
 from beanlite.journal.sqlite.batch import FRAMES_BESIDE_ROWS, FRAMES_PER_ROW, Batch
-from beanlite.journal.sqlite.database import WAL_BYTES_MAX, Database
+from beanlite.journal.sqlite.database import Database
 from beanlite.journal.sqlite.fileformat import failing, is_full, refused, said, wal_of, wal_size
+from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES, Frames
 from beanlite.journal.sqlite.sync import SoonestSync, background_sync
-from beanlite.journal.sqlite.wal import frames_of, index_bytes
 from beanlite.journal.sqlite.watch import Outsiders, Watch
-
-# A checkpoint is due when this many frames (pages of 4 KiB) have been added to the -wal. Commits wait for a checkpoint,
-# and the time it takes grows with their number.
-CHECKPOINT_FRAMES: Final = 1000
 
 # Ids are promised this many at a time: to write the last id with each batch would add a page to it, which a client
 # that is alone would notice.
@@ -47,39 +43,32 @@ _UPDATE_META: Final = "UPDATE meta SET batch = ?, last_id = ?"
 
 
 class Writer:
-    """Writes batches to a database that it has to itself, and gives back room that is no longer needed."""
+    """Writes batches to a database that it has to itself, and gives back room that is no longer needed.
+
+    Its attributes are the database with its connection, thread, room, -wal and frames, three objects that sync and
+    guard it, and what has been written so far.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._db = database.connection
         self._thread = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
         self.room = database.room
-        self._index = database.index
+        self.frames = Frames(database.index)
         self._wal = -1
+        """A descriptor of the -wal."""
         self._promised_id = 0
         """What the file says of the last id: none above it has been given out."""
         self._last: tuple[int, int] | None = None
         """The number of the last batch, and the last id in it."""
-        self._frames = 0
-        """How many the -wal has after the last commit."""
-        self._new_frames = 0
-        """How many have been added since the last checkpoint."""
-        self._index_frames = 0
-        """How many the -shm has allocated blocks for."""
         self.others_came = False
         """Another program has committed something, and the file should be audited. Whoever does so resets this."""
         self.records = 0
         """Rows written."""
-        self.wal_frames = 0
-        """How many the -wal had at the last checkpoint."""
-        self.pinned = False
-        """A reader kept the last checkpoint from reaching the end of the -wal, which grows as long as that lasts."""
 
     async def start(self) -> bool:
         """Prepare to write. False: the disk has no room for the reserve. JournalRefused: nor for anything else."""
-        self._background_sync = background_sync()
-        self._soonest_sync = SoonestSync(self._background_sync)
-        self.poll = self._background_sync.poll
+        self._sync = SoonestSync(background_sync())
         path = self._database.path
         # synchronous = NORMAL leaves syncing commits to us, while checkpoints are still synced. The check constraints
         # are left out because SQLite would build the list of states anew for each row, to check what can't be wrong.
@@ -88,11 +77,11 @@ class Writer:
                 self._db.execute(f"PRAGMA {pragma}")
             self._outsiders = Outsiders(self._db, path, self._database.objects)
             (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
-            self._allot_index(CHECKPOINT_FRAMES)
+            self.frames.allocate(CHECKPOINT_FRAMES)
             self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists
             # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
-            self._watch = Watch(path, self._database.file, self._wal, self._index)
+            self._watch = Watch(path, self._database.file, self._wal, self._database.index)
         await self._thread
         with refused(path):
             return self.room.take_reserve()
@@ -106,14 +95,14 @@ class Writer:
         db = self._db
         try:
             db.execute("BEGIN IMMEDIATE")
-            if self._outsiders.look():
+            if self._outsiders.check():
                 self.others_came = True
-                self._frames = frames_of(self._index)
-            self._watch.look_at_wal(self._frames)  # before writing, which would make a -wal that was cut long again
-            self._allot_index(self._frames + batch.frames)
+                self.frames.read()
+            self._watch.check_wal(self.frames.committed)  # before writing, which would make up for what was cut off
+            self.frames.allocate(batch.frames)
             for statement, jobs, parameters in batch.changes:
                 changed = db.executemany(statement, parameters).rowcount
-                if changed != jobs:  # memory and file have come apart
+                if changed != jobs:  # memory and file no longer agree
                     self._check_file()
                     raise RuntimeError(f"{jobs} jobs to change, {changed} found: {statement}")
             for name, pause in batch.pauses:
@@ -137,19 +126,23 @@ class Writer:
 
         It may hear so before this returns, or later, in the loop. More may be written meanwhile.
         """
-        self._soonest_sync(self._wal, lambda error: done(self._after_sync(error)))
+        self._sync(self._wal, lambda error: done(self._after_sync(error)))
+
+    def poll(self) -> None:
+        """Tell of a sync that has ended, without waiting for the loop to do so."""
+        self._sync.background.poll()
 
     def check(self) -> None:
         """Raise JournalFailed unless the files are still the ones that were written to.
 
         To be called before a commit is acknowledged that was not synced. A sync does so itself.
         """
-        self._watch.look(self._frames)
+        self._watch.check(self.frames.committed)
 
     async def sync(self) -> None:
         """Sync in the background, without hurry. JournalFailed: that failed."""
         ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self._background_sync(self._wal, ended.set_result)
+        self._sync.background(self._wal, ended.set_result)
         failure = self._after_sync(await ended)
         if failure is not None:
             raise failure
@@ -163,11 +156,6 @@ class Writer:
             return failure
         return None
 
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether the -wal has grown enough for a checkpoint."""
-        return self._new_frames >= CHECKPOINT_FRAMES
-
     def _check_file(self) -> None:
         """Raise JournalFailed if the file is damaged: SQLite does not find what it has."""
         (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
@@ -176,11 +164,8 @@ class Writer:
 
     def _count_frames(self) -> None:
         with failing(self._database.path):
-            frames = frames_of(self._index)
-        # Fewer than before: all frames had been moved into the file, and SQLite has begun the -wal anew.
-        self._new_frames += frames - self._frames if frames >= self._frames else frames
-        self._watch.look_for_hole(min(frames, self._frames))
-        self._frames = frames
+            kept = self.frames.count()
+        self._watch.check_no_hole(kept)
 
     def audit(self, engine: Engine) -> Iterator[None]:
         """Compare the file with what the engine holds, a slice for each step, taken while no batch is being written.
@@ -190,28 +175,17 @@ class Writer:
         yield
         yield from audit(self._db, self._database.path, engine, self._promised_id)
 
-    def _allot_index(self, frames: int) -> None:
-        """Allocate the blocks of the -shm that an index of so many frames needs. OSError: there is no room for them.
-
-        SQLite itself allocates one block for every 4 KiB. Where blocks are smaller and the disk is full, the process
-        would die of SIGBUS when it writes to one that has not been allocated.
-        """
-        if frames > self._index_frames:
-            os.posix_fallocate(self._index, 0, index_bytes(frames))
-            self._index_frames = frames
-
     async def checkpoint(self) -> None:
         """Move the -wal into the database file, as far as readers allow."""
-        self._watch.look_closely()
+        self._watch.check_names()
         self.check()
-        self._new_frames = 0
+        self.frames.begin_checkpoint()
         try:
-            ((_, frames, done),) = await self._thread.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
+            ((_, frames, moved),) = await self._thread.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:
             raise self._undo(error) from error
-        self._watch.see_size()
-        self.wal_frames = frames
-        self.pinned = done < frames
+        self._watch.note_size()
+        self.frames.end_checkpoint(frames, moved)
 
     @property
     def loose(self) -> bool:
@@ -224,7 +198,7 @@ class Writer:
     def give_back(self, pages: int) -> None:
         """Free some pages at the end of the file, which the next checkpoint cuts off. Raises what ``write`` does."""
         try:
-            self._allot_index(self._frames + FRAMES_PER_ROW * pages + FRAMES_BESIDE_ROWS)
+            self.frames.allocate(FRAMES_PER_ROW * pages + FRAMES_BESIDE_ROWS)
             self._db.executescript(f"PRAGMA incremental_vacuum({pages})")  # execute() would do only one page
         except (sqlite3.Error, OSError) as error:
             raise self._undo(error) from error
@@ -238,7 +212,7 @@ class Writer:
         pages = SHRINK_PAGES
         while True:
             try:
-                self._allot_index(self._frames + FRAMES_PER_ROW * pages + FRAMES_BESIDE_ROWS)
+                self.frames.allocate(FRAMES_PER_ROW * pages + FRAMES_BESIDE_ROWS)
                 await self._thread.executescript(f"PRAGMA incremental_vacuum({pages})")
                 await self._thread.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
             except (sqlite3.Error, OSError) as error:
@@ -248,9 +222,7 @@ class Writer:
                     raise failure from error
             else:
                 break
-        self._watch.see_size()
-
-    wal_bytes_max: Final = WAL_BYTES_MAX
+        self._watch.note_size()
 
     @property
     def wal_bytes(self) -> int:
@@ -264,11 +236,11 @@ class Writer:
         failure = None
         try:
             self.room.give_up_reserve()
-        except JournalFailed as error:  # to be raised when everything else is stored
+        except JournalFailed as error:  # raised below, when everything else has been stored
             failure = error
         try:
             if self._last is not None:
-                with contextlib.suppress(JournalBusy, JournalFull):  # then the next ids leave a gap
+                with contextlib.suppress(JournalBusy, JournalFull):  # then there is a gap before the next ids
                     self._note_last_id(*self._last)
             with failing(self._database.path):
                 os.close(self._wal)
