@@ -38,15 +38,19 @@ class Listener(Protocol):
     """Who commits to a journal, and hears what becomes of it. All calls come in the thread of the loop."""
 
     def durable(self, batch: int, last_id: int) -> None:
-        """All batches up to this one are durable, and with them all jobs up to this id: their replies may leave."""
+        """All batches up to this one are durable, and with them all jobs up to this id: their replies may leave.
+
+        One call may stand for several batches.
+        """
 
     def ready(self) -> None:
-        """The journal is no longer ``busy``: it takes another batch."""
+        """The journal is not ``busy``, or no longer: it takes another batch. One call too many does no harm."""
 
     def failed(self, error: Exception) -> None:
         """Nothing more becomes durable: the disk has failed, or the right to write is lost. The server has to end.
 
-        What was committed and never called durable may or may not be stored.
+        It may come at any time, and is the last call: neither ``durable`` nor ``ready`` follows. What was committed and
+        never called durable may or may not be stored.
         """
 
 
@@ -59,12 +63,16 @@ class Journal(ABC):
     @property
     @abstractmethod
     def busy(self) -> bool:
-        """Whether no batch may be committed now, because another is under way or the journal is tidying up."""
+        """Whether no batch may be committed now, because another is under way or the journal is tidying up.
+
+        Whenever it ceases to be so, the listener hears ``ready``. A journal that can have several batches under way
+        need not be busy meanwhile.
+        """
 
     @property
     @abstractmethod
     def syncing(self) -> bool:
-        """Whether the batch that is under way is one that ``poll`` can hurry on."""
+        """Whether ``poll`` can hurry on the batch that is under way; False where it has nothing to do."""
 
     @abstractmethod
     async def recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:
@@ -83,9 +91,10 @@ class Journal(ABC):
     def commit(self, changes: Changes) -> None:
         """Store a batch; not to be called while ``busy``.
 
-        It does not raise and it does not wait: the listener hears that the batch is ``durable`` (perhaps before this
-        returns), that the journal is ``ready`` for the next one (never before), or that it has ``failed``. Batches
-        become durable in the order of their numbers. The jobs may change again as soon as this has returned.
+        It does not raise and it does not wait. The listener hears that the batch is ``durable`` and that the journal is
+        ``ready`` for the next one, in either order, or that it has ``failed``; perhaps before this returns. Batches
+        become durable in the order of their numbers. The jobs may change again as soon as this has returned, so what is
+        to be stored of them has to be taken from them here.
         """
 
     @abstractmethod
@@ -94,15 +103,18 @@ class Journal(ABC):
 
     @abstractmethod
     def begin_stop(self) -> None:
-        """The server is about to stop: begin no more upkeep. Batches still come."""
+        """The server is about to stop: begin no more upkeep. A few more batches come, then ``flush`` and ``close``."""
 
     @abstractmethod
     async def flush(self) -> None:
-        """Make durable whatever has been committed but was called durable for a weaker promise. JournalFailed."""
+        """Make durable what was called so for a weaker promise, such as a sync every so often. JournalFailed.
+
+        It is called when every batch has been called durable.
+        """
 
     @abstractmethod
     def facts(self) -> JournalFacts:
-        """What the statistics say of it."""
+        """What the statistics say of it; to be asked at any time after ``recover``."""
 
     @abstractmethod
     async def close(self) -> str | None:

@@ -1,14 +1,12 @@
-"""Syncs: where the kernel does not let us do it the fast way or fails to, and aside or on the spot."""
+"""Syncs: the kernel's own, what replaces them where it refuses or fails, and how they are told of."""
 
 import asyncio
 import errno
+import math
 import os
 import platform
-import random
 import subprocess
 import sys
-from collections.abc import Iterator
-from itertools import count, cycle
 from pathlib import Path
 
 import pytest
@@ -46,7 +44,7 @@ asyncio.run(main())
 
 @pytest.mark.skipif(platform.machine() not in IO_SETUP, reason="the system call has another number here")
 @pytest.mark.parametrize("error", [errno.EPERM, errno.EAGAIN, errno.ENOSYS])
-@pytest.mark.parametrize("when", ["before caio has looked", "late"])
+@pytest.mark.parametrize("when", ["before caio is loaded", "late"])
 def test_a_thread_syncs_when_the_kernel_refuses(tmp_path, error, when):
     call = IO_SETUP[platform.machine()]
     command = [sys.executable, "-c", PROGRAM, str(call), str(error), when]
@@ -96,7 +94,7 @@ NOT_BEGUN = [
 
 
 @pytest.mark.parametrize("error", NOT_BEGUN, ids=repr)
-async def test_a_sync_that_the_kernel_does_not_take_is_done_on_the_spot(tmp_path, monkeypatch, error):
+async def test_a_sync_that_the_kernel_does_not_accept_is_done_inline(tmp_path, monkeypatch, error):
     synced = []
     fdatasync = os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(descriptor) or fdatasync(descriptor))
@@ -113,7 +111,7 @@ async def test_a_sync_that_the_kernel_does_not_take_is_done_on_the_spot(tmp_path
     assert len(synced) == 1  # the next one is the kernel's again
 
 
-async def test_a_sync_that_can_not_be_done_on_the_spot_either_has_failed():
+async def test_a_sync_that_can_not_be_done_inline_either_has_failed():
     sync = KernelSync(asyncio.get_running_loop())
     Kernel(sync, submit=NOT_BEGUN[:1])
     reader, writer = os.pipe()  # there is nothing to sync in it
@@ -128,8 +126,8 @@ async def test_a_sync_that_can_not_be_done_on_the_spot_either_has_failed():
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("times", [1, 3])
-def test_the_end_of_a_sync_is_seen_though_signals_come_in_between(tmp_path, new_loop, times):
-    async def look():
+def test_the_end_of_a_sync_is_noticed_although_signals_interrupt(tmp_path, new_loop, times):
+    async def sync_once():
         loop = asyncio.get_running_loop()
         sync = KernelSync(loop)
         kernel = Kernel(sync, process_events=[from_caio(errno.EINTR)] * times)
@@ -137,155 +135,77 @@ def test_the_end_of_a_sync_is_seen_though_signals_come_in_between(tmp_path, new_
         with (tmp_path / "file").open("w") as file:
             sync(file.fileno(), ended.set_result)
             assert await asyncio.wait_for(ended, 10) is None
-        assert kernel.calls["process_events"] == times + 1  # nor has it looked without end
+        assert kernel.calls["process_events"] == times + 1  # and it has not polled without end
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(look())
+        runner.run(sync_once())
 
 
-async def test_what_else_the_kernel_says_of_the_ends_is_an_error():
+async def test_any_other_error_of_the_kernel_is_raised():
     sync = KernelSync(asyncio.get_running_loop())
     Kernel(sync, process_events=[from_caio(errno.EINVAL)])
     with pytest.raises(SystemError, match="Invalid argument"):
         sync.poll()
 
 
-class Machine:
-    """A clock, and syncs that take as long as the test says."""
+class Background:
+    """A background sync that takes half a second, by a clock of its own."""
 
-    def __init__(self, monkeypatch, aside_s, here_s=0.0002):
+    def __init__(self):
         self.now_s = 100.0
-        self.aside_s = aside_s
-        self.here_s = here_s
-        self.both_s: Iterator[float] = iter(())
-        """What the next syncs take, either way."""
-        self.spent_s = {"aside": 0.0, "here": 0.0}
-        self.latest = ""
-        self.error = None
-        monkeypatch.setattr(os, "fdatasync", lambda _descriptor: self._spend("here", self.here_s))
-        self.sync = SoonestSync(self._sync_in_background, lambda: self.now_s)
+        self.syncs = 0
 
-    def _spend(self, way, seconds):
-        seconds = next(self.both_s, seconds)
-        self.now_s += seconds
-        self.spent_s[way] += seconds
-        self.latest = way
-        if self.error:
-            raise self.error
-
-    def _sync_in_background(self, _descriptor, done):
-        self._spend("aside", self.aside_s)
+    def __call__(self, _descriptor, done):
+        self.syncs += 1
+        self.now_s += 0.5
         done(None)
 
-    def run(self, seconds):
-        """Sync after sync for so long; the share of the time that was spent on the spot."""
-        self.spent_s = {"aside": 0.0, "here": 0.0}
-        until_s = self.now_s + seconds
-        while self.now_s < until_s:
-            ends = []
-            self.sync(0, ends.append)
-            assert ends == [None]
-        return self.spent_s["here"] / sum(self.spent_s.values())
+    def poll(self):
+        """Nothing is ever under way."""
 
 
-def test_syncs_go_on_aside_while_they_are_quick(monkeypatch):
-    machine = Machine(monkeypatch, aside_s=0.0015, here_s=0.0001)
-    assert machine.run(10) == 0
+@pytest.fixture
+def background():
+    return Background()
 
 
-def test_a_busy_core_is_synced_on_and_left_when_it_is_calm_again(monkeypatch):
-    machine = Machine(monkeypatch, aside_s=0.0035)
-    assert machine.run(0.1) > 0.3
-    assert machine.run(60) > 0.95
-    machine.aside_s = 0.0004
-    machine.run(2.1)
-    assert machine.run(60) == 0
-    machine.aside_s = 0.0035
-    assert machine.run(0.2) > 0.5
+@pytest.fixture
+def soonest(background):
+    return SoonestSync(background, lambda: background.now_s)
 
 
-@pytest.mark.parametrize(("sync_s", "most"), [(0.01, 0.03), (0.019, 0.05), (0.05, 0.001)])
-def test_a_slow_disk_is_hardly_ever_waited_for_on_the_spot(monkeypatch, sync_s, most):
-    assert Machine(monkeypatch, sync_s, sync_s).run(60) <= most
+def inline_from_now_on(soonest):
+    soonest.choice.inline = True
+    soonest.choice.retry_at_s = math.inf
 
 
-@pytest.mark.parametrize("slow_s", [0.015, 0.3])
-@pytest.mark.parametrize("every", [10, 20, 100])
-def test_a_disk_that_is_slow_now_and_then_is_left_to_the_kernel(monkeypatch, slow_s, every):
-    machine = Machine(monkeypatch, aside_s=0)
-    machine.both_s = cycle([slow_s, *[0.0003] * (every - 1)])
-    assert machine.run(60) == 0
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_sync_is_done_the_way_that_was_chosen(background, soonest, monkeypatch, inline):
+    synced, ends = [], []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    if inline:
+        inline_from_now_on(soonest)
+    soonest(5, ends.append)
+    assert (ends, synced, background.syncs) == ([None], [5] if inline else [], 0 if inline else 1)
 
 
-LONGER_S = 0.0002
-"""What a sync aside takes more, on a calm core, too."""
+def test_the_choice_learns_how_long_each_sync_takes(background, soonest, monkeypatch):
+    learned = []
+    monkeypatch.setattr(soonest.choice, "learn", lambda *times, inline: learned.append((*times, inline)))
+    soonest(5, lambda _: None)
+    inline_from_now_on(soonest)
+    monkeypatch.setattr(os, "fdatasync", lambda _: setattr(background, "now_s", background.now_s + 0.25))
+    soonest(5, lambda _: None)
+    assert learned == [(0.5, 100.5, False), (0.25, 100.75, True)]
 
 
-@pytest.mark.parametrize("sync_s", [0.0019, 0.0025, 0.005, 0.01, 0.019])
-def test_a_core_that_is_calm_again_is_left_however_slow_the_disk_has_become(monkeypatch, sync_s):
-    machine = Machine(monkeypatch, aside_s=0.0035)
-    machine.run(10)
-    assert machine.latest == "here"
-    machine.aside_s, machine.here_s = sync_s + LONGER_S, sync_s
-    machine.run(5)
-    assert machine.run(60) < 0.04
+def test_an_inline_failure_is_told(soonest, monkeypatch):
+    def fail(_):
+        raise error
 
-
-@pytest.mark.parametrize("sync_s", [0.0025, 0.005, 0.01])
-def test_one_stall_at_the_start_makes_no_busy_core(monkeypatch, sync_s):
-    machine = Machine(monkeypatch, sync_s + LONGER_S, sync_s)
-    machine.both_s = iter([sync_s, sync_s, 0.5])
-    machine.run(5)
-    assert machine.run(60) < 0.03
-
-
-@pytest.mark.parametrize("usual_s", [0.0022, 0.003, 0.005])
-def test_a_slow_disk_that_stands_still_now_and_then_is_left_to_the_kernel(monkeypatch, usual_s):
-    machine = Machine(monkeypatch, usual_s + LONGER_S, usual_s)
-    chance = random.Random(1)
-    machine.both_s = (0.1 if chance.random() < 0.1 else usual_s for _ in count())
-    assert machine.run(600) < 0.04
-
-
-def test_a_slow_disk_is_soon_forgotten_when_it_has_become_a_busy_core(monkeypatch):
-    machine = Machine(monkeypatch, aside_s=0.05, here_s=0.05)
-    machine.run(3600)
-    machine.aside_s, machine.here_s = 0.0035, 0.0002
-    machine.run(3)
-    assert machine.run(10) > 0.95
-
-
-def test_one_sync_that_held_all_up_is_the_last_on_the_spot_for_now(monkeypatch):
-    machine = Machine(monkeypatch, aside_s=0.0035)
-    machine.run(10)
-    machine.both_s = iter([0.1])
-    machine.run(0.1)
-    assert machine.latest == "here"
-    machine.run(0.01)
-    assert machine.latest == "aside"
-
-
-def test_a_disk_that_becomes_slow_is_left_to_the_kernel_at_once(monkeypatch):
-    machine = Machine(monkeypatch, aside_s=0.0035)
-    machine.run(10)
-    assert machine.latest == "here"
-    machine.aside_s = machine.here_s = 0.1
-    assert machine.run(60) < 0.01
-
-
-def test_one_slow_sync_changes_nothing_for_long(monkeypatch):
-    machine = Machine(monkeypatch, aside_s=0.5)
-    machine.run(0.1)
-    machine.aside_s = 0.0004
-    machine.run(0.5)
-    assert machine.run(10) == 0
-
-
-def test_a_failure_on_the_spot_is_told(monkeypatch):
-    machine = Machine(monkeypatch, aside_s=0.0035)
-    machine.run(1)
-    assert machine.latest == "here"
-    machine.error = OSError(errno.EIO, os.strerror(errno.EIO))
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
+    monkeypatch.setattr(os, "fdatasync", fail)
+    inline_from_now_on(soonest)
     ends = []
-    machine.sync(0, ends.append)
-    assert ends == [machine.error]
+    soonest(5, ends.append)
+    assert ends == [error]
