@@ -1,4 +1,4 @@
-"""Another program has been at the file: whether the rows in it are still ours is found out, beside all else."""
+"""Another program has been at the file: the rows are compared with memory while clients are served."""
 
 import asyncio
 import random
@@ -38,14 +38,14 @@ def _small(monkeypatch):
 
 
 def around_the_guards(path, statement):
-    """Change something with the function that the guard triggers name."""
+    """Change something with the help of the function that the guard triggers name."""
     with closing(sqlite3.connect(path, isolation_level=None)) as outsider:
         outsider.create_function("only_the_beanlite_server_may_write", 0, lambda: 1)
         outsider.executescript(statement)
 
 
 def some(chance):
-    """A few commands, as a client sends them at once."""
+    """A few commands that a client sends at once."""
     fields = {"id": chance.randrange(1, 300), "pri": chance.randrange(9), "delay_s": chance.choice((0, 0, 1, 500))}
     fields["tube"] = chance.choice(("default", "one", "two"))
     for _ in range(chance.randrange(1, 6)):
@@ -58,17 +58,17 @@ def some(chance):
 
 
 async def work(client, chance, over):
-    """Send until told to stop; what the replies are is of no interest here."""
+    """Send until told to stop; the replies don't matter here."""
     reading = asyncio.create_task(client[0].read())
     while not over.is_set() and not reading.done():
         client[1].write(b"".join(some(chance)))
-        await asyncio.sleep(0.002)  # or there would soon be too many jobs to compare
+        await asyncio.sleep(0.002)  # otherwise there would soon be too many jobs to compare
     client[1].write(b"quit\r\n")
     await reading
 
 
 @pytest.mark.parametrize("fsync", ["always", "5ms"])
-async def test_what_the_server_itself_writes_meanwhile_is_no_difference(tmp_path, fsync):
+async def test_what_the_server_writes_during_an_audit_is_not_taken_for_a_change(tmp_path, fsync):
     path = tmp_path / "q.db"
     over = asyncio.Event()
     slices, ends = [], []
@@ -96,7 +96,7 @@ async def test_what_the_server_itself_writes_meanwhile_is_no_difference(tmp_path
 
 
 def change_nothing(outsider):
-    """Commit, if nobody else is just at it."""
+    """Commit without changing anything, unless somebody else is just writing."""
     try:
         outsider.execute("PRAGMA user_version = 1")
     except sqlite3.OperationalError:

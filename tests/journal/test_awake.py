@@ -15,7 +15,7 @@ class Machine:
         self.now_s = 100.0
         self.polls = 0
         self.due = []
-        self.awake = StayAwake(self, self._poll, lambda: self.now_s)
+        self.awake = StayAwake(self, self._poll, lambda: self.now_s)  # type: ignore[arg-type]  # all of a loop it needs
 
     def call_soon(self, callback):
         self.due.append(callback)

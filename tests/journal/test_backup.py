@@ -1,4 +1,4 @@
-"""Backups of a database that is served, stopped, or was killed: sound, a prefix of the history, and only read."""
+"""Backups of a database that is served, stopped or left by a killed server: sound, and the source is only read."""
 
 import errno
 import os
@@ -42,7 +42,7 @@ def dest(tmp_path):
 
 
 def check(copy, result):
-    """The copy holds exactly what there was after the batch that it says it ends with; returns that one's number."""
+    """The copy holds exactly what there was after the last batch that it names; returns the number of that batch."""
     database = open_database(copy)
     batch, last_id, _ = read_state(database.connection, copy)
     jobs = [job for rows in read_jobs(database.connection, copy) for job in rows]
@@ -55,12 +55,12 @@ def check(copy, result):
     return batch
 
 
-def test_under_load_each_is_sound_and_a_prefix(path, dest):
+def test_under_load_each_backup_is_the_state_after_some_batch(path, dest):
     batches = []
     deadline = time.monotonic() + 20
     with writer(path):
         while len(batches) < 10 or batches[0] == batches[-1]:
-            assert time.monotonic() < deadline, "the writer stands still"
+            assert time.monotonic() < deadline, "the writer has stopped"
             copy = dest.with_name(f"{len(batches)}.db")
             batches.append(check(copy, backup(path, copy)))
     assert batches == sorted(batches)
@@ -97,7 +97,7 @@ def test_a_stopped_database_is_only_read(path, dest):
     assert sorted(file.name for file in path.parent.iterdir()) == ["backups", "queue.db"]
 
 
-def test_what_a_killed_server_has_left_is_only_read(path, dest):
+def test_the_files_of_a_killed_server_are_only_read(path, dest):
     make_killed(path, batches=10)
     wal = Path(f"{path}-wal")
     before = path.read_bytes(), wal.read_bytes()
@@ -118,7 +118,7 @@ def make_large(path):
     assert database.close() is None
 
 
-def test_the_copy_goes_to_the_disk_little_by_little_and_progress_is_told(path, dest, monkeypatch):
+def test_the_copy_is_synced_bit_by_bit_and_progress_is_reported(path, dest, monkeypatch):
     make_large(path)
     synced, told = [0], []
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
@@ -128,7 +128,7 @@ def test_the_copy_goes_to_the_disk_little_by_little_and_progress_is_told(path, d
     assert 0 < min(gaps) <= max(gaps) < 10 << 20
 
 
-def test_a_copy_that_can_not_be_synced_is_given_up(path, dest, monkeypatch):
+def test_a_copy_that_can_not_be_synced_is_removed(path, dest, monkeypatch):
     def full(_descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -140,7 +140,7 @@ def test_a_copy_that_can_not_be_synced_is_given_up(path, dest, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_backup_that_is_told_to_end_leaves_nothing(path, dest, number):
+def test_a_backup_that_is_ended_by_a_signal_leaves_nothing(path, dest, number):
     make_large(path)
     code = f"import os, sys; os.fdatasync = lambda _: os.kill(os.getpid(), {number:d}); from beanlite.cli import main"
     flags = ["backup", str(dest), "--db", str(path)]
@@ -148,7 +148,7 @@ def test_a_backup_that_is_told_to_end_leaves_nothing(path, dest, number):
     assert list(dest.parent.iterdir()) == []
 
 
-def test_a_signal_just_as_sqlite_calls_us_is_not_lost(path, dest, monkeypatch):
+def test_a_signal_just_as_sqlite_calls_back_is_not_lost(path, dest, monkeypatch):
     def struck(_syncs):
         raise KeyboardInterrupt  # as the interpreter does before a function's first line
 
@@ -160,7 +160,7 @@ def test_a_signal_just_as_sqlite_calls_us_is_not_lost(path, dest, monkeypatch):
 
 
 @pytest.mark.parametrize("moment", ["rename", "synced"])
-def test_a_backup_that_is_told_to_end_as_it_gets_its_name_gives_it_back(path, dest, monkeypatch, moment):
+def test_a_backup_that_is_interrupted_as_it_gets_its_name_loses_it_again(path, dest, monkeypatch, moment):
     make(path)
     rename, sync = Path.rename, wholefile.sync
 
@@ -240,7 +240,7 @@ def test_no_room(path, dest, most):
     assert [file.name for file in path.parent.iterdir() if file.is_file()] == ["queue.db"]
 
 
-def test_an_interrupted_copy_is_given_up(path, dest):
+def test_an_interrupted_copy_is_removed(path, dest):
     def interrupt(_size):
         raise KeyboardInterrupt
 

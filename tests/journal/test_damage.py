@@ -1,4 +1,4 @@
-"""Damaged files: one line that says so, at start and from a backup; never a traceback, then or while serving."""
+"""Damaged files: one line that says so, from a start or a backup, and never a traceback, not even while serving."""
 
 import asyncio
 import os
@@ -66,7 +66,7 @@ def fill(connection):
 
 @pytest.fixture
 def stopped(path):
-    """A file that was stopped in an orderly way."""
+    """The file of a server that stopped in an orderly way."""
     database = open_database(path)
     fill(database.connection)
     assert database.close() is None
@@ -75,7 +75,7 @@ def stopped(path):
 
 @contextmanager
 def unchecked(path):
-    """A connection to a stopped file that may write anything into it, as only damage can."""
+    """A connection to such a file that can write anything into it, as otherwise only damage can."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         shape = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall()
         connection.execute("PRAGMA writable_schema = ON")
@@ -94,7 +94,7 @@ def unchecked(path):
 
 @pytest.fixture
 def start(monkeypatch):
-    """Start a server as far as its clients, do to the jobs what these would, store that, and stop it."""
+    """Start a server but for its clients, do to the jobs what clients would, store that, and stop it."""
     opened = []
 
     def open_and_note(*arguments, **settings):
@@ -184,7 +184,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("damage", "said"), ROWS, ids=[damage for damage, _ in ROWS])
-def test_a_row_that_no_server_has_written(damage, said, stopped, start):
+def test_a_row_that_no_server_would_write(damage, said, stopped, start):
     with unchecked(stopped) as connection:
         connection.execute(damage)
     with pytest.raises(JournalRefused) as caught:
@@ -200,7 +200,7 @@ def test_a_bug_of_ours_is_not_taken_for_damage(stopped, start, monkeypatch):
         start(stopped)
 
 
-def test_memory_that_ends_while_jobs_are_taken_over(stopped, start, monkeypatch):
+def test_memory_that_runs_out_while_jobs_are_restored(stopped, start, monkeypatch):
     def read_jobs(*_):
         yield []
         raise MemoryError
@@ -210,7 +210,7 @@ def test_memory_that_ends_while_jobs_are_taken_over(stopped, start, monkeypatch)
         start(stopped)
 
 
-def test_a_server_that_has_not_enough_memory_for_the_jobs(tmp_path, path):
+def test_a_server_without_enough_memory_for_the_jobs(tmp_path, path):
     program = (
         "import beanlite.cli, beanlite.server, beanlite.journal.sqlite.writer; print(open('/proc/self/status').read())"
     )
@@ -231,7 +231,7 @@ def test_a_server_that_has_not_enough_memory_for_the_jobs(tmp_path, path):
     assert str(died.value).endswith(f" ended with 3: beanlite: there is not enough memory for what {path} holds\n")
 
 
-def test_a_schema_that_is_no_text(stopped, start):
+def test_a_schema_that_is_not_text(stopped, start):
     content = stopped.read_bytes()
     assert b"CREATE TABLE jobs" in content
     stopped.write_bytes(content.replace(b"CREATE TABLE jobs", b"CREATE \xf4\xffBLE jobs"))
@@ -241,15 +241,15 @@ def test_a_schema_that_is_no_text(stopped, start):
         assert len(str(caught.value)) < TEXT_MAX
 
 
-def test_a_page_that_only_writing_comes_upon(stopped, start):
-    """Two leaves of a table have changed places: all jobs are read in order, but not found by their ids."""
+def test_a_damaged_page_that_only_writing_finds(stopped, start):
+    """Two leaves of a table have changed places: all jobs are read in order, but can't be found by their ids."""
     with closing(sqlite3.connect(stopped, isolation_level=None)) as connection:
         (root,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'jobs'").fetchone()
     content = bytearray(stopped.read_bytes())
     page = (root - 1) * PAGE
     assert content[page] == 5, "an interior page"
     first_cell = page + int.from_bytes(content[page + 12 : page + 14])
-    content[first_cell + 4] = 1  # the largest id on the first leaf, by what this page says
+    content[first_cell + 4] = 1  # the largest id on the first leaf, according to this page
     stopped.write_bytes(content)
     with pytest.raises(BeanliteError, match=r"queue.db is damaged \(") as caught:
         start(stopped)
@@ -257,7 +257,7 @@ def test_a_page_that_only_writing_comes_upon(stopped, start):
 
 
 def damaged(files, chance):
-    """One of the files, changed in a way that a medium or a program that writes astray may change it."""
+    """The files, one of them changed in a way that a bad disk or a stray write may change it."""
     name = chance.choice(sorted(files))
     content = bytearray(files[name])
     for _ in range(chance.choice([1, 1, 1, 4])):
@@ -278,7 +278,7 @@ def damaged(files, chance):
     return {**files, name: bytes(content)}
 
 
-def test_whatever_has_changed_in_the_file_it_is_used_or_refused_in_one_line(tmp_path, start):
+def test_whatever_is_damaged_the_file_is_used_or_refused_in_one_line(tmp_path, start):
     origin = tmp_path / "origin"
     origin.mkdir()
     database = open_database(origin / "queue.db")
@@ -300,7 +300,7 @@ def test_whatever_has_changed_in_the_file_it_is_used_or_refused_in_one_line(tmp_
             except BeanliteError as error:
                 if len(str(error)) > TEXT_MAX or "\n" in str(error):
                     wrong.append((seed, str(error)))
-            except Exception as error:  # noqa: BLE001 - that is what is looked for
+            except Exception as error:  # noqa: BLE001 - these are what the test is looking for
                 wrong.append((seed, repr(error)))
             shutil.rmtree(folder)
     assert wrong == []

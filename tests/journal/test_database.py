@@ -1,4 +1,4 @@
-"""Opening a database file: what is made, what is refused untouched, what a close leaves."""
+"""Opening a database file: what is made, what is refused and left untouched, and what closing it leaves."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def unprivileged():
-    """A folder of somebody else than root, whom permissions bind."""
+    """A folder of a user who, unlike root, is bound by permissions."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -76,7 +76,7 @@ def test_new_file(path):
     assert database.close() is None
 
 
-def test_an_empty_file_is_as_good_as_none(path):
+def test_an_empty_file_is_treated_like_a_missing_one(path):
     path.touch()
     database = open_database(path)
     assert read_state(database.connection, path) == (0, 0, [])
@@ -98,7 +98,7 @@ def test_opening_and_closing_changes_nothing(path):
     assert snapshot(path.parent) == before
 
 
-def test_close_beside_a_reader_says_that_the_wal_is_needed(path):
+def test_closing_beside_a_reader_says_that_the_wal_is_needed(path):
     database = open_database(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
@@ -111,7 +111,7 @@ def test_close_beside_a_reader_says_that_the_wal_is_needed(path):
     assert database.close() is None
 
 
-def test_close_beside_an_idle_reader_leaves_everything_in_the_file(path):
+def test_closing_beside_an_idle_reader_leaves_everything_in_the_file(path):
     database = open_database(path)
     with closing(sqlite3.connect(path)) as reader:
         reader.execute("SELECT * FROM jobs").fetchall()
@@ -120,7 +120,7 @@ def test_close_beside_an_idle_reader_leaves_everything_in_the_file(path):
         assert b"small" in path.read_bytes()
 
 
-def test_close_on_a_disk_that_fails(path):
+def test_closing_on_a_disk_that_fails(path):
     database = open_database(path)
     for batch in range(1, 21):
         write_batch(database.connection, batch)
@@ -164,7 +164,7 @@ def missing_with_wal(path):
 
 
 def restored_over_killed(path):
-    """A backup in the place of the file, but the -wal is still the old file's."""
+    """A backup has replaced the file, but the -wal still belongs to the old one."""
     make_killed(path, batches=1)
     backup = path.with_name("backup.db")
     make(backup)
@@ -241,7 +241,7 @@ def test_refused_and_untouched(path, spoil, reason):
     assert snapshot(path.parent) == before
 
 
-def test_a_newer_version_that_only_the_wal_knows_of(path):
+def test_a_newer_version_that_is_noted_only_in_the_wal(path):
     make_killed(path, batches=1, last="PRAGMA user_version = 2")
     assert refusal(path) == f"{path} has version 2, this beanlite knows 1; use a newer beanlite"
 
@@ -286,14 +286,14 @@ def test_an_sqlite_that_will_not_do(path, monkeypatch, name, value):
     assert not path.exists()
 
 
-def test_additions_of_an_operator_do_no_harm(path):
+def test_additions_by_an_operator_do_no_harm(path):
     make(path)
     edit(path, "CREATE INDEX by_tube ON jobs (tube); CREATE VIEW mine AS SELECT 1")
     assert open_database(path).close() is None
 
 
 def test_a_creation_that_was_killed_is_done_again(tmp_path, path):
-    """Such a file is ours, but of version 0, with a rollback journal beside it that takes back what was begun."""
+    """Such a file is ours, but of version 0, with a rollback journal beside it that undoes what was begun."""
     with closing(sqlite3.connect(tmp_path / "origin.db", isolation_level=None)) as connection:
         connection.executescript("""
             PRAGMA application_id = 0x6265616E;

@@ -46,7 +46,7 @@ def linked(file):
 
 
 def of(suffix, spoil):
-    """The same done to a file beside it."""
+    """Does the same to a file beside it."""
 
     def spoil_it(file):
         spoil(Path(f"{file}{suffix}"))
@@ -101,8 +101,8 @@ def test_the_whole_folder_is_removed(tmp_path):
         assert server.process.wait(20) == 4
 
 
-def test_a_file_that_others_make_shorter_rightly_is_served_on(tmp_path):
-    """Another program's checkpoint cuts the pages off that were given back."""
+def test_a_file_that_another_program_rightly_shortens_is_still_served(tmp_path):
+    """Another program's checkpoint cuts off the pages that were given back."""
     file = tmp_path / "queue.db"
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
         for _ in range(100):
@@ -156,8 +156,8 @@ async def test_what_is_cut_while_it_is_synced_is_not_acknowledged(tmp_path, disk
         assert not client[0]._buffer
 
 
-async def test_a_wal_that_is_cut_amid_a_commit_has_a_hole(tmp_path):
-    """What is written next makes it as long as it should be."""
+async def test_a_wal_that_is_cut_during_a_commit_has_a_hole(tmp_path):
+    """What is written next makes it long enough again."""
     async with serving(tmp_path / "queue.db") as (server, task):
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
@@ -177,7 +177,7 @@ async def test_a_wal_that_is_cut_amid_a_commit_has_a_hole(tmp_path):
         assert not client[0]._buffer
 
 
-async def test_a_file_that_is_cut_amid_a_checkpoint_has_a_hole(tmp_path):
+async def test_a_file_that_is_cut_during_a_checkpoint_has_a_hole(tmp_path):
     path = tmp_path / "queue.db"
     async with serving(path) as (server, task):
         client = await connect(server)

@@ -1,4 +1,4 @@
-"""The database file while the server runs: read with the sqlite3 tool, and backed up, amid the work of clients."""
+"""The database file of a running server: read with the sqlite3 tool, and backed up, while clients are at work."""
 
 import random
 import sqlite3
@@ -19,7 +19,7 @@ BACKUPS = 2
 
 @contextmanager
 def load(server, clients=4):
-    """Clients at work until the block ends; yields what they know of it."""
+    """Clients at work until the block ends; yields what they know of the jobs."""
     shared = Shared(lambda: None)
     wires = [Wire(server.connect()) for _ in range(clients)]
     errors = []
@@ -29,7 +29,7 @@ def load(server, clients=4):
             shared.work(wire, chance)
         except OSError:
             pass  # its socket was shut
-        except Exception as error:  # noqa: BLE001 - told when the load ends
+        except Exception as error:  # noqa: BLE001 - raised when the load ends
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(wire, random.Random(n))) for n, wire in enumerate(wires)]
@@ -87,7 +87,7 @@ def test_the_views_answer_under_load_and_agree_when_it_stops(tmp_path):
         assert sqlite(file, "SELECT id FROM ready WHERE tube = 'others'") == ["4"]
 
 
-def test_a_backup_under_load_is_a_moment_of_the_history(tmp_path):
+def test_a_backup_under_load_is_the_state_of_one_moment(tmp_path):
     with start_beanlite(tmp_path / "q") as server, Wire(server.connect()) as wire:
         wire.put(b"kept", pri=9, delay_s=1000)
         copies = [tmp_path / f"copy-{number}" / "queue.db" for number in range(BACKUPS)]
@@ -105,7 +105,7 @@ def test_a_backup_under_load_is_a_moment_of_the_history(tmp_path):
         assert [path.name for path in copy.parent.iterdir()] == ["queue.db"]
         with start_beanlite(copy.parent) as server, Wire(server.connect()) as wire:
             with closing(sqlite3.connect(f"file:{copy}?mode=ro", uri=True)) as database:
-                # Those that were reserved are ready again; in the file that follows some 20 ms later.
+                # Those that were reserved are ready again, which the file says a little later.
                 bodies = dict(
                     database.execute(
                         "SELECT id, body FROM ready UNION ALL SELECT id, body FROM delayed"

@@ -1,4 +1,4 @@
-"""What is noted at the file itself: who served it, and whether all that belongs to it is there at the next start."""
+"""The mark of a file: who served it last, and whether everything that belongs to it is there at the next start."""
 
 import errno
 import os
@@ -60,7 +60,7 @@ def after_a_reboot(monkeypatch):
     monkeypatch.setattr(mark, "_boot_id", lambda: "another")
 
 
-def test_it_tells_whether_the_file_is_served(path):
+def test_it_says_whether_the_file_is_served(path):
     database = open_database(path)
     assert state_of(path) == "serving"
     assert database.close() is None
@@ -68,7 +68,7 @@ def test_it_tells_whether_the_file_is_served(path):
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
-def test_a_file_that_was_emptied_is_no_new_one(path, end):
+def test_a_file_that_was_emptied_is_not_taken_for_a_new_one(path, end):
     if end == "stopped":
         make(path, batches=3)
     else:
@@ -94,7 +94,7 @@ def test_a_wal_cut_at_its_end_after_a_kill_is_refused(killed, cut):
     assert batches(killed) == 10
 
 
-def test_to_go_on_without_it_is_the_operators_choice(killed):
+def test_an_operator_may_choose_to_continue_without_it(killed):
     os.truncate(f"{killed}-wal", 100)
     assert "remove the -shm" in refusal(killed)
     Path(f"{killed}-shm").unlink()
@@ -107,7 +107,7 @@ def test_after_a_reboot_a_wal_may_be_short(killed, monkeypatch):
     assert batches(killed) == 9
 
 
-def test_a_last_commit_that_is_damaged_is_told_after_a_kill(killed):
+def test_after_a_kill_a_damaged_last_commit_is_reported(killed):
     with Path(f"{killed}-wal").open("r+b") as wal:
         wal.seek(-1, os.SEEK_END)
         wal.write(b"\xff")
@@ -118,7 +118,7 @@ def test_a_last_commit_that_is_damaged_is_told_after_a_kill(killed):
 
 
 @pytest.mark.parametrize("fsync", ["always", "50ms", "never"])
-def test_unsynced_commits_that_a_power_failure_took_are_no_damage(path, monkeypatch, fsync):
+def test_unsynced_commits_that_a_power_failure_took_are_not_damage(path, monkeypatch, fsync):
     with start_beanlite(path.parent, "--fsync", fsync) as server, Wire(server.connect()) as wire:
         for _ in range(9):
             wire.put(b"job")
@@ -126,7 +126,7 @@ def test_unsynced_commits_that_a_power_failure_took_are_no_damage(path, monkeypa
     after_a_reboot(monkeypatch)
     with Path(f"{path}-wal").open("r+b") as wal:
         wal.seek(-4 * FRAME, os.SEEK_END)
-        wal.write(bytes(FRAME))  # one of them never came to the disk, those after it did
+        wal.write(bytes(FRAME))  # one of them never reached the disk, although later ones did
     database = open_database(path)
     assert database.lost_batches > 1
     assert (database.damaged_wal is None) is (fsync != "always")
@@ -151,7 +151,7 @@ def test_a_killed_servers_file_is_not_served_under_another_name_without_its_wal(
 
 
 def move(path, elsewhere):
-    """As mv does it with all that belongs to it."""
+    """As mv does, with everything that belongs to the file."""
     for file in path.parent.glob(f"{path.name}*"):
         file.rename(elsewhere.with_name(file.name))
 
@@ -162,7 +162,7 @@ def test_a_killed_servers_file_may_be_moved_with_its_wal(killed, elsewhere):
         assert batches(elsewhere) == 10
 
 
-def test_and_without_one_when_somebody_else_has_moved_that_into_the_file(killed, elsewhere):
+def test_and_without_its_wal_if_another_program_has_moved_that_into_the_file(killed, elsewhere):
     with closing(sqlite3.connect(killed)) as reader:  # the last one to close it
         assert reader.execute("SELECT count(*) FROM jobs").fetchone() == (30,)
     assert not Path(f"{killed}-wal").exists()
@@ -171,7 +171,7 @@ def test_and_without_one_when_somebody_else_has_moved_that_into_the_file(killed,
 
 
 @pytest.mark.parametrize("place", ["gone", "a file"])
-def test_where_the_old_name_is_out_of_reach_its_own_wal_will_do(killed, tmp_path, place):
+def test_if_the_old_name_is_out_of_reach_a_wal_of_its_own_is_enough(killed, tmp_path, place):
     folder = tmp_path.with_name(f"{tmp_path.name}-moved")
     tmp_path.rename(folder)
     if place == "a file":
@@ -193,7 +193,7 @@ def test_a_backup_that_is_copied_over_a_killed_servers_file_is_served(killed, tm
     assert batches(killed) == 10
 
 
-def test_a_name_need_not_be_text(tmp_path):
+def test_a_file_name_need_not_be_text(tmp_path):
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.db"))
     make(path, batches=3)
     assert state_of(path) == "stopped"
@@ -201,7 +201,7 @@ def test_a_name_need_not_be_text(tmp_path):
 
 
 @pytest.mark.parametrize("looker", ["a backup", "a reader that stays"])
-def test_who_looks_at_a_damaged_wal_first_does_not_hide_what_is_lost(killed, tmp_path, looker):
+def test_a_program_that_opens_a_damaged_wal_first_does_not_hide_the_loss(killed, tmp_path, looker):
     with Path(f"{killed}-wal").open("r+b") as wal:
         wal.seek(32 + 9 * FRAME)
         wal.write(bytes(FRAME))
@@ -216,7 +216,7 @@ def test_who_looks_at_a_damaged_wal_first_does_not_hide_what_is_lost(killed, tmp
         database.close()
 
 
-def test_a_damaged_wal_that_can_not_be_kept_stays_where_it_is(killed, monkeypatch):
+def test_a_damaged_wal_that_can_not_be_copied_stays_where_it_is(killed, monkeypatch):
     wal = Path(f"{killed}-wal")
     with wal.open("r+b") as file:
         file.seek(32 + 9 * FRAME)
@@ -258,7 +258,7 @@ def test_two_names_are_refused(path, tmp_path):
     assert batches(path) == 0
 
 
-def test_nonsense_in_its_place_is_passed_over(path):
+def test_nonsense_in_its_place_is_ignored(path):
     make(path, batches=3)
     for nonsense in (b"", b"serving", b"\xff\xff", b"serving x y z /", b"serving 1 - always /elsewhere"):
         os.setxattr(path, ATTRIBUTE, nonsense)

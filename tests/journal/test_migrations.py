@@ -1,4 +1,4 @@
-"""Migrations: found, whole or not at all, with a copy set aside."""
+"""Migrations: found, applied as a whole or not at all, after a copy has been made."""
 
 import os
 import shutil
@@ -60,13 +60,13 @@ def test_found_from_an_installed_wheel(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["0003_gap.sql", "0001_twice.sql", "2_short.sql"])
-def test_numbers_have_no_gaps(folder, name):
+def test_gaps_in_the_numbers_are_refused(folder, name):
     (folder / "0002_notes.sql").rename(folder / name)
     with pytest.raises(RuntimeError, match="not numbered"):
         find_migrations(folder)
 
 
-def test_a_new_file_gets_all_without_a_copy(path, folder):
+def test_a_new_file_gets_all_migrations_without_a_copy(path, folder):
     database = open_database(path, folder)
     assert read_state(database.connection, path) == (0, 0, [])
     assert database.connection.execute("SELECT * FROM notes").fetchall() == [("default",)]

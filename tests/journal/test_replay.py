@@ -1,4 +1,4 @@
-"""Reading the state back, and noticing what is not as it was written."""
+"""Reading the state back, and noticing whatever is not as it was written."""
 
 from zlib import crc32
 
@@ -73,7 +73,7 @@ def test_every_field_of_a_job(database, path):
     ]
 
 
-def test_many_come_in_chunks_by_rising_id(database, path):
+def test_many_jobs_come_in_chunks_in_the_order_of_their_ids(database, path):
     database.connection.execute("BEGIN")
     for number in range(2500, 0, -1):
         put(database.connection, number, b"%d" % number, large=number % 2 == 0)
@@ -129,7 +129,7 @@ def test_a_page_that_has_changed_on_the_disk(path):
     assert snapshot(path.parent) == before
 
 
-def test_state_that_is_gone(database, path):
+def test_a_missing_state(database, path):
     database.connection.execute("DELETE FROM meta")
     with pytest.raises(JournalRefused, match="is damaged: its meta table is empty; restore a backup"):
         read_state(database.connection, path)

@@ -1,4 +1,4 @@
-"""What the sqlite3 command line sees and may do while a server has the file open."""
+"""What the sqlite3 command line can see and do while a server has the file open."""
 
 import os
 import shutil
@@ -72,7 +72,7 @@ def test_outside_reads_are_served(database, cli, name):
     assert lines
 
 
-def test_reading_in_a_transaction_of_the_server(database, cli):
+def test_reading_during_a_transaction_of_the_server(database, cli):
     database.connection.execute("BEGIN IMMEDIATE")
     put(database.connection, 1)
     assert cli("SELECT count(*) FROM jobs") == (0, ["0"], "")
@@ -105,7 +105,7 @@ def test_tubes(database, cli):
 
 
 def test_queue_order(database, cli):
-    rows = [  # id, state, tube, pri, due_at, buried_seq; each state's in an order that is not that of its queue
+    rows = [  # id, state, tube, pri, due_at, buried_seq; those of each state in another order than that of its queue
         (1, "ready", "b", 0, None, None),
         (2, "ready", "a", 9, None, None),
         (3, "ready", "a", 10, None, None),

@@ -1,4 +1,4 @@
-"""What a damaged -wal holds beyond the place where SQLite's recovery ends."""
+"""What a damaged -wal holds behind the place where SQLite's recovery ends."""
 
 import os
 import stat
@@ -32,7 +32,7 @@ def start_of(frame):
 
 
 def recovered(path):
-    """Open and close: the last batch in the file, and how many are lost."""
+    """Open and close the file; returns the last batch in it, how many are lost, and the copy of the -wal."""
     database = open_database(path)
     batch = read_state(database.connection, path).batch
     lost = database.lost_batches, database.damaged_wal
@@ -58,20 +58,20 @@ def test_damaged_in_the_middle(path, wal, offset):
     content = wal.read_bytes()
     batch, lost, copy = recovered(path)
     assert batch == 2
-    assert lost in (7, 8)  # what was changed may be what told that batch 3 ends here
+    assert lost in (7, 8)  # the damage may hide that batch 3 ends here
     assert copy.name.startswith("queue.db-wal.damaged-")
     assert copy.read_bytes() == content
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
 
 
-def test_a_damaged_header_loses_all(path, wal):
+def test_a_damaged_header_loses_everything(path, wal):
     flip(wal, 17)
     batch, lost, copy = recovered(path)
     assert (batch, lost) == (0, 10)
     assert copy.exists()
 
 
-def test_a_first_block_of_zeros_loses_all(path, wal):
+def test_a_first_block_of_zeros_loses_everything(path, wal):
     with wal.open("r+b") as file:
         file.write(bytes(4096))
     batch, lost, _ = recovered(path)
@@ -91,7 +91,7 @@ def test_a_last_batch_torn_is_what_a_power_failure_leaves(path, wal):
     assert [file.name for file in path.parent.iterdir()] == ["queue.db"]
 
 
-def test_frames_from_before_the_log_began_anew_do_not_count(path):
+def test_frames_from_before_the_wal_was_begun_anew_do_not_count(path):
     database = open_database(path)
     for batch in range(1, 11):
         write_batch(database.connection, batch)

@@ -1,4 +1,4 @@
-"""Warnings that could come without end: the log tells of each trouble, and is not filled with it."""
+"""Warnings that could come without end: the log tells of each trouble without being flooded."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ LARGE = put_bytes(b"x" * 60_000)  # some 15 frames of the -wal
 
 @pytest.fixture
 def logged(caplog):
-    """How many lines of the log begin so."""
+    """How many lines of the log begin with this."""
     return lambda event: sum(message.startswith(event) for message in caplog.messages)
 
 
@@ -84,7 +84,7 @@ async def test_commits_that_wait_for_room(tmp_path, monkeypatch, logged):
 
 
 async def test_connections_that_can_not_be_accepted(tmp_path, logged):
-    """As asyncio tells of them when the descriptors are used up."""
+    """As asyncio reports them when the descriptors are used up."""
     async with serving(tmp_path / "q.db") as (server, _):
         for _ in range(TIMES):
             error = OSError(errno.EMFILE, "Too many open files")

@@ -18,7 +18,7 @@ def write(journal, core):
 
 
 def stored(journal):
-    """id, state (None: ready), reserves, and the rest of the past: timeouts, releases, buries, kicks."""
+    """Of each job its id, state (None: ready), reserves, and the rest of its past: timeouts, releases, buries, kicks."""
     path = journal._database.path
     return [(row[0], row[2], row[8], row[9]) for rows in read_jobs(journal._db, path) for row in rows]
 
@@ -35,7 +35,7 @@ async def test_deletes_of_single_ids_and_of_runs_leave_all_others(journal):
     assert [job_id for job_id, *_ in stored(journal)] == [1, 5, 6, 8, 11]
 
 
-async def test_of_many_new_jobs_each_is_written_as_it_was_put(journal):
+async def test_each_of_many_new_jobs_is_written_as_it_was_put(journal):
     core = Core()
     client = core.client()
     puts = [(b"tube-%d" % (number % 3), number * 7 % 11, number % 5, b"%d" % number * number) for number in range(40)]
@@ -48,7 +48,7 @@ async def test_of_many_new_jobs_each_is_written_as_it_was_put(journal):
     ]
 
 
-async def test_what_happened_to_a_job_before_it_was_first_written_is_not_lost(journal):
+async def test_what_happened_to_a_job_before_it_was_first_written_is_kept(journal):
     core = Core()
     client = core.client()
     core.send(client, b"put 0 9 60 0\r\n\r\n" * 2 + b"put 0 0 60 0\r\n\r\n" * 2)
@@ -73,11 +73,11 @@ async def test_a_row_that_is_gone_is_an_error(journal):
     core.send(client, b"delete 1\r\ndelete 2\r\ndelete 3\r\n")
     with pytest.raises(RuntimeError, match="3 jobs to change, 2 found"):
         write(journal, core)
-    journal._db.rollback()  # a server ends here
+    journal._db.rollback()  # a server would end here
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * 20_000])
-async def test_a_checkpoint_is_due_by_the_frames_that_have_come_whatever_is_in_them(journal, body):
+async def test_a_checkpoint_is_due_after_so_many_frames_whatever_is_in_them(journal, body):
     core = Core()
     client = core.client()
     for _ in range(3):
@@ -93,7 +93,7 @@ async def test_a_checkpoint_is_due_by_the_frames_that_have_come_whatever_is_in_t
 
 
 @pytest.mark.parametrize("hindrance", [None, "another", "a fault"])
-async def test_the_last_id_is_noted_at_the_end_and_what_hinders_it_is_told(tmp_path, hindrance):
+async def test_the_last_id_is_noted_at_the_end_and_a_failure_to_do_so_is_raised(tmp_path, hindrance):
     path = tmp_path / "queue.db"
     journal = Writer(open_database(path))
     await journal.start()
