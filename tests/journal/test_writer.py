@@ -18,7 +18,7 @@ def write(journal, core):
 
 
 def stored(journal):
-    """Of each job its id, state (None: ready), reserves, and the rest of its past: timeouts, releases, buries, kicks."""
+    """Each job's id, state (None: ready), reserves, and the rest of its past: timeouts, releases, buries, kicks."""
     path = journal._database.path
     return [(row[0], row[2], row[8], row[9]) for rows in read_jobs(journal._db, path) for row in rows]
 

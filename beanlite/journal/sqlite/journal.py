@@ -170,7 +170,7 @@ class SqliteJournal(Journal):
                 self._slow_syncs.warning("slow sync", seconds=round(took_s, 3))
             try:
                 self._durable(batch)
-            except Exception as bug:  # noqa: BLE001 - this may be called amid the commands of any client
+            except Exception as bug:  # noqa: BLE001 - this may be called between the commands of any client
                 self._listener.failed(bug)
 
         self._writer.begin_sync(synced)

@@ -77,7 +77,7 @@ class Upkeep:
         """What the -wal had when the log last told that a reader keeps it from shrinking; 0: not since it shrank."""
 
     def start(self, sync_interval_s: float | None) -> None:
-        """Begin what goes on all the time; with an interval, the syncs by time as well."""
+        """Begin the tasks that last as long as the server; with an interval, the syncs by time are one of them."""
         if sync_interval_s:
             self._timed_sync = self._begin(self._sync_by_time(sync_interval_s))
         self._begin(self._shrink_by_and_by())

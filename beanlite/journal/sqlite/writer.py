@@ -2,10 +2,10 @@
 
 There is no log beside the table: the table is the journal.
 
-Batches are written on the caller's thread, because that is a matter of memory: a thread of their own would starve
-for the GIL beside busy clients. What takes long, such as a checkpoint, is awaited and runs in aiosqlite's thread on the
-same connection. There is only one connection that writes and checkpoints, because SQLite before 3.51.3 can corrupt
-the file when two do. Nothing may be written while something is awaited, except for a sync.
+Batches are written on the caller's thread, because that only fills the page cache; in a thread of its own a batch would
+wait too long for the GIL beside busy clients. What takes long, such as a checkpoint, is awaited and runs in aiosqlite's
+thread on the same connection. There is only one connection that writes and checkpoints, because SQLite before 3.51.3
+can corrupt the file when two do. Nothing may be written while something is awaited, except for a sync.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES, Frames
 from beanlite.journal.sqlite.sync import SoonestSync, background_sync
 from beanlite.journal.sqlite.watch import Outsiders, Watch
 
-# Ids are promised this many at a time: to write the last id with each batch would add a page to it, which a client
+# Ids are promised this many at a time, because writing the last id with each batch would add a page to it. A client
 # that is alone would notice.
 IDS_AHEAD: Final = 1000
 
@@ -39,6 +39,7 @@ LOOSE_TIMES: Final = 3
 # ... and in any case up to this number, for the next backlog.
 SPARE_PAGES: Final = 2000
 
+# What is known of the last batch; there is one row.
 _UPDATE_META: Final = "UPDATE meta SET batch = ?, last_id = ?"
 
 
@@ -122,9 +123,9 @@ class Writer:
         self._count_frames()
 
     def begin_sync(self, done: Callable[[JournalFailed | None], None]) -> None:
-        """Sync everything that is committed to the disk. ``done`` hears that it is there, or why it is not.
+        """Sync everything that is committed to the disk; ``done`` hears that it is there, or why it is not.
 
-        It may hear so before this returns, or later, in the loop. More may be written meanwhile.
+        It may hear so before this returns, or later in the loop. More may be written meanwhile.
         """
         self._sync(self._wal, lambda error: done(self._after_sync(error)))
 
@@ -157,7 +158,7 @@ class Writer:
         return None
 
     def _check_file(self) -> None:
-        """Raise JournalFailed if the file is damaged: SQLite does not find what it has."""
+        """Raise JournalFailed if the file is damaged, so that SQLite can't find what is in it."""
         (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise JournalFailed(f"{self._database.path} is damaged ({said(found)}); restore a backup")
