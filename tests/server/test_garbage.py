@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 from beanlite.config import Settings
+from beanlite.journal.sqlite.journal import SqliteJournal
 from beanlite.journal.sqlite.writer import CHECKPOINT_FRAMES
 from beanlite.net.listener import open_listener
 from beanlite.protocol import arguments
@@ -63,7 +64,7 @@ async def garbage_of(settings, lives, meanwhile):
         for _ in range(count):
             meanwhile(server)
             await talk((host, int(port)))
-            if server._journal.facts().keeps_jobs:
+            if isinstance(server._journal, SqliteJournal):
                 server._journal._writer._new_frames += CHECKPOINT_FRAMES  # a checkpoint is due
             await until(lambda: not server.engine.clients)
 

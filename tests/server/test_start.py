@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from beanlite.config import Settings
-from beanlite.journal.sqlite import journal
+from beanlite.journal.sqlite import journal, replay
 from beanlite.journal.sqlite.database import open_database
 from beanlite.net.listener import open_listener
 from beanlite.server import Server, make_journal
@@ -35,7 +35,7 @@ def read(monkeypatch):
     """How many jobs have been read; the signal that ``read`` is given comes after the first chunk."""
     read: dict[str, Any] = {"jobs": 0, "signal": None}
 
-    def read_jobs(connection, path, read_jobs=journal.read_jobs):
+    def read_jobs(connection, path, read_jobs=replay.read_jobs):
         for rows in read_jobs(connection, path):
             if not read["jobs"]:
                 signal.raise_signal(read["signal"])
