@@ -113,7 +113,7 @@ def start(monkeypatch):
             opened.clear()
         finally:
             if hasattr(journal, "_writer"):
-                await journal._writer._thread.close()
+                await journal._writer._worker.close()
             for database in opened:
                 database.connection.close()
                 os.close(database.file)
