@@ -123,11 +123,11 @@ def start(monkeypatch):
 
 
 def use(engine, journal, now_ns):
-    client = engine.connect()
+    client = engine.clients.connect()
     for name in list(engine.tubes):
         engine.watch(client, name)
         tube_stats(engine.tubes[name], now_ns)
-    for job in list(engine.jobs.values()):
+    for job in list(engine.jobs.newest.values()):
         engine.kick_job(job.id, now_ns)
     while (job := engine.reserve(client, now_ns)) is not None:
         job_stats(job, now_ns, journaled=True)
@@ -136,7 +136,7 @@ def use(engine, journal, now_ns):
         engine.use(client, name)
         engine.put(client, 0, 0, 10, b"new", now_ns)
         engine.pause(name, 1, now_ns)
-    journal._writer.write(batch_of(engine.take_changes(lagging=True)))
+    journal._writer.write(batch_of(engine.take_changes(deferred=True)))
 
 
 def test_a_sound_file_starts_and_is_copied(stopped, start):

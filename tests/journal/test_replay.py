@@ -80,7 +80,7 @@ def test_many_come_in_chunks_by_rising_id(database, path):
     database.connection.execute("COMMIT")
     chunks = list(read_jobs(database.connection, path))
     assert [len(chunk) for chunk in chunks] == [1000, 1000, 500]
-    assert [(job[0], job[10]) for chunk in chunks for job in chunk] == [(n, b"%d" % n) for n in range(1, 2501)]
+    assert [(job[0], job[13]) for chunk in chunks for job in chunk] == [(n, b"%d" % n) for n in range(1, 2501)]
     assert count_jobs(database.connection, path) == 2500
 
 

@@ -42,7 +42,7 @@ async def test_of_many_new_jobs_each_is_written_as_it_was_put(journal):
         core.send(client, b"use %b\r\nput %d 0 %d %d\r\n%b\r\n" % (tube, pri, ttr_s + 1, len(body), body))
     write(journal, core)
     rows = [row for rows in read_jobs(journal._db, journal._database.path) for row in rows]
-    assert [(row[0], row[1], row[3], row[5] - 1, row[10]) for row in rows] == [
+    assert [(row[0], row[1], row[3], row[5] - 1, row[13]) for row in rows] == [
         (number, *put) for number, put in enumerate(puts, 1)
     ]
 

@@ -66,7 +66,7 @@ async def garbage_of(settings, lives, meanwhile):
             await talk((host, int(port)))
             if isinstance(server._journal, SqliteJournal):
                 server._journal._writer._new_frames += CHECKPOINT_FRAMES  # a checkpoint is due
-            await until(lambda: not server.engine.clients)
+            await until(lambda: not server.engine.counts.clients)
 
     await live(3)
     gc.collect()

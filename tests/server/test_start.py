@@ -63,7 +63,7 @@ async def test_a_stop_does_not_wait_for_all_jobs_to_be_read_and_changes_nothing(
 async def test_a_server_that_is_to_drain_reads_all_jobs_and_then_serves_so(path, read):
     read["signal"] = signal.SIGUSR1
     async with serving(path) as (server, _):
-        assert server.engine.jobs.count == CHUNKS * 1000
+        assert len(server.engine.jobs) == CHUNKS * 1000
         client = await connect(server)
         assert await ask(client, b"put 0 0 10 1\r\nx\r\n") == b"DRAINING\r\n"
         assert await ask(client, b"reserve-job 5000\r\n") == b"RESERVED 5000 4\r\n"
