@@ -125,7 +125,7 @@ def start(monkeypatch):
 def use(engine, journal, now_ns):
     client = engine.clients.connect()
     for name in list(engine.tubes):
-        engine.watch(client, name)
+        engine.clients.watch(client, name)
         tube_stats(engine.tubes[name], now_ns)
     for job in list(engine.jobs.newest.values()):
         engine.kick_job(job.id, now_ns)
@@ -133,7 +133,7 @@ def use(engine, journal, now_ns):
         job_stats(job, now_ns, journaled=True)
         engine.bury(client, job.id, 5) if job.id % 2 else engine.release(client, job.id, 5, 10, now_ns)
     for name in list(engine.tubes):
-        engine.use(client, name)
+        engine.clients.use(client, name)
         engine.put(client, 0, 0, 10, b"new", now_ns)
         engine.pause(name, 1, now_ns)
     journal._writer.write(batch_of(engine.take_changes(deferred=True)))

@@ -19,7 +19,7 @@ def write(journal, core):
 def stored(journal):
     """id, state (None: ready), reserves, and the rest of the past: timeouts, releases, buries, kicks."""
     path = journal._database.path
-    return [(row[0], row[2], row[8], row[9]) for rows in read_jobs(journal._db, path) for row in rows]
+    return [(row[0], row[2], row[8], row[9:13]) for rows in read_jobs(journal._db, path) for row in rows]
 
 
 async def test_deletes_of_single_ids_and_of_runs_leave_all_others(journal):
@@ -56,10 +56,10 @@ async def test_what_happened_to_a_job_before_it_was_first_written_is_not_lost(jo
     core.send(client, b"kick-job 2\r\n")
     write(journal, core)
     assert stored(journal) == [
-        (1, None, 1, "0,1,0,1"),
-        (2, None, 0, "0,0,0,1"),
-        (3, "reserved", 1, None),
-        (4, None, 0, None),
+        (1, None, 1, (0, 1, 0, 1)),
+        (2, None, 0, (0, 0, 0, 1)),
+        (3, "reserved", 1, (0, 0, 0, 0)),
+        (4, None, 0, (0, 0, 0, 0)),
     ]
 
 
