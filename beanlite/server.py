@@ -28,7 +28,7 @@ from beanlite.protocol.stats import Counters, Facts
 
 if TYPE_CHECKING:
     from beanlite.config import Settings
-    from beanlite.core.client import Client
+    from beanlite.core.tube import Client
 
 TIMER_MAX_S: Final = 3600.0
 ACCEPTED_AT_ONCE: Final = 4  # connections, before those that are refused are closed: they take descriptors, too
@@ -113,7 +113,7 @@ class Server:
         self._failure: Exception | None = None
         self._journal = journal
         self.engine = Engine()
-        self._alarms = self.engine.alarms
+        self._timers = self.engine.timers
         self.service = Service(self.engine, settings.max_job_size, settings.journal, self._facts, Counters())
 
     async def serve(self) -> None:
@@ -149,9 +149,9 @@ class Server:
             self.turn_until_ns = now_ns + TURN_NS
         self.turn_ns = now_ns
         self.turn_bytes = TURN_BYTES
-        if self._alarms.next_ns <= now_ns and not self._behind:
+        if self._timers.next_ns <= now_ns and not self._behind:
             self.engine.tick(now_ns)
-            self._behind = self._alarms.next_ns <= now_ns
+            self._behind = self._timers.next_ns <= now_ns
         return now_ns
 
     def _end_turn(self) -> None:
@@ -161,11 +161,11 @@ class Server:
 
     def follow_up(self, now_ns: int) -> None:
         """After anything has changed: wake who waited for it, have it written, set the timer."""
-        engine = self.engine
+        ledger = self.engine.ledger
         self.wake(now_ns)
-        if not self.barrier.deferring and (engine.lagging or engine.changed or engine.pauses):
+        if not self.barrier.deferring and (ledger.deferred or ledger.changed or ledger.pauses):
             self.barrier.defer()
-        if self._alarms.next_ns < self._timer_ns:
+        if self._timers.next_ns < self._timer_ns:
             self._set_timer(now_ns)
 
     def admit(self, connection: Connection) -> bool:
@@ -192,7 +192,7 @@ class Server:
     def let_go(self, client: Client) -> None:
         """A client has gone: what it had not finished is for others. Nothing to do if that was known."""
         if not client.gone:
-            self.engine.disconnect(client, self.now())
+            self.engine.clients.disconnect(client, self.now())
 
     def forget(self, connection: Connection) -> None:
         """A connection is closed."""
@@ -202,10 +202,9 @@ class Server:
 
     def wake(self, now_ns: int) -> None:
         """Tell those whose waiting is over."""
-        engine = self.engine
-        while engine.woken:
-            woken, engine.woken = engine.woken, []
-            for client, outcome in woken:
+        clients = self.engine.clients
+        while clients.woken:
+            for client, outcome in clients.take_woken():
                 connection = self._connections.get(client)
                 if connection is not None:  # else it has just gone, and its jobs with it
                     connection.wake(outcome, now_ns)
@@ -240,7 +239,7 @@ class Server:
     def _set_timer(self, now_ns: int) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_ns = self._alarms.next_ns
+        self._timer_ns = self._timers.next_ns
         delay_s = max(0.0, min((self._timer_ns - now_ns) / SECOND_NS, TIMER_MAX_S))
         self._timer = self.loop.call_later(delay_s, self._on_timer)
 
@@ -261,7 +260,7 @@ class Server:
 
     def _drain(self) -> None:
         log.info("draining: puts are refused from now on")
-        self.engine.draining = True
+        self.engine.drain()
 
     def _stop_for(self, failure: Exception) -> None:
         """Acknowledge nothing more, and stop."""
@@ -286,9 +285,9 @@ class Server:
             connection.listen_no_more()  # or what there is to store might never end
         await self._settle()
         self.follow_up(self.now())
-        self.engine.stopping = True
+        self.engine.begin_stop()
         for client in self._connections:
-            self.engine.stop_waiting(client)  # or they would be given what others leave, and go on with it unseen
+            self.engine.clients.stop_waiting(client)  # or they would be given what others leave, and resume unseen
         for connection in list(self._connections.values()):
             connection.stop()
         deadline_s = time.monotonic() + FAREWELL_S
@@ -296,7 +295,7 @@ class Server:
             await asyncio.sleep(0.01)
         await self._settle()  # what the connections had reserved is ready again
         left = await self._journal.close()
-        log.info("stopped", jobs=self.engine.jobs.count, **({} if left is None else {"left": left}))
+        log.info("stopped", jobs=len(self.engine.jobs), **({} if left is None else {"left": left}))
 
     async def _settle(self) -> None:
         """Have everything stored and acknowledged."""
@@ -320,7 +319,7 @@ class Server:
             os=system.version,
             platform=system.machine,
             journaled=journal.keeps_jobs,
-            batches=self.engine.stored_batch if journal.keeps_jobs else 0,
+            batches=self.engine.ledger.stored_batch if journal.keeps_jobs else 0,
             records=journal.records,
             wal_bytes=journal.log_bytes,
             wal_bytes_max=journal.log_bytes_max,

@@ -93,7 +93,7 @@ def test_the_picture_leaves_out_what_follows_and_shows_what_is_wrong():
 
 def test_the_picture_is_of_all_imports():
     assert {"config", "server"} <= room_graph()["cli"]
-    assert {"core.engine", "clock"} <= module_graph()["journal.sqlite.writer"]
+    assert {"core.engine", "journal.sqlite.batch"} <= module_graph()["journal.sqlite.writer"]
 
 
 # -- nothing grows too large to be read in one go

@@ -87,7 +87,7 @@ class GroupCommit:
         """
         engine = self._engine
         return bool(self._held) and (
-            len(engine.changed) > BATCH_JOBS or engine.granted_bytes - engine.room_bytes > BATCH_BYTES
+            len(engine.ledger.changed) > BATCH_JOBS or engine.granted_bytes - engine.room_bytes > BATCH_BYTES
         )
 
     @property
@@ -123,8 +123,8 @@ class GroupCommit:
         if self._journal.busy or self._closed:
             return  # ``ready`` makes up for it
         engine = self._engine
-        changes = engine.take_changes(lagging=self._deferred_due)
-        self._deferred_due = self._deferred_due and engine.lags
+        changes = engine.take_changes(deferred=self._deferred_due)
+        self._deferred_due = self._deferred_due and engine.ledger.has_deferred
         held, self._held = self._held, []
         self._tell_taken()
         if held or changes.jobs or changes.pauses:
@@ -177,11 +177,11 @@ class GroupCommit:
             await self._journal.flush()
 
     async def _until_idle(self) -> None:
-        engine = self._engine
-        stored, looks = engine.stored_batch, 0
+        ledger = self._engine.ledger
+        stored, looks = ledger.stored_batch, 0
         while (self._journal.busy or self._turn_due or self._deferred_due or self._committing) and not self._closed:
-            if engine.stored_batch != stored:
-                stored, looks = engine.stored_batch, 0
+            if ledger.stored_batch != stored:
+                stored, looks = ledger.stored_batch, 0
             if looks * LOOK_S >= FLUSH_S:
                 raise JournalFailed(
                     f"the last batch could not be stored within {FLUSH_S:.0f} s; nobody was told it was"

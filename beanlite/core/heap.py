@@ -1,26 +1,28 @@
-"""A heap of integers that gives up entries from its middle, too."""
+"""A heap of integers that entries can be removed from anywhere."""
 
 from heapq import heappop, heappush
+from typing import Final
 
 # Slots looked at for each entry removed from the middle. A pass over the heap is thus over after len/SWEEP removals, so
 # that at most about len/SWEEP removed entries are in it at any time, and no removal ever pays for a rebuild.
-SWEEP = 16
+SWEEP: Final = 16
 
-_NOTHING: set[int] = set()  # shared by all heaps that have nothing removed; never added to
+# Shared by all heaps that nothing is removed from; never added to.
+_NOTHING: Final[set[int]] = set()
 
 
 class KeyHeap:
-    """Integers, smallest first; push and pop are heapq's, written in C.
+    """Integers, smallest first. Push and pop are heapq's, written in C.
 
     An entry removed from the middle stays in its slot, marked as gone, until it comes to the top or a sweep finds it.
-    Each key may be in the heap once.
+    A key can be in the heap only once.
     """
 
     __slots__ = ("_cursor", "_gone", "keys")
 
     def __init__(self) -> None:
         self.keys: list[int] = []
-        """The heap itself, for reading its top without a call: ``keys[0]`` is never a removed entry."""
+        """The heap itself, so that its top can be read without a call: ``keys[0]`` is never a removed entry."""
         self._gone = _NOTHING
         self._cursor = 0
 
@@ -30,7 +32,7 @@ class KeyHeap:
     def push(self, key: int) -> None:
         """Add a key."""
         if self._gone and key in self._gone:
-            self._gone.remove(key)  # its old slot serves again
+            self._gone.remove(key)  # its old slot will do
         else:
             heappush(self.keys, key)
 

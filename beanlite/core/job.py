@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from enum import Enum
+from typing import Final
 
-if TYPE_CHECKING:
-    from beanlite.core.client import Client
-    from beanlite.core.tube import Tube
+from beanlite.core.tube import Client, Tube
 
-READY: Final = "ready"
-DELAYED: Final = "delayed"
-RESERVED: Final = "reserved"
-BURIED: Final = "buried"
-GONE: Final = "gone"  # deleted; only a record of change still refers to it
 
-U32_MAX: Final = (1 << 32) - 1  # of a pri, a delay_s or a ttr_s
+class State(Enum):
+    """What a job is; the values are what the statistics and the journal call it. ``transitions`` has the ways."""
+
+    READY = "ready"
+    DELAYED = "delayed"
+    RESERVED = "reserved"
+    BURIED = "buried"
+    GONE = "gone"
+    """Deleted: only the ledger still refers to it."""
+
+
+# The states under names of their own, which the hot path compares by identity.
+READY: Final = State.READY
+DELAYED: Final = State.DELAYED
+RESERVED: Final = State.RESERVED
+BURIED: Final = State.BURIED
+GONE: Final = State.GONE
+
+# The most that a pri, a delay_s or a ttr_s can be.
+U32_MAX: Final = (1 << 32) - 1
 SECOND_NS: Final = 1_000_000_000
+# Jobs that are moved from queue to queue, or written, in one go before other clients get their turn.
+SLICE: Final = 500
 
+# The low bits of a key, which are the job's id.
 ID_BITS: Final = 64
 ID_MASK: Final = (1 << ID_BITS) - 1
 
 
 class Past:
-    """What happened to a job, beside reservations."""
+    """What has happened to a job, reservations aside."""
 
     __slots__ = ("buries", "kicks", "releases", "timeouts")
 
@@ -33,11 +49,12 @@ class Past:
         self.kicks = kicks
 
 
+# Shared by all jobs to which nothing has happened; never changed.
 NO_PAST: Final = Past()
 
 
 class Job:
-    """One job. A million of them are the server's memory, so there is nothing here that can be computed.
+    """One job. A million of them are the server's memory, so nothing is kept here that can be computed.
 
     ``key`` places the job in the queue of its state: what orders that queue in the high bits, the id in the low 64, so
     that a queue is a heap of plain integers. Ready: the pri. Delayed: the end of the delay, in ns. Reserved: the end of
@@ -69,7 +86,7 @@ class Job:
         self.ttr_s = ttr_s
         self.created_ns = created_ns
         self.body = body
-        self.state = READY
+        self.state: State = READY
         self.key = 0
         self.holder: Client | None = None
         self.reserves = 0
@@ -83,5 +100,5 @@ class Job:
 
     @property
     def due_ns(self) -> int:
-        """When the delay or the ttr ends; of meaning only while delayed or reserved."""
+        """When the delay or the ttr ends; only meaningful while the job is delayed or reserved."""
         return self.key >> ID_BITS

@@ -1,30 +1,32 @@
-"""A tube: its queues, who waits for it, and its counters."""
+"""Tubes, and the clients that put into them and reserve from them.
+
+A tube knows the clients that wait for its jobs, and a client the tubes that it watches: so they share a file.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from beanlite.core.heap import KeyHeap
-from beanlite.core.timers import NEVER_NS
-
-if TYPE_CHECKING:
-    from beanlite.core.client import Client
+from beanlite.core.timers import NEVER_NS, Timed
 
 _NAME: Final = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
 
 
 def is_tube_name(name: bytes) -> bool:
-    """Whether a tube can be called so: 1 to 200 bytes of those that the protocol allows, no hyphen first."""
+    """Whether a tube may have this name: 1 to 200 of the bytes that the protocol allows, no hyphen first."""
     return _NAME.fullmatch(name) is not None
 
 
-class Tube:
-    """A named queue of jobs. It lives while it is used, watched or holds a job."""
+class Tube(Timed):
+    """A named queue of jobs. It lives while it is used, watched or holds a job.
+
+    More than a dozen attributes: the counters are what ``stats-tube`` shows.
+    """
 
     __slots__ = (
-        "alarm_ns",
         "buried",
         "cmd_delete",
         "cmd_pause",
@@ -34,7 +36,6 @@ class Tube:
         "pause_until_ns",
         "ready",
         "reserved",
-        "serial",
         "total_jobs",
         "urgent",
         "using",
@@ -43,8 +44,8 @@ class Tube:
     )
 
     def __init__(self, name: bytes, serial: int) -> None:
+        super().__init__(serial)
         self.name = name
-        self.serial = serial
         self.ready = KeyHeap()
         self.delayed = KeyHeap()
         self.buried = KeyHeap()
@@ -61,9 +62,27 @@ class Tube:
         self.pause_s = 0
         self.pause_until_ns = 0
         """0: not paused."""
-        self.alarm_ns = NEVER_NS
 
     @property
     def holds_jobs(self) -> bool:
-        """Whether there is a job of it in any state."""
+        """Whether it has a job in any state."""
         return bool(self.ready.keys or self.reserved or self.delayed.keys or self.buried.keys)
+
+
+class Client(Timed):
+    """One connection's place in the engine: what it uses, watches, has reserved and waits for."""
+
+    __slots__ = ("deadlines", "gone", "producer", "use", "wait_until_ns", "waiting", "watched", "worker")
+
+    def __init__(self, tube: Tube, serial: int) -> None:
+        super().__init__(serial)
+        self.use = tube
+        self.watched: dict[Tube, None] = {tube: None}
+        self.deadlines = KeyHeap()
+        """The keys of its reserved jobs: the first to time out on top."""
+        self.waiting = False
+        self.wait_until_ns = NEVER_NS
+        self.producer = False
+        self.worker = False
+        self.gone = False
+        """The connection has ended; the jobs it had reserved are on their way back."""

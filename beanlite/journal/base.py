@@ -18,7 +18,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import NamedTuple, Protocol
 
-from beanlite.core.engine import Changes, Engine
+from beanlite.core.engine import Engine
+from beanlite.core.ledger import Changes
 
 
 class JournalFacts(NamedTuple):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from beanlite.core.engine import Changes, Engine
+from beanlite.core.engine import Engine
+from beanlite.core.ledger import Changes
 from beanlite.journal.base import Journal, JournalFacts, Listener
 
 

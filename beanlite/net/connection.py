@@ -10,6 +10,7 @@ from beanlite.protocol.session import Session
 
 if TYPE_CHECKING:
     from beanlite.core.job import Job
+    from beanlite.core.queues import Outcome
     from beanlite.server import Server
 
 # A client may send this much ahead while it waits in a reserve; then it is no longer read from.
@@ -78,7 +79,7 @@ class Connection(asyncio.Protocol):
         except Exception as bug:  # noqa: BLE001 - what concerns others is raised again
             self._fail(bug)
         self.settle()
-        if server.engine.woken:
+        if server.engine.clients.woken:
             server.wake(now_ns)  # now, so that what they wait for is stored in the same batch
         if server.barrier.syncing:
             server.barrier.served()
@@ -172,7 +173,7 @@ class Connection(asyncio.Protocol):
             self.stop()
         self._see_reading()
 
-    def wake(self, outcome: Job | str, now_ns: int) -> None:
+    def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
         """The client has waited for this."""
         if self.session.blocked is CLOSING:
             return  # it has met a bug since; what it was given goes back when it is closed

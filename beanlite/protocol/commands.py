@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from beanlite.core.engine import SLICE
-from beanlite.core.job import ID_MASK, SECOND_NS
+from beanlite.core.job import ID_MASK, SECOND_NS, SLICE
+from beanlite.core.ticker import is_deadline_soon
 from beanlite.core.timers import NEVER_NS
 from beanlite.protocol import arguments
 from beanlite.protocol.stats import job_stats, server_stats, tube_list, tube_stats
@@ -56,17 +56,17 @@ def reserve_with_timeout(session: Session, args: bytes, now_ns: int) -> bytes | 
 def _reserve_until(session: Session, until_ns: int, now_ns: int) -> bytes | None:
     client, engine = session.client, session.engine
     if not client.worker:
-        engine.becomes_worker(client)
+        engine.clients.becomes_worker(client)
     if len(client.watched) > WATCHED_MANY:
         session.blocked = YIELDING
     job = engine.reserve(client, now_ns)
     if job is not None:
         return session.job_reply(RESERVED, job)
-    if engine.deadline_soon(client, now_ns):
+    if is_deadline_soon(client, now_ns):
         return DEADLINE_SOON
     if until_ns <= now_ns or session.half_closed:
         return TIMED_OUT
-    engine.wait(client, until_ns)
+    engine.clients.wait(client, until_ns)
     session.blocked = WAITING
     return None
 
@@ -79,7 +79,7 @@ def reserve_job(session: Session, args: bytes, now_ns: int) -> bytes:
     if job is None:
         return NOT_FOUND
     if not session.client.worker:
-        session.engine.becomes_worker(session.client)
+        session.engine.clients.becomes_worker(session.client)
     return session.job_reply(RESERVED, job)
 
 
@@ -229,7 +229,7 @@ def use(session: Session, args: bytes, _now_ns: int) -> bytes:
     if name is None:
         return BAD_FORMAT
     session.counters.use += 1
-    session.engine.use(session.client, name)
+    session.engine.clients.use(session.client, name)
     return b"USING %b\r\n" % name
 
 
@@ -238,7 +238,7 @@ def watch(session: Session, args: bytes, _now_ns: int) -> bytes:
     if name is None:
         return BAD_FORMAT
     session.counters.watch += 1
-    return b"WATCHING %d\r\n" % session.engine.watch(session.client, name)
+    return b"WATCHING %d\r\n" % session.engine.clients.watch(session.client, name)
 
 
 def ignore(session: Session, args: bytes, _now_ns: int) -> bytes:
@@ -246,7 +246,7 @@ def ignore(session: Session, args: bytes, _now_ns: int) -> bytes:
     if name is None:
         return BAD_FORMAT
     session.counters.ignore += 1
-    watched = session.engine.ignore(session.client, name)
+    watched = session.engine.clients.ignore(session.client, name)
     return b"NOT_IGNORED\r\n" if watched is None else b"WATCHING %d\r\n" % watched
 
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from beanlite.core.engine import DEADLINE_SOON, Engine
+from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import Job
+from beanlite.core.queues import Outcome
 from beanlite.protocol import arguments, commands, stats
 from beanlite.protocol.commands import CLOSING, KICKING, REPLETE, WAITING, YIELDING
 
@@ -64,7 +65,7 @@ class Session:
         self.service = service
         self.engine = service.engine
         self.counters = service.counters
-        self.client = service.engine.connect()
+        self.client = service.engine.clients.connect()
         self.replies: list[bytes] = []
         self.waits = False
         self.blocked: str | None = None
@@ -108,18 +109,18 @@ class Session:
         """The client sends no more; it may still read. It can't be told to wait any longer."""
         self.half_closed = True
         if self.blocked is WAITING:
-            self.engine.stop_waiting(self.client)
+            self.engine.clients.stop_waiting(self.client)
             self.blocked = None
             self.replies.append(commands.TIMED_OUT)
             self.run(now_ns)
 
-    def wake(self, outcome: Job | str, now_ns: int) -> None:
+    def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
         """The waiting is over; the commands behind the reserve can go on."""
         self.blocked = None
         if isinstance(outcome, Job):
             self.replies.append(self.job_reply(commands.RESERVED, outcome))
         else:
-            self.replies.append(commands.DEADLINE_SOON if outcome is DEADLINE_SOON else commands.TIMED_OUT)
+            self.replies.append(commands.DEADLINE_SOON if outcome is Outcome.DEADLINE_SOON else commands.TIMED_OUT)
         if self._parts and not self.blocked:
             self.run(now_ns)
 
@@ -127,7 +128,7 @@ class Session:
         """A bug of ours has come up: the client is told so, behind all that it has been answered, and then closed."""
         if self.blocked is CLOSING:
             return
-        self.engine.stop_waiting(self.client)
+        self.engine.clients.stop_waiting(self.client)
         self._parts.clear()
         self.kick = None
         self.replies.append(commands.INTERNAL_ERROR)
@@ -254,7 +255,7 @@ class Session:
         if not put[4]:
             return commands.BAD_FORMAT
         if not self.client.producer:
-            self.engine.becomes_producer(self.client)
+            self.engine.clients.becomes_producer(self.client)
         self._put = put
         self._amid = _BODY
         return None
@@ -276,7 +277,7 @@ class Session:
 
     def job_reply(self, form: bytes, job: Job) -> bytes:
         """One of the two forms of a reply with a job."""
-        if job.id > self.engine.stored_id:
+        if job.id > self.engine.ledger.stored_id:
             self.waits = True  # nobody works on, or sees, a job that a crash could still undo
         body = job.body
         size = len(body)

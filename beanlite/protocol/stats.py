@@ -62,13 +62,14 @@ class Facts(NamedTuple):
 
 def server_stats(engine: Engine, counters: Counters, facts: Facts, max_job_size: int) -> bytes:
     """The body of ``stats``."""
-    ready = engine.jobs.count - engine.reserved - engine.delayed - engine.buried
+    counts = engine.counts
+    ready = len(engine.jobs) - counts.reserved - counts.delayed - counts.buried
     return _yaml(
-        ("current-jobs-urgent", engine.urgent),
+        ("current-jobs-urgent", counts.urgent),
         ("current-jobs-ready", ready),
-        ("current-jobs-reserved", engine.reserved),
-        ("current-jobs-delayed", engine.delayed),
-        ("current-jobs-buried", engine.buried),
+        ("current-jobs-reserved", counts.reserved),
+        ("current-jobs-delayed", counts.delayed),
+        ("current-jobs-buried", counts.buried),
         ("cmd-put", counters.put),
         ("cmd-peek", counters.peek),
         ("cmd-peek-ready", counters.peek_ready),
@@ -91,15 +92,15 @@ def server_stats(engine: Engine, counters: Counters, facts: Facts, max_job_size:
         ("cmd-list-tube-used", counters.list_tube_used),
         ("cmd-list-tubes-watched", counters.list_tubes_watched),
         ("cmd-pause-tube", counters.pause_tube),
-        ("job-timeouts", engine.timeouts),
-        ("total-jobs", engine.total_jobs),
+        ("job-timeouts", counts.timeouts),
+        ("total-jobs", counts.total_jobs),
         ("max-job-size", max_job_size),
         ("current-tubes", len(engine.tubes)),
-        ("current-connections", engine.clients),
-        ("current-producers", engine.producers),
-        ("current-workers", engine.workers),
-        ("current-waiting", engine.waiting),
-        ("total-connections", engine.total_clients),
+        ("current-connections", counts.clients),
+        ("current-producers", counts.producers),
+        ("current-workers", counts.workers),
+        ("current-waiting", counts.waiting),
+        ("total-connections", counts.total_clients),
         ("pid", facts.pid),
         ("version", _quoted(facts.version)),
         ("rusage-utime", f"{facts.user_s:.6f}"),
@@ -147,7 +148,7 @@ def job_stats(job: Job, now_ns: int, *, journaled: bool) -> bytes:
     return _yaml(
         ("id", job.id),
         ("tube", _quoted(job.tube.name.decode())),
-        ("state", job.state),
+        ("state", job.state.value),
         ("pri", job.pri),
         ("age", (now_ns - job.created_ns) // SECOND_NS),
         ("delay", job.delay_s),

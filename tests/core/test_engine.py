@@ -1,11 +1,13 @@
-"""What the transcripts can't show: bounds on what is kept, slices, and time to the nanosecond."""
+"""What transcripts can't show: bounds on what is kept, slices, and time to the nanosecond."""
 
 import sys
 
 import pytest
 
-from beanlite.core.engine import SLICE, WAKE_COST
-from beanlite.core.job import SECOND_NS
+from beanlite.core.job import BURIED, DELAYED, READY, SECOND_NS, SLICE
+from beanlite.core.queues import Outcome
+from beanlite.core.restore import StoredJob
+from beanlite.core.ticker import WAKE_COST
 from tests.support.core import put
 
 # -- nothing is left behind
@@ -25,10 +27,10 @@ def test_reserve_and_delete_with_an_endless_ttr_leaves_nothing(core):
     before = sys.getallocatedblocks()
     rounds(3000)
     assert sys.getallocatedblocks() - before < 300
-    assert len(core.engine.alarms._heap.keys) <= 2
+    assert len(core.engine.timers._heap.keys) <= 2
 
 
-def test_alarms_of_clients_that_come_and_go_are_not_kept(core):
+def test_timers_of_clients_that_come_and_go_are_not_kept(core):
     lasting = core.client()
     put(core, lasting, ttr_s=5)
     core.send(lasting, b"reserve\r\n")
@@ -36,8 +38,8 @@ def test_alarms_of_clients_that_come_and_go_are_not_kept(core):
         client = core.client()
         core.send(client, b"reserve-with-timeout 1000000\r\n")
         core.close(client)
-    assert len(core.engine.alarms._heap.keys) < 100
-    assert len(core.engine.alarms._owners) == 1
+    assert len(core.engine.timers._heap.keys) < 100
+    assert len(core.engine.timers._owners) == 1
 
 
 def test_tubes_go_with_their_last_job_user_or_watcher(core):
@@ -66,25 +68,30 @@ def test_counts_come_back_to_nothing(core):
         core.close(client)
     engine = core.engine
     assert not engine.jobs
-    assert (engine.reserved, engine.delayed, engine.buried, engine.urgent) == (0, 0, 0, 0)
-    assert (engine.clients, engine.producers, engine.workers, engine.waiting) == (0, 0, 0, 0)
+    assert (engine.counts.reserved, engine.counts.delayed, engine.counts.buried, engine.counts.urgent) == (0, 0, 0, 0)
+    assert (engine.counts.clients, engine.counts.producers, engine.counts.workers, engine.counts.waiting) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 # -- slices
 
 
-def test_a_long_kick_goes_on_in_slices_and_answers_once(core):
+def test_a_long_kick_takes_several_slices_and_answers_once(core):
     client = core.client()
     for _ in range(2 * SLICE + 5):
         put(core, client, delay_s=1000)
     assert core.send(client, b"kick 1000000\r\nlist-tube-used\r\n") == b""
-    assert core.engine.delayed == SLICE + 5
+    assert core.engine.counts.delayed == SLICE + 5
     client.run(core.now_ns)
     client.run(core.now_ns)
     assert client.take_replies() == b"KICKED %d\r\nUSING default\r\n" % (2 * SLICE + 5)
 
 
-def test_a_long_kick_of_buried_jobs_never_goes_over_to_delayed_ones(core):
+def test_a_long_kick_of_buried_jobs_never_turns_to_delayed_ones(core):
     client = core.client()
     for _ in range(SLICE + 1):
         job_id = put(core, client)
@@ -94,7 +101,7 @@ def test_a_long_kick_of_buried_jobs_never_goes_over_to_delayed_ones(core):
     core.send(client, b"kick 1000000\r\n")
     client.run(core.now_ns)
     assert client.take_replies() == b"KICKED %d\r\n" % (SLICE + 1)
-    assert core.engine.delayed == SLICE
+    assert core.engine.counts.delayed == SLICE
 
 
 def test_many_delays_that_end_at_once_take_several_ticks(core):
@@ -103,11 +110,11 @@ def test_many_delays_that_end_at_once_take_several_ticks(core):
         put(core, client, delay_s=5)
     core.now_ns += 5 * SECOND_NS
     core.engine.tick(core.now_ns)
-    assert core.engine.delayed == 2 * SLICE
-    assert core.engine.alarms.next_ns <= core.now_ns
-    while core.engine.alarms.next_ns <= core.now_ns:
+    assert core.engine.counts.delayed == 2 * SLICE
+    assert core.engine.timers.next_ns <= core.now_ns
+    while core.engine.timers.next_ns <= core.now_ns:
         core.engine.tick(core.now_ns)
-    assert core.engine.delayed == 0
+    assert core.engine.counts.delayed == 0
 
 
 def test_the_jobs_of_a_client_that_is_gone_come_back_in_slices(core):
@@ -116,9 +123,9 @@ def test_the_jobs_of_a_client_that_is_gone_come_back_in_slices(core):
         put(core, client)
         core.send(client, b"reserve\r\n")
     core.close(client)
-    assert core.engine.reserved == SLICE + 5
+    assert core.engine.counts.reserved == SLICE + 5
     core.wait(0)
-    assert core.engine.reserved == 0
+    assert core.engine.counts.reserved == 0
     assert core.send(other, b"reserve\r\n").startswith(b"RESERVED 1 ")
 
 
@@ -130,10 +137,10 @@ def test_a_ttr_ends_to_the_nanosecond(core):
     put(core, client, ttr_s=3)
     core.send(client, b"reserve\r\n")
     core.wait(3 - 1e-9)
-    assert core.engine.reserved == 1
+    assert core.engine.counts.reserved == 1
     core.wait(1e-9)
-    assert core.engine.reserved == 0
-    assert core.engine.timeouts == 1
+    assert core.engine.counts.reserved == 0
+    assert core.engine.counts.timeouts == 1
 
 
 def test_a_job_that_becomes_ready_in_the_instant_of_a_timeout_is_handed_out(core):
@@ -146,7 +153,7 @@ def test_a_job_that_becomes_ready_in_the_instant_of_a_timeout_is_handed_out(core
 
 @pytest.mark.parametrize("tube", [b"default", b"later"])
 def test_what_becomes_ready_in_the_instant_of_deadline_soon_is_handed_out(core, tube):
-    """Whichever of tube and client is the older."""
+    """Whether the tube or the client is the older."""
     client, producer = core.client(), core.client()
     put(core, client, ttr_s=3)
     core.send(client, b"reserve\r\n")
@@ -166,9 +173,9 @@ def test_a_job_handed_out_in_the_instant_of_deadline_soon_leaves_the_ttr_of_the_
     put(core, producer, delay_s=1, ttr_s=60)
     core.send(client, b"watch later\r\nreserve\r\n")
     core.wait(1)
-    assert core.engine.reserved == 2
+    assert core.engine.counts.reserved == 2
     core.wait(1)
-    assert core.engine.jobs[1].state == "ready"
+    assert core.engine.jobs[1].state is READY
 
 
 def test_more_timeouts_at_once_than_a_slice_all_come_slice_by_slice_in_their_order(core):
@@ -177,15 +184,15 @@ def test_more_timeouts_at_once_than_a_slice_all_come_slice_by_slice_in_their_ord
         core.send(client, b"reserve-with-timeout 5\r\n")
     core.now_ns += 5 * SECOND_NS
     told = []
-    while core.engine.alarms.next_ns <= core.now_ns:
+    while core.engine.timers.next_ns <= core.now_ns:
         core.engine.tick(core.now_ns)
-        assert len(core.engine.woken) <= SLICE // WAKE_COST
-        told += [client for client, outcome in core.engine.woken if outcome == "timed out"]
-        core.engine.woken.clear()
+        woken = core.engine.clients.take_woken()
+        assert len(woken) <= SLICE // WAKE_COST
+        told += [client for client, outcome in woken if outcome is Outcome.TIMED_OUT]
     assert told == [session.client for session in waiters]
 
 
-def test_who_goes_while_it_is_overdue_keeps_nobody_from_being_told(core):
+def test_a_client_that_leaves_while_it_is_overdue_keeps_nobody_from_being_told(core):
     waiters = [core.client() for _ in range(SLICE // WAKE_COST + 2)]
     for client in waiters:
         core.send(client, b"reserve-with-timeout 5\r\n")
@@ -196,8 +203,8 @@ def test_who_goes_while_it_is_overdue_keeps_nobody_from_being_told(core):
 
 
 @pytest.mark.parametrize("ended_by", ["a command", "time"])
-def test_the_end_of_a_pause_serves_who_waits_slice_by_slice_in_their_order(core, ended_by):
-    """Who comes in between comes after them, and a job that comes in between is not for whom it should not."""
+def test_the_end_of_a_pause_serves_waiting_clients_slice_by_slice_in_their_order(core, ended_by):
+    """Whoever comes in between is served after them, also if a job comes in between."""
     producer, late = core.client(), core.client()
     served = SLICE // WAKE_COST
     core.send(producer, b"pause-tube default 60\r\n")
@@ -223,7 +230,7 @@ def test_the_end_of_a_pause_serves_who_waits_slice_by_slice_in_their_order(core,
     assert late.take_replies().startswith(b"RESERVED ")
 
 
-def test_who_waits_is_put_off_until_all_that_is_due_has_come(core):
+def test_a_waiting_client_is_not_told_before_all_that_is_due_has_come(core):
     worker, producer = core.client(), core.client()
     core.send(worker, b"watch other\r\nignore default\r\nreserve-with-timeout 5\r\n")
     worker.take_replies()
@@ -258,13 +265,13 @@ def test_a_waiting_client_whose_own_job_times_out_unseen_is_told_first(core):
     assert core.send(client, b"reserve\r\n").startswith(b"RESERVED 1 ")
 
 
-def test_hours_of_delay_cost_no_tick_before_their_end(core):
+def test_a_long_delay_costs_no_tick_before_its_end(core):
     client = core.client()
     put(core, client, delay_s=2**32 - 1)
-    assert core.engine.alarms.next_ns == core.now_ns + (2**32 - 1) * SECOND_NS
+    assert core.engine.timers.next_ns == core.now_ns + (2**32 - 1) * SECOND_NS
 
 
-def test_a_pause_ends_and_those_who_wait_are_served_in_their_order(core):
+def test_when_a_pause_ends_waiting_clients_are_served_in_their_order(core):
     first, second, producer = core.client(), core.client(), core.client()
     core.send(producer, b"pause-tube default 60\r\n")
     core.send(first, b"reserve\r\n")
@@ -283,7 +290,7 @@ def test_a_pause_ends_and_those_who_wait_are_served_in_their_order(core):
 
 def row(job_id, state=None, due_s=None, buried_seq=None, tube=b"default", pri=0):
     place = buried_seq if due_s is None else due_s * SECOND_NS
-    return (job_id, tube, state, pri, 5, 10, 999_000 * SECOND_NS, place, 1, "2,3,4,5", b"x", 0)
+    return StoredJob(job_id, tube, state, pri, 5, 10, 999_000 * SECOND_NS, place, 1, 2, 3, 4, 5, b"x", 0)
 
 
 def test_what_is_restored_is_where_it_was(core):
@@ -298,13 +305,13 @@ def test_what_is_restored_is_where_it_was(core):
     core.engine.restore(rows, core.now_ns)
     client = core.client()
     states = [core.engine.jobs[job_id].state for job_id in range(1, 7)]
-    assert states == ["buried", "buried", "delayed", "ready", "ready", "ready"]
+    assert states == [BURIED, BURIED, DELAYED, READY, READY, READY]
     assert core.send(client, b"peek-buried\r\n").startswith(b"FOUND 2 ")
     job = core.engine.jobs[1]
     assert (job.reserves, job.past.timeouts, job.past.releases, job.past.buries, job.past.kicks) == (1, 2, 3, 4, 5)
     assert sorted(job.id for job in core.store().jobs) == [4, 5]  # whose state in the file is out of date
     core.wait(30)
-    assert core.engine.jobs[3].state == "ready"
+    assert core.engine.jobs[3].state is READY
 
 
 def test_burials_after_a_restart_come_after_those_before_it(core):

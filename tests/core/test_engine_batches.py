@@ -1,10 +1,9 @@
-"""What the engine hands to the journal, and what has to wait for it."""
+"""What the engine hands to the journal, and which replies have to wait for it."""
 
 import pytest
 
-from beanlite.core import engine as engine_module
-from beanlite.core.engine import SLICE
-from beanlite.core.job import GONE, SECOND_NS
+from beanlite.core import ledger as ledger_module
+from beanlite.core.job import DELAYED, GONE, RESERVED, SECOND_NS, SLICE
 from tests.support.core import put
 
 
@@ -22,7 +21,7 @@ def test_a_job_is_in_a_batch_once_in_its_latest_state(core):
     job_id = put(core, client)
     core.send(client, b"reserve\r\nbury %d 7\r\nkick 1\r\nreserve\r\nrelease %d 9 5\r\n" % (job_id, job_id))
     (job,) = core.store().jobs
-    assert (job.state, job.pri, job.delay_s) == ("delayed", 9, 5)
+    assert (job.state, job.pri, job.delay_s) == (DELAYED, 9, 5)
     assert (job.past.timeouts, job.past.releases, job.past.buries, job.past.kicks) == (0, 1, 1, 1)
     assert core.store().jobs == []
 
@@ -36,17 +35,17 @@ def test_a_stored_job_that_is_deleted_is_in_the_next_batch_as_gone(core):
     assert (job.id, job.state) == (job_id, GONE)
 
 
-def test_reservations_lag_until_they_are_asked_for(core):
+def test_reservations_are_deferred_until_they_are_asked_for(core):
     client = core.client()
     put(core, client)
     core.store()
     core.send(client, b"reserve\r\n")
-    assert core.engine.take_changes(lagging=False).jobs == []
-    (job,) = core.engine.take_changes(lagging=True).jobs
-    assert job.state == "reserved"
+    assert core.engine.take_changes(deferred=False).jobs == []
+    (job,) = core.engine.take_changes(deferred=True).jobs
+    assert job.state is RESERVED
 
 
-def test_what_lags_comes_a_slice_a_batch_each_job_once(core):
+def test_deferred_changes_come_a_slice_a_batch_each_job_once(core):
     client = core.client()
     for _ in range(2 * SLICE + 5):
         put(core, client, delay_s=5)
@@ -59,33 +58,33 @@ def test_what_lags_comes_a_slice_a_batch_each_job_once(core):
     assert sorted(job.id for jobs in batches for job in jobs) == list(range(1, 2 * SLICE + 6))
 
 
-def test_what_lags_is_set_aside_before_its_dict_grows_large_and_all_of_it_comes(core, monkeypatch):
-    monkeypatch.setattr(engine_module, "LAGGING_MAX", 100)
+def test_no_dict_of_deferred_changes_grows_large_and_all_of_them_come(core, monkeypatch):
+    monkeypatch.setattr(ledger_module, "DEFERRED_MAX", 100)
     client = core.client()
     jobs = 4 * SLICE
     for _ in range(jobs):
         put(core, client, delay_s=5)
     core.store()
     core.now_ns += 5 * SECOND_NS
-    while core.engine.delayed:
+    while core.engine.counts.delayed:
         core.engine.tick(core.now_ns)
-        assert len(core.engine.lagging) <= 100 + SLICE
+        assert len(core.engine.ledger.deferred) <= 100 + SLICE
     core.send(client, b"delete 3\r\n")
     ids = set()
-    while core.engine.lags:
+    while core.engine.ledger.has_deferred:
         changes = core.store()
         assert len(changes.jobs) <= SLICE + 1
         ids.update(job.id for job in changes.jobs)
     assert ids == set(range(1, jobs + 1))
 
 
-def test_what_lags_and_is_deleted_meanwhile_is_written_once(core):
+def test_a_deferred_change_of_a_job_deleted_meanwhile_is_written_once(core):
     client = core.client()
     job_id = put(core, client)
     core.store()
     core.send(client, b"reserve\r\ndelete %d\r\n" % job_id)
     (job,) = core.store().jobs
-    assert job.state == GONE
+    assert job.state is GONE
 
 
 def test_batches_are_numbered_without_a_gap(core):
@@ -128,8 +127,7 @@ def test_a_job_that_is_not_stored_yet_is_neither_handed_out_nor_shown_before_it_
     producer, worker, looker = core.client(), core.client(), core.client()
     core.send(worker, b"reserve\r\n")
     producer.receive(b"put 0 0 10 1\r\nx\r\n", core.now_ns)
-    ((woken, job),) = core.engine.woken
-    core.engine.woken.clear()
+    ((woken, job),) = core.engine.clients.take_woken()
     assert woken is worker.client
     worker.wake(job, core.now_ns)
     assert worker.waits

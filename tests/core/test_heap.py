@@ -1,4 +1,4 @@
-"""The heap against a sorted list, and what it keeps of what was removed."""
+"""The heap against a sorted list, and how much of what was removed it keeps."""
 
 import random
 

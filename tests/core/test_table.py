@@ -1,4 +1,4 @@
-"""Jobs that stand aside are found as before."""
+"""A job is found by its id, whether it is among the newest or in a segment."""
 
 import os
 import random
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from beanlite.core import table as jobs_module
-from beanlite.core.table import Jobs
+from beanlite.core import table as table_module
+from beanlite.core.table import JobTable
 from tests.support.sessions import Chance, Twins, explore
 
 SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
@@ -17,29 +17,30 @@ SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr(jobs_module, "NEWEST_MAX", 3)
+    monkeypatch.setattr(table_module, "NEWEST_MAX", 3)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["add", "add", "remove", "set aside"]), st.integers(0, 99)), max_size=200))
-def test_is_a_dict_of_all_and_keeps_none_that_is_empty(steps):
-    jobs: Any = Jobs()
+@given(st.lists(st.tuples(st.sampled_from(["add", "add", "remove", "make room"]), st.integers(0, 99)), max_size=200))
+def test_has_all_jobs_and_keeps_no_segment_that_is_empty(steps):
+    jobs: Any = JobTable()
     model, last_id = {}, 0
     for step, number in steps:
         if step == "add":
             last_id += 1 + number % 3
-            jobs[last_id] = model[last_id] = object()
+            jobs.newest[last_id] = model[last_id] = object()
         elif step == "remove" and model:
             job_id = list(model)[number % len(model)]
-            if job_id in jobs:
-                del jobs[job_id]
+            if job_id in jobs.newest:
+                del jobs.newest[job_id]
             else:
                 jobs.remove_older(job_id)
             del model[job_id]
-        elif step == "set aside":
-            jobs.set_aside()
-            assert dict.__len__(jobs) < 3
-        assert jobs.count == len(model)
-        assert all(jobs._aside)
+        elif step == "make room":
+            jobs.make_room()
+            assert len(jobs.newest) < 3
+        assert len(jobs) == len(model)
+        assert all(jobs._segments)
+        assert [job_id for _, part in reversed(jobs.segments()) for job_id in part] == sorted(model)
     for job_id in range(last_id + 2):
         assert jobs.find(job_id) is model.get(job_id)
         if job_id in model:
@@ -49,36 +50,36 @@ def test_is_a_dict_of_all_and_keeps_none_that_is_empty(steps):
                 jobs[job_id]
 
 
-def test_a_few_that_are_left_of_many_take_little_room():
-    jobs: Any = Jobs()
-    for job_id in range(4 * max(jobs_module._SHRINK_AT)):
-        jobs[job_id] = object()
-    jobs.set_aside()
-    full = sys.getsizeof(jobs._aside[0])
-    for job_id in range(1, len(jobs._aside[0])):
+def test_a_few_jobs_left_of_many_take_little_room():
+    jobs: Any = JobTable()
+    for job_id in range(4 * max(table_module._SHRINK_AT)):
+        jobs.newest[job_id] = object()
+    jobs.make_room()
+    full = sys.getsizeof(jobs._segments[0])
+    for job_id in range(1, len(jobs._segments[0])):
         jobs.remove_older(job_id)
-    assert jobs.count == 1
-    assert sys.getsizeof(jobs._aside[0]) < full / 1000
+    assert len(jobs) == 1
+    assert sys.getsizeof(jobs._segments[0]) < full / 1000
 
 
 class TwinsThatStore(Twins):
-    """A batch ends after each action, and with it come the moments at which jobs are set aside."""
+    """A batch ends after each action, and so segments are made all the time."""
 
-    aside = 0
+    segments = 0
 
     def play(self, action):
         super().play(action)
         self.core.store()
-        type(self).aside = max(self.aside, len(self.core.engine.jobs._aside))
+        type(self).segments = max(self.segments, len(self.core.engine.jobs._segments))
 
 
 def think(rng, twins):
-    chance = Chance(rng, jobs_max=(60,))  # fewer are hardly ever set aside
+    chance = Chance(rng, jobs_max=(60,))  # fewer hardly ever make a segment
     while True:
         yield chance.action(twins.model)
 
 
 def test_sessions_see_no_difference(record_property):
     explore(SEED, 4000, TwinsThatStore, think)
-    assert TwinsThatStore.aside > 5
+    assert TwinsThatStore.segments > 5
     record_property("model steps", (4000, f"MODEL_SEED={SEED}"))

@@ -131,9 +131,10 @@ def serve(request, library, trace, listener, stderr):
     os.dup2(listener.fileno(), HANDED_OVER)
     os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
     if request["migrations"]:
-        from beanlite.journal import sqlite as journal
+        from beanlite.journal.sqlite import database, journal
 
-        journal.open_database = partial(journal.open_database, migrations_folder=Path(request["migrations"]))
+        opened = partial(database.open_database, migrations_folder=Path(request["migrations"]))
+        journal.open_database = opened  # type: ignore[attr-defined]
     action, kinds, number, errno = request["fault"]
     library.faults_arm(request["data"].encode(), trace, kinds, number, action, errno)
     from beanlite.cli import main
@@ -214,7 +215,7 @@ def main(library):
     import uvloop
 
     import beanlite.cli
-    import beanlite.journal.sqlite.writer
+    import beanlite.journal.sqlite.journal
     import beanlite.server
 
     del caio, uvloop

@@ -138,7 +138,7 @@ class Play:
                     busy = True
                 elif session.blocked is CLOSING:
                     self._leave(talk)
-                busy = busy or bool(self.core.engine.woken)
+                busy = busy or bool(self.core.engine.clients.woken)
 
     def _leave(self, talk: Talk) -> None:
         if not talk.ended:
@@ -157,14 +157,19 @@ class Play:
         last = Talk(self.core)
         self.here = [last]
         engine = self.core.engine
-        self._send(last, b"".join(b"delete %d\r\n" % job_id for job_id in engine.jobs))
+        self._send(last, b"".join(b"delete %d\r\n" % job_id for job_id in engine.jobs.newest))
         self._leave(last)
         assert not engine.jobs
         assert list(engine.tubes) == [b"default"]
         default = engine.tubes[b"default"]
-        counts = (engine.clients, engine.producers, engine.workers, engine.waiting)
+        counts = (engine.counts.clients, engine.counts.producers, engine.counts.workers, engine.counts.waiting)
         assert counts == (0, 0, 0, 0)
-        assert (engine.reserved, engine.delayed, engine.buried, engine.urgent) == (0, 0, 0, 0)
+        assert (engine.counts.reserved, engine.counts.delayed, engine.counts.buried, engine.counts.urgent) == (
+            0,
+            0,
+            0,
+            0,
+        )
         assert (default.holds_jobs, default.reserved, default.urgent, default.using, default.watching) == (
             False,
             0,

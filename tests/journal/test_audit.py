@@ -84,7 +84,7 @@ async def test_what_the_server_writes_during_an_audit_is_not_taken_for_a_change(
         server._journal._writer.audit = seen
         clients = [await connect(server) for _ in range(4)]
         working = [asyncio.create_task(work(each, random.Random(n), over)) for n, each in enumerate(clients)]
-        await until(lambda: server.engine.jobs.count > 100)
+        await until(lambda: len(server.engine.jobs) > 100)
         with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as outsider:
             for audits in range(5):
                 await until(lambda: change_nothing(outsider))

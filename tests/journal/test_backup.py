@@ -50,7 +50,7 @@ def check(copy, result):
     first = max(0, batch - KEPT_BATCHES) * 3 + 1
     assert last_id == 3 * batch
     assert [job[0] for job in jobs] == list(range(first, last_id + 1))
-    assert all(job[10] == (LARGE if job[0] % 3 == 0 else b"small") for job in jobs)
+    assert all(job[13] == (LARGE if job[0] % 3 == 0 else b"small") for job in jobs)
     assert result.jobs == len(jobs)
     return batch
 

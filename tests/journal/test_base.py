@@ -201,7 +201,7 @@ async def serving(medium):
     yield serving
     if serving.failures:  # the process would end here
         if isinstance(serving.journal, SqliteJournal):
-            await serving.journal._writer._thread.close()
+            await serving.journal._writer._worker.close()
     else:
         medium.go_through(serving.journal)
         await serving.stop()

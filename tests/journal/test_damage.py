@@ -113,7 +113,7 @@ def start(monkeypatch):
             opened.clear()
         finally:
             if hasattr(journal, "_writer"):
-                await journal._writer._thread.close()
+                await journal._writer._worker.close()
             for database in opened:
                 database.connection.close()
                 os.close(database.file)
@@ -123,20 +123,20 @@ def start(monkeypatch):
 
 
 def use(engine, journal, now_ns):
-    client = engine.connect()
+    client = engine.clients.connect()
     for name in list(engine.tubes):
-        engine.watch(client, name)
+        engine.clients.watch(client, name)
         tube_stats(engine.tubes[name], now_ns)
-    for job in list(engine.jobs.values()):
+    for job in list(engine.jobs.newest.values()):
         engine.kick_job(job.id, now_ns)
     while (job := engine.reserve(client, now_ns)) is not None:
         job_stats(job, now_ns, journaled=True)
         engine.bury(client, job.id, 5) if job.id % 2 else engine.release(client, job.id, 5, 10, now_ns)
     for name in list(engine.tubes):
-        engine.use(client, name)
+        engine.clients.use(client, name)
         engine.put(client, 0, 0, 10, b"new", now_ns)
         engine.pause(name, 1, now_ns)
-    journal._writer.write(batch_of(engine.take_changes(lagging=True)))
+    journal._writer.write(batch_of(engine.take_changes(deferred=True)))
 
 
 def test_a_sound_file_starts_and_is_copied(stopped, start):

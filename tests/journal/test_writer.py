@@ -20,7 +20,7 @@ def write(journal, core):
 def stored(journal):
     """Each job's id, state (None: ready), reserves, and the rest of its past: timeouts, releases, buries, kicks."""
     path = journal._database.path
-    return [(row[0], row[2], row[8], row[9]) for rows in read_jobs(journal._db, path) for row in rows]
+    return [(row[0], row[2], row[8], row[9:13]) for rows in read_jobs(journal._db, path) for row in rows]
 
 
 async def test_deletes_of_single_ids_and_of_runs_leave_all_others(journal):
@@ -43,7 +43,7 @@ async def test_each_of_many_new_jobs_is_written_as_it_was_put(journal):
         core.send(client, b"use %b\r\nput %d 0 %d %d\r\n%b\r\n" % (tube, pri, ttr_s + 1, len(body), body))
     write(journal, core)
     rows = [row for rows in read_jobs(journal._db, journal._database.path) for row in rows]
-    assert [(row[0], row[1], row[3], row[5] - 1, row[10]) for row in rows] == [
+    assert [(row[0], row[1], row[3], row[5] - 1, row[13]) for row in rows] == [
         (number, *put) for number, put in enumerate(puts, 1)
     ]
 
@@ -57,10 +57,10 @@ async def test_what_happened_to_a_job_before_it_was_first_written_is_kept(journa
     core.send(client, b"kick-job 2\r\n")
     write(journal, core)
     assert stored(journal) == [
-        (1, None, 1, "0,1,0,1"),
-        (2, None, 0, "0,0,0,1"),
-        (3, "reserved", 1, None),
-        (4, None, 0, None),
+        (1, None, 1, (0, 1, 0, 1)),
+        (2, None, 0, (0, 0, 0, 1)),
+        (3, "reserved", 1, (0, 0, 0, 0)),
+        (4, None, 0, (0, 0, 0, 0)),
     ]
 
 

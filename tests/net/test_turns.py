@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from beanlite.commit import group
-from beanlite.core.engine import SLICE
-from beanlite.core.job import SECOND_NS
+from beanlite.core.job import SECOND_NS, SLICE
 from beanlite.journal.sqlite import writer
 from beanlite.protocol.commands import REPLETE
 from beanlite.protocol.session import REPLIES_MAX, STEPS_MAX, UNSENT_MAX
@@ -70,7 +69,7 @@ async def test_who_does_not_wait_for_replies_is_held_back_when_the_batch_is_full
         assert server.engine.last_id < most
         other[1].write(PUT)
         assert await is_silent(other, await connect(server))
-        (stored,) = [job for job in server.engine.changed.values() if job.body == b"x" and job.id > 1][-1:]
+        (stored,) = [job for job in server.engine.ledger.changed.values() if job.body == b"x" and job.id > 1][-1:]
         disk.free.set()
         assert await asyncio.wait_for(other[0].readline(), 10) == b"INSERTED %d\r\n" % stored.id
         ids = [int((await asyncio.wait_for(client[0].readline(), 10)).split()[1]) for _ in range(jobs)]
@@ -123,7 +122,7 @@ async def test_a_long_kick_waits_for_each_of_its_slices_to_be_stored(tmp_path, d
         disk.free.clear()
         client[1].write(b"kick %d\r\nlist-tube-used\r\n" % jobs)
         assert await is_silent(client, other)
-        assert server.engine.delayed == jobs - SLICE
+        assert server.engine.counts.delayed == jobs - SLICE
         disk.free.set()
         assert await asyncio.wait_for(client[0].readline(), 10) == b"KICKED %d\r\n" % jobs
         assert await asyncio.wait_for(client[0].readline(), 10) == b"USING default\r\n"
@@ -146,19 +145,19 @@ async def test_what_lags_is_written_in_slices_to_its_end_though_nobody_asks(tmp_
             await client[0].readline()
         sizes.clear()
         client[1].write(b"reserve\r\n" * 3 * SLICE)
-        await until(lambda: server.engine.reserved == 3 * SLICE)
-        await until(lambda: not server.engine.lagging)
+        await until(lambda: server.engine.counts.reserved == 3 * SLICE)
+        await until(lambda: not server.engine.ledger.deferred)
         assert sum(sizes) == 3 * SLICE
         assert max(sizes) == SLICE
         left = []
         sync = server._journal._writer.sync
 
         async def last_sync():
-            left.append(len(server.engine.lagging))
+            left.append(len(server.engine.ledger.deferred))
             await sync()
 
         monkeypatch.setattr(server._journal._writer, "sync", last_sync)
-        server.engine.lagging.update(server.engine.jobs)
+        server.engine.ledger.deferred.update(server.engine.jobs.newest)
         await server.barrier.flush()
         assert left == [0]
         assert max(sizes) == SLICE
@@ -166,14 +165,14 @@ async def test_what_lags_is_written_in_slices_to_its_end_though_nobody_asks(tmp_
 
 async def test_more_due_than_a_slice_is_done_once_a_turn_whoever_comes(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
-        client = server.engine.connect()
+        client = server.engine.clients.connect()
         for _ in range(3 * SLICE):
             server.engine.put(client, 0, 1, 10, b"", server._clock() - SECOND_NS)
         for _ in range(5):
             server.now()
-        assert server.engine.delayed == 2 * SLICE
+        assert server.engine.counts.delayed == 2 * SLICE
         server.follow_up(server.now())
-        await until(lambda: not server.engine.delayed)
+        await until(lambda: not server.engine.counts.delayed)
 
 
 async def test_the_clock_is_read_once_a_turn_and_never_goes_back(tmp_path, monkeypatch):
@@ -217,7 +216,7 @@ async def test_a_job_for_a_waiting_client_is_stored_with_its_put_though_the_batc
     async with serving(tmp_path / "q.db") as (server, _):
         worker = await connect(server)
         worker[1].write(b"reserve\r\n")
-        await until(lambda: server.engine.waiting)
+        await until(lambda: server.engine.counts.waiting)
         await connect(server)
         await until(lambda: len(server._connections) == 2)
         server.loop.call_soon(server.barrier._turn)

@@ -23,7 +23,7 @@ NOW_NS = 800_000_000 * 1_000_000_000
 async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = False, at_once: bool = False) -> int:
     """Write the lives of JOBS jobs, ``batch`` at a time. ``at_once``: the put and the delete share a batch."""
     engine = Engine()
-    client = engine.connect()
+    client = engine.clients.connect()
 
     def put(count: int) -> list[int]:
         return [engine.put(client, 1024, 0, 60, body, NOW_NS).id for _ in range(count)]
@@ -32,10 +32,10 @@ async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = Fal
         journal = Writer(open_database(Path(directory) / "queue.db"))
         await journal.start()
 
-        def write(*, lagging: bool = False) -> None:
-            journal.write(batch_of(engine.take_changes(lagging=lagging)))
-            while engine.lagging and lagging:  # it comes in slices
-                journal.write(batch_of(engine.take_changes(lagging=True)))
+        def write(*, deferred: bool = False) -> None:
+            journal.write(batch_of(engine.take_changes(deferred=deferred)))
+            while engine.ledger.deferred and deferred:  # it comes in slices
+                journal.write(batch_of(engine.take_changes(deferred=True)))
 
         put(BACKLOG)
         write()
@@ -48,7 +48,7 @@ async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = Fal
             for job_id in ids:
                 engine.reserve_job(client, job_id, NOW_NS)
             if stored_reservation:
-                write(lagging=True)
+                write(deferred=True)
             for job_id in ids:
                 engine.delete(client, job_id)
             write()

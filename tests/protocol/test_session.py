@@ -196,16 +196,16 @@ def test_a_half_closed_session_never_waits():
     core.send(client, b"reserve\r\nreserve\r\nlist-tube-used\r\n")
     client.half_close(core.now_ns)
     assert client.take_replies() == b"TIMED_OUT\r\nTIMED_OUT\r\nUSING default\r\n"
-    assert core.engine.waiting == 0
+    assert core.engine.counts.waiting == 0
 
 
 def test_puts_are_refused_while_draining_or_full():
     core = Core()
     client = core.client()
-    core.engine.draining = True
-    assert core.send(client, b"put 0 0 1 1\r\nx\r\n") == b"DRAINING\r\n"
-    core.engine.draining = False
-    core.engine.full = True
+    core.engine.refuse_puts()
     assert core.send(client, b"put 0 0 1 1\r\nx\r\n") == b"OUT_OF_MEMORY\r\n"
-    core.engine.full = False
+    core.engine.accept_puts(1)
+    assert core.send(client, b"put 0 0 1 2\r\nxx\r\n") == b"OUT_OF_MEMORY\r\n"
     assert core.send(client, b"put 0 0 1 1\r\nx\r\n") == b"INSERTED 1\r\n"
+    core.engine.drain()
+    assert core.send(client, b"put 0 0 1 1\r\nx\r\n") == b"DRAINING\r\n"

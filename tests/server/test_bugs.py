@@ -5,8 +5,7 @@ import logging
 
 import pytest
 
-from beanlite.core.engine import TIMED_OUT
-from beanlite.core.queues import States
+from beanlite.core.queues import Outcome, Queues
 from beanlite.errors import spares_others
 from beanlite.journal.sqlite import writer
 from beanlite.protocol import arguments
@@ -60,7 +59,7 @@ async def test_a_bug_costs_only_the_client_that_meets_it(tmp_path, monkeypatch, 
         disk.free.set()
         assert await asyncio.wait_for(client[0].read(), 10) == b"INSERTED 3\r\nINTERNAL_ERROR\r\n"
         assert await ask(other, b"reserve-with-timeout 0\r\n") == b"RESERVED 1 1\r\n"
-        assert (server.engine.jobs.count, server.engine.clients, task.done()) == (3, 1, False)
+        assert (len(server.engine.jobs), server.engine.counts.clients, task.done()) == (3, 1, False)
         (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
         assert record.exc_info[0] in {ZeroDivisionError, MemoryError}
 
@@ -69,7 +68,7 @@ async def test_a_bug_where_a_client_waits_costs_only_that_one(tmp_path, monkeypa
     async with serving(tmp_path / "q.db") as (server, _):
         worker, other = await connect(server), await connect(server)
         worker[1].write(b"reserve\r\ndelete 1\r\n")
-        await until(lambda: server.engine.waiting)
+        await until(lambda: server.engine.counts.waiting)
         with monkeypatch.context() as patch:
             patch.setattr(Session, "job_reply", fail_for_want_of_memory)
             assert await ask(other, PUT) == b"INSERTED 1\r\n"
@@ -81,25 +80,25 @@ async def test_a_bug_where_a_client_waits_costs_only_that_one(tmp_path, monkeypa
 async def test_who_has_met_a_bug_waits_no_longer(tmp_path, monkeypatch, disk, meanwhile):
     def receive(session, *_):
         if meanwhile:
-            session.engine._wake(session.client, TIMED_OUT)
+            session.engine._queues.wake(session.client, Outcome.TIMED_OUT)
         fail()
 
     async with serving(tmp_path / "q.db") as (server, _):
         worker, producer, other = await connect(server), await connect(server), await connect(server)
         disk.free.clear()
         worker[1].write(b"put 0 0 60 1\r\nx\r\nreserve\r\nreserve\r\npeek 1\r\n")
-        await until(lambda: server.engine.waiting)
+        await until(lambda: server.engine.counts.waiting)
         with monkeypatch.context() as patch:
             patch.setattr(Session, "receive", receive)
             worker[1].write(b"list-tube-used\r\n")
-            await until(lambda: not server.engine.waiting)
+            await until(lambda: not server.engine.counts.waiting)
         producer[1].write(PUT)
         assert await is_silent(worker, other)
         disk.free.set()
         said = await asyncio.wait_for(worker[0].read(), 10)
         assert said == b"INSERTED 1\r\nRESERVED 1 1\r\nx\r\nINTERNAL_ERROR\r\n"
         assert await asyncio.wait_for(producer[0].readline(), 10) == b"INSERTED 2\r\n"
-        assert server.engine.reserved == 0
+        assert server.engine.counts.reserved == 0
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["goes on in a later turn", "sends no more"])
@@ -108,7 +107,9 @@ async def test_a_bug_in_what_follows_later_costs_only_that_client(tmp_path, monk
         client, other = await connect(server), await connect(server)
         assert await ask(client, b"use elsewhere\r\n") == b"USING elsewhere\r\n"
         client[1].write(b"reserve\r\npeek 1\r\n" if ends else b"put 0 1000 10 1\r\nx\r\n" * 1001 + b"kick 1001\r\n")
-        await until(lambda: server.engine.waiting or server.engine.buried or server.engine.jobs.count == 1001)
+        await until(
+            lambda: server.engine.counts.waiting or server.engine.counts.buried or len(server.engine.jobs) == 1001
+        )
         monkeypatch.setattr("beanlite.protocol.arguments.parse_id", fail)
         client[1].write(b"peek 1\r\n")
         if ends:
@@ -159,7 +160,7 @@ async def test_a_bug_amid_a_change_ends_the_server(tmp_path, monkeypatch):
     async with serving(tmp_path / "q.db", failure=ZeroDivisionError) as (server, task):
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        monkeypatch.setattr(States, "_leave_state", fail)
+        monkeypatch.setattr(Queues, "leave_state", fail)
         client[1].write(b"delete 1\r\n")
         with pytest.raises(ZeroDivisionError):
             await asyncio.wait_for(asyncio.shield(task), 10)

@@ -12,6 +12,7 @@ import uvloop
 
 from beanlite.config import Settings
 from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES
+from beanlite.journal.sqlite.journal import SqliteJournal
 from beanlite.net.listener import open_listener
 from beanlite.protocol import arguments
 from beanlite.server import Server, make_journal
@@ -63,9 +64,9 @@ async def garbage_of(settings, lives, meanwhile):
         for _ in range(count):
             meanwhile(server)
             await talk((host, int(port)))
-            if server._journal.facts().keeps_jobs:
+            if isinstance(server._journal, SqliteJournal):
                 server._journal._writer.frames.added += CHECKPOINT_FRAMES  # a checkpoint is due
-            await until(lambda: not server.engine.clients)
+            await until(lambda: not server.engine.counts.clients)
 
     await live(3)
     gc.collect()

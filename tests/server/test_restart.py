@@ -82,7 +82,7 @@ class RestartedTwins(Twins):
         """Take a batch; only ``lagging`` has what nobody was promised."""
         if self.batch is not None:
             return
-        self.batch = batch_of(self.core.engine.take_changes(lagging=lagging))
+        self.batch = batch_of(self.core.engine.take_changes(deferred=lagging))
         model = self.model
         now = {job.id: job for job in model.snapshot()}
         if lagging:
@@ -119,12 +119,12 @@ class RestartedTwins(Twins):
         self._take(lagging=True)
         self._write()
         engine = self.core.engine
-        engine.stopping = True
+        engine.begin_stop()
         for session, _ in self.pairs:
-            engine.stop_waiting(session.client)
+            engine.clients.stop_waiting(session.client)
         for session, _ in self.pairs:
             self.core.close(session)
-        self.journal.write(batch_of(engine.take_changes(lagging=True)))
+        self.journal.write(batch_of(engine.take_changes(deferred=True)))
         self.runner.run(self.journal.close())
         self._restart(down_ns, 0)
 

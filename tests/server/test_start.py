@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from beanlite.config import Settings
-from beanlite.journal.sqlite import journal
+from beanlite.journal.sqlite import journal, replay
 from beanlite.journal.sqlite.database import open_database
 from beanlite.net.listener import open_listener
 from beanlite.server import Server, make_journal
@@ -35,7 +35,7 @@ def read(monkeypatch):
     """How many jobs have been read; the signal that ``read`` is given comes after the first chunk."""
     read: dict[str, Any] = {"jobs": 0, "signal": None}
 
-    def read_jobs(connection, path, read_jobs=journal.read_jobs):
+    def read_jobs(connection, path, read_jobs=replay.read_jobs):
         for rows in read_jobs(connection, path):
             if not read["jobs"]:
                 signal.raise_signal(read["signal"])
@@ -63,7 +63,7 @@ async def test_a_stop_does_not_wait_for_all_jobs_to_be_read_and_changes_nothing(
 async def test_a_server_that_is_to_drain_reads_all_jobs_and_then_serves_so(path, read):
     read["signal"] = signal.SIGUSR1
     async with serving(path) as (server, _):
-        assert server.engine.jobs.count == CHUNKS * 1000
+        assert len(server.engine.jobs) == CHUNKS * 1000
         client = await connect(server)
         assert await ask(client, b"put 0 0 10 1\r\nx\r\n") == b"DRAINING\r\n"
         assert await ask(client, b"reserve-job 5000\r\n") == b"RESERVED 5000 4\r\n"

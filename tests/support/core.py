@@ -28,7 +28,7 @@ class Core:
         return session
 
     def send(self, session, data):
-        """What is answered at once, waiting clients woken by it left out."""
+        """What is answered at once, to this client alone."""
         session.receive(data, self.now_ns)
         while session.blocked is YIELDING:
             session.run(self.now_ns)
@@ -38,34 +38,32 @@ class Core:
     def wait(self, seconds):
         """Let time pass, as a server does: a look at every instant at which something is due."""
         end_ns = self.now_ns + round(seconds * SECOND_NS)
-        while self.engine.alarms.next_ns <= end_ns:
-            self.now_ns = max(self.now_ns, self.engine.alarms.next_ns)
+        while self.engine.timers.next_ns <= end_ns:
+            self.now_ns = max(self.now_ns, self.engine.timers.next_ns)
             self.engine.tick(self.now_ns)
             self._wake()
         self.now_ns = end_ns
 
     def jump(self, seconds):
-        """Let time pass unseen, as when the machine slept; then look once."""
+        """Let time pass unseen, as when the machine was asleep; then look once."""
         self.now_ns += round(seconds * SECOND_NS)
         self.engine.tick(self.now_ns)
         self._wake()
 
     def close(self, session):
         self.sessions.pop(session.client)
-        self.engine.disconnect(session.client, self.now_ns)
+        self.engine.clients.disconnect(session.client, self.now_ns)
         self._wake()
 
     def store(self):
         """Take the changes as a journal does, and have them stored."""
-        changes = self.engine.take_changes(lagging=True)
-        self.engine.stored_batch = changes.batch
-        self.engine.stored_id = changes.last_id
+        changes = self.engine.take_changes(deferred=True)
+        self.engine.stored(changes.batch, changes.last_id)
         return changes
 
     def _wake(self):
-        while self.engine.woken:
-            woken, self.engine.woken = self.engine.woken, []
-            for client, outcome in woken:
+        while self.engine.clients.woken:
+            for client, outcome in self.engine.clients.take_woken():
                 self.sessions[client].wake(outcome, self.now_ns)
 
 

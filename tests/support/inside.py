@@ -64,7 +64,7 @@ async def _tidy_up(server):
     """After a failure the real process ends at once."""
     for connection in list(server._connections.values()):
         connection.stop()
-    await server._journal._writer._thread.close()
+    await server._journal._writer._worker.close()
     for _, writer in CLIENTS:
         writer.close()
         with contextlib.suppress(ConnectionError):

@@ -46,11 +46,11 @@ class _Different(Exception):
 def _slices(connection: sqlite3.Connection, engine: Engine, promised_id: int) -> Iterator[None]:
     if connection.execute("SELECT last_id FROM meta").fetchall() != [(promised_id,)]:
         raise _Different("the last id")
-    if connection.execute("SELECT 1 FROM jobs WHERE id > ? LIMIT 1", (engine.taken_id,)).fetchone():
+    if connection.execute("SELECT 1 FROM jobs WHERE id > ? LIMIT 1", (engine.ledger.taken_id,)).fetchone():
         raise _Different("jobs")
     _compare_pauses(connection, engine)
-    last_id = engine.taken_id
-    for before_id, jobs in engine.jobs.parts():
+    last_id = engine.ledger.taken_id
+    for before_id, jobs in engine.jobs.segments():
         ids = list(jobs)
         del ids[bisect_right(ids, last_id) :]  # jobs put since the audit began
         above_id = before_id
@@ -81,7 +81,7 @@ def _compare_pauses(connection: sqlite3.Connection, engine: Engine) -> None:
     stored = dict(connection.execute("SELECT CAST(tube AS BLOB), pause_s FROM pauses"))
     paused = {name: tube.pause_s for name, tube in engine.tubes.items() if tube.pause_until_ns}
     for name in stored.keys() | paused.keys():
-        if name not in engine.pauses and stored.get(name) != paused.get(name):
+        if name not in engine.ledger.pauses and stored.get(name) != paused.get(name):
             raise _Different(f"the pause of {name!r}")
 
 
@@ -91,7 +91,7 @@ def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int,
     bodies = dict(connection.execute(_BODIES, (above_id, to_id)))
     for job_id in {*ids, *rows, *bodies}:
         job = engine.jobs.find(job_id)
-        if not engine.is_stored(job_id):
+        if not engine.ledger.is_stored(job_id):
             continue  # its row is about to be written or deleted
         row, body = rows.get(job_id), bodies.get(job_id)
         if job is None:

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from beanlite.clock import utc_s
-from beanlite.core.engine import Changes
 from beanlite.core.job import GONE, NO_PAST, READY
+from beanlite.core.ledger import Changes
 from beanlite.journal.sqlite.rows import INLINE_MAX, counters, place
 
 _Parameters = Sequence[tuple[object, ...]]
@@ -78,14 +78,14 @@ def batch_of(changes: Changes) -> Batch:
     body_deletes: list[tuple[object, ...]] = []
     first_id = changes.first_id
     for job in changes.jobs:
-        state = job.state
+        state = job.state  # its text is read as _value_, which is .value without a call
         if state is GONE:
             deleted.append(job.id)
             if len(job.body) > INLINE_MAX:
                 body_deletes.append((job.id,))
             continue
         if job.id < first_id:
-            updates.append((state, job.pri, job.delay_s, *place(job), *counters(job), job.id))
+            updates.append((state._value_, job.pri, job.delay_s, *place(job), *counters(job), job.id))
             continue
         body: bytes | None = job.body
         if len(job.body) > INLINE_MAX:
@@ -96,7 +96,7 @@ def batch_of(changes: Changes) -> Batch:
             ready.append((job.id, job.tube.name.decode(), *put, crc32(job.body), body))
         else:
             rest = (*place(job), *counters(job), crc32(job.body), body)
-            inserts.append((job.id, job.tube.name.decode(), state, *put, *rest))
+            inserts.append((job.id, job.tube.name.decode(), state._value_, *put, *rest))
     most = len(ready) // _AT_ONCE * _AT_ONCE
     several = [tuple(chain.from_iterable(ready[at : at + _AT_ONCE])) for at in range(0, most, _AT_ONCE)]
     all_rows: tuple[tuple[str, int, _Parameters], ...] = (

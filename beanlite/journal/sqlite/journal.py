@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from beanlite import log, signals
-from beanlite.core.engine import Changes, Engine
+from beanlite.core.engine import Engine
+from beanlite.core.ledger import Changes
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull, JournalRefused
 from beanlite.journal.base import Journal, JournalFacts, Listener
 from beanlite.journal.sqlite.awake import StayAwake
@@ -51,7 +52,7 @@ class SqliteJournal(Journal):
         try:
             return await self._recover(engine, now_ns, stopped)
         except MemoryError as error:
-            engine.jobs.clear()  # makes room for the way out
+            engine.forget_jobs()  # makes room for the way out
             raise JournalRefused(f"there is not enough memory for what {self._path} holds") from error
 
     async def _recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:

@@ -28,4 +28,4 @@ def counters(job: Job) -> tuple[int, int, int, int, int]:
 def row_of(job: Job) -> tuple[object, ...]:
     """All columns but the last two, which are about the body."""
     put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
-    return job.id, job.tube.name.decode(), job.state, *put, *place(job), *counters(job)
+    return job.id, job.tube.name.decode(), job.state.value, *put, *place(job), *counters(job)

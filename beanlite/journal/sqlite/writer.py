@@ -53,7 +53,7 @@ class Writer:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._db = database.connection
-        self._thread = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
+        self._worker = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
         self.room = database.room
         self.frames = Frames(database.index)
         self._wal = -1
@@ -83,7 +83,7 @@ class Writer:
             # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
-        await self._thread
+        await self._worker
         with refused(path):
             return self.room.take_reserve()
 
@@ -182,7 +182,7 @@ class Writer:
         self.check()
         self.frames.begin_checkpoint()
         try:
-            ((_, frames, moved),) = await self._thread.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
+            ((_, frames, moved),) = await self._worker.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:
             raise self._undo(error) from error
         self._watch.note_size()
@@ -214,8 +214,8 @@ class Writer:
         while True:
             try:
                 self.frames.allocate(FRAMES_PER_ROW * pages + FRAMES_BESIDE_ROWS)
-                await self._thread.executescript(f"PRAGMA incremental_vacuum({pages})")
-                await self._thread.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+                await self._worker.executescript(f"PRAGMA incremental_vacuum({pages})")
+                await self._worker.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
             except (sqlite3.Error, OSError) as error:
                 failure = self._undo(error)
                 pages //= 4
@@ -247,7 +247,7 @@ class Writer:
                 os.close(self._wal)
                 left = self._database.close()
         finally:
-            await self._thread.close()
+            await self._worker.close()
         if failure is not None:
             raise failure
         return left

@@ -1,0 +1,94 @@
+"""What has changed and is yet to be stored, batch by batch."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from beanlite.core.job import GONE, SLICE, Job
+from beanlite.core.tube import Tube
+
+# Jobs. A dict that grows to a million stops everybody for a noticeable moment while Python moves it.
+DEFERRED_MAX: Final = 50_000
+
+
+class Changes(NamedTuple):
+    """A batch: everything that has changed since the last one, each job once and in its latest state."""
+
+    batch: int
+    last_id: int
+    first_id: int
+    """Jobs from this id on are new."""
+    jobs: list[Job]
+    """Those that were deleted have the state GONE."""
+    pauses: list[Tube]
+    """Tubes whose pause has begun or ended."""
+
+
+class Ledger:
+    """The batch that is being gathered, and how far those before it have come."""
+
+    __slots__ = ("_older_deferred", "batch", "changed", "deferred", "pauses", "stored_batch", "stored_id", "taken_id")
+
+    def __init__(self) -> None:
+        self.batch = 1
+        """The number of the batch that is being gathered."""
+        self.taken_id = 0
+        """The last id of the batches that have been taken."""
+        self.stored_batch = 0
+        """The number of the last batch that is safe in the journal."""
+        self.stored_id = 0
+        """The last id of those that are."""
+        self.changed: dict[int, Job] = {}
+        """Jobs whose change somebody waits for."""
+        self.deferred: dict[int, Job] = {}
+        """Jobs whose change nobody waits for."""
+        self._older_deferred: list[dict[int, Job]] = []
+        """More of those. A job that has been written meanwhile may be among them, and is then written once more."""
+        self.pauses: dict[bytes, Tube] = {}
+        """Tubes whose pause has begun or ended."""
+
+    def note(self, job: Job) -> None:
+        """Have the job written in the batch that is being gathered."""
+        self.changed[job.id] = job
+        self.deferred.pop(job.id, None)
+
+    def bound_deferred(self) -> None:
+        """Keep ``deferred`` from growing too large; to be called before another SLICE of jobs is deferred."""
+        if len(self.deferred) > DEFERRED_MAX:
+            self._older_deferred.append(self.deferred)
+            self.deferred = {}
+
+    @property
+    def has_deferred(self) -> bool:
+        """Whether there are deferred changes left to take."""
+        return bool(self.deferred or self._older_deferred)
+
+    def is_stored(self, job_id: int) -> bool:
+        """Whether the journal knows all about a job, or that it is gone, once it has all batches taken so far."""
+        pending = (self.changed, self.deferred, *self._older_deferred)
+        return job_id <= self.taken_id and not any(job_id in each for each in pending)
+
+    def take(self, last_id: int, *, deferred: bool) -> Changes:
+        """The batch that has been gathered, whose last id is given; the next one begins."""
+        if deferred:
+            self._take_deferred()
+        jobs, pauses = list(self.changed.values()), list(self.pauses.values())
+        changes = Changes(self.batch, last_id, self.taken_id + 1, jobs, pauses)
+        self.batch += 1
+        self.taken_id = last_id
+        self.changed = {}
+        self.pauses = {}
+        return changes
+
+    def _take_deferred(self) -> None:
+        """Add a slice of the deferred changes to the batch."""
+        room = SLICE
+        while room and (self.deferred or self._older_deferred):
+            if not self.deferred:
+                self.deferred = self._older_deferred.pop()
+            job_id, job = self.deferred.popitem()
+            if job.state is not GONE:
+                self.changed[job_id] = job
+                room -= 1
+        if not self.deferred:
+            self.deferred = {}  # a dict keeps the room of all that it ever held

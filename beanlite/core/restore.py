@@ -1,0 +1,85 @@
+"""Taking over from the journal, at the start, what it has kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from beanlite.core.job import BURIED, DELAYED, RESERVED, Job, Past
+from beanlite.core.queues import Queues
+
+# What a time can't be: its ns would not fit into 64 bits.
+FAR_NS: Final = 1 << 63
+
+_BURIED: Final = BURIED.value
+_DELAYED: Final = DELAYED.value
+_RESERVED: Final = RESERVED.value
+
+
+class StoredJob(NamedTuple):
+    """A job as the journal reads it."""
+
+    id: int
+    tube: bytes
+    state: str | None
+    """A state's text; None: ready, as most are."""
+    pri: int
+    delay_s: int
+    ttr_s: int
+    created_ns: int
+    place: int | None
+    """Delayed or reserved: due_ns. Buried: the number of the burial."""
+    reserves: int
+    timeouts: int
+    releases: int
+    buries: int
+    kicks: int
+    body: bytes
+    crc32: int
+    """Of the body; the journal has checked it."""
+
+
+def restore_jobs(queues: Queues, rows: Iterable[StoredJob], last_id: int, now_ns: int) -> int:
+    """Take over some thousand jobs, by rising id from above ``last_id`` on; returns the last one.
+
+    Those that were reserved, and those whose delay has passed meanwhile, become ready. TypeError, ValueError: one of
+    them can't be a job.
+    """
+    tubes, deferred = queues.tubes, queues.ledger.deferred
+    shared = dict[int, int]().setdefault  # equal numbers are one object, as in puts that are alike: it saves memory
+    queues.jobs.make_room()
+    newest = queues.jobs.newest
+    for (
+        job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves,
+        timeouts, releases, buries, kicks, body, _,
+    ) in rows:  # fmt: skip
+        # Anything but an int raises here, and so does a time that is missing: no call, and so no cost.
+        past = timeouts | releases | buries | kicks
+        if pri | delay_s | ttr_s | reserves | past < 0 or job_id <= last_id or created_ns > FAR_NS:
+            raise ValueError(f"job {job_id} has numbers that can't be")
+        last_id = job_id
+        tube = tubes.get(name) or queues.make_tube(name)
+        job = newest[job_id] = Job(job_id, tube, shared(pri, pri), delay_s, shared(ttr_s, ttr_s), created_ns, body)
+        job.reserves = reserves
+        if past:
+            job.past = Past(timeouts, releases, buries, kicks)
+        if state is None:
+            queues.make_ready(job, now_ns)
+        elif state == _BURIED and place is not None:
+            queues.make_buried(job, place)
+        elif state == _DELAYED and place is not None and place > now_ns:
+            queues.make_delayed(job, place)
+        elif state == _RESERVED or (state == _DELAYED and place is not None):
+            deferred[job_id] = job
+            queues.make_ready(job, now_ns)
+        else:
+            raise ValueError(f"job {job_id} is {state!r}, and no job can be")
+    return last_id
+
+
+def restore_pause(queues: Queues, name: bytes, pause_s: int, until_ns: int) -> None:
+    """Resume a pause; if it has ended meanwhile, the journal will be told."""
+    tube = queues.tubes.get(name) or queues.make_tube(name)
+    tube.pause_s = pause_s
+    tube.pause_until_ns = until_ns
+    queues.timers.set(tube, until_ns)

@@ -1,0 +1,148 @@
+"""What time does: delays, pauses and ttrs end, and nobody waits longer than they asked to."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from beanlite.core.job import ID_BITS, ID_MASK, SECOND_NS, SLICE
+from beanlite.core.queues import Outcome, Queues
+from beanlite.core.timers import NEVER_NS
+from beanlite.core.tube import Client, Tube
+
+# A reservation with less left than this is about to time out: DEADLINE_SOON.
+MARGIN_NS: Final = SECOND_NS
+# To answer a client takes as long as to move so many jobs.
+WAKE_COST: Final = 5
+
+
+def is_deadline_soon(client: Client, now_ns: int) -> bool:
+    """Whether a reservation of the client is about to time out."""
+    keys = client.deadlines.keys
+    return bool(keys) and (keys[0] >> ID_BITS) - MARGIN_NS <= now_ns
+
+
+class Ticker:
+    """Does to the queues what is due."""
+
+    __slots__ = ("_counts", "_jobs", "_ledger", "_overdue", "_queues", "_timers")
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+        self._jobs = queues.jobs
+        self._ledger = queues.ledger
+        self._timers = queues.timers
+        self._counts = queues.counts
+        self._overdue: deque[Client] = deque()
+        """Clients whose wait may be over, once everything else that is due has been done."""
+
+    def tick(self, now_ns: int) -> None:
+        """Do what is due, in slices: call again while ``timers.next_ns`` is not in the future.
+
+        Delays, pauses and ttrs that have ended come first, so that a client that has waited up to the same instant gets
+        a job and not TIMED_OUT.
+        """
+        budget = SLICE
+        self._ledger.bound_deferred()
+        while self._timers.next_ns <= now_ns and budget > 0:
+            owner = self._timers.pop()
+            if isinstance(owner, Tube):
+                budget -= self._tick_tube(owner, now_ns, budget)
+                continue
+            assert isinstance(owner, Client)
+            if owner.gone:
+                budget -= self.give_back(owner, now_ns, budget)
+            else:
+                budget -= self._time_out_jobs(owner, now_ns, budget)
+                if owner.waiting:
+                    self._overdue.append(owner)
+        if self._overdue and self._timers.next_ns > now_ns:  # else they may get one of the jobs still to come
+            self._end_waits(now_ns)
+
+    def set_timer(self, client: Client) -> None:
+        """Have the client looked at when the first of its reservations, or its wait, is over."""
+        keys = client.deadlines.keys
+        when_ns = client.wait_until_ns if client.waiting else NEVER_NS
+        if keys:
+            when_ns = min(when_ns, (keys[0] >> ID_BITS) - (MARGIN_NS if client.waiting else 0))
+        if when_ns < client.timer_ns:
+            self._timers.set(client, when_ns)
+
+    def give_back(self, client: Client, now_ns: int, budget: int) -> int:
+        """Make up to ``budget`` jobs of a client that is gone ready, and the rest in later ticks; returns the cost."""
+        keys = client.deadlines.keys
+        done = 0
+        while keys and done < budget:
+            job = self._jobs[keys[0] & ID_MASK]
+            self._queues.leave_state(job)
+            self._ledger.deferred[job.id] = job
+            self._queues.make_ready(job, now_ns)
+            done += 1
+        if keys:
+            self._timers.set(client, now_ns)
+        return done + 1
+
+    def end_pause(self, tube: Tube, now_ns: int) -> int:
+        """Give ready jobs to the clients that wait for them, a slice at a time; returns how many.
+
+        Until all have been given the tube counts as paused, so that nobody who comes meanwhile is served out of turn.
+        """
+        served = self._queues.serve_waiting(tube, SLICE // WAKE_COST, now_ns)
+        if tube.waiting and tube.ready.keys:
+            tube.pause_until_ns = now_ns
+            self._timers.set(tube, now_ns)
+        else:
+            tube.pause_until_ns = tube.pause_s = 0
+            self._ledger.pauses[tube.name] = tube
+        return served
+
+    def _end_waits(self, now_ns: int) -> None:
+        """Tell the clients that are overdue, a slice of them."""
+        overdue = self._overdue
+        for _ in range(min(len(overdue), SLICE // WAKE_COST)):
+            client = overdue.popleft()
+            if client.waiting:  # else it got a job meanwhile
+                if is_deadline_soon(client, now_ns):
+                    self._queues.wake(client, Outcome.DEADLINE_SOON)
+                elif client.wait_until_ns <= now_ns:
+                    self._queues.wake(client, Outcome.TIMED_OUT)
+            self.set_timer(client)
+        if overdue:
+            self._timers.set(self._queues.default, now_ns)  # any timer brings us back; this tube is always there
+
+    def _tick_tube(self, tube: Tube, now_ns: int, budget: int) -> int:
+        done = 0
+        if tube.pause_until_ns and tube.pause_until_ns <= now_ns:
+            done = WAKE_COST * self.end_pause(tube, now_ns)
+        keys = tube.delayed.keys
+        while keys and done < budget and keys[0] >> ID_BITS <= now_ns:
+            job = self._jobs[keys[0] & ID_MASK]
+            self._queues.leave_state(job)
+            self._ledger.deferred[job.id] = job
+            self._queues.make_ready(job, now_ns)
+            done += 1
+        if keys:
+            self._timers.set(tube, keys[0] >> ID_BITS)
+        if tube.pause_until_ns:
+            self._timers.set(tube, tube.pause_until_ns)
+        else:
+            self._queues.drop_if_unused(tube)  # a restored pause may have been all that kept it
+        return done + 1
+
+    def _time_out_jobs(self, client: Client, now_ns: int, budget: int) -> int:
+        done = 0
+        keys = client.deadlines.keys
+        if client.waiting and keys and keys[0] >> ID_BITS <= now_ns:
+            # It was due a second ago, before the job could have come back to this client.
+            self._queues.wake(client, Outcome.DEADLINE_SOON)
+        while keys and done < budget and keys[0] >> ID_BITS <= now_ns:
+            job = self._jobs[keys[0] & ID_MASK]
+            self._queues.leave_state(job)
+            job.own_past().timeouts += 1
+            self._counts.timeouts += 1
+            self._ledger.deferred[job.id] = job
+            self._queues.make_ready(job, now_ns)
+            done += 1
+        if not client.waiting:
+            self.set_timer(client)  # else tick does, when it knows whether the wait is over
+        return done + 1

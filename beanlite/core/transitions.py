@@ -1,0 +1,43 @@
+"""The ways of a job from state to state: all that are legal, in one table.
+
+The engine doesn't consult it: each of its commands makes the transitions named after it. The tests hold the engine to
+the table, and the diagram in the documentation is drawn from it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from beanlite.core.job import BURIED, DELAYED, GONE, READY, RESERVED, State
+
+
+class Transition(NamedTuple):
+    """A step in a job's life."""
+
+    before: State | None
+    """None: the job is new."""
+    event: str
+    after: State
+
+
+# A job that becomes ready while a client waits for it is reserved at once: two transitions in one go.
+TRANSITIONS: Final = (
+    Transition(None, "put", READY),
+    Transition(None, "put with a delay", DELAYED),
+    Transition(DELAYED, "delay over", READY),
+    Transition(READY, "reserve", RESERVED),
+    Transition(READY, "reserve-job", RESERVED),
+    Transition(DELAYED, "reserve-job", RESERVED),
+    Transition(BURIED, "reserve-job", RESERVED),
+    Transition(RESERVED, "release", READY),
+    Transition(RESERVED, "release with a delay", DELAYED),
+    Transition(RESERVED, "bury", BURIED),
+    Transition(RESERVED, "ttr over", READY),
+    Transition(RESERVED, "client gone", READY),
+    Transition(DELAYED, "kick", READY),
+    Transition(BURIED, "kick", READY),
+    Transition(READY, "delete", GONE),
+    Transition(DELAYED, "delete", GONE),
+    Transition(RESERVED, "delete", GONE),
+    Transition(BURIED, "delete", GONE),
+)

@@ -1,0 +1,129 @@
+"""The engine and the documentation against the table of transitions."""
+
+import os
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from beanlite.core.engine import Engine
+from beanlite.core.job import DELAYED, GONE, READY, RESERVED, SECOND_NS, Job
+from beanlite.core.transitions import TRANSITIONS, Transition
+from tests.core.diagram import mermaid
+
+SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
+STEPS = 10_000
+JOBS_MAX = 4  # few, so that clients often wait and queues are often empty
+PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+
+
+class Watched:
+    """An engine whose jobs are looked at before and after each thing that happens to them."""
+
+    def __init__(self, rng):
+        self.rng = rng
+        self.engine = Engine()
+        self.clients = [self.engine.clients.connect() for _ in range(3)]
+        self.now_ns = SECOND_NS
+        self.seen = set()
+
+    def states(self):
+        return {job_id: (job.state, job.holder) for job_id, job in self.engine.jobs.newest.items()}
+
+    def step(self):
+        """Have something happen, by chance; note which transitions it has made."""
+        before = self.states()
+        happened = self.rng.choice(
+            (self.put, self.reserve, self.reserve_job, *[self.change] * 3, self.leave, self.time)
+        )
+        event = happened()
+        handed = {job.id for _, job in self.engine.clients.take_woken() if isinstance(job, Job)}
+        after = self.states()
+        for job_id in before.keys() | after.keys():
+            old, _ = before.get(job_id, (None, None))
+            new, _ = after.get(job_id, (GONE, None))
+            if job_id in handed:  # by way of READY
+                self.seen.add(Transition(READY, "reserve", RESERVED))
+                new = READY
+            if old is not new:
+                self.seen.add(Transition(old, event or {DELAYED: "delay over", RESERVED: "ttr over"}[old], new))
+        return bool(handed)
+
+    # -- what can happen; each returns its event, None if that is up to the job
+
+    def put(self):
+        if len(self.engine.jobs) > JOBS_MAX:
+            return self.change()
+        delay_s = self.rng.choice((0, 0, 2))
+        self.engine.put(self.rng.choice(self.clients), 0, delay_s, self.rng.choice((1, 5)), b"", self.now_ns)
+        return "put with a delay" if delay_s else "put"
+
+    def reserve(self):
+        client = self.rng.choice(self.clients)
+        if not client.waiting and self.engine.reserve(client, self.now_ns) is None:
+            self.engine.clients.wait(client, self.now_ns + 3 * SECOND_NS)
+        return "reserve"
+
+    def reserve_job(self):
+        self.engine.reserve_job(self.rng.choice(self.clients), self.any_id(), self.now_ns)
+        return "reserve-job"
+
+    def change(self):
+        engine, client, job_id = self.engine, self.rng.choice(self.clients), self.any_id()
+        delay_s = self.rng.choice((0, 2))
+        commands = ("release", "bury", "bury", "touch", "kick", "kick buried", "kick delayed", "delete")
+        match self.rng.choice(commands):
+            case "release":
+                engine.release(client, job_id, 0, delay_s, self.now_ns)
+                return "release with a delay" if delay_s else "release"
+            case "bury":
+                engine.bury(client, job_id, 0)
+                return "bury"
+            case "touch":
+                engine.touch(client, job_id, self.now_ns)
+                return "touch"
+            case "kick":
+                engine.kick_job(job_id, self.now_ns)
+            case "kick buried":
+                engine.kick(client.use.buried, 1, self.now_ns)
+            case "kick delayed":
+                engine.kick(client.use.delayed, 2, self.now_ns)
+            case "delete":
+                engine.delete(client, job_id)
+                return "delete"
+        return "kick"
+
+    def leave(self):
+        client = self.clients.pop(self.rng.randrange(len(self.clients)))
+        self.clients.append(self.engine.clients.connect())
+        self.engine.clients.disconnect(client, self.now_ns)
+        return "client gone"
+
+    def time(self):
+        self.now_ns += self.rng.choice((1, SECOND_NS))
+        while self.engine.timers.next_ns <= self.now_ns:
+            self.engine.tick(self.now_ns)
+
+    def any_id(self):
+        """Of a job in whatever state, the rare ones as often as the others."""
+        by_state = {}
+        for job_id, job in self.engine.jobs.newest.items():
+            by_state.setdefault(job.state, []).append(job_id)
+        return self.rng.choice(self.rng.choice(list(by_state.values()) or [[1]]))
+
+
+def test_random_commands_make_all_transitions_of_the_table_and_no_other(record_property):
+    watched = Watched(random.Random(SEED))
+    handed = sum(watched.step() for _ in range(STEPS))
+    assert watched.seen == set(TRANSITIONS)
+    assert handed > 10
+    record_property("model steps", (STEPS, f"MODEL_SEED={SEED}"))
+
+
+def test_the_diagram_in_the_documentation_is_that_of_the_table():
+    page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    blocks = re.findall(r"<!-- transitions -->\n(.*?)<!-- /?transitions -->", page, re.DOTALL)
+    if not blocks:
+        pytest.skip("the documentation has no diagram")
+    assert [block.strip() for block in blocks] == [mermaid()]
