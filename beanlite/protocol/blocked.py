@@ -14,7 +14,7 @@ class Blocked(Enum):
     CLOSING = "the client has said quit, or met a bug of ours"
 
 
-# By names of their own, since looking into an enumeration takes longer than all else that is done with a reason.
+# The same under names of their own: to look a member up in its class costs more than the comparison does.
 WAITING: Final = Blocked.WAITING
 KICKING: Final = Blocked.KICKING
 REPLETE: Final = Blocked.REPLETE

@@ -27,7 +27,7 @@ WATCHED_MANY: Final = 100  # tubes; a reserve that has to look at more takes so 
 
 
 def put(session: Session, line: Put, _now_ns: int) -> bytes | None:
-    """A put's line: its body follows, even if the put is refused for its size."""
+    """A put's line. The body follows even if the put is refused for its size."""
     if line.size > session.service.max_job_size:
         session.refused_bytes = line.size + 2
         return None
@@ -40,7 +40,7 @@ def put(session: Session, line: Put, _now_ns: int) -> bytes | None:
 
 
 def finish_put(session: Session, line: Put, buffer: bytes, at: int, now_ns: int) -> bytes:
-    """The put's body is there, at this place of the buffer, with the two bytes behind it."""
+    """The body of a put is complete: it begins at this place in the buffer."""
     session.put = None
     end = at + line.size
     if not buffer.startswith(b"\r\n", end):
@@ -131,7 +131,7 @@ def kick(session: Session, bound: int, now_ns: int) -> bytes | None:
 
 
 def resume_kick(session: Session, now_ns: int) -> None:
-    """Kick a slice. The rest follows when the session is resumed, after others have had their turn."""
+    """Kick a slice of the jobs. The rest follows when the session is resumed, after others have had their turn."""
     assert session.kick is not None
     queue, left, done = session.kick
     kicked = session.engine.kick(queue, min(left, SLICE), now_ns)

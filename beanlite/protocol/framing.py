@@ -20,7 +20,7 @@ class FramedSession(Session):
     """A session as its connection sees it: bytes go in, and replies come out.
 
     The connection calls ``receive`` with what has come, or ``postpone`` if others are to be served first;
-    ``half_close`` when the client sends no more; ``wake`` when the engine has told that its waiting is over;
+    ``half_close`` when the client sends no more; ``wake`` when the engine reports that its wait is over;
     ``resume`` as said below; and ``fail`` if any of these has raised.
 
     After each of them it looks for ``replies``. If the session ``waits``, they are taken with ``hold``, to be sent when
@@ -70,11 +70,11 @@ class FramedSession(Session):
         """Take bytes from the client, to be carried out in a later turn by ``resume``."""
         self._parts.append(data)
         self._missing -= len(data)
-        if self._missing <= 0 and self.blocked is None:  # a large body is not looked at before it is complete
+        if self._missing <= 0 and self.blocked is None:  # until a large body is complete there is nothing to resume
             self.blocked = YIELDING
 
     def resume(self, now_ns: int) -> None:
-        """Carry out what comes next: another slice of a kick, or the commands behind whatever blocked."""
+        """Carry out what comes next: another slice of a kick, or the commands after whatever blocked."""
         if self.blocked is REPLETE or self.blocked is YIELDING:
             self.blocked = None
         elif self.blocked is KICKING:
@@ -85,7 +85,7 @@ class FramedSession(Session):
             self._carry_out(buffer, now_ns)
 
     def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
-        """The waiting is over, with this; the commands behind the reserve are carried out."""
+        """The wait is over, and this has ended it; the commands after the reserve are carried out."""
         self.blocked = None
         if isinstance(outcome, Job):
             self.replies.append(self.job_reply(replies.RESERVED, outcome))
@@ -95,7 +95,7 @@ class FramedSession(Session):
             self.resume(now_ns)
 
     def half_close(self, now_ns: int) -> None:
-        """The client sends no more, and may still read: it waits no longer, now or in what it has sent before."""
+        """The client sends no more, but may still read. From now on none of its reserves waits."""
         self.half_closed = True
         if self.blocked is WAITING:
             self.engine.clients.stop_waiting(self.client)
@@ -104,7 +104,7 @@ class FramedSession(Session):
             self.resume(now_ns)
 
     def fail(self) -> None:
-        """A bug of ours has come up: behind all other replies the client is told so, and then it is closed."""
+        """The client has met a bug of ours: it is told so after all other replies, and then closed."""
         if self.blocked is CLOSING:
             return
         self.engine.clients.stop_waiting(self.client)
@@ -167,7 +167,7 @@ class FramedSession(Session):
             self._keep(buffer[at:], more=not steps)
 
     def _keep(self, rest: bytes, *, more: bool) -> None:
-        """Keep what is to be carried out later. ``more``: it could have been now, if others were not to have a turn."""
+        """Keep what is to be carried out later. ``more``: some of it is complete, but others have their turn first."""
         if more and self.blocked is None:
             self.blocked = YIELDING
         if rest and self.blocked is not CLOSING:
@@ -178,14 +178,14 @@ class FramedSession(Session):
             self.blocked = None
 
     def _keep_line(self, buffer: bytes, at: int) -> int:
-        """Keep a line that has not come to its end, unless it is too long; returns where what follows it begins."""
+        """Keep a line whose end has not come, or skip it if it is too long; returns where the next line begins."""
         if len(buffer) - at >= LINE_MAX:
             return self._skip_long_line(buffer, at)
         self._parts.append(buffer[at:])
         return len(buffer)
 
     def _odd_line(self, line: bytes, now_ns: int) -> bytes | None:
-        """A line that is no command to the letter. The reference matches words by their beginning."""
+        """A line that begins with no command's word. The reference is content with the beginning of some words."""
         if b"\0" in line:
             return replies.BAD_FORMAT
         if line.startswith(b"quit"):
@@ -202,7 +202,7 @@ class FramedSession(Session):
         return replies.UNKNOWN_COMMAND
 
     def _skip_refused(self, buffer: bytes, at: int) -> int:
-        """Leave out the body of a put that was refused, as far as it has come; returns where what follows begins."""
+        """Skip the body of a put that was refused, as far as it has come; returns where the next line begins."""
         skipped = min(self.refused_bytes, len(buffer) - at)
         self.refused_bytes -= skipped
         if not self.refused_bytes:
@@ -210,7 +210,7 @@ class FramedSession(Session):
         return at + skipped
 
     def _skip_long_line(self, buffer: bytes, at: int) -> int:
-        """Leave out the rest of a line that is too long, as far as it has come; returns where what follows begins."""
+        """Skip the rest of a line that is too long, as far as it has come; returns where the next line begins."""
         end = buffer.find(b"\r\n", at)
         self._in_long_line = end < 0
         if end >= 0:
