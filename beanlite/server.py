@@ -23,8 +23,9 @@ from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
 from beanlite.net.connection import Connection
 from beanlite.net.listener import BACKLOG, Listener, become, open_listener, room_for
+from beanlite.protocol.commands import new_commands
 from beanlite.protocol.session import Service
-from beanlite.protocol.stats import Counters, Facts
+from beanlite.protocol.stats import Facts
 
 if TYPE_CHECKING:
     from beanlite.config import Settings
@@ -114,7 +115,9 @@ class Server:
         self._journal = journal
         self.engine = Engine()
         self._timers = self.engine.timers
-        self.service = Service(self.engine, settings.max_job_size, settings.journal, self._facts, Counters())
+        self.service = Service(
+            self.engine, settings.max_job_size, self._facts, new_commands(), journaled=settings.journal
+        )
 
     async def serve(self) -> None:
         """From start to stop. BeanliteError: a failure that the operator has to know of."""

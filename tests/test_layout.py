@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from beanlite.errors import SHARED
+from beanlite.errors import READS, SHARED
 from tests.imports import faults, module_graph, picture, room_graph
 from tests.support.layout import FILES, ROOT, ROW, circles, imports, room_of, rooms_used
 
@@ -37,7 +37,7 @@ def test_each_file_has_its_row():
 
 
 def test_what_clients_share_is_named_as_it_is():
-    assert all((ROOT.parent / place).exists() for place in SHARED)
+    assert all((ROOT.parent / place).exists() for place in (*SHARED, READS))
 
 
 def upward(*, for_types):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from beanlite.protocol.commands import CLOSING, KICKING, REPLETE, YIELDING
-from beanlite.protocol.session import Session
+from beanlite.protocol.blocked import CLOSING, KICKING, REPLETE, YIELDING
+from beanlite.protocol.framing import FramedSession
 
 if TYPE_CHECKING:
     from beanlite.core.job import Job
@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
         """A client has come; one too many is closed at once."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNREAD_MAX)
-        self.session = Session(self._server.service)
+        self.session = FramedSession(self._server.service)
         if not self._server.admit(self):
             self._leaving = True
             self._transport.abort()
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
         try:
             # Others come first; who waits for each reply is among them.
             if late or (self._owed and server.barrier.full):
-                self.session.put_off(data)
+                self.session.postpone(data)
                 self._settle_rest()
                 return
             self.session.receive(data, now_ns)
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
             if session.replies or session.blocked is KICKING:
                 if session.waits and self._journaled:
                     self._owed += 1
-                    self._server.barrier.hold(self, session.take_replies(sent=False))
+                    self._server.barrier.hold(self, session.take_replies(hold=True))
                 elif not self._owed:
                     self._transport.write(session.take_replies())
             if session.blocked or session.half_closed or not self._reading:
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         self._owed -= 1
         try:
             if not self._owed:
-                session.body_bytes = 0
+                session.replies_sent()
                 if session.replies:
                     replies += session.take_replies()  # answered meanwhile, and true already
             if not self._leaving:
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
             return
         now_ns = self._server.now()
         try:
-            session.run(now_ns)
+            session.resume(now_ns)
         except Exception as bug:  # noqa: BLE001 - as above
             self._fail(bug)
         self.settle()

@@ -1,55 +1,68 @@
-"""What each command does: its arguments read, the engine asked, the reply made.
+"""What each command does, and the table of all commands.
 
-A command returns its reply, or None if that comes later. When the reply acknowledges a change, which has to be stored
-first, it sets ``session.waits``. A put is carried out in protocol, when its body has come.
+A function here is given the session, the arguments as they have been read, and the time. It returns the reply, or None
+if that comes later. When the reply acknowledges a change, which has to be stored first, it sets ``session.waits``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from beanlite.core.heap import KeyHeap
 from beanlite.core.job import ID_MASK, SECOND_NS, SLICE
+from beanlite.core.snapshot import job_snapshot, server_snapshot, tube_snapshot
 from beanlite.core.ticker import is_deadline_soon
 from beanlite.core.timers import NEVER_NS
-from beanlite.protocol import arguments
+from beanlite.core.tube import is_tube_name
+from beanlite.protocol import arguments, replies
+from beanlite.protocol.arguments import Put
+from beanlite.protocol.blocked import KICKING, WAITING, YIELDING
+from beanlite.protocol.session import Command, Session
 from beanlite.protocol.stats import job_stats, server_stats, tube_list, tube_stats
 
-if TYPE_CHECKING:
-    from beanlite.core.heap import KeyHeap
-    from beanlite.protocol.session import Session
+WATCHED_MANY: Final = 100  # tubes; a reserve that has to look at more takes so long that others have their turn then
 
-# Why a session does not go on to its next command.
-WAITING: Final = "waiting in a reserve"
-KICKING: Final = "in a kick that goes on in slices"
-REPLETE: Final = "has enough replies to read"
-YIELDING: Final = "lets others have their turn"
-CLOSING: Final = "has said quit, or met a bug of ours"
 
-WATCHED_MANY: Final = 100  # tubes: to look at each takes as long as to let others have their turn
+# -- putting
 
-RESERVED: Final = b"RESERVED %d %d\r\n%b\r\n"
-FOUND: Final = b"FOUND %d %d\r\n%b\r\n"
-BAD_FORMAT: Final = b"BAD_FORMAT\r\n"
-UNKNOWN_COMMAND: Final = b"UNKNOWN_COMMAND\r\n"
-NOT_FOUND: Final = b"NOT_FOUND\r\n"
-DEADLINE_SOON: Final = b"DEADLINE_SOON\r\n"
-TIMED_OUT: Final = b"TIMED_OUT\r\n"
-INTERNAL_ERROR: Final = b"INTERNAL_ERROR\r\n"
+
+def put(session: Session, line: Put, _now_ns: int) -> bytes | None:
+    """A put's line. The body follows even if the put is refused for its size."""
+    if line.size > session.service.max_job_size:
+        session.refused_bytes = line.size + 2
+        return None
+    if not line.ends_well:
+        return replies.BAD_FORMAT
+    if not session.client.producer:
+        session.engine.clients.becomes_producer(session.client)
+    session.put = line
+    return None
+
+
+def finish_put(session: Session, line: Put, buffer: bytes, at: int, now_ns: int) -> bytes:
+    """The body of a put is complete: it begins at this place in the buffer."""
+    session.put = None
+    end = at + line.size
+    if not buffer.startswith(b"\r\n", end):
+        return replies.EXPECTED_CRLF
+    engine = session.engine
+    if engine.draining:
+        return replies.DRAINING
+    if engine.full or line.size > engine.room_bytes:
+        return replies.OUT_OF_MEMORY
+    session.waits = True
+    job = engine.put(session.client, line.pri, line.delay_s, line.ttr_s, buffer[at:end], now_ns)
+    return replies.INSERTED % job.id
 
 
 # -- reserving
 
 
-def reserve(session: Session, _args: bytes, now_ns: int) -> bytes | None:
-    session.counters.reserve += 1
+def reserve(session: Session, _none: bytes, now_ns: int) -> bytes | None:
     return _reserve_until(session, NEVER_NS, now_ns)
 
 
-def reserve_with_timeout(session: Session, args: bytes, now_ns: int) -> bytes | None:
-    timeout_s = arguments.parse_timeout(args)
-    if timeout_s is None:
-        return BAD_FORMAT
-    session.counters.reserve_with_timeout += 1
+def reserve_with_timeout(session: Session, timeout_s: int, now_ns: int) -> bytes | None:
     return _reserve_until(session, now_ns + timeout_s * SECOND_NS, now_ns)
 
 
@@ -61,86 +74,64 @@ def _reserve_until(session: Session, until_ns: int, now_ns: int) -> bytes | None
         session.blocked = YIELDING
     job = engine.reserve(client, now_ns)
     if job is not None:
-        return session.job_reply(RESERVED, job)
+        return session.job_reply(replies.RESERVED, job)
     if is_deadline_soon(client, now_ns):
-        return DEADLINE_SOON
+        return replies.DEADLINE_SOON
     if until_ns <= now_ns or session.half_closed:
-        return TIMED_OUT
+        return replies.TIMED_OUT
     engine.clients.wait(client, until_ns)
     session.blocked = WAITING
     return None
 
 
-def reserve_job(session: Session, args: bytes, now_ns: int) -> bytes:
-    job_id = arguments.parse_id(args)
-    if job_id is None:
-        return BAD_FORMAT
+def reserve_job(session: Session, job_id: int, now_ns: int) -> bytes:
     job = session.engine.reserve_job(session.client, job_id, now_ns)
     if job is None:
-        return NOT_FOUND
+        return replies.NOT_FOUND
     if not session.client.worker:
         session.engine.clients.becomes_worker(session.client)
-    return session.job_reply(RESERVED, job)
+    return session.job_reply(replies.RESERVED, job)
 
 
 # -- what is done with a job
 
 
-def delete(session: Session, args: bytes, _now_ns: int) -> bytes:
-    job_id = arguments.parse_id(args)
-    if job_id is None:
-        return BAD_FORMAT
-    session.counters.delete += 1
+def delete(session: Session, job_id: int, _now_ns: int) -> bytes:
     if not session.engine.delete(session.client, job_id):
-        return NOT_FOUND
+        return replies.NOT_FOUND
     session.waits = True
-    return b"DELETED\r\n"
+    return replies.DELETED
 
 
-def release(session: Session, args: bytes, now_ns: int) -> bytes:
-    given = arguments.parse_release(args)
-    if given is None:
-        return BAD_FORMAT
-    session.counters.release += 1
-    job_id, pri, delay_s = given
+def release(session: Session, line: tuple[int, int, int], now_ns: int) -> bytes:
+    job_id, pri, delay_s = line
     if not session.engine.release(session.client, job_id, pri, delay_s, now_ns):
-        return NOT_FOUND
+        return replies.NOT_FOUND
     session.waits = True
-    return b"RELEASED\r\n"
+    return replies.RELEASED
 
 
-def bury(session: Session, args: bytes, _now_ns: int) -> bytes:
-    given = arguments.parse_bury(args)
-    if given is None:
-        return BAD_FORMAT
-    session.counters.bury += 1
-    if not session.engine.bury(session.client, *given):
-        return NOT_FOUND
+def bury(session: Session, line: tuple[int, int], _now_ns: int) -> bytes:
+    job_id, pri = line
+    if not session.engine.bury(session.client, job_id, pri):
+        return replies.NOT_FOUND
     session.waits = True
-    return b"BURIED\r\n"
+    return replies.BURIED
 
 
-def touch(session: Session, args: bytes, now_ns: int) -> bytes:
-    job_id = arguments.parse_id(args)
-    if job_id is None:
-        return BAD_FORMAT
-    session.counters.touch += 1
-    return b"TOUCHED\r\n" if session.engine.touch(session.client, job_id, now_ns) else NOT_FOUND
+def touch(session: Session, job_id: int, now_ns: int) -> bytes:
+    return replies.TOUCHED if session.engine.touch(session.client, job_id, now_ns) else replies.NOT_FOUND
 
 
-def kick(session: Session, args: bytes, now_ns: int) -> bytes | None:
-    bound = arguments.parse_kick(args)
-    if bound is None:
-        return BAD_FORMAT
-    session.counters.kick += 1
+def kick(session: Session, bound: int, now_ns: int) -> bytes | None:
     tube = session.client.use
     session.kick = (tube.buried if tube.buried.keys else tube.delayed, bound, 0)
-    go_on_kicking(session, now_ns)
+    resume_kick(session, now_ns)
     return None
 
 
-def go_on_kicking(session: Session, now_ns: int) -> None:
-    """Kick a slice; the rest comes when the connection runs the session again, after the others."""
+def resume_kick(session: Session, now_ns: int) -> None:
+    """Kick a slice of the jobs. The rest follows when the session is resumed, after others have had their turn."""
     assert session.kick is not None
     queue, left, done = session.kick
     kicked = session.engine.kick(queue, min(left, SLICE), now_ns)
@@ -148,132 +139,134 @@ def go_on_kicking(session: Session, now_ns: int) -> None:
     session.waits = True
     if kicked < SLICE or left == SLICE:
         session.kick = session.blocked = None
-        session.replies.append(b"KICKED %d\r\n" % done)
+        session.replies.append(replies.KICKED % done)
     else:
         session.kick = (queue, left - kicked, done)
         session.blocked = KICKING
 
 
-def kick_job(session: Session, args: bytes, now_ns: int) -> bytes:
-    job_id = arguments.parse_id(args)
-    if job_id is None:
-        return BAD_FORMAT
+def kick_job(session: Session, job_id: int, now_ns: int) -> bytes:
     if not session.engine.kick_job(job_id, now_ns):
-        return NOT_FOUND
+        return replies.NOT_FOUND
     session.waits = True
-    return b"KICKED\r\n"
+    return replies.KICKED_JOB
 
 
 # -- looking
 
 
-def peek(session: Session, args: bytes, _now_ns: int) -> bytes:
-    job_id = arguments.parse_id(args)
-    if job_id is None:
-        return BAD_FORMAT
-    session.counters.peek += 1
+def peek(session: Session, job_id: int, _now_ns: int) -> bytes:
     job = session.engine.jobs.find(job_id)
-    return NOT_FOUND if job is None else session.job_reply(FOUND, job)
+    return replies.NOT_FOUND if job is None else session.job_reply(replies.FOUND, job)
 
 
-def peek_ready(session: Session, _args: bytes, _now_ns: int) -> bytes:
-    session.counters.peek_ready += 1
+def peek_ready(session: Session, _none: bytes, _now_ns: int) -> bytes:
     return _peek_first(session, session.client.use.ready)
 
 
-def peek_delayed(session: Session, _args: bytes, _now_ns: int) -> bytes:
-    session.counters.peek_delayed += 1
+def peek_delayed(session: Session, _none: bytes, _now_ns: int) -> bytes:
     return _peek_first(session, session.client.use.delayed)
 
 
-def peek_buried(session: Session, _args: bytes, _now_ns: int) -> bytes:
-    session.counters.peek_buried += 1
+def peek_buried(session: Session, _none: bytes, _now_ns: int) -> bytes:
     return _peek_first(session, session.client.use.buried)
 
 
 def _peek_first(session: Session, queue: KeyHeap) -> bytes:
     if not queue.keys:
-        return NOT_FOUND
-    return session.job_reply(FOUND, session.engine.jobs[queue.keys[0] & ID_MASK])
+        return replies.NOT_FOUND
+    return session.job_reply(replies.FOUND, session.engine.jobs[queue.keys[0] & ID_MASK])
 
 
-def stats(session: Session, _args: bytes, _now_ns: int) -> bytes:
-    session.counters.stats += 1
+def stats(session: Session, _none: bytes, _now_ns: int) -> bytes:
     service = session.service
-    return session.ok_reply(server_stats(session.engine, session.counters, service.facts(), service.max_job_size))
+    counts = [(f"cmd-{command.word.decode()}", command.count) for command in service.commands if command.in_stats]
+    server = server_snapshot(session.engine)
+    return session.ok_reply(server_stats(server, counts, service.facts(), service.max_job_size))
 
 
-def stats_job(session: Session, args: bytes, now_ns: int) -> bytes:
-    job_id = arguments.parse_id(args)
-    if job_id is None:
-        return BAD_FORMAT
-    session.counters.stats_job += 1
+def stats_job(session: Session, job_id: int, now_ns: int) -> bytes:
     job = session.engine.jobs.find(job_id)
-    return NOT_FOUND if job is None else session.ok_reply(job_stats(job, now_ns, journaled=session.service.journaled))
+    if job is None:
+        return replies.NOT_FOUND
+    return session.ok_reply(job_stats(job_snapshot(job, now_ns), journaled=session.service.journaled))
 
 
-def stats_tube(session: Session, args: bytes, now_ns: int) -> bytes:
-    name = arguments.parse_name(args)
-    if name is None:
-        return BAD_FORMAT
-    session.counters.stats_tube += 1
+def stats_tube(session: Session, name: bytes, now_ns: int) -> bytes:
     tube = session.engine.tubes.get(name)
-    return NOT_FOUND if tube is None else session.ok_reply(tube_stats(tube, now_ns))
+    return replies.NOT_FOUND if tube is None else session.ok_reply(tube_stats(tube_snapshot(tube, now_ns)))
 
 
 # -- tubes
 
 
-def use(session: Session, args: bytes, _now_ns: int) -> bytes:
-    name = arguments.parse_name(args)
-    if name is None:
-        return BAD_FORMAT
-    session.counters.use += 1
+def use(session: Session, name: bytes, _now_ns: int) -> bytes:
     session.engine.clients.use(session.client, name)
-    return b"USING %b\r\n" % name
+    return replies.USING + name + replies.END
 
 
-def watch(session: Session, args: bytes, _now_ns: int) -> bytes:
-    name = arguments.parse_name(args)
-    if name is None:
-        return BAD_FORMAT
-    session.counters.watch += 1
-    return b"WATCHING %d\r\n" % session.engine.clients.watch(session.client, name)
+def watch(session: Session, name: bytes, _now_ns: int) -> bytes:
+    return replies.WATCHING % session.engine.clients.watch(session.client, name)
 
 
-def ignore(session: Session, args: bytes, _now_ns: int) -> bytes:
-    name = arguments.parse_name(args)
-    if name is None:
-        return BAD_FORMAT
-    session.counters.ignore += 1
+def ignore(session: Session, name: bytes, _now_ns: int) -> bytes:
     watched = session.engine.clients.ignore(session.client, name)
-    return b"NOT_IGNORED\r\n" if watched is None else b"WATCHING %d\r\n" % watched
+    return replies.NOT_IGNORED if watched is None else replies.WATCHING % watched
 
 
-def list_tubes(session: Session, _args: bytes, _now_ns: int) -> bytes:
-    session.counters.list_tubes += 1
+def list_tubes(session: Session, _none: bytes, _now_ns: int) -> bytes:
     return session.ok_reply(tube_list(list(session.engine.tubes)))
 
 
-def list_tube_used(session: Session, _args: bytes, _now_ns: int) -> bytes:
-    session.counters.list_tube_used += 1
-    return b"USING %b\r\n" % session.client.use.name
+def list_tube_used(session: Session, _none: bytes, _now_ns: int) -> bytes:
+    return replies.USING + session.client.use.name + replies.END
 
 
-def list_tubes_watched(session: Session, _args: bytes, _now_ns: int) -> bytes:
-    session.counters.list_tubes_watched += 1
+def list_tubes_watched(session: Session, _none: bytes, _now_ns: int) -> bytes:
     return session.ok_reply(tube_list([tube.name for tube in session.client.watched]))
 
 
-def pause_tube(session: Session, args: bytes, now_ns: int) -> bytes:
-    given = arguments.parse_pause(args)
-    if given is None:
-        return BAD_FORMAT
-    session.counters.pause_tube += 1  # the reference looks at the name only then
-    name, pause_s = given
-    if arguments.parse_name(name) is None:
-        return BAD_FORMAT
+def pause_tube(session: Session, line: tuple[bytes, int], now_ns: int) -> bytes:
+    name, pause_s = line
+    if not is_tube_name(name):  # the reference counts the command before it looks at the name
+        return replies.BAD_FORMAT
     if not session.engine.pause(name, pause_s, now_ns):
-        return NOT_FOUND
+        return replies.NOT_FOUND
     session.waits = True
-    return b"PAUSED\r\n"
+    return replies.PAUSED
+
+
+# -- the table
+
+
+def new_commands() -> list[Command]:
+    """All commands, none of them given yet; in the order in which the statistics tell of them.
+
+    ``quit`` is not among them: any line that begins with it is one.
+    """
+    return [
+        Command(b"put", arguments.parse_put, put),
+        Command(b"peek", arguments.parse_id, peek),
+        Command(b"peek-ready", None, peek_ready),
+        Command(b"peek-delayed", None, peek_delayed),
+        Command(b"peek-buried", None, peek_buried),
+        Command(b"reserve", None, reserve),
+        Command(b"reserve-with-timeout", arguments.parse_timeout, reserve_with_timeout),
+        Command(b"reserve-job", arguments.parse_id, reserve_job, in_stats=False),
+        Command(b"delete", arguments.parse_id, delete),
+        Command(b"release", arguments.parse_release, release),
+        Command(b"use", arguments.parse_name, use),
+        Command(b"watch", arguments.parse_name, watch),
+        Command(b"ignore", arguments.parse_name, ignore),
+        Command(b"bury", arguments.parse_bury, bury),
+        Command(b"kick", arguments.parse_kick, kick),
+        Command(b"kick-job", arguments.parse_id, kick_job, in_stats=False),
+        Command(b"touch", arguments.parse_id, touch),
+        Command(b"stats", None, stats),
+        Command(b"stats-job", arguments.parse_id, stats_job),
+        Command(b"stats-tube", arguments.parse_name, stats_tube),
+        Command(b"list-tubes", None, list_tubes),
+        Command(b"list-tube-used", None, list_tube_used),
+        Command(b"list-tubes-watched", None, list_tubes_watched),
+        Command(b"pause-tube", arguments.parse_pause, pause_tube),
+    ]

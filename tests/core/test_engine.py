@@ -86,8 +86,8 @@ def test_a_long_kick_takes_several_slices_and_answers_once(core):
         put(core, client, delay_s=1000)
     assert core.send(client, b"kick 1000000\r\nlist-tube-used\r\n") == b""
     assert core.engine.counts.delayed == SLICE + 5
-    client.run(core.now_ns)
-    client.run(core.now_ns)
+    client.resume(core.now_ns)
+    client.resume(core.now_ns)
     assert client.take_replies() == b"KICKED %d\r\nUSING default\r\n" % (2 * SLICE + 5)
 
 
@@ -99,7 +99,7 @@ def test_a_long_kick_of_buried_jobs_never_turns_to_delayed_ones(core):
     for _ in range(SLICE):
         put(core, client, delay_s=1000)
     core.send(client, b"kick 1000000\r\n")
-    client.run(core.now_ns)
+    client.resume(core.now_ns)
     assert client.take_replies() == b"KICKED %d\r\n" % (SLICE + 1)
     assert core.engine.counts.delayed == SLICE
 

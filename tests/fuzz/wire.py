@@ -6,7 +6,7 @@ event: another client goes on, one leaves, time passes (see ``Play.event``). All
 
 import random
 
-from beanlite.protocol.commands import CLOSING, KICKING, REPLETE, WAITING, YIELDING
+from beanlite.protocol.blocked import CLOSING, KICKING, REPLETE, WAITING, YIELDING
 from beanlite.protocol.session import REPLIES_MAX
 from tests.fuzz.grammar import LINE_MAX, check_answers, read_replies, read_requests
 from tests.support.core import Core
@@ -134,7 +134,7 @@ class Play:
                 assert len(b"".join(session.replies)) < 2 * REPLIES_MAX
                 talk.heard += session.take_replies()
                 if session.blocked in (REPLETE, KICKING, YIELDING):
-                    session.run(self.core.now_ns)
+                    session.resume(self.core.now_ns)
                     busy = True
                 elif session.blocked is CLOSING:
                     self._leave(talk)

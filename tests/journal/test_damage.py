@@ -15,6 +15,7 @@ import pytest
 
 from beanlite.clock import utc_clock
 from beanlite.core.engine import Engine
+from beanlite.core.snapshot import job_snapshot, tube_snapshot
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite import journal as journal_module
 from beanlite.journal.sqlite.backup import backup
@@ -126,11 +127,11 @@ def use(engine, journal, now_ns):
     client = engine.clients.connect()
     for name in list(engine.tubes):
         engine.clients.watch(client, name)
-        tube_stats(engine.tubes[name], now_ns)
+        tube_stats(tube_snapshot(engine.tubes[name], now_ns))
     for job in list(engine.jobs.newest.values()):
         engine.kick_job(job.id, now_ns)
     while (job := engine.reserve(client, now_ns)) is not None:
-        job_stats(job, now_ns, journaled=True)
+        job_stats(job_snapshot(job, now_ns), journaled=True)
         engine.bury(client, job.id, 5) if job.id % 2 else engine.release(client, job.id, 5, 10, now_ns)
     for name in list(engine.tubes):
         engine.clients.use(client, name)

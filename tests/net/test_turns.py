@@ -7,8 +7,9 @@ import pytest
 from beanlite.commit import group
 from beanlite.core.job import SECOND_NS, SLICE
 from beanlite.journal.sqlite import writer
-from beanlite.protocol.commands import REPLETE
-from beanlite.protocol.session import REPLIES_MAX, STEPS_MAX, UNSENT_MAX
+from beanlite.protocol.blocked import REPLETE
+from beanlite.protocol.framing import STEPS_MAX, UNSENT_MAX
+from beanlite.protocol.session import REPLIES_MAX
 from beanlite.server import TURN_BYTES
 from tests.support.inside import CLIENTS, PUT, connect, is_silent, serving, until
 

@@ -30,7 +30,8 @@ U64 = 2**64 - 1
     ],
 )
 def test_put(args, put):
-    assert arguments.parse_put(args) == put
+    line = arguments.parse_put(args)
+    assert put == (line and (line.pri, line.delay_s, line.ttr_s, line.size, line.ends_well))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""What a command costs, in calls and rows rather than in seconds: the same on every machine, and a guard of its speed.
+"""What a command costs, in calls and rows rather than in seconds: these are the same on every machine.
 
-A limit that has to be raised is a decision, to be made with a measurement.
+To raise a limit is a decision, to be made with a measurement.
 """
 
 import gc
@@ -10,14 +10,13 @@ import tracemalloc
 from beanlite.journal.sqlite.batch import batch_of
 
 PUT = b"put 1024 0 60 100\r\n" + b"x" * 100 + b"\r\n"
-# Calls of Python functions, and of C functions from Python. A reserve's eleventh is len(), which sees whether very many
-# tubes are watched: 0.02 µs of 2.
+# Calls of Python functions, and of C functions from Python. The len() in a reserve asks if very many tubes are watched.
 CALLS = {"list-tube-used": (4, 7), "put": (9, 10), "reserve": (10, 11), "delete": (9, 10)}
-BYTES_A_JOB = 450  # of one with a body of 100 bytes
+BYTES_A_JOB = 450  # with a body of 100 bytes
 
 
 def calls_of(do):
-    """How many Python functions `do` calls, itself left out, and how many C functions they call."""
+    """How many Python functions `do` calls, not counting itself, and how many C functions they call."""
     seen = {"call": 0, "c_call": 0}
 
     def note(_frame, event, _argument):
@@ -40,7 +39,7 @@ def costs(core):
     def run(data):
         return calls_of(lambda: (client.receive(data, core.now_ns), client.take_replies()))
 
-    run(PUT)  # the first of a client makes a producer of it, and its line is parsed
+    run(PUT)  # the first one makes the client a producer, and its line is read
     run(b"reserve\r\ndelete %d\r\n" % core.engine.last_id)
     found = {"list-tube-used": run(b"list-tube-used\r\n"), "put": run(PUT), "reserve": run(b"reserve\r\n")}
     found["delete"] = run(b"delete %d\r\n" % core.engine.last_id)
@@ -89,7 +88,7 @@ def statements_of(journal, core):
     journal._db.set_trace_callback(seen.append)
     journal.write(batch)
     journal._db.set_trace_callback(None)
-    return [statement.split()[0] for statement in dict.fromkeys(seen)]  # each is told once more for its trigger
+    return [statement.split()[0] for statement in dict.fromkeys(seen)]  # each is reported again for its trigger
 
 
 def test_statements_of_a_batch(core, journal):

@@ -1,12 +1,14 @@
-"""A session's framing: however the bytes are cut, and however much there is of them."""
+"""A session's framing, however the bytes are cut and however many there are; and what holds a session up."""
 
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, strategies as st
 
-from beanlite.protocol.commands import CLOSING, REPLETE, WATCHED_MANY, YIELDING
-from beanlite.protocol.session import REPLIES_MAX, STEPS_MAX, UNSENT_MAX
+from beanlite.protocol.blocked import CLOSING, REPLETE, YIELDING
+from beanlite.protocol.commands import WATCHED_MANY
+from beanlite.protocol.framing import STEPS_MAX, UNSENT_MAX
+from beanlite.protocol.session import REPLIES_MAX
 from tests.support.core import Core
 
 SCRIPT = (
@@ -57,12 +59,12 @@ def test_after_any_bytes_the_session_is_still_in_step(pieces):
     client = core.client()
     for piece in pieces:
         core.send(client, piece)
-    # End whatever line or body they have begun; nothing random begins with quit or a reserve that waits.
+    # End the line or body that they have begun. Nothing random begins with quit or with a reserve that waits.
     core.send(client, b"\r\n" + b"\0" * 100_001 + b"\r\n")
     assert core.send(client, b"list-tube-used\r\n") == b"USING default\r\n"
 
 
-def test_a_line_has_224_bytes_at_most_with_its_end():
+def test_a_line_has_at_most_224_bytes_with_its_end():
     core = Core()
     client = core.client()
     assert core.send(client, b"use %b\r\n" % (b"a" * 218)) == b"BAD_FORMAT\r\n"  # well framed, but no name
@@ -100,7 +102,7 @@ def test_a_large_body_comes_in_pieces_and_is_looked_at_once():
     assert core.engine.jobs[1].body == b"x" * 3_000_000
 
 
-def test_a_client_that_asks_for_more_than_it_reads_is_stopped_and_goes_on_in_order():
+def test_a_client_that_asks_for_more_than_it_reads_is_stopped_and_resumes_in_order():
     core = Core()
     client = core.client()
     core.send(client, b"put 0 0 1 60000\r\n" + b"x" * 60000 + b"\r\n")
@@ -109,27 +111,44 @@ def test_a_client_that_asks_for_more_than_it_reads_is_stopped_and_goes_on_in_ord
     assert len(reply) < REPLIES_MAX + 70_000
     found = reply.count(b"FOUND 1 ")
     while client.blocked is REPLETE:
-        client.run(core.now_ns)
+        client.resume(core.now_ns)
         reply = client.take_replies()
         found += reply.count(b"FOUND 1 ")
     assert found == 1000
     assert reply.endswith(b"USING default\r\n")
 
 
-def test_who_sends_much_at_once_lets_others_have_their_turn_and_goes_on_in_order():
+def test_replies_that_are_held_count_until_they_are_sent():
+    size = REPLIES_MAX * 2 // 3
+    core = Core(max_job_size=size)
+    client = core.client()
+    core.send(client, b"put 0 0 1 %d\r\n" % size + b"x" * size + b"\r\n")
+    for sent in (True, False):
+        client.receive(b"peek 1\r\n", core.now_ns)
+        assert client.blocked is None
+        assert client.waits
+        client.take_replies(hold=True)
+        assert not client.waits
+        if sent:
+            client.replies_sent()
+    client.receive(b"peek 1\r\n", core.now_ns)
+    assert client.blocked is REPLETE
+
+
+def test_a_client_that_sends_much_at_once_yields_and_resumes_in_order():
     core = Core()
     client = core.client()
     puts = STEPS_MAX // 2 - 1
-    client.receive(b"put 0 0 1 1\r\nx\r\n" * puts + b"list-tube-used\r\n" * 3, core.now_ns)
+    client.receive(b"put 0 0 1 1\r\nx\r\n" * puts + b"list-tube-used\r\n" * 4, core.now_ns)
     assert client.blocked is YIELDING
-    assert client.take_replies().endswith(b"INSERTED %d\r\nUSING default\r\n" % puts)
+    assert client.take_replies().endswith(b"INSERTED %d\r\nUSING default\r\nUSING default\r\n" % puts)
     client.receive(b"list-tubes-watched\r\n", core.now_ns)
     assert not client.replies
-    client.run(core.now_ns)
+    client.resume(core.now_ns)
     assert not client.blocked
     assert client.take_replies() == b"USING default\r\n" * 2 + b"OK 14\r\n---\n- default\n\r\n"
     client.receive(b"put 0 0 1 1\r\nx\r\n" * puts, core.now_ns)
-    assert not client.blocked  # that was all
+    assert not client.blocked  # there was no more
 
 
 def test_a_reserve_from_very_many_tubes_is_a_slice_of_its_own():
@@ -141,35 +160,35 @@ def test_a_reserve_from_very_many_tubes_is_a_slice_of_its_own():
     for _ in range(2):
         assert client.blocked is YIELDING
         assert client.take_replies() == b"TIMED_OUT\r\n"
-        client.run(core.now_ns)
+        client.resume(core.now_ns)
     assert not client.blocked  # nothing is left
     core.send(client, b"ignore default\r\n")
     client.receive(b"reserve-with-timeout 0\r\n" * 3, core.now_ns)
     assert not client.blocked
 
 
-def test_replies_of_many_small_slices_have_their_limit():
+def test_the_replies_of_many_small_slices_are_limited():
     core = Core()
     client = core.client()
     for number in range(WATCHED_MANY):
         core.send(client, b"watch t%d\r\n" % number)
     client.receive(b"reserve-with-timeout 0\r\n" * 2 * UNSENT_MAX, core.now_ns)
     while client.blocked is YIELDING:
-        client.run(core.now_ns)
+        client.resume(core.now_ns)
     assert client.blocked is REPLETE
     assert client.take_replies() == b"TIMED_OUT\r\n" * (UNSENT_MAX + 1)
 
 
-def test_a_large_body_that_is_put_off_is_not_looked_at_before_it_is_there():
+def test_a_large_body_that_is_postponed_is_not_looked_at_before_it_is_complete():
     core = Core(max_job_size=1 << 20)
     client = core.client()
     client.receive(b"put 0 0 1 500000\r\n" + b"x" * 100_000, core.now_ns)
     for _ in range(4):
-        client.put_off(b"x" * 100_000)
+        client.postpone(b"x" * 100_000)
     assert not client.blocked
-    client.put_off(b"\r\n")
+    client.postpone(b"\r\n")
     assert client.blocked is YIELDING
-    client.run(core.now_ns)
+    client.resume(core.now_ns)
     assert client.take_replies() == b"INSERTED 1\r\n"
 
 

@@ -14,7 +14,6 @@ from beanlite.config import Settings
 from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES
 from beanlite.journal.sqlite.journal import SqliteJournal
 from beanlite.net.listener import open_listener
-from beanlite.protocol import arguments
 from beanlite.server import Server, make_journal
 
 SESSION = (
@@ -95,16 +94,16 @@ def test_nor_do_syncs_in_a_thread(tmp_path, monkeypatch):
     assert found_with({"fsync": "always"}, tmp_path) < 30
 
 
-def test_nor_do_bugs_that_clients_meet(tmp_path, monkeypatch, caplog):
+def test_nor_do_bugs_that_clients_meet(tmp_path, caplog):
     def fail(_args):
         raise ZeroDivisionError
 
     def meet_it(server):
+        server.service.with_arguments[b"touch"].read = fail
         host, port = server._listener.address.split(":")
         with socket.create_connection((host, int(port))) as client:
             client.sendall(b"touch 1\r\n")
 
-    monkeypatch.setattr(arguments, "parse_id", fail)
     assert found_with({"fsync": "always"}, tmp_path, meet_it) < 30
     assert "ZeroDivisionError" in caplog.text
 

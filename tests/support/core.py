@@ -2,9 +2,11 @@
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
-from beanlite.protocol.commands import YIELDING
-from beanlite.protocol.session import Service, Session
-from beanlite.protocol.stats import Counters, Facts
+from beanlite.protocol.blocked import YIELDING
+from beanlite.protocol.commands import new_commands
+from beanlite.protocol.framing import FramedSession
+from beanlite.protocol.session import Service
+from beanlite.protocol.stats import Facts
 
 FACTS = Facts(1, "0", 0.0, 0.0, 0, "id", "host", "os", "x86", True, 0, 0, 0, 0)
 
@@ -19,11 +21,11 @@ class Core:
     def start(self, engine, max_job_size):
         """Serve from this engine, without clients at first."""
         self.engine = engine
-        self.service = Service(engine, max_job_size, True, lambda: FACTS, Counters())
+        self.service = Service(engine, max_job_size, lambda: FACTS, new_commands(), journaled=True)
         self.sessions = {}
 
     def client(self):
-        session = Session(self.service)
+        session = FramedSession(self.service)
         self.sessions[session.client] = session
         return session
 
@@ -31,7 +33,7 @@ class Core:
         """What is answered at once, to this client alone."""
         session.receive(data, self.now_ns)
         while session.blocked is YIELDING:
-            session.run(self.now_ns)
+            session.resume(self.now_ns)
         self._wake()
         return session.take_replies()
 

@@ -9,7 +9,7 @@ import random
 import time
 from itertools import islice
 
-from beanlite.protocol.commands import CLOSING
+from beanlite.protocol.blocked import CLOSING
 from tests.support.core import Core
 from tests.support.model import MALFORMED, Model
 from tests.support.model_queues import SECOND_NS

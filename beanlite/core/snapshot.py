@@ -1,0 +1,132 @@
+"""What is known about the server, a tube or a job at one instant, as records that anybody may read and keep.
+
+Only this file takes such facts out of the engine; how they are told is the business of whoever asks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from beanlite.core.engine import Engine
+from beanlite.core.job import DELAYED, RESERVED, SECOND_NS, Job
+from beanlite.core.tube import Tube
+
+
+class ServerSnapshot(NamedTuple):
+    """All queues together, and the clients. It has as many attributes as there is to know."""
+
+    urgent: int  # ready jobs of a small pri
+    ready: int
+    reserved: int
+    delayed: int
+    buried: int
+    timeouts: int  # reservations that have timed out since the start
+    total_jobs: int  # put since the start
+    tubes: int
+    clients: int
+    producers: int  # clients that have put
+    workers: int  # clients that have reserved
+    waiting: int  # clients that wait in a reserve
+    total_clients: int
+    draining: bool  # puts are refused because an operator said so
+    disk_full: bool  # puts are refused because there is no room
+
+
+class TubeSnapshot(NamedTuple):
+    """One tube. It has as many attributes as there is to know."""
+
+    name: str
+    urgent: int
+    ready: int
+    reserved: int
+    delayed: int
+    buried: int
+    total_jobs: int  # put since the tube was made
+    using: int  # clients that put into it
+    watching: int  # clients that reserve from it
+    waiting: int  # clients that wait for a job of it
+    deletes: int
+    pauses: int
+    pause_s: int  # 0: not paused
+    pause_left_s: int
+
+
+class JobSnapshot(NamedTuple):
+    """One job, without its body. It has as many attributes as there is to know."""
+
+    id: int
+    tube: str
+    state: str
+    pri: int
+    age_s: int
+    delay_s: int
+    ttr_s: int
+    left_s: int  # until the delay or the ttr is over; 0 unless it is delayed or reserved
+    reserves: int
+    timeouts: int
+    releases: int
+    buries: int
+    kicks: int
+
+
+def server_snapshot(engine: Engine) -> ServerSnapshot:
+    """All queues together, and the clients."""
+    counts = engine.counts
+    return ServerSnapshot(
+        urgent=counts.urgent,
+        ready=len(engine.jobs) - counts.reserved - counts.delayed - counts.buried,
+        reserved=counts.reserved,
+        delayed=counts.delayed,
+        buried=counts.buried,
+        timeouts=counts.timeouts,
+        total_jobs=counts.total_jobs,
+        tubes=len(engine.tubes),
+        clients=counts.clients,
+        producers=counts.producers,
+        workers=counts.workers,
+        waiting=counts.waiting,
+        total_clients=counts.total_clients,
+        draining=engine.draining,
+        disk_full=engine.full,
+    )
+
+
+def tube_snapshot(tube: Tube, now_ns: int) -> TubeSnapshot:
+    """One tube."""
+    return TubeSnapshot(
+        name=tube.name.decode(),
+        urgent=tube.urgent,
+        ready=len(tube.ready),
+        reserved=tube.reserved,
+        delayed=len(tube.delayed),
+        buried=len(tube.buried),
+        total_jobs=tube.total_jobs,
+        using=tube.using,
+        watching=tube.watching,
+        waiting=len(tube.waiting),
+        deletes=tube.cmd_delete,
+        pauses=tube.cmd_pause,
+        pause_s=tube.pause_s,
+        pause_left_s=max(0, tube.pause_until_ns - now_ns) // SECOND_NS,
+    )
+
+
+def job_snapshot(job: Job, now_ns: int) -> JobSnapshot:
+    """One job. Its times are whole seconds, rounded down."""
+    timed = job.state is DELAYED or job.state is RESERVED
+    past = job.past
+    return JobSnapshot(
+        id=job.id,
+        tube=job.tube.name.decode(),
+        state=job.state.value,
+        pri=job.pri,
+        age_s=(now_ns - job.created_ns) // SECOND_NS,
+        delay_s=job.delay_s,
+        ttr_s=job.ttr_s,
+        left_s=(job.due_ns - now_ns) // SECOND_NS if timed else 0,
+        reserves=job.reserves,
+        timeouts=past.timeouts,
+        releases=past.releases,
+        buries=past.buries,
+        kicks=past.kicks,
+    )

@@ -1,0 +1,221 @@
+"""From bytes to commands: finds the lines and bodies in what a client sends, and carries them out in order."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from beanlite.core.job import Job
+from beanlite.core.queues import Outcome
+from beanlite.protocol import commands, replies
+from beanlite.protocol.arguments import parse_pause
+from beanlite.protocol.blocked import CLOSING, KICKING, REPLETE, WAITING, YIELDING
+from beanlite.protocol.session import Service, Session
+
+LINE_MAX: Final = 224  # bytes of a command line with its CR LF
+UNSENT_MAX: Final = 10_000  # replies that are not sent yet; with more, a client has to read first
+STEPS_MAX: Final = 1000  # lines and bodies carried out in one go, before others have their turn
+
+
+class FramedSession(Session):
+    """A session as its connection sees it: bytes go in, and replies come out.
+
+    The connection calls ``receive`` with what has come, or ``postpone`` if others are to be served first;
+    ``half_close`` when the client sends no more; ``wake`` when the engine reports that its wait is over;
+    ``resume`` as said below; and ``fail`` if any of these has raised.
+
+    After each of them it looks for ``replies``. If the session ``waits``, they are taken with ``hold``, to be sent when
+    the batch being gathered is stored; this holds for a slice of a kick, too, which waits without a reply. Otherwise
+    they are taken and sent at once, but not before any that are still held. When none is held any longer, the
+    connection calls ``replies_sent``.
+
+    Then it sees to what has ``blocked`` the session:
+
+    - None: all that was complete has been carried out. If the client has sent its last (``half_closed``), the
+      connection is closed when the replies are sent.
+    - WAITING: nothing is to be done before ``wake``.
+    - KICKING: ``resume`` carries out the next slice, when the one before is stored.
+    - YIELDING: ``resume`` is called when others have had their turn.
+    - REPLETE: ``resume`` is called when the replies are sent.
+    - CLOSING: the connection is closed when the replies are sent.
+
+    As long as the session is blocked, ``receive`` only keeps what comes; ``pending`` tells how much that is, and the
+    connection reads no more from a client that is too far ahead.
+    """
+
+    __slots__ = ("_in_long_line", "_missing", "_parts")
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._parts: list[bytes] = []
+        """What has been received and not yet carried out."""
+        self._missing = 0
+        """How many bytes have to come before there is something to carry out."""
+        self._in_long_line = False
+        """What comes next is the rest of a line that is too long."""
+
+    # -- what the connection calls
+
+    def receive(self, data: bytes, now_ns: int) -> None:
+        """Take bytes from the client, and carry out what is complete."""
+        if self._parts or self.blocked is not None:
+            self._parts.append(data)
+            self._missing -= len(data)
+            if self._missing > 0 or self.blocked is not None:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+        self._carry_out(data, now_ns)
+
+    def postpone(self, data: bytes) -> None:
+        """Take bytes from the client, to be carried out in a later turn by ``resume``."""
+        self._parts.append(data)
+        self._missing -= len(data)
+        if self._missing <= 0 and self.blocked is None:  # until a large body is complete there is nothing to resume
+            self.blocked = YIELDING
+
+    def resume(self, now_ns: int) -> None:
+        """Carry out what comes next: another slice of a kick, or the commands after whatever blocked."""
+        if self.blocked is REPLETE or self.blocked is YIELDING:
+            self.blocked = None
+        elif self.blocked is KICKING:
+            commands.resume_kick(self, now_ns)
+        if self.blocked is None:
+            buffer = b"".join(self._parts)
+            self._parts.clear()
+            self._carry_out(buffer, now_ns)
+
+    def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
+        """The wait is over, and this has ended it; the commands after the reserve are carried out."""
+        self.blocked = None
+        if isinstance(outcome, Job):
+            self.replies.append(self.job_reply(replies.RESERVED, outcome))
+        else:
+            self.replies.append(replies.DEADLINE_SOON if outcome is Outcome.DEADLINE_SOON else replies.TIMED_OUT)
+        if self._parts and self.blocked is None:
+            self.resume(now_ns)
+
+    def half_close(self, now_ns: int) -> None:
+        """The client sends no more, but may still read. From now on none of its reserves waits."""
+        self.half_closed = True
+        if self.blocked is WAITING:
+            self.engine.clients.stop_waiting(self.client)
+            self.blocked = None
+            self.replies.append(replies.TIMED_OUT)
+            self.resume(now_ns)
+
+    def fail(self) -> None:
+        """The client has met a bug of ours: it is told so after all other replies, and then closed."""
+        if self.blocked is CLOSING:
+            return
+        self.engine.clients.stop_waiting(self.client)
+        self._parts.clear()
+        self.kick = None
+        self.replies.append(replies.INTERNAL_ERROR)
+        self.blocked = CLOSING
+
+    @property
+    def pending(self) -> int:
+        """Bytes received and not yet carried out."""
+        return sum(map(len, self._parts))
+
+    # -- framing
+
+    def _carry_out(self, buffer: bytes, now_ns: int) -> None:
+        """Carry out the commands in the buffer, as far as they are complete and nothing blocks; keep the rest."""
+        answers = self.replies
+        bare = self.service.bare
+        with_arguments = self.service.with_arguments
+        size = len(buffer)
+        at = self._skip_long_line(buffer, 0) if self._in_long_line else 0
+        self._missing = 0
+        steps = STEPS_MAX
+        while at < size and self.blocked is None and steps:
+            steps -= 1
+            put = self.put
+            if put is not None:
+                stop = at + put.size + 2
+                if stop > size:
+                    self._missing = stop - size
+                    break
+                answers.append(commands.finish_put(self, put, buffer, at, now_ns))
+                at = stop
+                continue
+            if self.refused_bytes:
+                at = self._skip_refused(buffer, at)
+                continue
+            end = buffer.find(b"\r\n", at)
+            if end < 0 or end - at > LINE_MAX - 2:
+                at = self._keep_line(buffer, at)
+                continue
+            line = buffer[at:end]
+            at = end + 2
+            word, blank, args = line.partition(b" ")
+            command = with_arguments.get(word) if blank else bare.get(word)
+            if command is None:
+                answer = self._odd_line(line, now_ns)
+            else:
+                read = command.read
+                given: Any = args if read is None else read(args)
+                if given is None:
+                    answer = replies.BAD_FORMAT
+                else:
+                    command.count += 1
+                    answer = command.carry_out(self, given, now_ns)
+            if answer is not None:
+                answers.append(answer)
+        if at < size or self.blocked is not None:
+            self._keep(buffer[at:], more=not steps)
+
+    def _keep(self, rest: bytes, *, more: bool) -> None:
+        """Keep what is to be carried out later. ``more``: some of it is complete, but others have their turn first."""
+        if more and self.blocked is None:
+            self.blocked = YIELDING
+        if rest and self.blocked is not CLOSING:
+            self._parts.append(rest)
+            if self.blocked is YIELDING and len(self.replies) > UNSENT_MAX:
+                self.blocked = REPLETE
+        elif self.blocked is YIELDING:  # with nothing left to do there is no need
+            self.blocked = None
+
+    def _keep_line(self, buffer: bytes, at: int) -> int:
+        """Keep a line whose end has not come, or skip it if it is too long; returns where the next line begins."""
+        if len(buffer) - at >= LINE_MAX:
+            return self._skip_long_line(buffer, at)
+        self._parts.append(buffer[at:])
+        return len(buffer)
+
+    def _odd_line(self, line: bytes, now_ns: int) -> bytes | None:
+        """A line that begins with no command's word. The reference is content with the beginning of some words."""
+        if b"\0" in line:
+            return replies.BAD_FORMAT
+        if line.startswith(b"quit"):
+            self.blocked = CLOSING
+            return None
+        if line.startswith(b"pause-tube"):
+            given = parse_pause(line[len(b"pause-tube") :])
+            if given is None:
+                return replies.BAD_FORMAT
+            self.service.with_arguments[b"pause-tube"].count += 1
+            return commands.pause_tube(self, given, now_ns)
+        if line.startswith(tuple(self.service.bare)):  # more follows than should
+            return replies.BAD_FORMAT
+        return replies.UNKNOWN_COMMAND
+
+    def _skip_refused(self, buffer: bytes, at: int) -> int:
+        """Skip the body of a put that was refused, as far as it has come; returns where the next line begins."""
+        skipped = min(self.refused_bytes, len(buffer) - at)
+        self.refused_bytes -= skipped
+        if not self.refused_bytes:
+            self.replies.append(replies.JOB_TOO_BIG)
+        return at + skipped
+
+    def _skip_long_line(self, buffer: bytes, at: int) -> int:
+        """Skip the rest of a line that is too long, as far as it has come; returns where the next line begins."""
+        end = buffer.find(b"\r\n", at)
+        self._in_long_line = end < 0
+        if end >= 0:
+            self.replies.append(replies.BAD_FORMAT)
+            return end + 2
+        if buffer.endswith(b"\r"):
+            self._parts.append(b"\r")  # perhaps the first half of the line's end
+        return len(buffer)

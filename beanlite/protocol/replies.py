@@ -1,0 +1,41 @@
+"""The replies' texts. Those with numbers or a body in them are forms, to be filled in with ``%``."""
+
+from typing import Final
+
+END: Final = b"\r\n"
+
+# To put
+INSERTED: Final = b"INSERTED %d\r\n"
+EXPECTED_CRLF: Final = b"EXPECTED_CRLF\r\n"
+JOB_TOO_BIG: Final = b"JOB_TOO_BIG\r\n"
+DRAINING: Final = b"DRAINING\r\n"
+OUT_OF_MEMORY: Final = b"OUT_OF_MEMORY\r\n"
+
+# To the reserves and the peeks: id, size, body
+RESERVED: Final = b"RESERVED %d %d\r\n%b\r\n"
+FOUND: Final = b"FOUND %d %d\r\n%b\r\n"
+DEADLINE_SOON: Final = b"DEADLINE_SOON\r\n"
+TIMED_OUT: Final = b"TIMED_OUT\r\n"
+
+# To what is done with a job
+DELETED: Final = b"DELETED\r\n"
+RELEASED: Final = b"RELEASED\r\n"
+BURIED: Final = b"BURIED\r\n"
+TOUCHED: Final = b"TOUCHED\r\n"
+KICKED: Final = b"KICKED %d\r\n"
+KICKED_JOB: Final = b"KICKED\r\n"
+
+# To what is done with tubes
+USING: Final = b"USING "  # goes on with the tube's name and END: to put it together so is cheaper than a form
+WATCHING: Final = b"WATCHING %d\r\n"
+NOT_IGNORED: Final = b"NOT_IGNORED\r\n"
+PAUSED: Final = b"PAUSED\r\n"
+
+# Statistics and lists: size, body
+OK: Final = b"OK %d\r\n%b\r\n"
+
+# To any command
+NOT_FOUND: Final = b"NOT_FOUND\r\n"
+BAD_FORMAT: Final = b"BAD_FORMAT\r\n"
+UNKNOWN_COMMAND: Final = b"UNKNOWN_COMMAND\r\n"
+INTERNAL_ERROR: Final = b"INTERNAL_ERROR\r\n"
