@@ -1,4 +1,4 @@
-"""The server: listeners, the loop's one timer, signals, start and stop."""
+"""The server: what its parts are, how they know of each other, its signals, its start and its stop."""
 
 from __future__ import annotations
 
@@ -9,35 +9,33 @@ import platform
 import resource
 import signal
 import time
-from collections import deque
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from beanlite import __version__, is_compiled, log, signals
 from beanlite.clock import utc_clock
 from beanlite.commit.group import Barrier
 from beanlite.core.engine import Engine
-from beanlite.core.job import SECOND_NS
-from beanlite.core.timers import NEVER_NS
-from beanlite.errors import JournalRefused, is_ours, place_of, spares_others
-from beanlite.net.connection import Connection
+from beanlite.errors import JournalRefused, is_ours
+from beanlite.net.connection import Connection, Host
 from beanlite.net.listener import BACKLOG, Listener, become, open_listener, room_for
+from beanlite.net.roster import FAREWELL_S, Roster
+from beanlite.net.turns import Turns
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Counters, Facts
 
 if TYPE_CHECKING:
     from beanlite.config import Settings
-    from beanlite.core.client import Client
     from beanlite.journal.sqlite import Database
     from beanlite.journal.sqlite.writer import Journal
 
-TIMER_MAX_S: Final = 3600.0
-ACCEPTED_AT_ONCE: Final = 4  # connections, before those that are refused are closed: they take descriptors, too
-FAREWELL_S: Final = 2.0  # how long clients have to read their last replies at the stop
+# How many connections are accepted before those that are refused are closed: they take descriptors, too.
+ACCEPTED_AT_ONCE: Final = 4
+# How often the log tells how far a start is with reading its jobs.
 PROGRESS_S: Final = 1.0
-HEAR_S: Final = 0.05  # while jobs are read at the start, signals are heard so often
-TURN_BYTES: Final = 1 << 16  # some thousand commands, or 10 ms
-TURN_NS: Final = 2_000_000  # after which those who have much to do go on in the next
+# How often a start that reads jobs looks whether a signal has come.
+HEAR_S: Final = 0.05
 
 
 def run(settings: Settings) -> int:
@@ -52,12 +50,12 @@ def run(settings: Settings) -> int:
     try:
         new_loop = _new_loop()
         if settings.journal:
-            import beanlite.journal.sqlite.writer  # noqa: F401, PLC0415 - not for --no-journal, and while we may read it
+            import_module("beanlite.journal.sqlite.writer")  # now: another user may not be allowed to read it
         if settings.user is not None:
             become(settings.user)
         with asyncio.Runner(loop_factory=new_loop) as runner:
             try:
-                runner.run(Server(settings, listener).serve())
+                runner.run(Server(settings, listener, utc_clock()).serve())
             finally:
                 signals.hold()  # for good: the loop's end gives them their defaults back
     finally:
@@ -66,7 +64,7 @@ def run(settings: Settings) -> int:
 
 
 def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Uvloop's where it is to be had: some 20 % faster."""
+    """Uvloop's where it can be had: it is faster."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415
     except ImportError:
@@ -74,177 +72,60 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return new_event_loop
 
 
-def _is_rare(times: int) -> bool:
-    """Whether it is the 1st, 2nd, 4th, 8th … time: a flood must not fill the log."""
-    return times & (times - 1) == 0
-
-
 class Server:
     """A server in its loop."""
 
-    def __init__(self, settings: Settings, listener: Listener) -> None:
+    def __init__(self, settings: Settings, listener: Listener, clock: Callable[[], int]) -> None:
+        """``clock`` tells the time in nanoseconds, as ``beanlite.clock`` counts it."""
         self._settings = settings
         self._listener = listener
         self._started_s = time.monotonic()
         self._instance = os.urandom(8).hex()
-        self._connections: dict[Client, Connection] = {}
-        self._going_on: deque[Connection] = deque()
-        self._go_on_due = False
-        self._refused = 0
         self._oddities = log.Seldom()
-        self._bugs: dict[str, int] = {}
-        """How often clients have met bugs of ours, by the place of each."""
-        self._clock = utc_clock()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns = NEVER_NS
-        self.turn_ns = 0
-        """The time as last read in this turn of the loop; 0: not yet."""
-        self.turn_until_ns = 0
-        """When it has been long enough for those who send much at once."""
-        self.turn_bytes = 0
-        """How much more may be received before it has to be read again."""
-        self._behind = False
-        """More is due than one tick does: the timer goes on with it, once in each turn of the loop."""
+        self._clock = clock
         self._failure: Exception | None = None
         self._journal: Journal | None = None
         self.engine = Engine()
-        self._alarms = self.engine.alarms
         self.service = Service(self.engine, settings.max_job_size, settings.journal, self._facts, Counters())
 
     async def serve(self) -> None:
         """From start to stop. BeanliteError: a failure that the operator has to know of."""
         self.loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        self.loop.set_exception_handler(self._see_bug)
+        self.loop.set_exception_handler(self._on_loop_error)
         self._hear_signals()
         if self._settings.journal and not await self._recover():
             return
-        self.barrier = Barrier(
-            self.loop, self.engine, self._journal, self._settings.fsync_interval_ms, self._stop_for, self.see_going_on
-        )
-        self.follow_up(self.now())
+        self._wire()
+        self.turns.follow_up(self.turns.now())
         servers = []
         for sock in self._listener.sockets:
-            servers.append(await self.loop.create_server(lambda: Connection(self), sock=sock, backlog=ACCEPTED_AT_ONCE))
+            server = await self.loop.create_server(lambda: Connection(self._host), sock=sock, backlog=ACCEPTED_AT_ONCE)
+            servers.append(server)
             sock.listen(BACKLOG)  # this queue is the kernel's; asyncio's own means how many it takes from it at a time
         log.info("started", version=__version__, compiled=is_compiled(), address=self._listener.address)
         await self._stopped.wait()
         await self._stop(servers)
 
-    # -- what connections ask of it
+    def _wire(self) -> None:
+        """Make the parts that need the loop and the journal, and let them know of each other."""
+        self.barrier = Barrier(
+            self.loop, self.engine, self._journal, self._settings.fsync_interval_ms, self._stop_for, self._batch_taken
+        )
+        self.roster = Roster(self.loop, self._settings.max_connections)
+        self.turns = Turns(self.loop, self.engine, self.barrier, self._clock, self.roster.wake)
+        self._host = Host(
+            self.turns,
+            self.barrier,
+            self.service,
+            self.roster.admit,
+            self.roster.forget,
+            self.roster.part,
+            self.roster.spare_others,
+        )
 
-    def now(self) -> int:
-        """The time, what is due by then done; a slice of it if that is a lot. The turn's end will follow it up.
-
-        Commands needn't ask for themselves until ``turn_bytes`` are used up. With the clock read and followed up at
-        each command, 50 clients in put, reserve, delete had 0.94 of the speed.
-        """
-        now_ns = self._clock()
-        if not self.turn_ns:
-            self.loop.call_soon(self._end_turn)
-            self.turn_until_ns = now_ns + TURN_NS
-        self.turn_ns = now_ns
-        self.turn_bytes = TURN_BYTES
-        if self._alarms.next_ns <= now_ns and not self._behind:
-            self.engine.tick(now_ns)
-            self._behind = self._alarms.next_ns <= now_ns
-        return now_ns
-
-    def _end_turn(self) -> None:
-        now_ns = self.now()
-        self.turn_ns = self.turn_bytes = 0
-        self.follow_up(now_ns)
-
-    def follow_up(self, now_ns: int) -> None:
-        """After anything has changed: wake who waited for it, have it written, set the timer."""
-        engine = self.engine
-        self.wake(now_ns)
-        if not self.barrier.lag_due and (engine.lagging or engine.changed or engine.pauses):
-            self.barrier.lag()
-        if self._alarms.next_ns < self._timer_ns:
-            self._set_timer(now_ns)
-
-    def admit(self, connection: Connection) -> bool:
-        """Take a new connection, if there is room for one more and the server does not stop."""
-        if self._stopped.is_set():
-            return False
-        if len(self._connections) >= self._settings.max_connections:
-            self._refused += 1
-            if _is_rare(self._refused):
-                log.warning("connection refused", limit=self._settings.max_connections, refused=self._refused)
-            return False
-        self._connections[connection.session.client] = connection
-        return True
-
-    def spare_others(self, bug: Exception) -> None:
-        """Log a bug that one client has met, and that has left alone what others share; raise any other."""
-        if not spares_others(bug):
-            raise bug
-        place = place_of(bug)
-        times = self._bugs[place] = self._bugs.get(place, 0) + 1
-        if _is_rare(times):
-            log.error("a client has met a bug of ours, and is closed", exc=bug, place=place, times=times)
-
-    def let_go(self, client: Client) -> None:
-        """A client has gone: what it had not finished is for others. Nothing to do if that was known."""
-        if not client.gone:
-            self.engine.disconnect(client, self.now())
-
-    def forget(self, connection: Connection) -> None:
-        """A connection is closed."""
-        client = connection.session.client
-        self._connections.pop(client, None)
-        self.let_go(client)
-
-    def wake(self, now_ns: int) -> None:
-        """Tell those whose waiting is over."""
-        engine = self.engine
-        while engine.woken:
-            woken, engine.woken = engine.woken, []
-            for client, outcome in woken:
-                connection = self._connections.get(client)
-                if connection is not None:  # else it has just gone, and its jobs with it
-                    connection.wake(outcome, now_ns)
-
-    def go_on_later(self, connection: Connection) -> None:
-        """A connection has more to do than is done in one go: it goes on in the next turn, or in one after that."""
-        self._going_on.append(connection)
-        self.see_going_on()
-
-    def see_going_on(self) -> None:
-        """Have those go on who have more to do, if there are any."""
-        if self._going_on and not self._go_on_due:
-            self._go_on_due = True
-            self.loop.call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        """Serve those who have more to do: until the turn has been long enough, or the batch is full."""
-        self._go_on_due = False
-        until_ns = self.now() + TURN_NS
-        for _ in range(len(self._going_on)):
-            if self.barrier.full:
-                return  # when the batch has been taken, it calls see_going_on
-            self._going_on.popleft().go_on()
-            if self.barrier.syncing:
-                self.barrier.give_way()
-            if self.now() > until_ns:
-                break
-        self.see_going_on()
-
-    # -- time
-
-    def _set_timer(self, now_ns: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ns = self._alarms.next_ns
-        delay_s = max(0.0, min((self._timer_ns - now_ns) / SECOND_NS, TIMER_MAX_S))
-        self._timer = self.loop.call_later(delay_s, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._timer_ns = NEVER_NS
-        self._behind = False
-        self.follow_up(self.now())
+    def _batch_taken(self) -> None:
+        self.turns.resume_soon()
 
     # -- start and stop
 
@@ -344,7 +225,7 @@ class Server:
             self.barrier.close()  # or what a bug has left half changed could still be written
         self._stopped.set()
 
-    def _see_bug(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """What asyncio would only log: a peer's or the network's doing is a line, our own bug ends the server."""
         error = context.get("exception")
         if not isinstance(error, Exception) or (isinstance(error, OSError) and not is_ours(error)):
@@ -355,17 +236,15 @@ class Server:
     async def _stop(self, servers: list[asyncio.Server]) -> None:
         for server in servers:
             server.close()
-        for connection in self._connections.values():
-            connection.listen_no_more()  # or what there is to store might never end
+        self.roster.close()
         await self._settle()
-        self.follow_up(self.now())
+        self.turns.follow_up(self.turns.now())
         self.engine.stopping = True
-        for client in self._connections:
+        for client in self.roster.connections:
             self.engine.stop_waiting(client)  # or they would be given what others leave, and go on with it unseen
-        for connection in list(self._connections.values()):
-            connection.stop()
+        self.roster.part_from_all()
         deadline_s = time.monotonic() + FAREWELL_S
-        while self._connections and time.monotonic() < deadline_s:  # noqa: ASYNC110 - once, at the end
+        while len(self.roster) and time.monotonic() < deadline_s:  # noqa: ASYNC110 - once, at the end
             await asyncio.sleep(0.01)
         await self._settle()  # what the connections had reserved is ready again
         left = await self._journal.close() if self._journal is not None else None

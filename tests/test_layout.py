@@ -26,7 +26,6 @@ ROOMS = [
 ]
 # What is known upwards, for annotations only: who calls is handed in.
 TYPES_FROM_ABOVE = {
-    ("net", "server"),
     ("commit", "net"),
 }
 ROW = {room: row for row, rooms in enumerate(ROOMS) for room in rooms}

@@ -14,6 +14,7 @@ from zlib import crc32
 import pytest
 
 import beanlite.journal.sqlite
+from beanlite.clock import utc_clock
 from beanlite.config import Settings
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite import open_database
@@ -102,7 +103,7 @@ def start(monkeypatch):
     monkeypatch.setattr(beanlite.journal.sqlite, "open_database", open_and_note)
 
     async def run(path):
-        server = Server(Settings(db=path), None)
+        server = Server(Settings(db=path), None, utc_clock())
         opened.clear()
         try:
             server._stopped = asyncio.Event()

@@ -16,7 +16,6 @@ import shutil
 from functools import partial
 from itertools import count
 from typing import NamedTuple
-from unittest import mock
 
 from beanlite.config import Settings
 from beanlite.journal.sqlite.fileformat import wal_of
@@ -143,8 +142,7 @@ class RestartedTwins(Twins):
 
     def _recover(self):
         """A new engine with what is in the file, the server's own way."""
-        with mock.patch("beanlite.server.utc_clock", return_value=lambda: self.core.now_ns):
-            server = Server(Settings(db=self.path), None)
+        server = Server(Settings(db=self.path), None, lambda: self.core.now_ns)
         self.runner.run(server._recover())
         self.journal = server._journal
         self.core.start(server.engine, MAX_JOB_SIZE)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 
+from beanlite.clock import utc_clock
 from beanlite.config import Settings
 from beanlite.errors import JournalFailed
 from beanlite.net.listener import open_listener
@@ -43,7 +44,7 @@ class Disk:
 @contextlib.asynccontextmanager
 async def serving(path, fsync="always", failure=JournalFailed):
     settings = Settings(port=0, db=path, fsync=fsync)
-    server = Server(settings, open_listener(settings))
+    server = Server(settings, open_listener(settings), utc_clock())
     task = asyncio.create_task(server.serve())
     try:
         while not hasattr(server, "barrier"):
@@ -62,8 +63,8 @@ async def serving(path, fsync="always", failure=JournalFailed):
 
 async def _tidy_up(server):
     """After a failure the real process ends at once."""
-    for connection in list(server._connections.values()):
-        connection.stop()
+    for connection in list(server.roster.connections.values()):
+        connection.part()
     await server._journal._aside.close()
     for _, writer in CLIENTS:
         writer.close()
