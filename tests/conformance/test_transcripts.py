@@ -13,7 +13,7 @@ import pytest
 
 from tests.conformance.session import Mismatch, Session
 from tests.conformance.transcript import Transcript, read_all
-from tests.servers import beanstalkd_program, beanstalkd_version, start_beanlite, start_beanstalkd
+from tests.support.servers import beanstalkd_program, beanstalkd_version, start_beanlite, start_beanstalkd
 
 HERE = Path(__file__).parent
 TRANSCRIPTS = read_all(HERE / "transcripts")
