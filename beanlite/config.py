@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from beanlite.defaults import ENV_PREFIX, HOST, PORT
 from beanlite.errors import ConfigError
 
-ENV_PREFIX = "BEANLITE_"
 DB_NAME = "beanlite.db"
 # Kubernetes sets these in each container for a service whose name begins so; they are no settings of ours.
 _OF_A_SERVICE = re.compile(
@@ -37,8 +37,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    host: str = Field("127.0.0.1", min_length=1, description="address or host name to listen on")
-    port: int = Field(11300, ge=0, le=65535, description="TCP port to listen on, 0 to 65535; 0 takes any free one")
+    host: str = Field(HOST, min_length=1, description="address or host name to listen on")
+    port: int = Field(PORT, ge=0, le=65535, description="TCP port to listen on, 0 to 65535; 0 takes any free one")
     socket: Path | None = Field(None, description="path of a Unix socket to listen on, instead of host and port")
     db: Annotated[Path, AfterValidator(_file_in)] = Field(
         Path(DB_NAME), description=f"path of the database file; a directory means the file {DB_NAME} in it"

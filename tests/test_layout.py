@@ -21,7 +21,7 @@ ROOMS = [
     {"core"},
     {"beanstalk"},
     {"config", "log", "clock", "signals"},
-    {"errors", "stderr"},
+    {"errors", "stderr", "defaults"},
     {"__init__"},
 ]
 # What is known upwards, for annotations only: who calls is handed in.

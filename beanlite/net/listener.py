@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from beanlite.defaults import ENV_PREFIX, HOST, PORT
 from beanlite.errors import ConfigError, ListenError
 
 if TYPE_CHECKING:
@@ -73,10 +74,10 @@ def listen_early(args: list[str]) -> None:
     flags = dict(given)
     elsewhere = {"LISTEN_PID"}  # what else could say where to listen
     if "-l" not in flags:
-        elsewhere |= {"BEANLITE_HOST", "BEANLITE_SOCKET"}
+        elsewhere |= {f"{ENV_PREFIX}HOST", f"{ENV_PREFIX}SOCKET"}
     if "-p" not in flags:
-        elsewhere |= {"BEANLITE_PORT"}
-    host, port = flags.get("-l", "127.0.0.1"), flags.get("-p", "11300")
+        elsewhere |= {f"{ENV_PREFIX}PORT"}
+    host, port = flags.get("-l", HOST), flags.get("-p", str(PORT))
     if rest or elsewhere & os.environ.keys() or not port.isdecimal():
         return
     place = host.removeprefix("unix:") if host.startswith("unix:") else (host, int(port))
