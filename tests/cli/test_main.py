@@ -8,6 +8,7 @@ from tests.support.servers import free_port
 LOOK = """
 import gc, signal, sys
 sys.argv = ["beanlite", "-p", "{port}"]
+signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever other tests have left
 import beanlite.__main__ as entry
 from beanlite.net import listener
 print(listener._early, gc.isenabled(), signal.pthread_sigmask(signal.SIG_BLOCK, ()), sys.stderr is sys.__stderr__)
