@@ -11,10 +11,10 @@ from beanlite.core.job import Job
 from beanlite.errors import place_of, spares_others
 from beanlite.net.connection import Connection
 
-# How long a client that is done has to close its side; and ...
+# How long a client that is done has to close its side.
 FAREWELL_S: Final = 2.0
-# ... when the server stops: time enough to read what is there already.
-STOP_S: Final = 0.02
+# When the server stops, one that has sent nothing for so long is not waited for.
+QUIET_S: Final = 0.02
 
 
 def _is_rare(times: int) -> bool:
@@ -65,8 +65,8 @@ class Roster:
     def part(self, client: Client, transport: asyncio.Transport) -> None:
         """Close the connection of a client that is done, without losing what it has not read yet."""
         self.forget(client)
-        timer = self._loop.call_later(STOP_S if self._closed else FAREWELL_S, transport.close)
-        self._farewells[client] = Farewell(self, client, transport, timer)
+        quiet_s = QUIET_S if self._closed else FAREWELL_S
+        self._farewells[client] = Farewell(self, client, transport, self._loop, quiet_s)
 
     def parted(self, client: Client) -> None:
         """The farewell is over."""
@@ -112,21 +112,35 @@ class Farewell(asyncio.Protocol):
     and replies on their way are lost. What the client sends after ``quit`` is read and thrown away for that reason.
     """
 
-    __slots__ = ("_client", "_roster", "_timer", "_transport")
+    __slots__ = ("_client", "_heard", "_loop", "_quiet_s", "_roster", "_timer", "_transport", "_until_s")
 
     def __init__(
-        self, roster: Roster, client: Client, transport: asyncio.Transport, timer: asyncio.TimerHandle
+        self,
+        roster: Roster,
+        client: Client,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        quiet_s: float,
     ) -> None:
+        """``quiet_s``: how long the client must have been quiet not to be waited for; FAREWELL_S at most."""
         self._roster = roster
         self._client = client
         self._transport = transport
-        self._timer = timer
+        self._loop = loop
+        self._quiet_s = quiet_s
+        self._heard = False
+        self._until_s = loop.time() + FAREWELL_S
+        self._timer = loop.call_later(quiet_s, self._on_timer)
         transport.set_protocol(self)
         try:
             transport.write_eof()
             transport.resume_reading()
         except OSError:  # the client has closed both sides already
             transport.abort()
+
+    def data_received(self, _data: bytes) -> None:
+        """The client still sends."""
+        self._heard = True
 
     def eof_received(self) -> bool:
         """The client has closed its side."""
@@ -136,6 +150,17 @@ class Farewell(asyncio.Protocol):
         """The socket is closed."""
         self._timer.cancel()
         self._roster.parted(self._client)
+
+    def _on_timer(self) -> None:
+        # In the turn after the next: if the process was halted, there may be something to read by now.
+        self._loop.call_soon(self._loop.call_soon, self._end_if_quiet)
+
+    def _end_if_quiet(self) -> None:
+        if self._heard and self._loop.time() < self._until_s:
+            self._heard = False
+            self._timer = self._loop.call_later(self._quiet_s, self._on_timer)
+        else:
+            self._transport.close()
 
     def cut_short(self) -> bool:
         """Wait no longer for the client, unless there is something left to send; returns whether that is so."""
