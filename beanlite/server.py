@@ -19,6 +19,7 @@ from beanlite.commit.group import Barrier
 from beanlite.core.engine import Engine
 from beanlite.errors import JournalRefused, is_ours
 from beanlite.net.connection import Connection, Host
+from beanlite.net.debug import LoggedConnection
 from beanlite.net.listener import BACKLOG, Listener, become, open_listener, room_for
 from beanlite.net.roster import FAREWELL_S, Roster
 from beanlite.net.turns import Turns
@@ -98,9 +99,10 @@ class Server:
             return
         self._wire()
         self.turns.follow_up(self.turns.now())
+        connection = LoggedConnection if self._settings.log_level == "debug" else Connection
         servers = []
         for sock in self._listener.sockets:
-            server = await self.loop.create_server(lambda: Connection(self._host), sock=sock, backlog=ACCEPTED_AT_ONCE)
+            server = await self.loop.create_server(lambda: connection(self._host), sock=sock, backlog=ACCEPTED_AT_ONCE)
             servers.append(server)
             sock.listen(BACKLOG)  # this queue is the kernel's; asyncio's own means how many it takes from it at a time
         log.info("started", version=__version__, compiled=is_compiled(), address=self._listener.address)

@@ -77,7 +77,7 @@ class Connection(asyncio.Protocol):
         """A client has come; one too many is closed at once."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNREAD_MAX)
-        self.session = Session(self._host.service)
+        self.session = self._new_session(self._host.service)
         if not self._host.admit(self):
             self._leaving = True
             self._transport.abort()
@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
             self._half_close()
         return True
 
-    def connection_lost(self, _exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name, for who inherits
         """The client is gone, and with it whatever it had not finished."""
         self._leaving = True
         if self._turns.now_unless_late() == LATE:
@@ -125,6 +125,9 @@ class Connection(asyncio.Protocol):
         self._unread = False
         self._read_or_pause()
         self._settle_rest()
+
+    def _new_session(self, service: Service) -> Session:
+        return Session(service)
 
     # -- the client's end
 
