@@ -58,7 +58,7 @@ def run(settings: Settings) -> int:
             try:
                 runner.run(Server(settings, listener, utc_clock()).serve())
             finally:
-                signals.hold()  # for good: the loop's end gives them their defaults back
+                signals.hold()  # for good: at its end the loop restores their defaults
     finally:
         listener.close()
     return 0
@@ -74,7 +74,7 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 class Server:
-    """A server in its loop."""
+    """A server in its loop. It has more attributes than most classes because it holds all the parts."""
 
     def __init__(self, settings: Settings, listener: Listener, clock: Callable[[], int]) -> None:
         """``clock`` tells the time in nanoseconds, as ``beanlite.clock`` counts it."""
@@ -228,7 +228,7 @@ class Server:
         self._stopped.set()
 
     def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """What asyncio would only log: a peer's or the network's doing is a line, our own bug ends the server."""
+        """What asyncio would only log: trouble with a peer or the network stays a line; our own bug ends the server."""
         error = context.get("exception")
         if not isinstance(error, Exception) or (isinstance(error, OSError) and not is_ours(error)):
             self._oddities.warning(str(context.get("message")), error=error)
@@ -243,7 +243,7 @@ class Server:
         self.turns.follow_up(self.turns.now())
         self.engine.stopping = True
         for client in self.roster.connections:
-            self.engine.stop_waiting(client)  # or they would be given what others leave, and go on with it unseen
+            self.engine.stop_waiting(client)  # or they would get the jobs that others leave, and continue unseen
         self.roster.part_from_all()
         deadline_s = time.monotonic() + FAREWELL_S
         while len(self.roster) and time.monotonic() < deadline_s:  # noqa: ASYNC110 - once, at the end
