@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
         self._turns.disconnect(client)
         if self.session.half_closed:
             self._transport.close()
-        else:
+        elif not self._transport.is_closing():
             self._host.part(client, self._transport)
 
     # -- replies

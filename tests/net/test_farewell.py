@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from beanlite.net import roster
-from beanlite.net.turns import TURN_NS
+from beanlite.net.turns import LATE, TURN_NS, Turns
 from tests.support.inside import CLIENTS, ask, connect, serving, until
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
@@ -90,6 +90,23 @@ async def test_who_has_quit_and_does_not_close_is_closed_in_the_end(tmp_path, mo
         client[1].write(b"quit\r\n")
         assert await client[0].read() == b""
         await until(lambda: not len(server.roster))
+
+
+async def test_who_is_gone_but_has_yet_to_leave_is_not_waited_for(tmp_path, monkeypatch):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client = await connect(server)
+        assert await ask(client, b"list-tube-used\r\n") == b"USING default\r\n"
+        (connection,) = server.roster.connections.values()
+        later = []
+        with monkeypatch.context() as patch:
+            patch.setattr(Turns, "now_unless_late", lambda _: LATE)
+            patch.setattr(Turns, "leave_later", lambda _, leave: later.append(leave))
+            connection._transport.abort()
+            await until(lambda: later)
+        connection.part()
+        assert len(server.roster) == 1
+        later.pop()()
+        assert len(server.roster) == 0
 
 
 async def test_connections_are_kept_alive(tmp_path):
