@@ -3,20 +3,31 @@
 import gc
 import sys
 
-from beanlite.signals import hold_early
+from beanlite import signals
 
-hold_early(sys.argv[1:])
 
-from beanlite import stderr  # noqa: E402 - after this: each import takes a while
-from beanlite.net.listener import listen_early  # noqa: E402 - likewise
+def main() -> int:
+    """Carry out the command line; returns the exit code.
 
-# For good: a server makes no garbage that only a collector finds (a test holds that), and to look for it among a
-# million jobs would stop all clients for as long as that takes.
-gc.disable()
-stderr.install()
-listen_early(sys.argv[1:])
+    To import all of the program takes longer than some clients wait for a server, so this comes in between as soon as
+    it can: signals are held first, and then the server listens if the flags alone say where.
+    """
+    args = sys.argv[1:]
+    signals.hold_early(args)
 
-from beanlite.cli import main  # noqa: E402 - after these, that is their point
+    from beanlite import stderr  # noqa: PLC0415 - not before signals are held
+    from beanlite.net.listener import listen_early  # noqa: PLC0415 - likewise
+
+    # For good: a server makes no garbage that only a collector finds (a test holds that), and to look for it among a
+    # million jobs would stop all clients for as long as that takes.
+    gc.disable()
+    stderr.install()
+    listen_early(args)
+
+    from beanlite import cli  # noqa: PLC0415 - not before the server listens
+
+    return cli.main(args)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,26 +9,27 @@ import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from beanlite.defaults import ENV_PREFIX, HOST, PORT
 from beanlite.errors import ConfigError
 
-ENV_PREFIX = "BEANLITE_"
+# The name of the database file, and of the one in a directory that is given instead.
 DB_NAME = "beanlite.db"
-# Kubernetes sets these in each container for a service whose name begins so; they are no settings of ours.
+# Kubernetes sets these in each container for a service whose name begins with ours; they are not settings.
 _OF_A_SERVICE = re.compile(
     r"BEANLITE_(\w+_)?"
     r"(SERVICE_(HOST|PORT(_\w+)?)=|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|PORT=(tcp|udp|sctp)://)"
 )
-# In bytes. SQLite takes up to a billion for a row, and a little of that is not the body; beanstalkd allows 1 << 30.
+# In bytes. SQLite takes up to a billion for a row, of which the body is not quite all; beanstalkd allows 1 << 30.
 MAX_JOB_SIZE_LIMIT = 999_999_000
 
 
 def _file_in(path: Path) -> Path:
     """A directory stands for the file in it: beanstalkd's ``-b`` takes a directory."""
-    # Not Path.is_dir: it raises where the disk does not answer, of which the journal has more to say.
+    # Not Path.is_dir: it raises an error where the disk does not answer, and the journal describes that better.
     return path / DB_NAME if os.path.isdir(path) else path  # noqa: PTH112
 
 
@@ -37,8 +38,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    host: str = Field("127.0.0.1", min_length=1, description="address or host name to listen on")
-    port: int = Field(11300, ge=0, le=65535, description="TCP port to listen on, 0 to 65535; 0 takes any free one")
+    host: str = Field(HOST, min_length=1, description="address or host name to listen on")
+    port: int = Field(PORT, ge=0, le=65535, description="TCP port to listen on, 0 to 65535; 0 takes any free one")
     socket: Path | None = Field(None, description="path of a Unix socket to listen on, instead of host and port")
     db: Annotated[Path, AfterValidator(_file_in)] = Field(
         Path(DB_NAME), description=f"path of the database file; a directory means the file {DB_NAME} in it"
@@ -82,21 +83,51 @@ def load(file: Path | None = None, flags: Mapping[str, object] | None = None) ->
     Raises ConfigError for a file that can't be read, an unknown key or a value that isn't allowed.
     """
     flags = flags or {}
-    from_file = _read(file) if file else {}
-    from_environment = _read_environment()
+    in_file = _read(file) if file else {}
+    in_environment = _variables()
     try:
-        return Settings.model_validate({**from_file, **from_environment, **flags})
+        if in_file or in_environment:
+            return _from_all_sources(in_file, in_environment, flags)
+        return Settings.model_validate(flags)
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
         if key in flags:
             source = flag(key)
-        elif key in from_environment:
+        elif key in in_environment:
             source = variable(key)
         else:
             source = str(file)
         allowed = Settings.model_fields[key].description
         raise ConfigError(f"{source}: {key} = {first['input']!r} is not allowed; {key}: {allowed}") from error
+
+
+def _from_all_sources(in_file: dict[str, object], in_environment: set[str], flags: Mapping[str, Any]) -> Settings:
+    """Read them as pydantic-settings does. Importing it takes so long that a start with flags alone does without."""
+    from pydantic_settings import (  # noqa: PLC0415 - as the docstring says
+        BaseSettings,
+        InitSettingsSource,
+        PydanticBaseSettingsSource,
+        SettingsConfigDict,
+    )
+
+    class AllSources(Settings, BaseSettings):
+        model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True, validate_default=False)
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            del dotenv_settings, file_secret_settings
+            ours = {key: value for key, value in env_settings().items() if key in in_environment}  # not Kubernetes's
+            return init_settings, InitSettingsSource(settings_cls, ours), InitSettingsSource(settings_cls, in_file)
+
+    return Settings.model_construct(**dict(AllSources(**flags)))  # as every other start has them
 
 
 def flag(key: str) -> str:
@@ -122,25 +153,18 @@ def _read(file: Path) -> dict[str, object]:
     return values
 
 
-def _read_environment() -> dict[str, object]:
+def _variables() -> set[str]:
+    """The settings that the environment has a value for. ConfigError: it has a variable that is none."""
     keys = set()
     for name, value in os.environ.items():
         if not name.lower().startswith(ENV_PREFIX.lower()) or _OF_A_SERVICE.match(f"{name}={value}"):
             continue
         key = name.lower().removeprefix(ENV_PREFIX.lower())
-        if key not in Settings.model_fields:  # pydantic-settings would pass over it in silence
+        if key not in Settings.model_fields:  # pydantic-settings would ignore it silently
             raise ConfigError(f"unknown environment variable {name}" + _did_you_mean(key, variable))
-        keys.add(key)
-    if not keys:
-        return {}
-    # Only here: it takes 60 ms, a third of the start.
-    from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict  # noqa: PLC0415
-
-    class Environment(Settings, BaseSettings):
-        model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True)
-
-    found = EnvSettingsSource(Environment)()
-    return {key: value for key, value in found.items() if key in keys}
+        if value:  # an empty variable counts as none
+            keys.add(key)
+    return keys
 
 
 def _did_you_mean(key: str, spelt: Callable[[str], str]) -> str:

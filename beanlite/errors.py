@@ -18,7 +18,7 @@ server, unless only one client can have been affected, which then is told and cl
 from typing import ClassVar, Final
 
 # Where the code is of what all clients share: an error raised there, or below, may have left it half changed.
-SHARED: Final = ("beanlite/core/", "beanlite/commit/", "beanlite/server.py")
+SHARED: Final = ("beanlite/core/", "beanlite/commit/", "beanlite/net/turns.py", "beanlite/server.py")
 # What only reads all that, for the statistics: a function of the server, and a file.
 _READER: Final = "_facts"
 READS: Final = "beanlite/core/snapshot.py"

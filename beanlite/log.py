@@ -16,16 +16,19 @@ from typing import TextIO
 
 from beanlite.stderr import Stderr
 
-SELDOM_S = 60.0  # from one warning of a kind to the next
+# The least time from one warning of a kind to the next.
+SELDOM_S = 60.0
 
 _logger = logging.getLogger("beanlite")
-_BARE = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f-\x9f]+")  # what needs no quotes in a text line
+# What needs no quotes in a text line.
+_BARE = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f-\x9f]+")
 _COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m"}
-_PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3}  # syslog's, for the systemd journal
+# Syslog's, for the systemd journal.
+_PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3}
 
 
 def debug(event: str, **fields: object) -> None:
-    """Log what only someone who looks for a fault wants to see."""
+    """Log what only somebody tracing a fault wants to see."""
     _logger.debug(event, extra={"fields": fields})
 
 
@@ -45,12 +48,12 @@ def warning(event: str, **fields: object) -> None:
 
 
 def error(event: str, *, exc: BaseException | None = None, **fields: object) -> None:
-    """Log what went wrong for good; `exc` adds its traceback."""
+    """Log a failure; `exc` adds its traceback."""
     _logger.error(event, exc_info=exc, extra={"fields": fields})
 
 
 class Seldom:
-    """Warnings of one kind, which could come without end: the first is logged, then one a minute at most."""
+    """Warnings of a kind that could come endlessly: the first is logged, then at most one a minute."""
 
     def __init__(self) -> None:
         """None has come yet."""
@@ -58,7 +61,7 @@ class Seldom:
         self._next_s = 0.0
 
     def warning(self, event: str, **fields: object) -> None:
-        """Log it, or leave it out; the next one that is logged tells how many `times` it has come since the last."""
+        """Log it, or leave it out; the next one logged says how many `times` it has come since."""
         self._times += 1
         now_s = time.monotonic()
         if now_s >= self._next_s:
@@ -79,7 +82,7 @@ def setup(level: str, form: str, stream: TextIO | None = None) -> None:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Begins with a line that says so, when lines before it are lost."""
+    """Says so first when lines have been lost."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write `record`, if there is room for it."""
@@ -98,7 +101,7 @@ class TextFormatter(logging.Formatter):
     """Lines for people: coloured on a terminal, with syslog's priority in front for the systemd journal."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Look at `stream` once, to see who reads it."""
+        """Look once at who reads `stream`."""
         super().__init__()
         self._coloured = stream.isatty() and not os.environ.get("NO_COLOR")
         self._journald = _is_journald(stream)

@@ -1,23 +1,25 @@
-"""The signals that a server hears, kept waiting while it can't: their defaults would end the process."""
+"""The signals that a server acts on, held back while it can't: by default they would end the process."""
 
 import signal
 from typing import Final
 
+# Those that stop the server.
 STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# The one that begins drain mode.
 DRAINS: Final = signal.SIGUSR1
 
 
 def hold() -> None:
-    """Have them wait, in this thread and in those that it starts."""
+    """Hold them back, in this thread and in those it starts."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (*STOPS, DRAINS))
 
 
 def hold_early(args: list[str]) -> None:
-    """The same, if the command line is one that serves: ``serve``, or flags alone."""
+    """Hold them back if the command line is a server's: ``serve``, or flags alone."""
     if not args or args[0] == "serve" or args[0].startswith("-"):
         hold()
 
 
 def hear() -> None:
-    """Let in those that have waited, and those to come."""
+    """Let through those that were held back, and those to come."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOPS, DRAINS))

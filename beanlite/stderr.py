@@ -1,6 +1,6 @@
-"""A stderr that is never waited for: what it has no room for is lost, and counted.
+"""A stderr that never blocks: what does not fit is lost, and counted.
 
-A pipe that nobody reads, or a terminal stopped by Ctrl-S, would hold the server up at its next line, for good.
+A pipe that nobody reads, or a terminal stopped by Ctrl-S, would otherwise halt the server at its next line, for good.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+# How long the last line of a process waits to be read.
 LAST_WORDS_S: Final = 1.0
+# The descriptor.
 _NUMBER: Final = 2
 
 
@@ -26,14 +28,14 @@ class Stderr(io.FileIO):
         terminal = _terminal(descriptor)
         super().__init__(descriptor if terminal is None else terminal, "w", closefd=terminal is not None)
         self._amid_line = False
-        """The last line has only been begun."""
+        """The last line is incomplete."""
         self.lost = 0
-        """Lines that were not written, or not whole; for the log, which tells of them."""
+        """Lines that were lost in whole or in part; the log reports them."""
         self.wait_s = 0.0
         """How long a write may wait for room."""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Take all of it, and write what there is room for."""
+        """Accept all of it, and write what fits."""
         text = bytes(data)
         left = b"\n" + text if self._amid_line else text
         room = select.poll()
@@ -41,12 +43,12 @@ class Stderr(io.FileIO):
         until_s = time.monotonic() + self.wait_s
         try:
             while left and room.poll(max(0.0, until_s - time.monotonic()) * 1000):
-                written = super().write(left[: select.PIPE_BUF])  # a pipe that has room has room for so much
-                if not written:  # a terminal, that has room for less
+                written = super().write(left[: select.PIPE_BUF])  # a pipe that has room takes at least this much
+                if not written:  # a terminal, which may have room for less
                     break
                 self._amid_line = not left[:written].endswith(b"\n")
                 left = left[written:]
-        except OSError:  # closed by who read it, or a file on a full disk
+        except OSError:  # its reader has gone, or it is a file on a full disk
             pass
         if left:
             self.lost += left[-len(text) :].count(b"\n")
@@ -56,16 +58,16 @@ class Stderr(io.FileIO):
 
 
 def _terminal(descriptor: int) -> int | None:
-    """The terminal that a descriptor is, opened anew so as not to block; for others who write to it nothing changes."""
+    """Open a descriptor's terminal anew so as not to block; for others that write to it nothing changes."""
     try:
         return os.open(os.ttyname(descriptor), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:  # it is none, or another user's
+    except OSError:  # it is not a terminal, or it is another user's
         return None
 
 
 def install() -> None:
-    """Have Python use it: for the log, and for whatever else is printed or raised."""
-    if sys.stderr is None:  # closed; the database must not get its number, or some library's message might go there
+    """Make Python use it, for the log and for whatever else is printed or raised."""
+    if sys.stderr is None:  # closed: were its number the database's, a library could write its messages there
         os.dup2(os.open(os.devnull, os.O_WRONLY), _NUMBER)
         encoding, errors = "utf-8", "backslashreplace"
     else:
@@ -74,8 +76,8 @@ def install() -> None:
 
 
 def last_words(text: str) -> None:
-    """Print what the process ends with; for this it waits a little."""
+    """Print the last line of a process; this one waits a little to be read."""
     file = getattr(sys.stderr, "buffer", None)
     if isinstance(file, Stderr):
         file.wait_s = LAST_WORDS_S
-    print(text, file=sys.stderr, flush=True)  # noqa: T201 - that is what this is for
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - for the operator

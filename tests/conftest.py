@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from beanlite import config
+from beanlite.defaults import ENV_PREFIX
 from beanlite.journal.sqlite import writer
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.writer import Writer
@@ -50,7 +50,7 @@ def _hang_ups_are_heard():
 def clean_environment(monkeypatch, tmp_path):
     """No variable of the developer's, and a directory in which nothing is."""
     for name in os.environ:
-        if name.upper().startswith(config.ENV_PREFIX):
+        if name.upper().startswith(ENV_PREFIX):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 

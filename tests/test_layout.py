@@ -9,11 +9,6 @@ from beanlite.errors import READS, SHARED
 from tests.imports import faults, module_graph, picture, room_graph
 from tests.support.layout import FILES, ROOT, ROW, circles, imports, room_of, rooms_used
 
-# What is known upwards, for annotations only: who calls is handed in.
-TYPES_FROM_ABOVE = {
-    ("net", "server"),
-}
-
 # These rooms are pure: told what happened and what time it is, they compute.
 CORE = {"protocol", "core"}
 CORE_MAY_IMPORT = {
@@ -55,8 +50,12 @@ def test_imports_go_down():
     assert upward(for_types=False) == set()
 
 
-def test_what_is_known_upwards_is_listed():
-    assert upward(for_types=True) == TYPES_FROM_ABOVE
+def test_not_even_types_are_known_upwards():
+    assert upward(for_types=True) == set()
+
+
+def test_no_circle_is_left():
+    assert circles(module_graph()) == []
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if room_of(file) in CORE], ids=lambda file: file.name)

@@ -45,7 +45,7 @@ def main(args: list[str] | None = None) -> int:
         _fall(f"beanlite: {error}", error.exit_code)
     except BeanliteError as error:
         message, exit_code = str(error), error.exit_code
-    except KeyboardInterrupt:  # in a backup or a bench; a server sees to it itself
+    except KeyboardInterrupt:  # in a backup or a bench; a server handles it itself
         return 130
     except MemoryError:
         _fall(
@@ -58,6 +58,6 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _fall(message: str, exit_code: int) -> NoReturn:
-    """End at once: at an orderly exit SQLite would write on to a file that may be in an unknown state."""
+    """End at once: on an orderly exit SQLite would still write to a file whose state is unknown."""
     last_words(message)
     os._exit(exit_code)

@@ -16,7 +16,7 @@ EXIT_CODES = (
 
 
 def _option(key: str, *names: str, metavar: str, more: str = "") -> Any:  # noqa: ANN401 - as typer.Option itself
-    """An option for the setting `key`: config has its text, and checks its value."""
+    """Make the option for the setting `key`, whose text and check are in config."""
     field = config.Settings.model_fields[key]
     text = f"{field.description or key}{more}."
     default = f" Default: {field.default}." if field.default is not None else ""
@@ -24,7 +24,7 @@ def _option(key: str, *names: str, metavar: str, more: str = "") -> Any:  # noqa
 
 
 def _address(host: str | None, socket: str | None) -> dict[str, object]:
-    """Read the one place to listen on out of -l and --socket; it wins over any place that the file names."""
+    """Work out from -l and --socket where to listen; that wins over what the file says."""
     if host is not None and socket is not None:
         raise ConfigError("--host and --socket exclude each other")
     if socket is not None:
@@ -37,7 +37,7 @@ def _address(host: str | None, socket: str | None) -> dict[str, object]:
 
 
 def _fsync(when: str | None, interval_ms: str | None, *, never: bool) -> str | None:
-    """Read the one answer out of --fsync, -f and -F."""
+    """Work out the answer from --fsync, -f and -F, of which only one may be given."""
     given = [when, None if interval_ms is None else f"{interval_ms}ms", "never" if never else None]
     named = [value for value in given if value is not None]
     if len(named) > 1:

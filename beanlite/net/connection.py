@@ -1,22 +1,42 @@
-"""One client's connection: bytes to its session, replies out in order, and neither side run over by the other."""
+"""One client's connection: bytes to its session, replies out in order, and neither side overrun by the other."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
 
+from beanlite.commit.group import GroupCommit
+from beanlite.core.job import Job
+from beanlite.core.queues import Outcome
+from beanlite.core.tube import Client
+from beanlite.net.turns import LATE, Turns
 from beanlite.protocol.blocked import CLOSING, KICKING, REPLETE, YIELDING
 from beanlite.protocol.framing import FramedSession
+from beanlite.protocol.session import Service
 
-if TYPE_CHECKING:
-    from beanlite.core.job import Job
-    from beanlite.core.queues import Outcome
-    from beanlite.server import Server
-
-# A client may send this much ahead while it waits in a reserve; then it is no longer read from.
+# A client may send this many bytes ahead while it waits in a reserve; then it is no longer read from.
 READ_AHEAD_MAX: Final = 1 << 18
-# What a client has not read yet: over this many bytes it is no longer served until it has.
+# When a client has this many bytes of replies left to read, it is no longer served until it has read them.
 UNREAD_MAX: Final = 1 << 18
+
+
+@dataclass(slots=True)
+class Host:
+    """All that a connection knows of its server."""
+
+    turns: Turns
+    group: GroupCommit
+    service: Service
+    admit: Callable[[Connection], bool]
+    """Called with a new connection; False if it is one too many."""
+    forget: Callable[[Client], None]
+    """Called when a connection is closed."""
+    part: Callable[[Client, asyncio.Transport], None]
+    """Takes over the socket of a client that is done, to close it."""
+    spare_others: Callable[[Exception], None]
+    """Logs a bug that only one client has met, and raises any other."""
 
 
 class Connection(asyncio.Protocol):
@@ -24,29 +44,34 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_deaf",
-        "_going_on",
+        "_group",
+        "_host",
         "_journaled",
         "_leaving",
         "_owed",
         "_reading",
-        "_server",
+        "_resuming",
         "_transport",
+        "_turns",
         "_unread",
         "session",
     )
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._journaled = server.service.journaled
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._turns = host.turns
+        self._group = host.group
+        self._journaled = host.service.journaled
         self._owed = 0
-        """How often the barrier holds replies of ours."""
+        """How many times the group commit holds replies of ours."""
         self._reading = True
         self._unread = False
         """The client does not read its replies fast enough."""
         self._deaf = False
-        """The server stops, and hears no more commands."""
+        """The server stops, and carries out no more commands."""
         self._leaving = False
-        self._going_on = False
+        """Nothing more is sent."""
+        self._resuming = False
 
     # -- what asyncio calls
 
@@ -54,24 +79,17 @@ class Connection(asyncio.Protocol):
         """A client has come; one too many is closed at once."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNREAD_MAX)
-        self.session = FramedSession(self._server.service)
-        if not self._server.admit(self):
+        self.session = self._new_session(self._host.service)
+        if not self._host.admit(self):
             self._leaving = True
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come: the way of every command begins here."""
-        server = self._server
-        server.turn_bytes -= len(data)
-        late = False
-        if server.turn_bytes > 0:
-            now_ns = server.turn_ns
-        else:
-            now_ns = server.now()
-            late = now_ns > server.turn_until_ns
+        now_ns = self._turns.received(len(data))
         try:
-            # Others come first; who waits for each reply is among them.
-            if late or (self._owed and server.barrier.full):
+            # Others come first; whoever waits for each reply is among them.
+            if now_ns == LATE or (self._owed and self._group.full):
                 self.session.postpone(data)
                 self._settle_rest()
                 return
@@ -79,38 +97,70 @@ class Connection(asyncio.Protocol):
         except Exception as bug:  # noqa: BLE001 - what concerns others is raised again
             self._fail(bug)
         self.settle()
-        if server.engine.clients.woken:
-            server.wake(now_ns)  # now, so that what they wait for is stored in the same batch
-        if server.barrier.syncing:
-            server.barrier.served()
+        self._turns.wake(now_ns)  # now, so that what they wait for is stored in the same batch
+        if self._group.syncing:
+            self._group.served()
 
     def eof_received(self) -> bool:
         """The client sends no more: what is due to it is still sent."""
-        now_ns = self._server.now()
-        self._server.wake(now_ns)  # what has come true by now is told first
+        if self._turns.now_unless_late() == LATE:
+            self._turns.leave_later(self._half_close)
+        else:
+            self._half_close()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name, for who inherits
+        """The client is gone, and with it whatever it had not finished."""
+        self._leaving = True
+        if self._turns.now_unless_late() == LATE:
+            self._turns.leave_later(self._leave)
+        else:
+            self._leave()
+
+    def pause_writing(self) -> None:
+        """The client does not read: it is not served, nor read from, until it does."""
+        self._unread = True
+        self._read_or_pause()
+
+    def resume_writing(self) -> None:
+        """The client has read what it was sent."""
+        self._unread = False
+        self._read_or_pause()
+        self._settle_rest()
+
+    def _new_session(self, service: Service) -> FramedSession:
+        return FramedSession(service)
+
+    # -- the client's end
+
+    def _half_close(self) -> None:
+        if self._leaving:  # it was to have its turn later, and meanwhile all was over
+            self._transport.close()
+            return
+        now_ns = self._turns.now()
+        self._turns.wake(now_ns)  # what has come true by now is told first
         try:
             self.session.half_close(now_ns)
         except Exception as bug:  # noqa: BLE001 - as above
             self._fail(bug)
         self.settle()
-        self._server.wake(now_ns)
-        return True
+        self._turns.wake(now_ns)
 
-    def connection_lost(self, _exc: Exception | None) -> None:
-        """The client is gone, and with it whatever it had not finished."""
+    def _leave(self) -> None:
+        client = self.session.client
+        self._host.forget(client)
+        self._turns.disconnect(client)
+
+    def part(self) -> None:
+        """No more commands; what has been answered is sent before the connection is closed."""
         self._leaving = True
-        self._server.forget(self)
-
-    def pause_writing(self) -> None:
-        """The client does not read: it is not served, nor read from, until it does."""
-        self._unread = True
-        self._see_reading()
-
-    def resume_writing(self) -> None:
-        """The client has read what it was sent."""
-        self._unread = False
-        self._see_reading()
-        self._settle_rest()
+        client = self.session.client
+        # Now, not when the socket is closed: whoever asks next finds the reservations returned.
+        self._turns.disconnect(client)
+        if self.session.half_closed:
+            self._transport.close()
+        elif not self._transport.is_closing():
+            self._host.part(client, self._transport)
 
     # -- replies
 
@@ -121,7 +171,7 @@ class Connection(asyncio.Protocol):
             if session.replies or session.blocked is KICKING:
                 if session.waits and self._journaled:
                     self._owed += 1
-                    self._server.barrier.hold(self, session.take_replies(hold=True))
+                    self._group.hold(self, session.take_replies(hold=True))
                 elif not self._owed:
                     self._transport.write(session.take_replies())
             if session.blocked or session.half_closed or not self._reading:
@@ -146,17 +196,14 @@ class Connection(asyncio.Protocol):
             self._abandon(bug)
 
     def listen_no_more(self) -> None:
-        """The server is about to stop: no more commands are carried out."""
+        """The server is about to stop: carry out no more commands."""
         self._deaf = True
-        self._see_reading()
-
-    def stop(self) -> None:
-        """No more commands; what has been answered is sent before the connection is closed."""
-        self._leaving = True
-        self._transport.close()
+        self._read_or_pause()
 
     def _settle_rest(self) -> None:
-        """What only some connections need: to go on later, to be closed, to be held back."""
+        """What only some connections need: to resume later, to be closed, to be held back."""
+        if self._leaving:
+            return
         session = self.session
         # A kick's next slice waits until the one before is stored: a batch never gathers more than one.
         if (
@@ -164,14 +211,13 @@ class Connection(asyncio.Protocol):
             or (session.blocked is YIELDING and not self._unread)
             or (session.blocked is REPLETE and not self._unread and not self._owes())
         ):
-            if not self._going_on:
-                self._going_on = True
-                self._server.go_on_later(self)
+            if not self._resuming:
+                self._resuming = True
+                self._turns.resume_later(self.resume)
         elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self._owes():
-            # Now, not when asyncio has closed the socket: who asks next finds the reservations returned.
-            self._server.let_go(session.client)
-            self.stop()
-        self._see_reading()
+            self.part()
+            return
+        self._read_or_pause()
 
     def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
         """The client has waited for this."""
@@ -183,29 +229,29 @@ class Connection(asyncio.Protocol):
             self._fail(bug)
         self.settle()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let the session continue where it was blocked."""
-        self._going_on = False
+        self._resuming = False
         session = self.session
         if self._leaving or self._deaf or session.blocked is None:
             return
-        now_ns = self._server.now()
+        now_ns = self._turns.now()
         try:
             session.resume(now_ns)
         except Exception as bug:  # noqa: BLE001 - as above
             self._fail(bug)
         self.settle()
-        self._server.wake(now_ns)
+        self._turns.wake(now_ns)
 
     # -- our own bugs
 
     def _fail(self, bug: Exception) -> None:
-        """The client has met a bug: that is its end, and told it in its turn. A bug that concerns others is raised."""
-        self._server.spare_others(bug)
+        """The client has met a bug: it is told so in its turn, and closed. A bug that concerns others is raised."""
+        self._host.spare_others(bug)
         self.session.fail()
 
     def _abandon(self, bug: Exception) -> None:
-        """The same where replies may have been lost: none can be sent behind them."""
+        """The same where replies may have been lost: none can be sent after them."""
         self._fail(bug)
         self._leaving = True
         self._transport.abort()
@@ -213,7 +259,7 @@ class Connection(asyncio.Protocol):
     def _owes(self) -> bool:
         return bool(self._owed or self.session.replies)
 
-    def _see_reading(self) -> None:
+    def _read_or_pause(self) -> None:
         """Read from the client unless it is ahead of us, or does not read itself."""
         session = self.session
         reading = not (

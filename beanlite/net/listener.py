@@ -14,20 +14,23 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from beanlite.defaults import ENV_PREFIX, HOST, PORT
 from beanlite.errors import ConfigError, ListenError
 
 if TYPE_CHECKING:
     from beanlite.config import Settings
 
+# How many connections the kernel keeps until they are accepted.
 BACKLOG: Final = 1024
-_FIRST_FD: Final = 3  # systemd's first socket
-# Descriptors that the server opens for itself: 18 with a database and uvloop, some more now and then, and those of
-# connections that are about to be refused.
+# The first of systemd's sockets.
+_FIRST_FD: Final = 3
+# Descriptors that the server itself needs: its files and the loop's, a few more at times, and those of connections
+# about to be refused.
 _OWN: Final = 32
 
 
 class Listener:
-    """Sockets that listen already: a client that comes before the server is ready waits, and is not refused."""
+    """Sockets that are listening: a client that comes before the server is ready waits, instead of being refused."""
 
     __slots__ = ("address", "path", "sockets")
 
@@ -35,20 +38,20 @@ class Listener:
         self.sockets = sockets
         self.address = address
         self.path = path
-        """Of a unix socket that we have made."""
+        """Where the unix socket is, if we have made one."""
 
     def close(self) -> None:
-        """Listen no more, and remove the unix socket."""
+        """Stop listening, and remove the unix socket."""
         for sock in self.sockets:
-            sock.close()  # the loop has done so already, unless the start failed before it had them
+            sock.close()  # the loop has done so already, unless the start failed before
         if self.path is not None:
-            # Another user's folder (-u) may not let us; the next start takes what is left for what it is.
+            # After -u we may have no right to; the next start removes what is left.
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 self.path.unlink()
 
 
 def open_listener(settings: Settings) -> Listener:
-    """Listen where the settings say, or on the sockets that systemd has handed over. ListenError: it can't be."""
+    """Listen where the settings say, or on the sockets that systemd has handed over. ListenError: that fails."""
     handed = _from_systemd()
     if handed:
         return Listener(handed, "systemd")
@@ -61,33 +64,33 @@ _early: dict[_Place, Listener] = {}
 
 
 def listen_early(args: list[str]) -> None:
-    """Listen before the settings are read, if the command line alone says where: beanstalkd's flags and --no-journal.
+    """Listen before the settings are read, if the command line has none but beanstalkd's flags and --no-journal.
 
-    Test suites of clients start the server and give it 0.1 s. To read the settings takes longer; who connects in the
-    meantime waits. If the settings turn out to be wrong, the process ends, and with it this socket.
+    Clients' test suites start the server and give it 0.1 s. Reading the settings takes longer; whoever connects in the
+    meantime waits. If the settings turn out to be wrong, the process ends, and this socket with it.
     """
     try:
         given, rest = getopt.getopt(args, "l:p:b:f:Fz:u:s:V", ["no-journal"])
     except getopt.GetoptError:
         return
     flags = dict(given)
-    elsewhere = {"LISTEN_PID"}  # what else could say where to listen
+    elsewhere = {"LISTEN_PID"}  # what else may say where to listen
     if "-l" not in flags:
-        elsewhere |= {"BEANLITE_HOST", "BEANLITE_SOCKET"}
+        elsewhere |= {f"{ENV_PREFIX}HOST", f"{ENV_PREFIX}SOCKET"}
     if "-p" not in flags:
-        elsewhere |= {"BEANLITE_PORT"}
-    host, port = flags.get("-l", "127.0.0.1"), flags.get("-p", "11300")
+        elsewhere |= {f"{ENV_PREFIX}PORT"}
+    host, port = flags.get("-l", HOST), flags.get("-p", str(PORT))
     if rest or elsewhere & os.environ.keys() or not port.isdecimal():
         return
     place = host.removeprefix("unix:") if host.startswith("unix:") else (host, int(port))
-    with contextlib.suppress(ListenError, OverflowError):  # the second try says what is wrong
+    with contextlib.suppress(ListenError, OverflowError):  # the second attempt says what is wrong
         _early[place] = _listen(place)
 
 
 def room_for(connections: int) -> int:
-    """Raise the limit of open files to what so many connections need; returns how many have room. ConfigError: none.
+    """Raise the limit of open files for so many connections; returns how many it allows. ConfigError: none.
 
-    Without a descriptor to spare the loop could not even refuse a connection, and would be woken by it for ever.
+    Without a descriptor to spare, the loop could not even refuse a connection, and would wake for it endlessly.
     """
     beside = _open_now() + _OWN
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -112,7 +115,7 @@ def _open_now() -> int:
 
 
 def become(user: str) -> None:
-    """Give up root's rights for those of a user. ConfigError: there is no such user, or no right to become it."""
+    """Exchange root's rights for a user's. ConfigError: there is no such user, or we may not become it."""
     try:
         entry = pwd.getpwnam(user)
         os.initgroups(user, entry.pw_gid)
@@ -153,6 +156,7 @@ def _tcp(host: str, port: int) -> Listener:
         sock = socket.socket(family, socket.SOCK_STREAM)
         sockets.append(sock)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it: dead clients are noticed
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         try:
@@ -179,9 +183,9 @@ def _unix(path: Path) -> Listener:
 
 
 def _remove_stale(path: Path) -> None:
-    """A socket that nobody listens on was left by a server that was killed. OSError: somebody does."""
+    """Remove a socket that a killed server has left. OSError: somebody is listening on it."""
     if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
-        return  # bind says what is wrong, if anything is
+        return  # if something is wrong, bind says so
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))

@@ -7,10 +7,10 @@ import pytest
 from beanlite.commit import group
 from beanlite.core.job import SECOND_NS, SLICE
 from beanlite.journal.sqlite import writer
+from beanlite.net.turns import TURN_BYTES
 from beanlite.protocol.blocked import REPLETE
 from beanlite.protocol.framing import STEPS_MAX, UNSENT_MAX
 from beanlite.protocol.session import REPLIES_MAX
-from beanlite.server import TURN_BYTES
 from tests.support.inside import CLIENTS, PUT, connect, is_silent, serving, until
 
 
@@ -18,16 +18,16 @@ async def test_the_end_of_a_sync_is_seen_while_the_loop_is_busy_with_others(tmp_
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
         await connect(server)
-        await until(lambda: len(server._connections) == 2)
-        client, other = server._connections.values()
+        await until(lambda: len(server.roster.connections) == 2)
+        client, other = server.roster.connections.values()
         disk.free.clear()
         client.data_received(PUT)
-        await until(lambda: server.barrier.syncing)
+        await until(lambda: server.group_commit.syncing)
         disk.free.set()
         for _ in range(group.POLL_EVERY):
-            assert server.barrier.syncing
+            assert server.group_commit.syncing
             other.data_received(b"list-tube-used\r\n")
-        assert not server.barrier.syncing
+        assert not server.group_commit.syncing
         assert await asyncio.wait_for(CLIENTS[0][0].readline(), 10) == b"INSERTED 1\r\n"
 
 
@@ -41,8 +41,8 @@ async def test_what_is_held_for_a_client_while_a_sync_goes_on_has_its_limit(tmp_
             client[1].write(b"peek %d\r\n" % number)
             await client[1].drain()
             await asyncio.sleep(0)
-        await until(lambda: any(each.session.blocked for each in server._connections.values()))
-        held = sum(len(replies) for _, replies in server.barrier._held)
+        await until(lambda: any(each.session.blocked for each in server.roster.connections.values()))
+        held = sum(len(replies) for _, replies in server.group_commit._held)
         assert held < REPLIES_MAX + 100_000
         disk.free.set()
         for _ in range(40):
@@ -63,9 +63,9 @@ async def test_who_does_not_wait_for_replies_is_held_back_when_the_batch_is_full
         disk.free.clear()
         assert await is_silent(client, other)
         client[1].write(job)
-        await until(lambda: server.barrier.syncing)
+        await until(lambda: server.group_commit.syncing)
         client[1].write(job * (jobs - 1))
-        await until(lambda: server.barrier.full)
+        await until(lambda: server.group_commit.full)
         assert await is_silent(client, other)
         assert server.engine.last_id < most
         other[1].write(PUT)
@@ -81,8 +81,8 @@ async def test_how_many_replies_are_held_for_a_client_has_its_limit(tmp_path, di
     looks = 3 * UNSENT_MAX
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
-        await until(lambda: server._connections)
-        (session,) = [each.session for each in server._connections.values()]
+        await until(lambda: server.roster.connections)
+        (session,) = [each.session for each in server.roster.connections.values()]
         other = await connect(server)
         disk.free.clear()
         client[1].write(PUT + b"list-tube-used\r\n" * looks)
@@ -106,11 +106,11 @@ async def test_a_batch_that_nobody_waits_for_is_not_full(tmp_path):
 async def test_who_comes_when_the_server_stops_is_not_served(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
-        await until(lambda: server._connections)
-        (connection,) = server._connections.values()
-        assert server.admit(connection)
-        server._stopped.set()
-        assert not server.admit(connection)
+        await until(lambda: server.roster.connections)
+        (connection,) = server.roster.connections.values()
+        assert server.roster.admit(connection)
+        server.roster.close()
+        assert not server.roster.admit(connection)
 
 
 async def test_a_long_kick_waits_for_each_of_its_slices_to_be_stored(tmp_path, disk):
@@ -159,7 +159,7 @@ async def test_what_lags_is_written_in_slices_to_its_end_though_nobody_asks(tmp_
 
         monkeypatch.setattr(server._journal._writer, "sync", last_sync)
         server.engine.ledger.deferred.update(server.engine.jobs.newest)
-        await server.barrier.flush()
+        await server.group_commit.flush()
         assert left == [0]
         assert max(sizes) == SLICE
 
@@ -168,11 +168,11 @@ async def test_more_due_than_a_slice_is_done_once_a_turn_whoever_comes(tmp_path)
     async with serving(tmp_path / "q.db") as (server, _):
         client = server.engine.clients.connect()
         for _ in range(3 * SLICE):
-            server.engine.put(client, 0, 1, 10, b"", server._clock() - SECOND_NS)
+            server.engine.put(client, 0, 1, 10, b"", server.turns._clock() - SECOND_NS)
         for _ in range(5):
-            server.now()
+            server.turns.now()
         assert server.engine.counts.delayed == 2 * SLICE
-        server.follow_up(server.now())
+        server.turns.follow_up(server.turns.now())
         await until(lambda: not server.engine.counts.delayed)
 
 
@@ -180,20 +180,20 @@ async def test_the_clock_is_read_once_a_turn_and_never_goes_back(tmp_path, monke
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
         await connect(server)
-        await until(lambda: len(server._connections) == 2)
+        await until(lambda: len(server.roster.connections) == 2)
         ticks = iter(range(1 << 50, 1 << 51))
-        monkeypatch.setattr(server, "_clock", lambda: next(ticks))
+        monkeypatch.setattr(server.turns, "_clock", lambda: next(ticks))
         created_ns = []
         monkeypatch.setattr(
             server.engine, "put", lambda *args, put=server.engine.put: created_ns.append(args[-1]) or put(*args)
         )
-        first, second = server._connections.values()
+        first, second = server.roster.connections.values()
         first.data_received(PUT)
         second.data_received(PUT)
         assert created_ns == [1 << 50] * 2
         first.data_received(PUT * (TURN_BYTES // len(PUT) + 1))
         assert created_ns[-1] > 1 << 50  # a turn may be long
-        seen_ns = server.now()
+        seen_ns = server.turns.now()
         second.data_received(PUT)
         assert created_ns[-1] == seen_ns > created_ns[0]
         await asyncio.sleep(0)
@@ -204,13 +204,13 @@ async def test_the_clock_is_read_once_a_turn_and_never_goes_back(tmp_path, monke
 async def test_a_timer_counts_from_the_end_of_a_long_turn(tmp_path, monkeypatch):
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
-        await until(lambda: server._connections)
-        now_ns = server._clock()
-        monkeypatch.setattr(server, "_clock", lambda: now_ns)
-        next(iter(server._connections.values())).data_received(b"reserve-with-timeout 60\r\n")
+        await until(lambda: server.roster.connections)
+        now_ns = server.turns._clock()
+        monkeypatch.setattr(server.turns, "_clock", lambda: now_ns)
+        next(iter(server.roster.connections.values())).data_received(b"reserve-with-timeout 60\r\n")
         now_ns += 50 * SECOND_NS
-        await until(lambda: server._timer)
-        assert server._timer.when() - server.loop.time() < 15
+        await until(lambda: server.turns._timer)
+        assert server.turns._timer.when() - server.loop.time() < 15
 
 
 async def test_a_job_for_a_waiting_client_is_stored_with_its_put_though_the_batch_is_due_already(tmp_path, disk):
@@ -219,8 +219,8 @@ async def test_a_job_for_a_waiting_client_is_stored_with_its_put_though_the_batc
         worker[1].write(b"reserve\r\n")
         await until(lambda: server.engine.counts.waiting)
         await connect(server)
-        await until(lambda: len(server._connections) == 2)
-        server.loop.call_soon(server.barrier._turn)
-        list(server._connections.values())[1].data_received(PUT)
+        await until(lambda: len(server.roster.connections) == 2)
+        server.loop.call_soon(server.group_commit._turn)
+        list(server.roster.connections.values())[1].data_received(PUT)
         assert await asyncio.wait_for(worker[0].readline(), 10) == b"RESERVED 1 1\r\n"
         assert disk.syncs == 1

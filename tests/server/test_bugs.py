@@ -126,8 +126,8 @@ async def test_a_bug_in_what_follows_later_costs_only_that_client(tmp_path, monk
 async def test_where_replies_are_lost_the_client_is_cut_off_and_others_get_theirs(tmp_path, monkeypatch, disk):
     async with serving(tmp_path / "q.db") as (server, _):
         client, other = await connect(server), await connect(server)
-        await until(lambda: len(server._connections) == 2)
-        session = next(iter(server._connections.values())).session
+        await until(lambda: len(server.roster.connections) == 2)
+        session = next(iter(server.roster.connections.values())).session
         disk.free.clear()
         for each in (client, other):
             each[1].write(PUT + b"peek 77\r\n")

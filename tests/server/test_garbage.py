@@ -10,6 +10,7 @@ import sys
 import pytest
 import uvloop
 
+from beanlite.clock import utc_clock
 from beanlite.config import Settings
 from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES
 from beanlite.journal.sqlite.journal import SqliteJournal
@@ -54,9 +55,9 @@ def lock_for_a_moment(server):
 
 async def garbage_of(settings, lives, meanwhile):
     """How many objects the collector finds after so many clients, with something else at the beginning of each."""
-    server = Server(settings, open_listener(settings), make_journal(settings))
+    server = Server(settings, open_listener(settings), make_journal(settings), utc_clock())
     task = asyncio.create_task(server.serve())
-    await until(lambda: hasattr(server, "barrier"))
+    await until(lambda: hasattr(server, "group_commit"))
     host, port = server._listener.address.split(":")
 
     async def live(count):

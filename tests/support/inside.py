@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 
+from beanlite.clock import utc_clock
 from beanlite.config import Settings
 from beanlite.errors import JournalFailed
 from beanlite.net.listener import open_listener
@@ -43,10 +44,10 @@ class Disk:
 @contextlib.asynccontextmanager
 async def serving(path, fsync="always", failure=JournalFailed):
     settings = Settings(port=0, db=path, fsync=fsync)
-    server = Server(settings, open_listener(settings), make_journal(settings))
+    server = Server(settings, open_listener(settings), make_journal(settings), utc_clock())
     task = asyncio.create_task(server.serve())
     try:
-        while not hasattr(server, "barrier"):
+        while not hasattr(server, "group_commit"):
             await asyncio.sleep(0)
             if task.done():
                 task.result()
@@ -62,8 +63,8 @@ async def serving(path, fsync="always", failure=JournalFailed):
 
 async def _tidy_up(server):
     """After a failure the real process ends at once."""
-    for connection in list(server._connections.values()):
-        connection.stop()
+    for connection in list(server.roster.connections.values()):
+        connection.part()
     await server._journal._writer._worker.close()
     for _, writer in CLIENTS:
         writer.close()

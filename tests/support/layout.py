@@ -19,7 +19,7 @@ ROOMS = [
     {"core"},
     {"beanstalk"},
     {"config", "log", "clock", "signals"},
-    {"errors", "stderr"},
+    {"errors", "stderr", "defaults"},
     {"__init__"},
 ]
 ROW = {room: row for row, rooms in enumerate(ROOMS) for room in rooms}

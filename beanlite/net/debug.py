@@ -1,0 +1,97 @@
+"""What the log tells of connections and commands at the level debug; at any other, these classes are not used."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from beanlite import log
+from beanlite.net.connection import Connection, Host
+from beanlite.protocol.framing import FramedSession
+from beanlite.protocol.session import Service
+
+# Replies to commands that have done nothing because they were wrong, or came at the wrong time.
+REFUSALS: Final = (
+    b"BAD_FORMAT",
+    b"DRAINING",
+    b"EXPECTED_CRLF",
+    b"INTERNAL_ERROR",
+    b"JOB_TOO_BIG",
+    b"OUT_OF_MEMORY",
+    b"UNKNOWN_COMMAND",
+)
+# How many bytes of such a command the log shows.
+SHOWN_MAX: Final = 80
+
+
+class LoggedConnection(Connection):
+    """Tells when it is opened and closed, and which commands are refused."""
+
+    __slots__ = ("_address",)
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self._address = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come."""
+        peer = transport.get_extra_info("peername")
+        self._address = ":".join(map(str, peer[:2])) if isinstance(peer, tuple) else "unix"
+        super().connection_made(transport)
+        if not self._leaving:
+            log.debug("connection opened", address=self._address)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        self._tell_once()
+        super().connection_lost(exc)
+
+    def part(self) -> None:
+        """The server has nothing more to say to the client."""
+        self._tell_once()
+        super().part()
+
+    def _tell_once(self) -> None:
+        if not self._leaving:
+            log.debug("connection closed", address=self._address)
+
+    def _new_session(self, service: Service) -> FramedSession:
+        return LoggedSession(service, self._address)
+
+
+class LoggedSession(FramedSession):
+    """Looks at the replies of each line by itself; what is put off until a later turn it does not see."""
+
+    __slots__ = ("_address", "_answered", "_line")
+
+    def __init__(self, service: Service, address: str) -> None:
+        super().__init__(service)
+        self._address = address
+        self._answered = True
+        self._line = b""
+        """The command being received, as far as it is shown."""
+
+    def receive(self, data: bytes, now_ns: int) -> None:
+        """Carry out what is complete, line by line."""
+        at = 0
+        while at < len(data):
+            end = data.find(b"\n", at) + 1 or len(data)
+            if self._answered:
+                self._line = b""
+            self._line = (self._line + data[at : min(end, at + SHOWN_MAX)])[:SHOWN_MAX]
+            seen = len(self.replies)
+            super().receive(data[at:end], now_ns)
+            for reply in self.replies[seen:]:
+                if reply.startswith(REFUSALS):
+                    self._tell(reply)
+            self._answered = len(self.replies) > seen or self.blocked is not None
+            at = end
+
+    def _tell(self, reply: bytes) -> None:
+        line, _, _ = self._line.partition(b"\r\n")  # and nothing of a body
+        log.debug(
+            "command refused",
+            address=self._address,
+            reply=reply.decode().rstrip(),
+            line=line.decode("ascii", "backslashreplace"),
+        )

@@ -1,0 +1,137 @@
+"""How connections end: with every reply read and no reset, and however many end at once, others are served."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from beanlite.net import roster
+from beanlite.net.turns import LATE, TURN_NS, Turns
+from tests.support.inside import CLIENTS, ask, connect, serving, until
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire
+
+BODY = b"x" * 60_000
+PEEKS = 40
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def server(request, tmp_path):
+    """One for two connections; for asyncio's own loop, uvloop is hidden."""
+    environment = {}
+    if request.param == "asyncio":
+        (tmp_path / "uvloop.py").write_text("raise ImportError")
+        environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    with start_beanlite(tmp_path / "q", "--max-connections", "2", environment=environment) as server:
+        yield server
+
+
+def send_in_thread(client, data):
+    def send():
+        with suppress(ConnectionError):  # the test looks at what is read
+            client.sendall(data)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+def rest_of(client):
+    """What is left to read up to the end, which is to be no reset."""
+    said = b""
+    while data := client.recv(1 << 16):
+        said += data
+    return said
+
+
+def test_replies_before_a_quit_are_read_whatever_is_sent_after_it(server):
+    with socket.socket() as client, Wire(server.connect()) as wire:
+        job_id = wire.put(BODY)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that the rest is still the server's to send
+        client.connect((server.host, server.port))
+        thread = send_in_thread(client, b"peek %d\r\n" % job_id * PEEKS + b"quit\r\n" + b"junk\r\n" * 1_000_000)
+        assert rest_of(client) == b"FOUND %d %d\r\n%b\r\n" % (job_id, len(BODY), BODY) * PEEKS
+        thread.join()
+
+
+def test_who_has_quit_and_does_not_close_makes_room_for_others(server):
+    with Wire(server.connect()) as idle, Wire(server.connect()) as wire:
+        idle.send(b"quit\r\n")
+        assert idle.is_closed()
+        for _ in range(3):
+            with Wire(server.connect()) as other:
+                assert other.ask("list-tube-used") == "USING default"
+                assert wire.ask("list-tube-used") == "USING default"
+                other.send(b"quit\r\n")
+                assert other.is_closed()
+
+
+def test_a_stop_resets_nobody(server):
+    with server.connect() as client, Wire(server.connect()) as wire:
+        commands = b"put 0 0 60 1\r\nx\r\nwatch other\r\nignore default\r\nreserve\r\n"
+        thread = send_in_thread(client, commands + b"junk\r\n" * 1_000_000)
+        while wire.stats()["current-waiting"] != "1":
+            pass
+        server.signal(signal.SIGTERM)
+        assert rest_of(client) == b"INSERTED 1\r\nWATCHING 2\r\nWATCHING 1\r\n"
+        thread.join()
+        assert server.stop() == 0
+
+
+async def test_who_has_quit_and_does_not_close_is_closed_in_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(roster, "FAREWELL_S", 0.0)
+    async with serving(tmp_path / "q.db") as (server, _):
+        client = await connect(server)
+        client[1].write(b"quit\r\n")
+        assert await client[0].read() == b""
+        await until(lambda: not len(server.roster))
+
+
+async def test_who_is_gone_but_has_yet_to_leave_is_not_waited_for(tmp_path, monkeypatch):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client = await connect(server)
+        assert await ask(client, b"list-tube-used\r\n") == b"USING default\r\n"
+        (connection,) = server.roster.connections.values()
+        later = []
+        with monkeypatch.context() as patch:
+            patch.setattr(Turns, "now_unless_late", lambda _: LATE)
+            patch.setattr(Turns, "leave_later", lambda _, leave: later.append(leave))
+            connection._transport.abort()
+            await until(lambda: later)
+        connection.part()
+        assert len(server.roster) == 1
+        later.pop()()
+        assert len(server.roster) == 0
+
+
+async def test_connections_are_kept_alive(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await connect(server)
+        await until(lambda: server.roster.connections)
+        (connection,) = server.roster.connections.values()
+        sock = connection._transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+@pytest.mark.parametrize("way", ["eof_received", "connection_lost"])
+async def test_of_many_that_leave_at_once_some_leave_in_later_turns(tmp_path, monkeypatch, way):
+    many = 20
+    async with serving(tmp_path / "q.db") as (server, _):
+        for _ in range(many):
+            assert await ask(await connect(server), b"list-tube-used\r\n") == b"USING default\r\n"
+        times_ns = iter(range(1 << 50, 1 << 51, TURN_NS // 4))
+        monkeypatch.setattr(server.turns, "_clock", lambda: next(times_ns))
+        for connection in list(server.roster.connections.values()):
+            connection.eof_received() if way == "eof_received" else connection.connection_lost(None)
+        assert 0 < server.engine.clients < many
+        before = server.engine.clients
+        await asyncio.sleep(0)
+        assert 0 < server.engine.clients < before
+        await until(lambda: not server.engine.clients)
+        for _, writer in CLIENTS:
+            writer.transport.abort()
