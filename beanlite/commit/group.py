@@ -20,8 +20,6 @@ DEFER_S: Final = 0.02
 # A batch with more changed jobs, or with more bytes of bodies, would keep others waiting for as long as it is written.
 BATCH_JOBS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
-# How many commands are carried out between two looks at a sync that is under way.
-POLL_EVERY: Final = 8
 # At the stop, the longest time without progress, and how often it is looked at. Looks are counted, not seconds, because
 # the process itself may have been halted meanwhile.
 FLUSH_S: Final = 10.0
@@ -64,7 +62,6 @@ class GroupCommit:
         """A batch will be made before long, for the sake of what nobody waits for."""
         self._deferred_due = False
         """The next batch takes deferred changes along."""
-        self._served = 0
         self._closed = False
         self._progress = asyncio.Event()
         """Set whenever something has happened that ``flush`` may have waited for."""
@@ -92,14 +89,8 @@ class GroupCommit:
 
     @property
     def syncing(self) -> bool:
-        """Whether a batch is on its way that ``served`` and ``poll`` hurry on."""
+        """Whether a batch is on its way that ``poll`` hurries on."""
         return self._journal.syncing
-
-    def served(self) -> None:
-        """Count a command that was carried out while ``syncing``."""
-        self._served += 1
-        if not self._served % POLL_EVERY:
-            self._journal.poll()
 
     def poll(self) -> None:
         """Look whether the batch under way has become durable; to be called while ``syncing``."""

@@ -17,7 +17,7 @@ _RESERVED: Final = RESERVED.value
 
 
 class StoredJob(NamedTuple):
-    """A job as the journal reads it."""
+    """A job as the journal reads it, with one of its attributes for each column."""
 
     id: int
     tube: bytes

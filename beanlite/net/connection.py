@@ -98,8 +98,7 @@ class Connection(asyncio.Protocol):
             self._fail(bug)
         self.settle()
         self._turns.wake(now_ns)  # now, so that what they wait for is stored in the same batch
-        if self._group.syncing:
-            self._group.served()
+        self._turns.served()
 
     def eof_received(self) -> bool:
         """The client sends no more: what is due to it is still sent."""

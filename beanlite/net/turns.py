@@ -20,6 +20,8 @@ TURN_BYTES: Final = 1 << 16
 TURN_NS: Final = 2_000_000
 # The loop's timer is never set further ahead than this.
 TIMER_MAX_S: Final = 3600.0
+# While a batch is being synced, its end is looked for each time that so many clients have been served.
+POLL_EVERY: Final = 8
 # What a method returns instead of the time when the turn has lasted long enough.
 LATE: Final = 0
 
@@ -52,6 +54,7 @@ class Turns:
         "_now_ns",
         "_resume_due",
         "_resuming",
+        "_served",
         "_tell",
         "_timer",
         "_timer_ns",
@@ -85,6 +88,8 @@ class Turns:
         self._leaving: deque[Callable[[], None]] = deque()
         self._resuming: deque[Callable[[], None]] = deque()
         self._resume_due = False
+        self._served = 0
+        """How many clients were served while a batch was being synced."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = NEVER_NS
 
@@ -112,6 +117,13 @@ class Turns:
         """The time for a client that has sent so many bytes, or LATE if they have to be put off."""
         self._bytes_left -= size
         return self._now_ns if self._bytes_left > 0 else self.now_unless_late()
+
+    def served(self) -> None:
+        """A client has been served: now and then see whether the batch that others wait for has become durable."""
+        if self._group.syncing:
+            self._served += 1
+            if not self._served % POLL_EVERY:
+                self._group.poll()
 
     def _end_turn(self) -> None:
         now_ns = self.now()

@@ -128,10 +128,10 @@ async def test_of_many_that_leave_at_once_some_leave_in_later_turns(tmp_path, mo
         monkeypatch.setattr(server.turns, "_clock", lambda: next(times_ns))
         for connection in list(server.roster.connections.values()):
             connection.eof_received() if way == "eof_received" else connection.connection_lost(None)
-        assert 0 < server.engine.clients < many
-        before = server.engine.clients
+        assert 0 < server.engine.counts.clients < many
+        before = server.engine.counts.clients
         await asyncio.sleep(0)
-        assert 0 < server.engine.clients < before
-        await until(lambda: not server.engine.clients)
+        assert 0 < server.engine.counts.clients < before
+        await until(lambda: not server.engine.counts.clients)
         for _, writer in CLIENTS:
             writer.transport.abort()

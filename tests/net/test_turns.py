@@ -7,6 +7,7 @@ import pytest
 from beanlite.commit import group
 from beanlite.core.job import SECOND_NS, SLICE
 from beanlite.journal.sqlite import writer
+from beanlite.net import turns
 from beanlite.net.turns import TURN_BYTES
 from beanlite.protocol.blocked import REPLETE
 from beanlite.protocol.framing import STEPS_MAX, UNSENT_MAX
@@ -24,7 +25,7 @@ async def test_the_end_of_a_sync_is_seen_while_the_loop_is_busy_with_others(tmp_
         client.data_received(PUT)
         await until(lambda: server.group_commit.syncing)
         disk.free.set()
-        for _ in range(group.POLL_EVERY):
+        for _ in range(turns.POLL_EVERY):
             assert server.group_commit.syncing
             other.data_received(b"list-tube-used\r\n")
         assert not server.group_commit.syncing
