@@ -66,6 +66,16 @@ def test_gaps_in_the_numbers_are_refused(folder, name):
         find_migrations(folder)
 
 
+def test_an_installation_without_migrations_is_refused(path, folder, tmp_path):
+    with pytest.raises(JournalRefused, match=r"beanlite itself can't be read: .*/nowhere: No such file or directory"):
+        open_database(path, tmp_path / "nowhere")
+    for migration in folder.iterdir():
+        migration.unlink()
+    with pytest.raises(JournalRefused, match="beanlite itself is not whole"):
+        open_database(path, folder)
+    assert not path.exists()
+
+
 def test_a_new_file_gets_all_migrations_without_a_copy(path, folder):
     database = open_database(path, folder)
     assert read_state(database.connection, path) == (0, 0, [])
