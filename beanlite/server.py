@@ -7,7 +7,6 @@ import os
 import platform
 import resource
 import signal
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -15,13 +14,14 @@ from beanlite import __version__, is_compiled, log, signals
 from beanlite.clock import utc_clock
 from beanlite.commit.group import GroupCommit
 from beanlite.core.engine import Engine
+from beanlite.core.job import SECOND_NS
 from beanlite.errors import is_ours
 from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
 from beanlite.net.listener import BACKLOG, Listener, become, open_listener, room_for
-from beanlite.net.roster import FAREWELL_S, Roster
+from beanlite.net.roster import Roster
 from beanlite.net.turns import Turns
 from beanlite.protocol.commands import new_commands
 from beanlite.protocol.session import Service
@@ -83,10 +83,10 @@ class Server:
         """``clock`` tells the time in nanoseconds, as ``beanlite.clock`` counts it."""
         self._settings = settings
         self._listener = listener
-        self._started_s = time.monotonic()
         self._instance = os.urandom(8).hex()
         self._oddities = log.Seldom()
         self._clock = clock
+        self._started_ns = clock()
         self._failure: Exception | None = None
         self._journal = journal
         self.engine = Engine()
@@ -169,14 +169,9 @@ class Server:
         await self._settle()
         self.turns.follow_up(self.turns.now())
         self.engine.begin_stop()
-        for client in self.roster.connections:
-            self.engine.clients.stop_waiting(
-                client
-            )  # or they would get the jobs that others leave, and continue unseen
-        self.roster.part_from_all()
-        deadline_s = time.monotonic() + FAREWELL_S
-        while len(self.roster) and time.monotonic() < deadline_s:  # noqa: ASYNC110 - once, at the end
-            await asyncio.sleep(0.01)
+        for client in self.roster.connections:  # or they would get the jobs that others leave, and continue unseen
+            self.engine.clients.stop_waiting(client)
+        await self.roster.part_from_all()
         await self._settle()  # what the connections had reserved is ready again
         left = await self._journal.close()
         log.info("stopped", jobs=len(self.engine.jobs), **({} if left is None else {"left": left}))
@@ -197,7 +192,7 @@ class Server:
             version=__version__,
             user_s=usage.ru_utime,
             system_s=usage.ru_stime,
-            uptime_s=int(time.monotonic() - self._started_s),
+            uptime_s=(self._clock() - self._started_ns) // SECOND_NS,
             instance=self._instance,
             hostname=system.node,
             os=system.version,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Final
 
 from beanlite import log
@@ -33,6 +34,8 @@ class Roster:
         self._farewells: dict[Client, Farewell] = {}
         """Of clients that are done, the one parted from first at the front."""
         self._closed = False
+        self._empty: asyncio.Event | None = None
+        """At the stop: set when no socket is open any more."""
         self._refused = 0
         self._bugs: dict[str, int] = {}
         """How often clients have met bugs of ours, by the place of each."""
@@ -56,6 +59,7 @@ class Roster:
     def forget(self, client: Client) -> None:
         """Its connection is closed."""
         self.connections.pop(client, None)
+        self._tell_if_empty()
 
     def wake(self, client: Client, outcome: Job | Outcome, now_ns: int) -> None:
         """Tell a client what has ended its wait, unless it has just gone, and the job with it."""
@@ -65,13 +69,18 @@ class Roster:
 
     def part(self, client: Client, transport: asyncio.Transport) -> None:
         """Close the connection of a client that is done, without losing what it has not read yet."""
-        self.forget(client)
+        self.connections.pop(client, None)
         quiet_s = QUIET_S if self._closed else FAREWELL_S
         self._farewells[client] = Farewell(self, client, transport, self._loop, quiet_s)
 
     def parted(self, client: Client) -> None:
         """The farewell is over."""
         self._farewells.pop(client, None)
+        self._tell_if_empty()
+
+    def _tell_if_empty(self) -> None:
+        if self._empty is not None and not len(self):
+            self._empty.set()
 
     def _make_room(self) -> bool:
         """Cut the oldest farewell short that has nothing left to send, if there is one: new clients matter more."""
@@ -98,12 +107,17 @@ class Roster:
         for connection in self.connections.values():
             connection.listen_no_more()
 
-    def part_from_all(self) -> None:
-        """Close all connections, once what has been answered is sent."""
+    async def part_from_all(self) -> None:
+        """Close all connections once what has been answered is sent; returns when they are, or after FAREWELL_S."""
         for farewell in self._farewells.values():
             farewell.cut_short()
         for connection in list(self.connections.values()):
             connection.part()
+        if len(self):
+            self._empty = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FAREWELL_S):
+                    await self._empty.wait()
 
 
 class Farewell(asyncio.Protocol):

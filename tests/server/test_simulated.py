@@ -1,0 +1,75 @@
+"""The whole server with time, loop and journal handed in: hours pass in no time, and the journal fails on demand."""
+
+import asyncio
+from typing import Any
+
+from beanlite.errors import JournalFailed
+from beanlite.net.roster import FAREWELL_S
+from tests.support.simulated import Client, settle, simulated
+
+HOUR_S = 3600.0
+
+
+def test_a_delay_of_an_hour_ends_after_an_hour_and_a_ttr_after_another():
+    async def play(server, _journal):
+        worker, producer = Client(server), Client(server)
+        began_s = asyncio.get_running_loop().time()
+        assert await producer.ask(b"put 0 3600 3600 1\r\nx\r\n") == b"INSERTED 1\r\n"
+        assert await worker.ask(b"reserve\r\n") == b""
+        await asyncio.sleep(HOUR_S - 1)
+        assert worker.said == b""
+        await asyncio.sleep(1)
+        await settle()
+        assert worker.said == b"RESERVED 1 1\r\nx\r\n"
+        assert await producer.ask(b"reserve\r\n") == b""
+        await asyncio.sleep(HOUR_S)
+        await settle()
+        assert producer.said == b"RESERVED 1 1\r\nx\r\n"
+        assert asyncio.get_running_loop().time() - began_s == 2 * HOUR_S
+        assert b"uptime: 7200\n" in await worker.ask(b"stats\r\n")
+
+    assert simulated(play) is None
+
+
+def test_a_reply_waits_for_the_journal_for_as_long_as_it_takes():
+    async def play(server, journal):
+        producer, other = Client(server), Client(server)
+        journal.holds = True
+        assert await producer.ask(b"put 0 0 60 1\r\nx\r\nlist-tube-used\r\n") == b""
+        await asyncio.sleep(HOUR_S)
+        assert producer.said == b""
+        assert await other.ask(b"list-tube-used\r\n") == b"USING default\r\n"
+        journal.holds = False
+        journal.let_go()
+        await settle()
+        assert producer.said == b"INSERTED 1\r\nUSING default\r\n"
+
+    assert simulated(play) is None
+
+
+def test_a_journal_that_fails_ends_the_server_and_nothing_more_is_acknowledged():
+    failure = JournalFailed("the right to write is lost")
+
+    async def play(server, journal):
+        producer, other = Client(server), Client(server)
+        journal.holds = True
+        assert await producer.ask(b"put 0 0 60 1\r\nx\r\n") == b""
+        journal.fail(failure)
+        assert await other.ask(b"put 0 0 60 1\r\nx\r\n") == b""
+        assert producer.said == b""
+
+    assert simulated(play) is failure
+
+
+def test_a_stop_waits_for_a_client_that_does_not_close_its_side_and_not_for_ever():
+    async def play(server, _journal):
+        client = Client(server)
+        assert await client.ask(b"put 0 0 60 1\r\nx\r\n") == b"INSERTED 1\r\n"
+        client.closes = False
+        loop = asyncio.get_running_loop()
+        clock.extend([loop.time, loop.time()])
+
+    clock: list[Any] = []
+    assert simulated(play) is None
+    now_s, stopped_s = clock
+    assert now_s() - stopped_s == FAREWELL_S
