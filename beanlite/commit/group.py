@@ -17,10 +17,10 @@ from beanlite.journal.base import Journal
 
 # A reservation, a touch or a timeout is in the journal after this time, unless another batch takes it there sooner.
 DEFER_S: Final = 0.02
-# A batch with more changed jobs, or with more bytes of bodies, would keep others waiting for as long as it is written.
+# A batch with more changed jobs, or with more bytes of bodies, would keep others waiting while it is being written.
 BATCH_JOBS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
-# At the stop, the longest time without progress, and how often it is looked at. Looks are counted, not seconds, because
+# At the stop, the longest time without progress, and how often it is checked. Checks are counted, not seconds, because
 # the process itself may have been halted meanwhile.
 FLUSH_S: Final = 10.0
 LOOK_S: Final = 0.1
@@ -80,7 +80,7 @@ class GroupCommit:
     def full(self) -> bool:
         """Whether the batch being gathered is so large that writing it would keep others waiting.
 
-        Never while nobody waits for it. When it has been taken, ``tell_taken`` is called.
+        Never true while nobody waits for it. When it has been taken, ``tell_taken`` is called.
         """
         engine = self._engine
         return bool(self._held) and (
@@ -97,7 +97,7 @@ class GroupCommit:
         self._journal.poll()
 
     def defer(self) -> None:
-        """Something has changed that nobody waits for: commit it before long. Not to be called while ``deferring``."""
+        """Something has changed that nobody waits for: have it committed soon. Not to be called while ``deferring``."""
         self.deferring = True
         self._loop.call_later(DEFER_S, self._take_deferred)
 
@@ -112,7 +112,7 @@ class GroupCommit:
         """The end of a turn of the loop: what has gathered becomes a batch."""
         self._turn_due = False
         if self._journal.busy or self._closed:
-            return  # ``ready`` makes up for it
+            return  # ``ready`` will bring us back here
         engine = self._engine
         changes = engine.take_changes(deferred=self._deferred_due)
         self._deferred_due = self._deferred_due and engine.ledger.has_deferred

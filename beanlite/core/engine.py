@@ -253,7 +253,7 @@ class Engine:
         self.full = True
 
     def accept_puts(self, room_bytes: int) -> None:
-        """The disk has room for so many bytes of bodies, until it is asked again."""
+        """There is room for so many bytes of bodies, until this is called again."""
         self.full = False
         self.room_bytes = self.granted_bytes = room_bytes
 

@@ -12,16 +12,21 @@ DEFERRED_MAX: Final = 50_000
 
 
 class Changes(NamedTuple):
-    """A batch: everything that has changed since the last one, each job once and in its latest state."""
+    """A batch: everything that has changed since the last one, each job once and in its latest state.
+
+    ``StoredJob`` in ``core/restore.py`` says what a journal has to keep of a job.
+    """
 
     batch: int
+    """Its number; each batch has the next one."""
     last_id: int
+    """The highest id given out so far, to be stored with the batch: it must never be given out again."""
     first_id: int
     """Jobs from this id on are new."""
     jobs: list[Job]
     """Those that were deleted have the state GONE."""
     pauses: list[Tube]
-    """Tubes whose pause has begun or ended."""
+    """Tubes whose pause has begun or, where ``pause_until_ns`` is 0, ended."""
 
 
 class Ledger:

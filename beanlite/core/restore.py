@@ -17,18 +17,22 @@ _RESERVED: Final = RESERVED.value
 
 
 class StoredJob(NamedTuple):
-    """A job as the journal reads it, with one of its attributes for each column."""
+    """A job as the journal reads it, with one of its attributes for each column.
+
+    The journal has checked that the tube's name is one (``is_tube_name``), that no number is larger than the protocol
+    allows, and that the body is the one that was put.
+    """
 
     id: int
     tube: bytes
     state: str | None
-    """A state's text; None: ready, as most are."""
+    """A state's text; None, and not its text, for a ready job, as most are."""
     pri: int
     delay_s: int
     ttr_s: int
     created_ns: int
     place: int | None
-    """Delayed or reserved: due_ns. Buried: the number of the burial."""
+    """Delayed or reserved: ``Job.due_ns``. Buried: the number of the burial, ``Job.key >> ID_BITS``. Ready: None."""
     reserves: int
     timeouts: int
     releases: int
@@ -36,7 +40,7 @@ class StoredJob(NamedTuple):
     kicks: int
     body: bytes
     crc32: int
-    """Of the body; the journal has checked it."""
+    """Of the body; not looked at here."""
 
 
 def restore_jobs(queues: Queues, rows: Iterable[StoredJob], last_id: int, now_ns: int) -> int:

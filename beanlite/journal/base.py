@@ -4,12 +4,13 @@ A journal takes the changes of the engine batch by batch, makes each batch durab
 holds at the next start. The group commit (``beanlite/commit``) drives it. What durable means (synced always, every so
 often or never; replicated) is the journal's own business, and so is all upkeep of what it writes to.
 
-The life of a journal::
+The life of a journal, with what it tells its listener in brackets::
 
-    recover ──► attach ──► commit ──► durable, ready ──► commit ──► … ──► begin_stop ──► flush ──► close
-                                  └─► failed: the server ends
+    recover ──► attach ──► commit ──► (durable, ready) ──► commit ──► … ──► begin_stop ──► flush ──► close
+                                  └─► (failed): the server ends
 
-To write another one, subclass ``Journal``, and give it its turn in ``server.make_journal``.
+To write another one, subclass ``Journal``, have ``server.make_journal`` choose it, and add it to the contract tests in
+``tests/journal/test_base.py``.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Listener(Protocol):
         """Nothing more becomes durable: the disk has failed, or the right to write is lost. The server has to end.
 
         It may come at any time, and is the last call: neither ``durable`` nor ``ready`` follows. What was committed and
-        never called durable may or may not be stored.
+        never called durable may or may not be stored. The error is a JournalFailed, whose text the operator reads;
+        anything else counts as a bug of ours.
         """
 
 
@@ -59,14 +61,14 @@ class Journal(ABC):
     """The contract between the group commit and what stores its batches."""
 
     immediate: bool = False
-    """Whether nothing ever has to wait: replies leave at once, and batches are committed without anybody waiting."""
+    """Whether no reply waits for a batch, because no job outlives the process: each leaves at once."""
 
     @property
     @abstractmethod
     def busy(self) -> bool:
         """Whether no batch may be committed now, because another is under way or the journal is tidying up.
 
-        Whenever it ceases to be so, the listener hears ``ready``. A journal that can have several batches under way
+        When that ends, the listener hears ``ready``. A journal that can have several batches under way
         need not be busy meanwhile.
         """
 
@@ -79,9 +81,15 @@ class Journal(ABC):
     async def recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:
         """Open what is stored and fill the engine with it; afterwards the journal is ready to write.
 
-        It yields to the loop often enough for signals to be heard. Returns False, with nothing left open, if
-        ``stopped`` was set meanwhile. The engine is told what was the last id (``Engine.recovered``), and from then on
-        how much room there is for bodies (``accept_puts`` and ``refuse_puts``). JournalRefused: it can't be used.
+        The engine is given all jobs by ``restore``, some thousand at a time, each pause by ``restore_pause``, and at
+        last, by ``recovered``, the highest id ever given out and the number of the last batch. The journal checks what
+        it reads, as ``core.restore.StoredJob`` says. From then on it tells the engine how much room there is for
+        bodies: by ``accept_puts`` after each batch, since puts use the room up, or never, if there is no limit; and by
+        ``refuse_puts`` when there is none left.
+
+        ``now_ns`` is the server's clock (``beanlite.clock``). It yields to the loop often enough for signals to be
+        heard, and returns False, with nothing left open, if ``stopped`` was set meanwhile. Raises JournalRefused if
+        what is stored can't be used; the process then ends.
         """
 
     @abstractmethod
@@ -92,10 +100,10 @@ class Journal(ABC):
     def commit(self, changes: Changes) -> None:
         """Store a batch; not to be called while ``busy``.
 
-        It does not raise and it does not wait. The listener hears that the batch is ``durable`` and that the journal is
-        ``ready`` for the next one, in either order, or that it has ``failed``; perhaps before this returns. Batches
-        become durable in the order of their numbers. The jobs may change again as soon as this has returned, so what is
-        to be stored of them has to be taken from them here.
+        It does not raise. It is not awaited, and should take no longer than others may be kept waiting. The listener
+        hears that the batch is ``durable`` and that the journal is ``ready`` for the next one, in either order, or that
+        it has ``failed``; perhaps before this returns. Batches become durable in the order of their numbers. The jobs
+        may change again as soon as this has returned, so what is to be stored of them has to be taken from them here.
         """
 
     @abstractmethod
@@ -108,7 +116,7 @@ class Journal(ABC):
 
     @abstractmethod
     async def flush(self) -> None:
-        """Make durable what was called so for a weaker promise, such as a sync every so often. JournalFailed.
+        """Sync what was called durable for a weaker promise, such as a sync every so often. Raises JournalFailed.
 
         It is called when every batch has been called durable.
         """
@@ -119,7 +127,7 @@ class Journal(ABC):
 
     @abstractmethod
     async def close(self) -> str | None:
-        """Leave everything in order; returns what could not be tidied up and why, None if all is. JournalFailed.
+        """Leave everything in order; returns what could not be tidied up and why, or None. Raises JournalFailed.
 
         Not called after ``failed``: then the process ends as it is, and the next start recovers.
         """

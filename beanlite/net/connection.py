@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
         self._unread = False
         """The client does not read its replies fast enough."""
         self._deaf = False
-        """The server stops, and carries out no more commands."""
+        """The server is stopping, and carries out no more commands."""
         self._leaving = False
         """Nothing more is sent."""
         self._resuming = False
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come: the way of every command begins here."""
+        """Bytes have come: every command starts here."""
         now_ns = self._turns.received(len(data))
         try:
             # Others come first; whoever waits for each reply is among them.

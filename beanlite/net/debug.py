@@ -1,4 +1,4 @@
-"""What the log tells of connections and commands at the level debug; at any other, these classes are not used."""
+"""What is logged about connections and commands at debug level; at any other, these classes are not used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is connected: how many clients are let in, how each is reached, and how they are parted from."""
+"""Who is connected: how many clients are let in, how each is reached, and how their connections are ended."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Roster:
         return len(self.connections) + len(self._farewells)
 
     def admit(self, connection: Connection) -> bool:
-        """Take a new connection, if there is room for one more and the server does not stop."""
+        """Take a new connection, if there is room for one more and the server is not stopping."""
         if self._closed:
             return False
         if len(self) >= self._max and not self._make_room():
@@ -83,7 +83,7 @@ class Roster:
             self._empty.set()
 
     def _make_room(self) -> bool:
-        """Cut the oldest farewell short that has nothing left to send, if there is one: new clients matter more."""
+        """Cut short the oldest farewell that has nothing left to send, if there is one: new clients matter more."""
         for client, farewell in self._farewells.items():
             if farewell.cut_short():
                 self.parted(client)

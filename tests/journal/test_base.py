@@ -45,7 +45,6 @@ class ReplicatedJournal(Journal):
         if stopped.is_set():
             return False
         engine.recovered(self._replica.last_id, self._replica.batch)
-        engine.accept_puts(1 << 30)
         return True
 
     def attach(self, listener):
