@@ -242,7 +242,7 @@ def test_interrupted_as_it_clears_away_it_still_does(server, at, monkeypatch):
 
     def interrupted_once(self, size):
         if interrupts:
-            assert self._ask(b"reserve-with-timeout 0\r\n").startswith(b"RESERVED")
+            assert self.ask(b"reserve-with-timeout 0\r\n").startswith(b"RESERVED")
             raise interrupts.pop()
         delete_ready(self, size)
 
