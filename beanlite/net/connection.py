@@ -111,6 +111,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name, for who inherits
         """The client is gone, and with it whatever it had not finished."""
         self._leaving = True
+        self.session.stop_waiting()  # now, or it would be given a job before its turn to leave comes
         if self._turns.now_unless_late() == LATE:
             self._turns.leave_later(self._leave)
         else:
@@ -165,6 +166,8 @@ class Connection(asyncio.Protocol):
 
     def settle(self) -> None:
         """Send what may leave, or have it wait for the journal; to be called when the session has done something."""
+        if self._leaving:
+            return
         session = self.session
         try:
             if session.replies or session.blocked is KICKING:
@@ -220,8 +223,8 @@ class Connection(asyncio.Protocol):
 
     def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
         """The client has waited for this."""
-        if self.session.blocked is CLOSING:
-            return  # it has met a bug since; what it was given goes back when it is closed
+        if self._leaving or self.session.blocked is CLOSING:
+            return  # it is gone, or has met a bug since; what it was given goes back when it is closed
         try:
             self.session.wake(outcome, now_ns)
         except Exception as bug:  # noqa: BLE001 - as above

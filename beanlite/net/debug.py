@@ -22,6 +22,8 @@ REFUSALS: Final = (
 )
 # How many bytes of such a command the log shows.
 SHOWN_MAX: Final = 80
+# How many lines of what comes at once are looked at one by one: to log them all would hold other clients up.
+LINES_MAX: Final = 16
 
 
 class LoggedConnection(Connection):
@@ -60,7 +62,7 @@ class LoggedConnection(Connection):
 
 
 class LoggedSession(FramedSession):
-    """Looks at the replies of each line by itself; what is put off until a later turn it does not see."""
+    """Looks at the replies of the first lines that come at once; what is put off until a later turn it does not see."""
 
     __slots__ = ("_address", "_answered", "_line")
 
@@ -72,9 +74,14 @@ class LoggedSession(FramedSession):
         """The command being received, as far as it is shown."""
 
     def receive(self, data: bytes, now_ns: int) -> None:
-        """Carry out what is complete, line by line."""
-        at = 0
+        """Carry out what is complete, the first lines one by one."""
+        at = lines = 0
         while at < len(data):
+            lines += 1
+            if lines > LINES_MAX:
+                super().receive(data[at:], now_ns)
+                self._answered = True
+                return
             end = data.find(b"\n", at) + 1 or len(data)
             if self._answered:
                 self._line = b""

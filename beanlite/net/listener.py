@@ -135,11 +135,20 @@ def _from_systemd() -> list[socket.socket]:
     if not count.isdecimal():
         raise ConfigError(f"LISTEN_FDS is no number: {count!r}")
     try:
-        return [socket.socket(fileno=fd) for fd in range(_FIRST_FD, _FIRST_FD + int(count))]
+        sockets = [socket.socket(fileno=fd) for fd in range(_FIRST_FD, _FIRST_FD + int(count))]
+        for sock in sockets:
+            if sock.family != socket.AF_UNIX:
+                _notice_dead_clients(sock)
     except OSError as error:
         raise ListenError(
             f"LISTEN_FDS is {count}, but what was handed over are no sockets: {error.strerror}"
         ) from error
+    return sockets
+
+
+def _notice_dead_clients(sock: socket.socket) -> None:
+    """Have the kernel ask clients that are silent whether they are still there; connections inherit it."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def _listen(place: _Place) -> Listener:
@@ -156,7 +165,7 @@ def _tcp(host: str, port: int) -> Listener:
         sock = socket.socket(family, socket.SOCK_STREAM)
         sockets.append(sock)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it: dead clients are noticed
+        _notice_dead_clients(sock)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         try:

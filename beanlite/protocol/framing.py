@@ -103,6 +103,10 @@ class FramedSession(Session):
             self.replies.append(replies.TIMED_OUT)
             self.resume(now_ns)
 
+    def stop_waiting(self) -> None:
+        """The client is gone: whatever it waits for in a reserve is for others."""
+        self.engine.clients.stop_waiting(self.client)
+
     def fail(self) -> None:
         """The client has met a bug of ours: it is told so after all other replies, and then closed."""
         if self.blocked is CLOSING:

@@ -36,3 +36,11 @@ def test_connections_and_refused_commands_are_logged_where_somebody_looks_for_a_
         found = [line.partition(" ")[2] for line in server.log_text().splitlines() if address in line]
         assert found == (lines if verbose else [])
         assert "abc" not in server.log_text()
+
+
+def test_a_flood_of_refused_commands_does_not_flood_the_log(tmp_path):
+    lines = 20_000
+    with start_beanlite(tmp_path, "--no-journal", "-V") as server, Wire(server.connect()) as wire:
+        wire.send(b"\r\n" * lines)
+        assert {wire.reply() for _ in range(lines)} == {"UNKNOWN_COMMAND"}
+        assert 0 < server.log_text().count("command refused") < lines / 10

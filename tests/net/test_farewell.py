@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from beanlite.net import roster
-from beanlite.net.turns import LATE, TURN_NS, Turns
+from beanlite.net import roster, turns
+from beanlite.net.turns import TURN_NS, Turns
+from beanlite.protocol.blocked import WAITING
 from tests.support.inside import CLIENTS, ask, connect, serving, until
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
@@ -135,3 +136,21 @@ async def test_of_many_that_leave_at_once_some_leave_in_later_turns(tmp_path, mo
         await until(lambda: not server.engine.counts.clients)
         for _, writer in CLIENTS:
             writer.transport.abort()
+
+
+async def test_a_client_that_is_gone_gets_no_job_although_its_turn_to_leave_has_yet_to_come(tmp_path, monkeypatch):
+    async with serving(tmp_path / "q.db") as (server, _):
+        gone, there = await connect(server), await connect(server)
+        gone[1].write(b"reserve\r\n")
+        await until(lambda: server.engine.counts.waiting)
+        (connection,) = [each for each in server.roster.connections.values() if each.session.blocked is WAITING]
+        monkeypatch.setattr(turns.Turns, "now_unless_late", lambda _turns: turns.LATE)
+        connection.connection_lost(None)
+        monkeypatch.undo()
+        connection.data_received(b"list-tube-used\r\n")  # and is told nothing any more
+        assert not server.engine.counts.waiting
+        assert not connection.session.client.gone
+        assert await ask(there, b"put 0 0 60 1\r\nx\r\n") == b"INSERTED 1\r\n"
+        assert server.engine.jobs.find(1).reserves == 0
+        await until(lambda: connection.session.client.gone)
+        gone[1].transport.abort()

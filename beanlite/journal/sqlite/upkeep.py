@@ -92,6 +92,8 @@ class Upkeep:
         """Sync whatever has been committed. JournalFailed."""
         if self._timed_sync is not None:
             await self._no_timed_sync.wait()
+            if self._timed_sync.done():
+                await self._timed_sync  # it has failed; a sync after that would prove nothing
             self._timed_sync.cancel()
             self._timed_sync = None
         await self._writer.sync()
