@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from beanlite.net import roster, turns
-from beanlite.net.turns import TURN_NS, Turns
+from beanlite.net import roster
+from beanlite.net.turns import LATE, TURN_NS, Turns
 from beanlite.protocol.blocked import WAITING
 from tests.support.inside import CLIENTS, ask, connect, serving, until
 from tests.support.servers import start_beanlite
@@ -144,7 +144,7 @@ async def test_a_client_that_is_gone_gets_no_job_although_its_turn_to_leave_has_
         gone[1].write(b"reserve\r\n")
         await until(lambda: server.engine.counts.waiting)
         (connection,) = [each for each in server.roster.connections.values() if each.session.blocked is WAITING]
-        monkeypatch.setattr(turns.Turns, "now_unless_late", lambda _turns: turns.LATE)
+        monkeypatch.setattr(Turns, "now_unless_late", lambda _: LATE)
         connection.connection_lost(None)
         monkeypatch.undo()
         connection.data_received(b"list-tube-used\r\n")  # and is told nothing any more
