@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from beanlite import signals
 from beanlite.defaults import ENV_PREFIX
 from beanlite.journal.sqlite import writer
 from beanlite.journal.sqlite.database import open_database
@@ -44,6 +45,13 @@ def _hang_ups_are_heard():
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_let_in_again():
+    """A server that has run in this process holds them for good, and every process started later would inherit that."""
+    yield
+    signals.hear()
 
 
 @pytest.fixture
