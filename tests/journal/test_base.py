@@ -10,10 +10,10 @@ import pytest
 
 from beanlite.commit.group import GroupCommit
 from beanlite.errors import JournalFailed
-from beanlite.journal.base import Journal, JournalFacts
 from beanlite.journal.memory import MemoryJournal
 from beanlite.journal.sqlite.journal import SqliteJournal
 from tests.support.core import Core, put
+from tests.support.simulated import FakeJournal
 
 IN_FLIGHT_MAX = 3
 TURNS = 20
@@ -25,7 +25,7 @@ async def turns():
         await asyncio.sleep(0)
 
 
-class ReplicatedJournal(Journal):
+class ReplicatedJournal(FakeJournal):
     """Sends each batch to another machine, which answers a round trip later; another server may take over any time."""
 
     def __init__(self, replica):
@@ -36,10 +36,6 @@ class ReplicatedJournal(Journal):
     @property
     def busy(self):
         return len(self._in_flight) >= IN_FLIGHT_MAX
-
-    @property
-    def syncing(self):
-        return False
 
     async def recover(self, engine, _now_ns, stopped):
         if stopped.is_set():
@@ -58,9 +54,6 @@ class ReplicatedJournal(Journal):
         if not self.busy:
             self._listener.ready()
 
-    def poll(self):
-        pass
-
     def answer(self, batches=1):
         """The other machine has taken this many batches, and says so once."""
         taken = [self._in_flight.popleft() for _ in range(min(batches, len(self._in_flight)))]
@@ -73,18 +66,6 @@ class ReplicatedJournal(Journal):
     def lose_the_right(self):
         self._in_flight.clear()
         self._listener.failed(JournalFailed("another server has taken over"))
-
-    def begin_stop(self):
-        pass
-
-    async def flush(self):
-        pass
-
-    def facts(self):
-        return JournalFacts(keeps_jobs=True, records=0, log_bytes=0, log_bytes_max=0)
-
-    async def close(self):
-        return None
 
 
 class Memory:
