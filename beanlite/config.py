@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, StringConstraints, ValidationError
 
 from beanlite.defaults import ENV_PREFIX, HOST, PORT
 from beanlite.errors import ConfigError
@@ -26,6 +26,9 @@ _OF_A_SERVICE = re.compile(
 # In bytes. SQLite takes up to a billion for a row, of which the body is not quite all; beanstalkd allows 1 << 30.
 MAX_JOB_SIZE_LIMIT = 999_999_000
 
+# Less memory than this is no help: a single batch of bodies takes a quarter of it.
+MEMORY_LEAST = 16 << 20
+
 
 def _file_in(path: Path) -> Path:
     """A directory stands for the file in it: beanstalkd's ``-b`` takes a directory."""
@@ -34,7 +37,10 @@ def _file_in(path: Path) -> Path:
 
 
 class Settings(BaseModel):
-    """What the server was told. The descriptions are the texts of ``--help`` and of the error messages."""
+    """What the server was told. The descriptions are the texts of ``--help`` and of the error messages.
+
+    It has as many attributes as there are settings.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -57,6 +63,18 @@ class Settings(BaseModel):
     )
     max_connections: int = Field(
         10000, ge=1, description="number of connections served at a time, 1 or more; one too many is closed at once"
+    )
+    max_memory: ByteSize | None = Field(
+        None,
+        ge=MEMORY_LEAST,
+        description="memory for jobs and all else that grows with use, in bytes or as 512MiB, 16MiB or more; when it is"
+        " used up, puts are answered OUT_OF_MEMORY",
+    )
+    body_memory: ByteSize | None = Field(
+        None,
+        ge=MEMORY_LEAST,
+        description="how much of that bodies may take, in bytes or as 512MiB, 16MiB or more; others stay in the"
+        " database until they are needed",
     )
     user: str | None = Field(
         None, min_length=1, description="name of the user to become, with its groups, once the sockets are bound"

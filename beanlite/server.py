@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 from beanlite import __version__, is_compiled, log, signals
 from beanlite.clock import utc_clock
+from beanlite.commit.crossings import Crossings
+from beanlite.commit.fetch import Fetcher
 from beanlite.commit.group import GroupCommit
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import is_ours
 from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
+from beanlite.machine import default_max_memory, memory_limit
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
 from beanlite.net.listener import BACKLOG, Listener, become, open_listener, room_for
@@ -100,6 +103,7 @@ class Server:
         self._stopped = asyncio.Event()
         self.loop.set_exception_handler(self._on_loop_error)
         self._hear_signals()
+        self._bound_memory()
         if not await self._journal.recover(self.engine, self._clock(), self._stopped):
             log.info("stopped before the start was over")
             return
@@ -120,6 +124,8 @@ class Server:
         self.group_commit = GroupCommit(self.loop, self.engine, self._journal, self._stop_for, self._batch_taken)
         self.roster = Roster(self.loop, self._settings.max_connections)
         self.turns = Turns(self.loop, self.engine, self.group_commit, self._clock, self.roster.wake)
+        self._crossings = Crossings(self.engine.memory)
+        self.fetcher = Fetcher(self.loop, self.engine, self._journal, self._stop_for)
         self._host = Host(
             self.turns,
             self.group_commit,
@@ -127,11 +133,25 @@ class Server:
             self.roster.admit,
             self.roster.forget,
             self.roster.part,
+            self.fetcher.fetch,
             self.roster.spare_others,
         )
 
+    def _bound_memory(self) -> None:
+        """Have the engine keep to the memory that it is given by the settings, or by what there is."""
+        settings, limit = self._settings, memory_limit()
+        max_bytes = default_max_memory(limit) if settings.max_memory is None else int(settings.max_memory)
+        if max_bytes > limit.room_bytes:
+            log.warning(
+                "max_memory is more than there is", max_memory=max_bytes, there_is=limit.room_bytes, by=limit.source
+            )
+        body_max_bytes = max_bytes if settings.body_memory is None else int(settings.body_memory)
+        self.engine.bound_memory(max_bytes, body_max_bytes, fetches=self._journal.fetches)
+        log.info("memory", max_memory=max_bytes, body_memory=body_max_bytes, there_is=limit.room_bytes, by=limit.source)
+
     def _batch_taken(self) -> None:
         self.turns.resume_soon()
+        self._crossings.look()
 
     # -- start and stop
 
@@ -144,7 +164,7 @@ class Server:
 
     def _drain(self) -> None:
         log.info("draining: puts are refused from now on")
-        self.engine.drain()
+        self.engine.admission.drain()
 
     def _stop_for(self, failure: Exception) -> None:
         """Acknowledge nothing more, and stop."""
@@ -173,6 +193,7 @@ class Server:
             self.engine.clients.stop_waiting(client)
         await self.roster.part_from_all()
         await self._settle()  # what the connections had reserved is ready again
+        await self.fetcher.close()
         left = await self._journal.close()
         log.info("stopped", jobs=len(self.engine.jobs), **({} if left is None else {"left": left}))
 

@@ -37,6 +37,8 @@ def test_defaults():
         "journal": True,
         "max_job_size": 65535,
         "max_connections": 10000,
+        "max_memory": None,
+        "body_memory": None,
         "user": None,
         "log_level": "info",
         "log_format": "text",

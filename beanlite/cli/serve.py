@@ -63,6 +63,12 @@ def serve(
     ] = False,
     max_job_size: Annotated[str | None, _option("max_job_size", "-z", metavar="BYTES")] = None,
     max_connections: Annotated[str | None, _option("max_connections", metavar="N")] = None,
+    max_memory: Annotated[
+        str | None, _option("max_memory", metavar="BYTES", more="; by default two thirds of what there is")
+    ] = None,
+    body_memory: Annotated[
+        str | None, _option("body_memory", metavar="BYTES", more="; by default all that max_memory leaves")
+    ] = None,
     user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
     config_file: Annotated[
         Path | None,
@@ -95,6 +101,8 @@ def serve(
         "journal": False if no_journal else None,
         "max_job_size": max_job_size,
         "max_connections": max_connections,
+        "max_memory": max_memory,
+        "body_memory": body_memory,
         "user": user,
         "log_level": "debug" if verbose else log_level,
         "log_format": log_format,

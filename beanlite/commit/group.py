@@ -84,7 +84,7 @@ class GroupCommit:
         """
         engine = self._engine
         return bool(self._held) and (
-            len(engine.ledger.changed) > BATCH_JOBS or engine.granted_bytes - engine.room_bytes > BATCH_BYTES
+            len(engine.ledger.changed) > BATCH_JOBS or engine.admission.used_bytes > BATCH_BYTES
         )
 
     @property

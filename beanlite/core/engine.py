@@ -10,19 +10,18 @@ until a put, delete, release, bury, kick or pause is stored. A reservation, a to
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from beanlite.core import restore
+from beanlite.core.admission import Admission
+from beanlite.core.bodies import Bodies
 from beanlite.core.clients import Clients
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import BURIED, DELAYED, GONE, ID_BITS, ID_MASK, RESERVED, SECOND_NS, Job
 from beanlite.core.ledger import Changes
+from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.queues import URGENT_PRI, Queues
 from beanlite.core.ticker import Ticker
 from beanlite.core.tube import Client, Tube
-
-# More bytes than can ever be put.
-_ROOM_MAX: Final = 1 << 62
 
 
 class Engine:
@@ -40,15 +39,10 @@ class Engine:
         self.timers = queues.timers
         self.ledger = queues.ledger
         self.counts = queues.counts
+        self.memory = Memory(queues)
+        self.bodies = Bodies(queues, self.memory)
         self.last_id = 0
-        self.draining = False
-        """No puts are wanted any more."""
-        self.full = False
-        """There is no room to store another job."""
-        self.room_bytes = _ROOM_MAX
-        """How large the bodies may be that are put before the next batch."""
-        self.granted_bytes = self.room_bytes
-        """What that was when the batch being gathered began."""
+        self.admission = Admission(self.memory)
 
     # -- what a client does to jobs
 
@@ -56,11 +50,12 @@ class Engine:
         """A new job in the client's tube."""
         tube = client.use
         self.last_id = job_id = self.last_id + 1
-        job = Job(job_id, tube, pri, delay_s, ttr_s, now_ns, body)
+        size = len(body)
+        job = Job(job_id, tube, pri, delay_s, ttr_s, now_ns, body, size)
         self.jobs.newest[job_id] = self.ledger.changed[job_id] = job
         tube.total_jobs += 1
         self.counts.total_jobs += 1
-        self.room_bytes -= len(body)
+        self.admission.room_bytes -= size
         if delay_s:
             self._queues.make_delayed(job, now_ns + delay_s * SECOND_NS)
         else:
@@ -105,6 +100,10 @@ class Engine:
         if job is None or (job.holder is not client and job.state is RESERVED):
             return False
         self._queues.leave_state(job)
+        if job.body is None or self.bodies.ahead:
+            self.bodies.deleted(job)
+        else:
+            self.memory.body_bytes -= job.size + BODY_BYTES
         job.state = GONE
         try:
             del jobs.newest[job_id]
@@ -218,7 +217,7 @@ class Engine:
         Those that were reserved, and those whose delay has passed meanwhile, become ready. TypeError, ValueError: one
         of them can't be a job.
         """
-        self.last_id = restore.restore_jobs(self._queues, rows, self.last_id, now_ns)
+        self.last_id = restore.restore_jobs(self._queues, self.memory, rows, self.last_id, now_ns)
 
     def restore_pause(self, name: bytes, pause_s: int, until_ns: int) -> None:
         """Resume a tube's pause."""
@@ -230,6 +229,7 @@ class Engine:
         self.last_id = ledger.taken_id = ledger.stored_id = last_id
         ledger.stored_batch = batch
         ledger.batch = batch + 1
+        self.admission.grant()
 
     def forget_jobs(self) -> None:
         """Make room in memory for the way out, when there is too little to restore all jobs."""
@@ -238,28 +238,23 @@ class Engine:
     def take_changes(self, *, deferred: bool) -> Changes:
         """What has changed since the last call; the next batch begins. ``deferred``: a slice of that, too."""
         self.jobs.make_room()
-        self.granted_bytes = self.room_bytes
-        return self.ledger.take(self.last_id, deferred=deferred)
+        ledger = self.ledger
+        self.memory.body_bytes += self.admission.take() + (self.last_id - ledger.taken_id) * BODY_BYTES
+        self.admission.grant()
+        return ledger.take(self.last_id, deferred=deferred)
 
     def stored(self, batch: int, last_id: int) -> None:
         """The journal has stored this batch, whose last id is given."""
         self.ledger.stored_batch = batch
         self.ledger.stored_id = last_id
+        self.bodies.stored(last_id)
 
     # -- the server's side
 
-    def refuse_puts(self) -> None:
-        """The disk is full."""
-        self.full = True
-
-    def accept_puts(self, room_bytes: int) -> None:
-        """There is room for so many bytes of bodies, until this is called again."""
-        self.full = False
-        self.room_bytes = self.granted_bytes = room_bytes
-
-    def drain(self) -> None:
-        """Refuse puts from now on, as the operator asked."""
-        self.draining = True
+    def bound_memory(self, max_bytes: int, body_max_bytes: int, *, fetches: bool) -> None:
+        """Take no job for which there is no memory; ``fetches``: the journal can fetch bodies back into it."""
+        self.memory.bound(max_bytes, body_max_bytes, fetches=fetches)
+        self.admission.grant()
 
     def begin_stop(self) -> None:
         """Clients are sent away from now on; the tubes that only they keep alive stay, so that pauses are kept."""

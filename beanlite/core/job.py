@@ -59,10 +59,12 @@ class Job:
     ``key`` places the job in the queue of its state: what orders that queue in the high bits, the id in the low 64, so
     that a queue is a heap of plain integers. Ready: the pri. Delayed: the end of the delay, in ns. Reserved: the end of
     the ttr, in ns. Buried: the number of the burial.
+
+    It takes more than a dozen attributes all the same.
     """
 
     __slots__ = (
-        "body",
+        "body",  # None: it is in the journal only
         "created_ns",
         "delay_s",
         "holder",  # the client that has it reserved
@@ -71,13 +73,22 @@ class Job:
         "past",  # NO_PAST for most: to be changed through own_past
         "pri",
         "reserves",
+        "size",  # of the body
         "state",
         "ttr_s",
         "tube",
     )
 
     def __init__(
-        self, job_id: int, tube: Tube, pri: int, delay_s: int, ttr_s: int, created_ns: int, body: bytes
+        self,
+        job_id: int,
+        tube: Tube,
+        pri: int,
+        delay_s: int,
+        ttr_s: int,
+        created_ns: int,
+        body: bytes | None,
+        size: int,
     ) -> None:
         self.id = job_id
         self.tube = tube
@@ -86,6 +97,7 @@ class Job:
         self.ttr_s = ttr_s
         self.created_ns = created_ns
         self.body = body
+        self.size = size
         self.state: State = READY
         self.key = 0
         self.holder: Client | None = None

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from beanlite.core.job import BURIED, DELAYED, RESERVED, Job, Past
+from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.queues import Queues
 
 # What a time can't be: its ns would not fit into 64 bits.
@@ -38,12 +39,15 @@ class StoredJob(NamedTuple):
     releases: int
     buries: int
     kicks: int
-    body: bytes
+    body: bytes | None
+    """None where it was left in the journal, to be fetched when it is needed."""
     crc32: int
     """Of the body; not looked at here."""
+    size: int | None
+    """Of a body that was left; None where the body is here."""
 
 
-def restore_jobs(queues: Queues, rows: Iterable[StoredJob], last_id: int, now_ns: int) -> int:
+def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last_id: int, now_ns: int) -> int:
     """Take over some thousand jobs, by rising id from above ``last_id`` on; returns the last one.
 
     Those that were reserved, and those whose delay has passed meanwhile, become ready. TypeError, ValueError: one of
@@ -55,7 +59,7 @@ def restore_jobs(queues: Queues, rows: Iterable[StoredJob], last_id: int, now_ns
     newest = queues.jobs.newest
     for (
         job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves,
-        timeouts, releases, buries, kicks, body, _,
+        timeouts, releases, buries, kicks, body, _, size,
     ) in rows:  # fmt: skip
         # Anything but an int raises here, and so does a time that is missing: no call, and so no cost.
         past = timeouts | releases | buries | kicks
@@ -63,7 +67,25 @@ def restore_jobs(queues: Queues, rows: Iterable[StoredJob], last_id: int, now_ns
             raise ValueError(f"job {job_id} has numbers that can't be")
         last_id = job_id
         tube = tubes.get(name) or queues.make_tube(name)
-        job = newest[job_id] = Job(job_id, tube, shared(pri, pri), delay_s, shared(ttr_s, ttr_s), created_ns, body)
+        if body is not None:
+            body_size = len(body)
+            memory.body_bytes += body_size + BODY_BYTES
+        elif size is not None:
+            body_size = size
+            memory.unloaded += 1
+            memory.unloaded_bytes += size
+        else:
+            raise ValueError(f"job {job_id} has no body")
+        job = newest[job_id] = Job(
+            job_id,
+            tube,
+            shared(pri, pri),
+            delay_s,
+            shared(ttr_s, ttr_s),
+            created_ns,
+            body,
+            shared(body_size, body_size),
+        )
         job.reserves = reserves
         if past:
             job.past = Past(timeouts, releases, buries, kicks)

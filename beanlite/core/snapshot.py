@@ -30,6 +30,15 @@ class ServerSnapshot(NamedTuple):
     total_clients: int
     draining: bool  # puts are refused because an operator said so
     disk_full: bool  # puts are refused because there is no room
+    memory_max: int  # bytes that may be taken
+    memory_used: int  # bytes that are
+    memory_jobs: int  # of these, by jobs without their bodies
+    memory_bodies: int  # by bodies
+    memory_buffers: int  # by what clients have sent of a command, or have not read yet
+    unloaded: int  # jobs whose body is in the journal only
+    unloaded_bytes: int
+    fetched: int  # bodies read back since the start
+    puts_refused: int  # since the start, because there was no memory for them
 
 
 class TubeSnapshot(NamedTuple):
@@ -71,7 +80,7 @@ class JobSnapshot(NamedTuple):
 
 def server_snapshot(engine: Engine) -> ServerSnapshot:
     """All queues together, and the clients."""
-    counts = engine.counts
+    counts, memory = engine.counts, engine.memory
     return ServerSnapshot(
         urgent=counts.urgent,
         ready=len(engine.jobs) - counts.reserved - counts.delayed - counts.buried,
@@ -86,8 +95,17 @@ def server_snapshot(engine: Engine) -> ServerSnapshot:
         workers=counts.workers,
         waiting=counts.waiting,
         total_clients=counts.total_clients,
-        draining=engine.draining,
-        disk_full=engine.full,
+        draining=engine.admission.draining,
+        disk_full=engine.admission.disk_full,
+        memory_max=memory.max_bytes,
+        memory_used=memory.used_bytes,
+        memory_jobs=memory.job_bytes,
+        memory_bodies=memory.body_bytes,
+        memory_buffers=memory.buffer_bytes,
+        unloaded=memory.unloaded,
+        unloaded_bytes=memory.unloaded_bytes,
+        fetched=memory.fetched,
+        puts_refused=memory.refused,
     )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from beanlite.core.engine import Engine
@@ -63,6 +64,9 @@ class Journal(ABC):
     immediate: bool = False
     """Whether no reply waits for a batch, because no job outlives the process: each leaves at once."""
 
+    fetches: bool = False
+    """Whether ``fetch`` can read bodies back, so that memory need not hold all of them."""
+
     @property
     @abstractmethod
     def busy(self) -> bool:
@@ -105,6 +109,14 @@ class Journal(ABC):
         it has ``failed``; perhaps before this returns. Batches become durable in the order of their numbers. The jobs
         may change again as soon as this has returned, so what is to be stored of them has to be taken from them here.
         """
+
+    async def fetch(self, job_ids: Sequence[int]) -> list[bytes | None]:
+        """Read the bodies of stored jobs, in this order; None for one that has been deleted meanwhile.
+
+        Called at any time between ``attach`` and ``close``, while batches are committed, one call at a time; only those
+        who need these bodies wait for it. Raises JournalFailed.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def poll(self) -> None:

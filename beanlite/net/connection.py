@@ -12,7 +12,7 @@ from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
 from beanlite.core.tube import Client
 from beanlite.net.turns import LATE, Turns
-from beanlite.protocol.blocked import CLOSING, KICKING, REPLETE, YIELDING
+from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, REPLETE, YIELDING
 from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.session import Service
 
@@ -35,6 +35,8 @@ class Host:
     """Called when a connection is closed."""
     part: Callable[[Client, asyncio.Transport], None]
     """Takes over the socket of a client that is done, to close it."""
+    fetch: Callable[[Job, Callable[[bytes | None], None]], None]
+    """Fetches the body of a job, and calls back with it, or with None if the job is gone."""
     spare_others: Callable[[Exception], None]
     """Logs a bug that only one client has met, and raises any other."""
 
@@ -72,6 +74,7 @@ class Connection(asyncio.Protocol):
         self._leaving = False
         """Nothing more is sent."""
         self._resuming = False
+        """Something will have the session continue: its turn, or the body that it waits for."""
 
     # -- what asyncio calls
 
@@ -216,6 +219,10 @@ class Connection(asyncio.Protocol):
             if not self._resuming:
                 self._resuming = True
                 self._turns.resume_later(self.resume)
+        elif session.blocked is FETCHING:
+            if not self._resuming and session.wanted is not None:
+                self._resuming = True
+                self._host.fetch(session.wanted[1], self._fetched)
         elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self._owes():
             self.part()
             return
@@ -233,13 +240,19 @@ class Connection(asyncio.Protocol):
 
     def resume(self) -> None:
         """Let the session continue where it was blocked."""
+        self._continue(self.session.resume)
+
+    def _fetched(self, body: bytes | None) -> None:
+        """The body that the session waits for has come."""
+        self._continue(lambda now_ns: self.session.fetched(body, now_ns))
+
+    def _continue(self, carry_on: Callable[[int], None]) -> None:
         self._resuming = False
-        session = self.session
-        if self._leaving or self._deaf or session.blocked is None:
+        if self._leaving or self._deaf or self.session.blocked is None:
             return
         now_ns = self._turns.now()
         try:
-            session.resume(now_ns)
+            carry_on(now_ns)
         except Exception as bug:  # noqa: BLE001 - as above
             self._fail(bug)
         self.settle()

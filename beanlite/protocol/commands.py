@@ -27,14 +27,20 @@ WATCHED_MANY: Final = 100  # tubes; a reserve that has to look at more takes so 
 
 
 def put(session: Session, line: Put, _now_ns: int) -> bytes | None:
-    """A put's line. The body follows even if the put is refused for its size."""
+    """A put's line. The body follows even if the put is refused."""
+    engine = session.engine
     if line.size > session.service.max_job_size:
-        session.refused_bytes = line.size + 2
+        session.refuse(line, replies.JOB_TOO_BIG)
         return None
     if not line.ends_well:
         return replies.BAD_FORMAT
     if not session.client.producer:
-        session.engine.clients.becomes_producer(session.client)
+        engine.clients.becomes_producer(session.client)
+    admission = engine.admission
+    if line.size > admission.room_bytes and not admission.draining:
+        admission.lack_room()
+        session.refuse(line, replies.OUT_OF_MEMORY)
+        return None
     session.put = line
     return None
 
@@ -46,9 +52,11 @@ def finish_put(session: Session, line: Put, buffer: bytes, at: int, now_ns: int)
     if not buffer.startswith(b"\r\n", end):
         return replies.EXPECTED_CRLF
     engine = session.engine
-    if engine.draining:
+    admission = engine.admission
+    if admission.draining:
         return replies.DRAINING
-    if engine.full or line.size > engine.room_bytes:
+    if line.size > admission.room_bytes:  # there was room when the line came
+        admission.lack_room()
         return replies.OUT_OF_MEMORY
     session.waits = True
     job = engine.put(session.client, line.pri, line.delay_s, line.ttr_s, buffer[at:end], now_ns)
@@ -74,7 +82,7 @@ def _reserve_until(session: Session, until_ns: int, now_ns: int) -> bytes | None
         session.blocked = YIELDING
     job = engine.reserve(client, now_ns)
     if job is not None:
-        return session.job_reply(replies.RESERVED, job)
+        return session.job_reply(replies.RESERVED, job, job.body)
     if is_deadline_soon(client, now_ns):
         return replies.DEADLINE_SOON
     if until_ns <= now_ns or session.half_closed:
@@ -84,13 +92,13 @@ def _reserve_until(session: Session, until_ns: int, now_ns: int) -> bytes | None
     return None
 
 
-def reserve_job(session: Session, job_id: int, now_ns: int) -> bytes:
+def reserve_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
     job = session.engine.reserve_job(session.client, job_id, now_ns)
     if job is None:
         return replies.NOT_FOUND
     if not session.client.worker:
         session.engine.clients.becomes_worker(session.client)
-    return session.job_reply(replies.RESERVED, job)
+    return session.job_reply(replies.RESERVED, job, job.body)
 
 
 # -- what is done with a job
@@ -155,27 +163,28 @@ def kick_job(session: Session, job_id: int, now_ns: int) -> bytes:
 # -- looking
 
 
-def peek(session: Session, job_id: int, _now_ns: int) -> bytes:
+def peek(session: Session, job_id: int, _now_ns: int) -> bytes | None:
     job = session.engine.jobs.find(job_id)
-    return replies.NOT_FOUND if job is None else session.job_reply(replies.FOUND, job)
+    return replies.NOT_FOUND if job is None else session.job_reply(replies.FOUND, job, job.body)
 
 
-def peek_ready(session: Session, _none: bytes, _now_ns: int) -> bytes:
+def peek_ready(session: Session, _none: bytes, _now_ns: int) -> bytes | None:
     return _peek_first(session, session.client.use.ready)
 
 
-def peek_delayed(session: Session, _none: bytes, _now_ns: int) -> bytes:
+def peek_delayed(session: Session, _none: bytes, _now_ns: int) -> bytes | None:
     return _peek_first(session, session.client.use.delayed)
 
 
-def peek_buried(session: Session, _none: bytes, _now_ns: int) -> bytes:
+def peek_buried(session: Session, _none: bytes, _now_ns: int) -> bytes | None:
     return _peek_first(session, session.client.use.buried)
 
 
-def _peek_first(session: Session, queue: KeyHeap) -> bytes:
+def _peek_first(session: Session, queue: KeyHeap) -> bytes | None:
     if not queue.keys:
         return replies.NOT_FOUND
-    return session.job_reply(replies.FOUND, session.engine.jobs[queue.keys[0] & ID_MASK])
+    job = session.engine.jobs[queue.keys[0] & ID_MASK]
+    return session.job_reply(replies.FOUND, job, job.body)
 
 
 def stats(session: Session, _none: bytes, _now_ns: int) -> bytes:

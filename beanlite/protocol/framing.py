@@ -8,7 +8,7 @@ from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
 from beanlite.protocol import commands, replies
 from beanlite.protocol.arguments import parse_pause
-from beanlite.protocol.blocked import CLOSING, KICKING, REPLETE, WAITING, YIELDING
+from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, REPLETE, WAITING, YIELDING
 from beanlite.protocol.session import Service, Session
 
 LINE_MAX: Final = 224  # bytes of a command line with its CR LF
@@ -33,6 +33,7 @@ class FramedSession(Session):
     - None: all that was complete has been carried out. If the client has sent its last (``half_closed``), the
       connection is closed when the replies are sent.
     - WAITING: nothing is to be done before ``wake``.
+    - FETCHING: the body of ``wanted`` is fetched from the journal, and handed to ``fetched``.
     - KICKING: ``resume`` carries out the next slice, when the one before is stored.
     - YIELDING: ``resume`` is called when others have had their turn.
     - REPLETE: ``resume`` is called when the replies are sent.
@@ -88,9 +89,24 @@ class FramedSession(Session):
         """The wait is over, and this has ended it; the commands after the reserve are carried out."""
         self.blocked = None
         if isinstance(outcome, Job):
-            self.replies.append(self.job_reply(replies.RESERVED, outcome))
+            reply = self.job_reply(replies.RESERVED, outcome, outcome.body)
+            if reply is not None:
+                self.replies.append(reply)
         else:
             self.replies.append(replies.DEADLINE_SOON if outcome is Outcome.DEADLINE_SOON else replies.TIMED_OUT)
+        if self._parts and self.blocked is None:
+            self.resume(now_ns)
+
+    def fetched(self, body: bytes | None, now_ns: int) -> None:
+        """The body that a reply waited for has come; None if its job is gone. The commands after it are carried out."""
+        if self.wanted is None or self.blocked is not FETCHING:
+            return  # the client has met a bug meanwhile
+        form, job = self.wanted
+        self.wanted = self.blocked = None
+        reply = None if body is None else self.job_reply(form, job, body)
+        if reply is None:  # others have deleted it, and if it was reserved, it has timed out before
+            reply = replies.NOT_FOUND if form is replies.FOUND else replies.TIMED_OUT
+        self.replies.append(reply)
         if self._parts and self.blocked is None:
             self.resume(now_ns)
 
@@ -210,7 +226,7 @@ class FramedSession(Session):
         skipped = min(self.refused_bytes, len(buffer) - at)
         self.refused_bytes -= skipped
         if not self.refused_bytes:
-            self.replies.append(replies.JOB_TOO_BIG)
+            self.replies.append(self.refusal)
         return at + skipped
 
     def _skip_long_line(self, buffer: bytes, at: int) -> int:

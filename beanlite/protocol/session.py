@@ -12,7 +12,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import Job
 from beanlite.protocol.arguments import Put
-from beanlite.protocol.blocked import REPLETE, Blocked
+from beanlite.protocol.blocked import FETCHING, REPLETE, Blocked
 from beanlite.protocol.replies import OK
 from beanlite.protocol.stats import Facts
 
@@ -71,7 +71,10 @@ class Service:
 
 
 class Session:
-    """One client's side of the protocol."""
+    """One client's side of the protocol.
+
+    It has more attributes than most classes because the commands share them with the framing.
+    """
 
     __slots__ = (
         "_body_bytes",
@@ -81,10 +84,12 @@ class Session:
         "half_closed",
         "kick",
         "put",
+        "refusal",
         "refused_bytes",
         "replies",
         "service",
         "waits",
+        "wanted",
     )
 
     def __init__(self, service: Service) -> None:
@@ -103,16 +108,30 @@ class Session:
         """The put whose body comes next."""
         self.refused_bytes = 0
         """How much is still to come of the body of a put that was refused."""
+        self.refusal = b""
+        """What it is to be answered then."""
         self.kick: tuple[KeyHeap, int, int] | None = None
         """A kick under way: the queue, how many jobs are left to kick, how many have been."""
+        self.wanted: tuple[bytes, Job] | None = None
+        """The reply whose body is on its way: its form, and the job."""
         self._body_bytes = 0
         """Bytes of bodies in replies that are not sent yet."""
 
-    def job_reply(self, form: bytes, job: Job) -> bytes:
-        """One of the two forms of a reply with a job in it."""
+    def refuse(self, put: Put, refusal: bytes) -> None:
+        """Skip the body of a put, and answer this."""
+        self.refused_bytes = put.size + 2
+        self.refusal = refusal
+
+    def job_reply(self, form: bytes, job: Job, body: bytes | None) -> bytes | None:
+        """One of the two forms of a reply with a job and its body; None if the body has to be fetched first."""
         if job.id > self.engine.ledger.stored_id:
             self.waits = True  # nobody works on, or sees, a job that a crash could still undo
-        body = job.body
+        if body is None:
+            self.blocked = FETCHING
+            self.wanted = form, job
+            return None
+        if self.engine.bodies.ahead:
+            self.engine.bodies.given(job)
         size = len(body)
         self._body_bytes += size
         if self._body_bytes > REPLIES_MAX:

@@ -66,6 +66,15 @@ def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], fa
         ("journal-batches", facts.batches),
         ("journal-wal-bytes", facts.wal_bytes),
         ("disk-full", str(server.disk_full).lower()),
+        ("memory-max", server.memory_max),
+        ("memory-used", server.memory_used),
+        ("memory-jobs", server.memory_jobs),
+        ("memory-bodies", server.memory_bodies),
+        ("memory-buffers", server.memory_buffers),
+        ("bodies-on-disk", server.unloaded),
+        ("bodies-on-disk-bytes", server.unloaded_bytes),
+        ("bodies-fetched", server.fetched),
+        ("puts-out-of-memory", server.puts_refused),
     )
 
 

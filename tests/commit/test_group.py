@@ -258,7 +258,7 @@ async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path,
         (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
         journal._db.execute(f"PRAGMA max_page_count = {pages}")
         client[1].write(b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n")
-        await until(lambda: server.engine.full)
+        await until(lambda: server.engine.admission.disk_full)
         assert await ask(other, PUT) == b"OUT_OF_MEMORY\r\n"
         assert not client[0]._buffer
         assert not (tmp_path / "q.db-reserve").exists()
@@ -267,7 +267,7 @@ async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path,
         assert await ask(other, b"delete 1\r\n") == b"DELETED\r\n"
         assert await ask(other, PUT) == b"OUT_OF_MEMORY\r\n"
         monkeypatch.undo()
-        await until(lambda: not server.engine.full)
+        await until(lambda: not server.engine.admission.disk_full)
         assert await ask(other, PUT) == b"INSERTED 3\r\n"
 
 

@@ -290,7 +290,7 @@ def test_when_a_pause_ends_waiting_clients_are_served_in_their_order(core):
 
 def row(job_id, state=None, due_s=None, buried_seq=None, tube=b"default", pri=0):
     place = buried_seq if due_s is None else due_s * SECOND_NS
-    return StoredJob(job_id, tube, state, pri, 5, 10, 999_000 * SECOND_NS, place, 1, 2, 3, 4, 5, b"x", 0)
+    return StoredJob(job_id, tube, state, pri, 5, 10, 999_000 * SECOND_NS, place, 1, 2, 3, 4, 5, b"x", 0, None)
 
 
 def test_what_is_restored_is_where_it_was(core):

@@ -71,7 +71,7 @@ async def test_commits_that_wait_for_room(tmp_path, monkeypatch, logged):
         client = await connect(server)
         db = server._journal._writer._db
         for times in range(1, TIMES + 1):
-            await until(lambda: not server.engine.full)
+            await until(lambda: not server.engine.admission.disk_full)
             (pages,) = db.execute("PRAGMA page_count").fetchone()
             db.execute(f"PRAGMA max_page_count = {pages}")
             client[1].write(LARGE)

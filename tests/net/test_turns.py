@@ -98,7 +98,7 @@ async def test_how_many_replies_are_held_for_a_client_has_its_limit(tmp_path, di
 async def test_a_batch_that_nobody_waits_for_is_not_full(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
-        server.engine.room_bytes -= group.BATCH_BYTES + 1  # others have used it
+        server.engine.admission.room_bytes -= group.BATCH_BYTES + 1  # others have used it
         client[1].write(b"list-tube-used\r\n" * 2 * STEPS_MAX)
         for _ in range(2 * STEPS_MAX):
             assert await asyncio.wait_for(client[0].readline(), 10) == b"USING default\r\n"

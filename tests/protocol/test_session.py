@@ -221,10 +221,10 @@ def test_a_half_closed_session_never_waits():
 def test_puts_are_refused_while_draining_or_full():
     core = Core()
     client = core.client()
-    core.engine.refuse_puts()
+    core.engine.admission.refuse_puts()
     assert core.send(client, b"put 0 0 1 1\r\nx\r\n") == b"OUT_OF_MEMORY\r\n"
-    core.engine.accept_puts(1)
+    core.engine.admission.accept_puts(1)
     assert core.send(client, b"put 0 0 1 2\r\nxx\r\n") == b"OUT_OF_MEMORY\r\n"
     assert core.send(client, b"put 0 0 1 1\r\nx\r\n") == b"INSERTED 1\r\n"
-    core.engine.drain()
+    core.engine.admission.drain()
     assert core.send(client, b"put 0 0 1 1\r\nx\r\n") == b"DRAINING\r\n"

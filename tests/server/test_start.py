@@ -36,8 +36,8 @@ def read(monkeypatch):
     """How many jobs have been read; the signal that ``read`` is given comes after the first chunk."""
     read: dict[str, Any] = {"jobs": 0, "signal": None}
 
-    def read_jobs(connection, path, read_jobs=replay.read_jobs):
-        for rows in read_jobs(connection, path):
+    def read_jobs(*args, read_jobs=replay.read_jobs, **kwargs):
+        for rows in read_jobs(*args, **kwargs):
             if not read["jobs"]:
                 signal.raise_signal(read["signal"])
             read["jobs"] += len(rows)

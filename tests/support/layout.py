@@ -18,7 +18,7 @@ ROOMS = [
     {"journal"},
     {"core"},
     {"beanstalk"},
-    {"config", "log", "clock", "signals"},
+    {"config", "log", "clock", "signals", "machine"},
     {"errors", "stderr", "defaults"},
     {"__init__"},
 ]

@@ -40,12 +40,12 @@ class Model(Queues):
         if int(size) > self.max_job_size:
             return b"JOB_TOO_BIG\r\n"
         client.producer = True
+        if self.full and not self.draining:
+            return b"OUT_OF_MEMORY\r\n"
         if rest[int(size) :] != b"\r\n":
             return b"EXPECTED_CRLF\r\n"
         if self.draining:
             return b"DRAINING\r\n"
-        if self.full:
-            return b"OUT_OF_MEMORY\r\n"
         self.last_id += 1
         self.given.append(self.last_id)
         self.total_jobs += 1

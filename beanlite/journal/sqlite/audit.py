@@ -8,10 +8,11 @@ import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeGuard
 from zlib import crc32
 
 from beanlite.core.engine import Engine
+from beanlite.core.job import Job
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite.fileformat import failing
 from beanlite.journal.sqlite.rows import INLINE_MAX, row_of
@@ -68,7 +69,7 @@ def _parts(engine: Engine, ids: list[int]) -> Iterator[list[int]]:
     size = 0
     for job_id in ids:
         job = engine.jobs.find(job_id)
-        size += len(job.body) if job is not None else 0
+        size += job.size if job is not None else 0
         part.append(job_id)
         if len(part) >= SLICE_JOBS or size > SLICE_BYTES:
             yield part
@@ -97,11 +98,15 @@ def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int,
         if job is None:
             sound = row is None and body is None
         else:
-            stored = body if len(job.body) > INLINE_MAX else (row[-1] if row is not None and body is None else None)
-            expected = (*row_of(job), crc32(job.body))
-            sound = row is not None and stored == job.body and all(map(_alike, row, expected))
+            stored = body if job.size > INLINE_MAX else (row[-1] if row is not None and body is None else None)
+            sound = row is not None and _is_body(stored, job) and all(map(_alike, row, (*row_of(job), crc32(stored))))
         if not sound:
             raise _Different(f"job {job_id}")
+
+
+def _is_body(stored: object, job: Job) -> TypeGuard[bytes]:
+    """Whether this may be the body of a job; the checksum tells the rest where the body is not in memory."""
+    return stored == job.body if job.body is not None else isinstance(stored, bytes) and len(stored) == job.size
 
 
 def _alike(stored: object, written: object) -> bool:

@@ -81,21 +81,23 @@ def batch_of(changes: Changes) -> Batch:
         state = job.state  # its text is read as _value_, which is .value without a call
         if state is GONE:
             deleted.append(job.id)
-            if len(job.body) > INLINE_MAX:
+            if job.size > INLINE_MAX:
                 body_deletes.append((job.id,))
             continue
         if job.id < first_id:
             updates.append((state._value_, job.pri, job.delay_s, *place(job), *counters(job), job.id))
             continue
-        body: bytes | None = job.body
-        if len(job.body) > INLINE_MAX:
-            bodies.append((job.id, job.body))
-            body = None
+        body = job.body
+        assert body is not None  # it stays in memory at least until it is stored
+        checksum = crc32(body)
+        inline = body if job.size <= INLINE_MAX else None
+        if inline is None:
+            bodies.append((job.id, body))
         put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
         if state is READY and not job.reserves and job.past is NO_PAST:
-            ready.append((job.id, job.tube.name.decode(), *put, crc32(job.body), body))
+            ready.append((job.id, job.tube.name.decode(), *put, checksum, inline))
         else:
-            rest = (*place(job), *counters(job), crc32(job.body), body)
+            rest = (*place(job), *counters(job), checksum, inline)
             inserts.append((job.id, job.tube.name.decode(), state._value_, *put, *rest))
     most = len(ready) // _AT_ONCE * _AT_ONCE
     several = [tuple(chain.from_iterable(ready[at : at + _AT_ONCE])) for at in range(0, most, _AT_ONCE)]
@@ -115,6 +117,6 @@ def batch_of(changes: Changes) -> Batch:
     rows = len(changes.jobs) + len(pauses)
     frames = FRAMES_BESIDE_ROWS + FRAMES_PER_ROW * rows
     if bodies:
-        frames += sum(len(job.body) for job in changes.jobs if job.id >= first_id) // BODY_BYTES_PER_FRAME
+        frames += sum(job.size for job in changes.jobs if job.id >= first_id) // BODY_BYTES_PER_FRAME
     changed = [each for each in all_rows if each[1]]
     return Batch(changes.batch, changes.last_id, len(changes.jobs), changed, pauses, frames)

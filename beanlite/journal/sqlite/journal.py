@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from os import sched_yield
 from pathlib import Path
@@ -12,24 +13,42 @@ from typing import Final
 from beanlite import log, signals
 from beanlite.core.engine import Engine
 from beanlite.core.ledger import Changes
+from beanlite.core.memory import JOB_BYTES
+from beanlite.core.restore import StoredJob
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull, JournalRefused
 from beanlite.journal.base import Journal, JournalFacts, Listener
 from beanlite.journal.sqlite.awake import StayAwake
 from beanlite.journal.sqlite.batch import Batch, batch_of
+from beanlite.journal.sqlite.bodies import BodyReader
 from beanlite.journal.sqlite.database import WAL_BYTES_MAX, Database, check_body_size, open_database
-from beanlite.journal.sqlite.replay import check_jobs, check_names, count_jobs, read_jobs, read_state
+from beanlite.journal.sqlite.replay import (
+    BELOW_ALL,
+    check_jobs,
+    check_names,
+    count_jobs,
+    guess_jobs,
+    read_jobs,
+    read_state,
+)
 from beanlite.journal.sqlite.upkeep import Upkeep
 from beanlite.journal.sqlite.writer import Writer
 
 # During recovery: how often the log tells how far it has come, and how often signals are heard.
 PROGRESS_S: Final = 1.0
 HEAR_S: Final = 0.05
+# Jobs are worth counting before a start if they may take more than this part of the memory there is: an eighth.
+FEW_JOBS: Final = 8
 # A sync that takes longer is worth a line in the log.
 SLOW_SYNC_S: Final = 0.5
 
 
 class SqliteJournal(Journal):
-    """Commits each batch as one transaction, and syncs it before it is acknowledged, by time, or not at all."""
+    """Commits each batch as one transaction, and syncs it before it is acknowledged, by time, or not at all.
+
+    Its attributes are its settings, its parts, and whether and since when a commit is logged.
+    """
+
+    fetches = True
 
     def __init__(self, path: Path, fsync: str, sync_interval_ms: int | None, max_job_size: int) -> None:
         """``fsync`` is the setting as it was given, to be noted at the file; ``sync_interval_ms`` is what it means.
@@ -78,11 +97,13 @@ class SqliteJournal(Journal):
         signals.hold()  # in the thread that this starts; signals are for the thread of the loop
         try:
             has_room = await self._writer.start()
+            self._bodies = BodyReader(database.path)
+            await self._bodies.open()
         finally:
             signals.hear()
         if not has_room:
             log.warning("disk full: puts are refused until there is room again")
-            engine.refuse_puts()
+            engine.admission.refuse_puts()
         log.info("recovered", file=database.path, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
         return True
 
@@ -92,7 +113,7 @@ class SqliteJournal(Journal):
         """Restore all jobs, and return how many there are; None if a stop was asked for meanwhile."""
         jobs = of = 0
         shown_s = heard_s = time.monotonic()
-        with closing(read_jobs(database.connection, database.path)) as chunks:
+        with closing(self._read_jobs(database, engine)) as chunks:
             for rows in chunks:
                 try:
                     engine.restore(rows, now_ns)
@@ -112,6 +133,22 @@ class SqliteJournal(Journal):
                         return None
         check_names(engine.tubes, database.path)
         return jobs
+
+    def _read_jobs(self, database: Database, engine: Engine) -> Generator[list[StoredJob], None, None]:
+        """Read all jobs: with their bodies as long as there is plenty of room for them in memory, then without."""
+        connection, path = database.connection, database.path
+        memory = engine.memory
+        jobs = guess_jobs(connection, path)
+        if jobs * JOB_BYTES > memory.max_bytes // FEW_JOBS:
+            jobs = count_jobs(connection, path)
+        room = memory.body_room_beside(jobs * JOB_BYTES)
+        last_id = BELOW_ALL
+        for rows in read_jobs(connection, path):
+            last_id = rows[-1][0]
+            yield rows
+            if memory.body_bytes > room - room // 4:
+                break
+        yield from read_jobs(connection, path, last_id, bodies=False)
 
     def attach(self, listener: Listener) -> None:
         """Begin to commit for the listener."""
@@ -184,6 +221,10 @@ class SqliteJournal(Journal):
         self._listener.durable(batch.number, batch.last_id)
         self._upkeep.batch_ends()
 
+    async def fetch(self, job_ids: Sequence[int]) -> list[bytes | None]:
+        """Read bodies while others are served; see ``Journal.fetch``."""
+        return await self._bodies.read(job_ids)
+
     def poll(self) -> None:
         """Let the kernel continue with the sync, and see whether it has ended.
 
@@ -214,4 +255,5 @@ class SqliteJournal(Journal):
 
     async def close(self) -> str | None:
         """Leave one file with everything in it; see ``Journal.close``."""
+        await self._bodies.close()
         return await self._writer.close()

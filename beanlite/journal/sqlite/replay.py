@@ -14,19 +14,28 @@ from beanlite.core.restore import StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.journal.sqlite.fileformat import damaged, refused
 
+# A smaller id than any that a row can have, but for one; only damage makes an id negative.
+BELOW_ALL = -(1 << 63)
 # How many jobs are read at a time.
 _CHUNK = 1000
 # What the engine needs is made by SQLite, in C: names as bytes, times as the clock has them, and what most jobs don't
 # have left out.
-_JOBS = f"""
+_COLUMNS = f"""
     SELECT id, CAST(tube AS BLOB), CASE state WHEN 'ready' THEN NULL ELSE coalesce(state, '') END, pri, delay_s, ttr_s,
            CAST((created_at - {EPOCH_S}) * 1e9 AS INTEGER),
            coalesce(buried_seq, CAST((due_at - {EPOCH_S}) * 1e9 AS INTEGER)),
            reserves,
-           timeouts, releases, buries, kicks,
-           coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32
-    FROM jobs ORDER BY id
-"""  # noqa: S608 - a number of our own
+           timeouts, releases, buries, kicks
+"""
+_ABOVE = "FROM jobs WHERE id > ? ORDER BY id"
+_JOBS = f"""
+    {_COLUMNS}, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32, NULL {_ABOVE}
+"""  # noqa: S608 - our own words
+# SQLite knows the size of a body without reading it.
+_JOBS_WITHOUT_BODIES = f"""
+    {_COLUMNS}, NULL, crc32, coalesce(length(body), (SELECT length(bodies.body) FROM bodies WHERE bodies.id = jobs.id))
+    {_ABOVE}
+"""  # noqa: S608 - our own words
 # Whether each row is one that a server may have written. Only damage can have changed it, but SQLite does not check
 # STRICT types when it reads rows, and the checksum covers only the body.
 _ROWS = """
@@ -48,6 +57,7 @@ _ROWS = """
 _COUNTER_MAX = 1 << 62
 _body = itemgetter(13)
 _crc32 = itemgetter(14)
+_size = itemgetter(15)
 
 
 class State(NamedTuple):
@@ -92,22 +102,42 @@ def count_jobs(connection: sqlite3.Connection, path: Path) -> int:
     return count
 
 
-def read_jobs(connection: sqlite3.Connection, path: Path) -> Generator[list[StoredJob], None, None]:
-    """All jobs in the order of their ids, in lists of up to 1000.
+def guess_jobs(connection: sqlite3.Connection, path: Path) -> int:
+    """How many jobs there are at most, without counting them. JournalRefused: the file is damaged."""
+    with refused(path):
+        first, last = connection.execute("SELECT (SELECT min(id) FROM jobs), (SELECT max(id) FROM jobs)").fetchone()
+    return int(last) - int(first) + 1 if first is not None else 0
+
+
+def read_jobs(
+    connection: sqlite3.Connection, path: Path, above_id: int = BELOW_ALL, *, bodies: bool = True
+) -> Generator[list[StoredJob], None, None]:
+    """All jobs above an id in the order of their ids, in lists of up to 1000; with their bodies or with their sizes.
 
     JournalRefused: the file is damaged, or a body is not the one that was put.
     """
     with refused(path):
-        cursor = connection.execute(_JOBS)
+        cursor = connection.execute(_JOBS if bodies else _JOBS_WITHOUT_BODIES, (above_id,))
+        check = _check_bodies if bodies else _check_sizes
         while rows := cursor.fetchmany(_CHUNK):
-            try:
-                sound = list(map(crc32, map(_body, rows))) == list(map(_crc32, rows))
-            except TypeError:  # a body is missing, or is not bytes
-                sound = False
-            if not sound:
-                bad = next(row for row in rows if not isinstance(_body(row), bytes) or crc32(_body(row)) != _crc32(row))
-                raise damaged(path, f"the body of job {bad[0]} has changed")
+            check(rows, path)
             yield rows
+
+
+def _check_sizes(rows: list[StoredJob], path: Path) -> None:
+    for row in rows:
+        if not isinstance(_size(row), int):
+            raise damaged(path, f"the body of job {row[0]} is missing")
+
+
+def _check_bodies(rows: list[StoredJob], path: Path) -> None:
+    try:
+        sound = list(map(crc32, map(_body, rows))) == list(map(_crc32, rows))
+    except TypeError:  # a body is missing, or is not bytes
+        sound = False
+    if not sound:
+        bad = next(row for row in rows if not isinstance(_body(row), bytes) or crc32(_body(row)) != _crc32(row))
+        raise damaged(path, f"the body of job {bad[0]} has changed")
 
 
 def check_names(names: Iterable[bytes], path: Path) -> None:

@@ -81,7 +81,7 @@ class Upkeep:
         if sync_interval_s:
             self._timed_sync = self._begin(self._sync_by_time(sync_interval_s))
         self._begin(self._shrink_by_and_by())
-        if self._engine.full:
+        if self._engine.admission.disk_full:
             self._begin(self._await_room())
 
     def begin_stop(self) -> None:
@@ -106,13 +106,13 @@ class Upkeep:
         if self._writer.others_came and not self._auditing:
             self._auditing = True
             self._begin(self._audit())
-        if not self._engine.full:
-            self._engine.accept_puts(self._writer.room.for_bodies())
+        if not self._engine.admission.disk_full:
+            self._engine.admission.accept_puts(self._writer.room.for_bodies())
 
     def batch_ends(self) -> None:
         """A batch is durable: the writer is free again, unless a checkpoint is due."""
         # While the disk is full, a -wal that grew would use up what room is left.
-        if self._writer.frames.checkpoint_due or self._engine.full:
+        if self._writer.frames.checkpoint_due or self._engine.admission.disk_full:
             self._begin_alone(self._checkpoint())
         else:
             self._free()
@@ -129,7 +129,7 @@ class Upkeep:
         warned = False
         while True:
             if isinstance(error, JournalFull):
-                if not self._engine.full:
+                if not self._engine.admission.disk_full:
                     self._disk_full()
                 elif not self._writer.room.give_up_reserve():  # the server may have started on a full disk
                     if not warned:
@@ -182,7 +182,7 @@ class Upkeep:
         try:
             await self._writer.checkpoint()
         except JournalFull:
-            if not self._engine.full:
+            if not self._engine.admission.disk_full:
                 self._disk_full()
         except JournalBusy:
             pass  # a reader is just recovering or closing; there is another checkpoint after the next batch
@@ -198,14 +198,14 @@ class Upkeep:
     def _disk_full(self) -> None:
         """Refuse puts, and give up the reserve for what has been accepted, and for deletes, which make room."""
         log.warning("disk full: puts are refused until there is room again")
-        self._engine.refuse_puts()
+        self._engine.admission.refuse_puts()
         self._writer.room.give_up_reserve()
         self._begin(self._await_room())
 
     async def _await_room(self) -> None:
-        while self._engine.full:
+        while self._engine.admission.disk_full:
             await asyncio.sleep(FULL_RETRY_S)
-            if self._engine.full and not self.busy and not self._stopping:
+            if self._engine.admission.disk_full and not self.busy and not self._stopping:
                 self._begin_alone(self._make_room())
 
     async def _make_room(self) -> None:
@@ -213,7 +213,7 @@ class Upkeep:
         with contextlib.suppress(JournalFull, JournalBusy):
             await self._writer.shrink()
         if self._writer.room.take_reserve():
-            self._engine.accept_puts(self._writer.room.for_bodies())
+            self._engine.admission.accept_puts(self._writer.room.for_bodies())
             log.info("disk has room again: puts are accepted")
         self._free()
 

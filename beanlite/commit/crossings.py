@@ -1,0 +1,44 @@
+"""Tells the operator when memory runs short, and when it has room again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from beanlite import log
+from beanlite.core.memory import Memory
+
+# Memory has room again when this part of it is free, a sixteenth: otherwise each put that just fits would be a line in
+# the log.
+ROOM_AGAIN: Final = 16
+
+
+class Crossings:
+    """Knows on which side of each bound memory was when it last looked."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._short = False
+        self._unloaded = False
+        self._refused = 0
+
+    def look(self) -> None:
+        """Log what has changed; to be called for each batch."""
+        memory = self._memory
+        if memory.refused != self._refused:
+            self._refused = memory.refused
+            if not self._short:
+                self._short = True
+                log.warning("out of memory: puts are refused until there is room again", **self._facts())
+        elif self._short and memory.room_bytes > memory.max_bytes // ROOM_AGAIN:
+            self._short = False
+            log.info("memory has room again: puts are accepted", refused=memory.refused, **self._facts())
+        if bool(memory.unloaded) != self._unloaded:
+            self._unloaded = not self._unloaded
+            if self._unloaded:
+                log.info("memory is too small for all bodies: some are only in the database now", **self._facts())
+            else:
+                log.info("all bodies are in memory again", fetched=memory.fetched, **self._facts())
+
+    def _facts(self) -> dict[str, int]:
+        memory = self._memory
+        return {"used": memory.used_bytes, "bodies": memory.body_bytes, "max_memory": memory.max_bytes}

@@ -1,0 +1,100 @@
+"""Fetching bodies from the journal, for clients that wait for them, and ahead of need.
+
+Like the group commit it works in rounds: while one is under way the next gathers, so that a round fetches for many
+clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from beanlite.core.engine import Engine
+from beanlite.core.job import Job
+from beanlite.journal.base import Journal
+
+# A round ends with the body that brings it to so many bytes, or with this many jobs.
+ROUND_BYTES: Final = 8 << 20
+ROUND_JOBS: Final = 1000
+# Bodies handed over in one go, before others have their turn.
+AT_ONCE: Final = 100
+
+
+class Fetcher:
+    """Fetches bodies round by round."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        engine: Engine,
+        journal: Journal,
+        tell_failure: Callable[[Exception], None],
+    ) -> None:
+        self._loop = loop
+        self._engine = engine
+        self._journal = journal
+        self._tell_failure = tell_failure
+        self._wanted: dict[Job, list[Callable[[bytes | None], None]]] = {}
+        """Jobs whose bodies clients wait for, and who is to be told."""
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        engine.bodies.attach(self._begin)
+
+    def fetch(self, job: Job, tell: Callable[[bytes | None], None]) -> None:
+        """Fetch the body of a job for a client that waits for it: ``tell`` gets it, or None if the job is gone."""
+        self._wanted.setdefault(job, []).append(tell)
+        self._engine.bodies.missed(job)
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._task is None and not self._closed:
+            self._task = self._loop.create_task(self._fetch_all())
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._closed = True
+            self._tell_failure(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+        elif self._wanted or self._engine.bodies.due:  # it came when the task was about to end
+            self._begin()
+
+    async def _fetch_all(self) -> None:
+        bodies = self._engine.bodies
+        while True:
+            jobs = self._next_round()
+            if not jobs:
+                break
+            found = await self._journal.fetch([job.id for job in jobs])
+            for at in range(0, len(jobs), AT_ONCE):
+                for job, body in zip(jobs[at : at + AT_ONCE], found[at : at + AT_ONCE], strict=True):
+                    waiting = self._wanted.pop(job, None)
+                    if waiting is None:
+                        if body is not None:
+                            bodies.load(job, body)
+                        continue
+                    self._engine.memory.fetched += 1
+                    for tell in waiting:
+                        tell(body)
+                await asyncio.sleep(0)
+
+    def _next_round(self) -> list[Job]:
+        """Those that clients wait for, and if there is room left, those that will be needed next."""
+        jobs: list[Job] = []
+        size = 0
+        for job in self._wanted:
+            if size >= ROUND_BYTES or len(jobs) >= ROUND_JOBS:
+                return jobs
+            size += job.size
+            jobs.append(job)
+        wanted = set(jobs)
+        jobs += [job for job in self._engine.bodies.take_due() if job not in wanted]
+        return jobs
+
+    async def close(self) -> None:
+        """Fetch no more."""
+        self._closed = True
+        if self._task is not None:
+            await asyncio.wait({self._task})

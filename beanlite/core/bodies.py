@@ -1,0 +1,202 @@
+"""Which bodies are in memory, and which are left to the journal, to be fetched when they are needed.
+
+While there is room all bodies are in memory. When there is none, those are unloaded that are likely to be needed last:
+the bodies of the latest jobs, but for the very latest, which may be on their way through a short queue. Before a tube's
+ready jobs without a body are reserved, their bodies are fetched ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Final
+
+from beanlite.core.job import GONE, ID_MASK, READY, RESERVED, Job
+from beanlite.core.memory import BODY_BYTES, Memory
+from beanlite.core.queues import Queues
+from beanlite.core.tube import Tube
+
+# Jobs looked at in one go for whether to unload them.
+LOOKED_AT_MAX: Final = 4000
+# The most that is fetched ahead for a tube in one go: jobs, and bytes of bodies.
+AHEAD_JOBS: Final = 1000
+AHEAD_BYTES: Final = 4 << 20
+# Of the room for bodies, this part is for those that are fetched ahead: a half.
+AHEAD_PART: Final = 2
+
+
+class Bodies:
+    """Unloads bodies, and says which to fetch."""
+
+    __slots__ = (
+        "_hand",
+        "_left",
+        "_memory",
+        "_older",
+        "_queues",
+        "_segment",
+        "_tell_due",
+        "ahead",
+        "ahead_bytes",
+        "due",
+    )
+
+    def __init__(self, queues: Queues, memory: Memory) -> None:
+        self._queues = queues
+        self._memory = memory
+        self._hand = 0
+        """Later jobs than the one of this id have been put since there was plenty of room."""
+        self._older: list[int] = []
+        """Ids of earlier jobs that are still to be looked at, the latest last."""
+        self._segment = 0
+        """How many segments of the job table have been looked at."""
+        self.ahead: dict[int, Job] = {}
+        """Jobs whose bodies have been fetched ahead, and that nobody has reserved yet."""
+        self.ahead_bytes = 0
+        """How large these are."""
+        self._left: dict[Tube, int] = {}
+        """How many of them each tube has."""
+        self.due: dict[Tube, None] = {}
+        """Tubes for which more should be fetched ahead."""
+        self._tell_due: Callable[[], None] = _nobody
+
+    def attach(self, tell_due: Callable[[], None]) -> None:
+        """Tell when a tube has become ``due``, for the first since ``take_due``."""
+        self._tell_due = tell_due
+
+    # -- out of memory
+
+    def stored(self, last_id: int) -> None:
+        """All jobs up to this id are in the journal: unload some bodies, if there is too little room for all."""
+        memory = self._memory
+        if not memory.fetches:
+            return
+        room = memory.body_room_bytes
+        if memory.body_bytes <= room - room // 4:
+            self._hand = last_id
+            self._older.clear()
+            self._segment = 0
+            return
+        looks = LOOKED_AT_MAX
+        while memory.body_bytes > room and self._hand < last_id and looks:
+            looks -= 1
+            self._hand += 1
+            self._look_at(self._hand)
+        while memory.body_bytes > room and looks and (self._older or self._list_older(last_id)):
+            looks -= 1
+            self._look_at(self._older.pop())
+
+    def _look_at(self, job_id: int) -> None:
+        job = self._queues.jobs.find(job_id)
+        if job is not None and job.body is not None:
+            self.unload(job)
+
+    def _list_older(self, last_id: int) -> bool:
+        """List the ids of the next segment, from the latest to the earliest; False if that was the last one."""
+        segments = self._queues.jobs.segments()
+        if self._segment >= len(segments):
+            self._segment = 0
+            return False
+        self._older = [job_id for job_id in segments[self._segment][1] if job_id <= last_id]
+        self._segment += 1
+        return True
+
+    def unload(self, job: Job) -> None:
+        """Leave a body to the journal, which must have stored it."""
+        memory = self._memory
+        if self.ahead.pop(job.id, None) is not None:
+            self._no_longer_ahead(job)
+        job.body = None
+        memory.body_bytes -= job.size + BODY_BYTES
+        memory.unloaded += 1
+        memory.unloaded_bytes += job.size
+
+    def given(self, job: Job) -> None:
+        """A client has been given a job: if its body had been fetched ahead, it need not be kept any longer."""
+        if job.id in self.ahead and job.state is RESERVED:
+            self.unload(job)
+
+    def deleted(self, job: Job) -> None:
+        """A job is gone whose body was not in memory, or may have been fetched ahead."""
+        memory = self._memory
+        if job.body is None:
+            memory.unloaded -= 1
+            memory.unloaded_bytes -= job.size
+        else:
+            memory.body_bytes -= job.size + BODY_BYTES
+            if self.ahead.pop(job.id, None) is not None:
+                self._no_longer_ahead(job)
+
+    def _no_longer_ahead(self, job: Job) -> None:
+        tube = job.tube
+        self.ahead_bytes -= job.size
+        left = self._left[tube] = self._left[tube] - 1
+        if left == AHEAD_JOBS // 2 or not left:
+            self._make_due(tube)
+        if not left:
+            del self._left[tube]
+
+    def _make_due(self, tube: Tube) -> None:
+        if not self.due:
+            self._tell_due()
+        self.due[tube] = None
+
+    # -- into memory
+
+    def missed(self, job: Job) -> None:
+        """A client needs a body that is not in memory: it will need the next ones as well."""
+        if job.state is RESERVED:
+            self._make_due(job.tube)
+
+    def take_due(self) -> list[Job]:
+        """The jobs whose bodies should be fetched ahead, in the order of their queues."""
+        found: list[Job] = []
+        room = self._memory.body_room_bytes // AHEAD_PART - self.ahead_bytes
+        while self.due and room > 0 and len(found) < AHEAD_JOBS:
+            tube = next(iter(self.due))
+            del self.due[tube]
+            left_bytes = min(room, AHEAD_BYTES)
+            for job in self._next_of(tube):
+                if left_bytes <= 0:
+                    break
+                left_bytes -= job.size
+                room -= job.size
+                found.append(job)
+        self.due.clear()
+        return found
+
+    def _next_of(self, tube: Tube) -> list[Job]:
+        """Those of the next ready jobs of a tube that have no body in memory."""
+        keys = tube.ready.keys
+        found = []
+        places = [(keys[0], 0)] if keys else []
+        for _ in range(2 * AHEAD_JOBS):  # as many may be in memory already
+            if not places:
+                break
+            key, place = heappop(places)
+            job = self._queues.jobs.find(key & ID_MASK)
+            if job is not None and job.state is READY and job.body is None:
+                found.append(job)
+                if len(found) == AHEAD_JOBS:
+                    break
+            for child in (2 * place + 1, 2 * place + 2):
+                if child < len(keys):
+                    heappush(places, (keys[child], child))
+        return found
+
+    def load(self, job: Job, body: bytes) -> None:
+        """The body of a job has been fetched ahead."""
+        if job.state is GONE or job.body is not None:
+            return
+        memory = self._memory
+        job.body = body
+        memory.body_bytes += job.size + BODY_BYTES
+        memory.unloaded -= 1
+        memory.unloaded_bytes -= job.size
+        self.ahead[job.id] = job
+        self.ahead_bytes += job.size
+        self._left[job.tube] = self._left.get(job.tube, 0) + 1
+
+
+def _nobody() -> None:
+    """Hears what nobody else does."""

@@ -1,0 +1,99 @@
+"""How much memory the server takes by its own count, and how much it may take.
+
+What is counted are jobs, their bodies, tubes, clients and what is buffered for clients. The count is exact in number
+and approximate in bytes. It follows each change at once, as what the system says of the process would not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from beanlite.core.queues import Counts, Queues
+
+# What each of these takes at most in a compiled server, in bytes; a job without its body, and a body beside its bytes.
+JOB_BYTES: Final = 300
+BODY_BYTES: Final = 48
+TUBE_BYTES: Final = 1500
+CLIENT_BYTES: Final = 8000
+# Of the bound, the part that bodies have at least, however many jobs there are: a sixteenth. What has been put must be
+# in memory until it is stored, and what is read back until it is sent.
+BODIES_LEAST: Final = 16
+# More bytes than any machine has.
+NO_BOUND: Final = 1 << 62
+
+
+class Memory:
+    """The count, and the bounds."""
+
+    __slots__ = (
+        "_counts",
+        "_queues",
+        "body_bytes",
+        "body_max_bytes",
+        "buffer_bytes",
+        "fetched",
+        "fetches",
+        "max_bytes",
+        "refused",
+        "unloaded",
+        "unloaded_bytes",
+    )
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+        self._counts: Counts = queues.counts
+        self.max_bytes = NO_BOUND
+        """No job is taken that would make the server larger than this."""
+        self.body_max_bytes = NO_BOUND
+        """Bodies beyond this are not kept in memory, if they can be fetched."""
+        self.fetches = False
+        """Whether the journal can fetch bodies, so that memory need not hold them."""
+        self.body_bytes = 0
+        """Taken by bodies that are in memory, as of the last batch."""
+        self.unloaded = 0
+        """Jobs whose body is in the journal only."""
+        self.unloaded_bytes = 0
+        """How large these bodies are."""
+        self.fetched = 0
+        """Bodies fetched since the start."""
+        self.buffer_bytes = 0
+        """Held for clients: what they have sent of commands that are not complete, and what they have not read yet."""
+        self.refused = 0
+        """Puts that were refused since the start because there was no memory for them."""
+
+    def bound(self, max_bytes: int, body_max_bytes: int, *, fetches: bool) -> None:
+        """Set the bounds; ``fetches``: the journal can fetch bodies, so that memory need not hold them."""
+        self.max_bytes = max_bytes
+        self.body_max_bytes = body_max_bytes
+        self.fetches = fetches
+
+    @property
+    def job_bytes(self) -> int:
+        """Taken by jobs, without their bodies."""
+        return len(self._queues.jobs) * JOB_BYTES
+
+    @property
+    def other_bytes(self) -> int:
+        """Taken by tubes, clients and buffers."""
+        return len(self._queues.tubes) * TUBE_BYTES + self._counts.clients * CLIENT_BYTES + self.buffer_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """Taken in all."""
+        return self.job_bytes + self.body_bytes + self.other_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes of bodies can be put; negative if there is not even room for an empty one."""
+        bodies = self.max_bytes // BODIES_LEAST if self.fetches else self.body_bytes
+        return self.max_bytes - self.job_bytes - self.other_bytes - bodies - JOB_BYTES - BODY_BYTES
+
+    @property
+    def body_room_bytes(self) -> int:
+        """How much bodies may take in memory, if others can be fetched."""
+        return self.body_room_beside(self.job_bytes)
+
+    def body_room_beside(self, job_bytes: int) -> int:
+        """The same, when jobs take so much."""
+        rest = self.max_bytes - job_bytes - self.other_bytes
+        return max(min(self.body_max_bytes, rest), min(self.body_max_bytes, self.max_bytes // BODIES_LEAST))

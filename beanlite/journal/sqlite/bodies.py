@@ -1,0 +1,75 @@
+"""Reading bodies back while the server runs, on a connection and in a thread of their own.
+
+Nobody else waits while the disk is read. Many bodies are read as one row, because the thread has to get the GIL back
+after each row, and beside busy clients that takes long.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import aiosqlite
+
+from beanlite.errors import JournalFailed
+from beanlite.journal.sqlite.fileformat import failing
+
+# Bodies in a row: few for a client that waits, many for those that are read ahead.
+_FEW: Final = 8
+_MANY: Final = 128
+_ONE: Final = """
+    (SELECT crc32 FROM jobs WHERE id = ?{0}),
+    (SELECT coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)) FROM jobs WHERE id = ?{0})
+"""
+# The memory that this connection keeps pages in, in KiB. Bodies are read once, so that a cache is of little use.
+_CACHE_KIB: Final = 512
+
+
+def _select(number: int) -> str:
+    return "SELECT " + ", ".join(_ONE.format(place) for place in range(1, number + 1))
+
+
+_SELECT: Final = {number: _select(number) for number in (_FEW, _MANY)}
+
+
+class BodyReader:
+    """A connection that only reads bodies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection = aiosqlite.Connection(self._connect, iter_chunk_size=64)
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        connection.execute("PRAGMA mmap_size = 0")
+        return connection
+
+    async def open(self) -> None:
+        """Begin; to be called once. JournalFailed."""
+        with failing(self._path):
+            await self._connection
+
+    async def read(self, ids: Sequence[int]) -> list[bytes | None]:
+        """The bodies of these jobs, None for one that is gone. JournalFailed: one is not what was put."""
+        bodies: list[bytes | None] = []
+        for at in range(0, len(ids), _MANY):
+            part = ids[at : at + _MANY]
+            number = _FEW if len(part) <= _FEW else _MANY
+            given = (*part, *[None] * (number - len(part)))
+            with failing(self._path):
+                ((*row,),) = await self._connection.execute_fetchall(_SELECT[number], given)
+            for job_id, checksum, body in zip(part, row[::2], row[1::2], strict=False):
+                if checksum is not None and (not isinstance(body, bytes) or crc32(body) != checksum):
+                    raise JournalFailed(
+                        f"{self._path} is damaged: the body of job {job_id} has changed; restore a backup"
+                    )
+                bodies.append(body)
+        return bodies
+
+    async def close(self) -> None:
+        """Let go of the file."""
+        await self._connection.close()

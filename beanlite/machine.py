@@ -1,0 +1,71 @@
+"""What the machine allows this process: how much memory there is for it."""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+# Of what there is beyond what an empty server takes, the part that it makes use of by default: two thirds. The rest is
+# for what is not counted: SQLite, the kernel's buffers of sockets, and the gaps that freed memory leaves.
+_SHARE: Final = (2, 3)
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+
+
+class MemoryLimit(NamedTuple):
+    """The tightest limit to this process."""
+
+    room_bytes: int
+    """How much more it may take than it does now."""
+    source: str
+    """What sets the limit, in words."""
+
+
+def memory_limit(cgroups: Path = _CGROUPS, process: Path = Path("/proc/self")) -> MemoryLimit:
+    """The tightest of the limits that there are: the machine's memory, those of cgroups, and those of the process."""
+    pages, resident = (int(number) for number in (process / "statm").read_text(encoding="ascii").split()[:2])
+    virtual_bytes, resident_bytes = pages * resource.getpagesize(), resident * resource.getpagesize()
+    limits = [
+        MemoryLimit(os.sysconf("SC_PHYS_PAGES") * resource.getpagesize() - resident_bytes, "the machine's memory")
+    ]
+    limits += [
+        MemoryLimit(limit - resident_bytes, f"the memory limit of the cgroup {group}")
+        for group, limit in _cgroup_limits(cgroups, process)
+    ]
+    for kind, name in ((resource.RLIMIT_AS, "ulimit -v"), (resource.RLIMIT_DATA, "ulimit -d")):
+        soft, _ = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            limits.append(MemoryLimit(soft - virtual_bytes, name))
+    return min(limits)
+
+
+def _cgroup_limits(cgroups: Path, process: Path) -> list[tuple[str, int]]:
+    """The limits of the process's cgroup and of those above it, in both versions of cgroups."""
+    limits = []
+    try:
+        lines = (process / "cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            root, name = cgroups, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = cgroups / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = root / path.strip("/")
+        for folder in (group, *group.parents):
+            with suppress(OSError, ValueError):  # no such limit, or "max"
+                limits.append((str(folder), int((folder / name).read_text(encoding="ascii"))))
+            if folder == root:
+                break
+    return limits
+
+
+def default_max_memory(limit: MemoryLimit) -> int:
+    """How much memory a server takes at most, unless told otherwise, for jobs, bodies, tubes, clients and buffers."""
+    times, of = _SHARE
+    return max(0, limit.room_bytes) * times // of
