@@ -24,6 +24,8 @@ from beanlite.journal.sqlite.writer import Writer
 # During recovery: how often the log tells how far it has come, and how often signals are heard.
 PROGRESS_S: Final = 1.0
 HEAR_S: Final = 0.05
+# A batch with more bytes of large bodies is written in the other thread.
+APART_BYTES: Final = 6 << 20
 # A sync that takes longer is worth a line in the log.
 SLOW_SYNC_S: Final = 0.5
 
@@ -141,6 +143,9 @@ class SqliteJournal(Journal):
         if self._logs_commits:
             self._began_s = time.monotonic()
         batch = batch_of(changes)
+        if batch.body_bytes > APART_BYTES:
+            self._upkeep.write_apart(batch, self._written)
+            return
         try:
             try:
                 self._writer.write(batch)
