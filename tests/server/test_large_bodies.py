@@ -13,9 +13,10 @@ from beanlite.errors import ConfigError
 from beanlite.journal.sqlite import journal
 from beanlite.journal.sqlite.database import ROW_BYTES
 from beanlite.net.listener import open_listener
-from beanlite.server import Server, make_journal
+from beanlite.server import UNNOTICED_BYTES, Server, make_journal
 from tests.support.inside import PUT, ask, connect, is_silent, serving, until
-from tests.support.wire import put_bytes
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire, put_bytes
 
 
 async def test_while_a_large_body_is_written_only_those_wait_who_wait_for_a_commit(tmp_path):
@@ -49,6 +50,13 @@ async def test_while_a_large_body_is_written_only_those_wait_who_wait_for_a_comm
         client[1].write(b"peek 2\r\n")
         assert await client[0].readline() == b"FOUND 2 %d\r\n" % size
         assert await client[0].readexactly(size + 2) == b"x" * size + b"\r\n"
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_start_tells_that_larger_bodies_hold_others_up(tmp_path, beyond):
+    with start_beanlite(tmp_path, "-z", str(UNNOTICED_BYTES + beyond)) as server, Wire(server.connect()) as wire:
+        wire.put(b"x")
+        assert ("hold others up" in server.log_text()) == bool(beyond)
 
 
 async def test_the_largest_body_is_stored(tmp_path):
