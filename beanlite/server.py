@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # How many connections are accepted before those that are refused are closed: they take descriptors, too.
 ACCEPTED_AT_ONCE: Final = 4
+# A larger body takes so long to write that whoever waits for a commit meanwhile may wait for more than 0.1 s.
+UNNOTICED_BYTES: Final = 8 << 20
 
 
 def run(settings: Settings) -> int:
@@ -45,6 +47,10 @@ def run(settings: Settings) -> int:
             "the limit of open files allows fewer connections", max_connections=settings.max_connections, room=room
         )
         settings = settings.model_copy(update={"max_connections": room})
+    if settings.max_job_size > UNNOTICED_BYTES:
+        log.warning(
+            "larger bodies than these hold others up", bytes=UNNOTICED_BYTES, max_job_size=settings.max_job_size
+        )
     listener = open_listener(settings)
     try:
         new_loop = _new_loop()

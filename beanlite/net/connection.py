@@ -20,6 +20,8 @@ from beanlite.protocol.session import Service
 READ_AHEAD_MAX: Final = 1 << 18
 # When a client has this many bytes of replies left to read, it is no longer served until it has read them.
 UNREAD_MAX: Final = 1 << 18
+# Of those who wait for each reply, only who sends more bytes than this at once is held back by a full batch.
+SMALL_BYTES: Final = 1 << 12
 
 
 @dataclass(slots=True)
@@ -91,8 +93,10 @@ class Connection(asyncio.Protocol):
         """Bytes have come: every command starts here."""
         now_ns = self._turns.received(len(data))
         try:
-            # Others come first; whoever waits for each reply is among them.
-            if now_ns == LATE or (self._owed and self._group.full):
+            # Others come first; whoever waits for each reply is among them, unless it puts something large.
+            if now_ns == LATE or (
+                (self._owed or len(data) > SMALL_BYTES or self.session.put is not None) and self._group.full
+            ):
                 self.session.postpone(data)
                 self._settle_rest()
                 return

@@ -45,11 +45,10 @@ def put(session: Session, line: Put, _now_ns: int) -> bytes | None:
     return None
 
 
-def finish_put(session: Session, line: Put, buffer: bytes, at: int, now_ns: int) -> bytes:
-    """The body of a put is complete: it begins at this place in the buffer."""
+def finish_put(session: Session, line: Put, body: bytes | None, now_ns: int) -> bytes:
+    """The body of a put has come; None if what follows it is not the end of the line."""
     session.put = None
-    end = at + line.size
-    if not buffer.startswith(b"\r\n", end):
+    if body is None:
         return replies.EXPECTED_CRLF
     engine = session.engine
     admission = engine.admission
@@ -59,7 +58,7 @@ def finish_put(session: Session, line: Put, buffer: bytes, at: int, now_ns: int)
         admission.lack_room()
         return replies.OUT_OF_MEMORY
     session.waits = True
-    job = engine.put(session.client, line.pri, line.delay_s, line.ttr_s, buffer[at:end], now_ns)
+    job = engine.put(session.client, line.pri, line.delay_s, line.ttr_s, body, now_ns)
     return replies.INSERTED % job.id
 
 

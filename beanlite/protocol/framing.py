@@ -63,8 +63,7 @@ class FramedSession(Session):
             self._missing -= len(data)
             if self._missing > 0 or self.blocked is not None:
                 return
-            data = b"".join(self._parts)
-            self._parts.clear()
+            data = self._take_parts(now_ns)
         self._carry_out(data, now_ns)
 
     def postpone(self, data: bytes) -> None:
@@ -81,9 +80,7 @@ class FramedSession(Session):
         elif self.blocked is KICKING:
             commands.resume_kick(self, now_ns)
         if self.blocked is None:
-            buffer = b"".join(self._parts)
-            self._parts.clear()
-            self._carry_out(buffer, now_ns)
+            self._carry_out(self._take_parts(now_ns), now_ns)
 
     def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
         """The wait is over, and this has ended it; the commands after the reserve are carried out."""
@@ -140,6 +137,29 @@ class FramedSession(Session):
 
     # -- framing
 
+    def _take_parts(self, now_ns: int) -> bytes:
+        """All that has been received and not yet carried out, as one buffer.
+
+        If that begins with a body which is complete, its put is finished here: to cut a large body out of the buffer
+        would copy it once more.
+        """
+        parts, put = self._parts, self.put
+        if put is not None:
+            behind = self.pending - put.size  # how much has come after the body
+            if behind >= 2:
+                last = parts.pop()
+                while len(last) < behind:
+                    last = parts.pop() + last
+                at = len(last) - behind
+                parts.append(last[:at])
+                body = b"".join(parts) if last.startswith(b"\r\n", at) else None
+                parts.clear()
+                self.replies.append(commands.finish_put(self, put, body, now_ns))
+                return last[at + 2 :]
+        buffer = b"".join(parts)
+        parts.clear()
+        return buffer
+
     def _carry_out(self, buffer: bytes, now_ns: int) -> None:
         """Carry out the commands in the buffer, as far as they are complete and nothing blocks; keep the rest."""
         answers = self.replies
@@ -157,7 +177,8 @@ class FramedSession(Session):
                 if stop > size:
                     self._missing = stop - size
                     break
-                answers.append(commands.finish_put(self, put, buffer, at, now_ns))
+                body = buffer[at : stop - 2] if buffer.startswith(b"\r\n", stop - 2) else None
+                answers.append(commands.finish_put(self, put, body, now_ns))
                 at = stop
                 continue
             if self.refused_bytes:

@@ -78,6 +78,32 @@ async def test_who_does_not_wait_for_replies_is_held_back_when_the_batch_is_full
         assert ids == [number for number in range(1, jobs + 2) if number != stored.id]
 
 
+@pytest.mark.parametrize("in_pieces", [False, True])
+async def test_many_who_put_one_large_body_each_do_not_fill_a_batch_beyond_its_limit(tmp_path, disk, in_pieces):
+    size = 60_000
+    line, body = b"put 0 0 10 %d\r\n" % size, b"y" * size + b"\r\n"
+    async with serving(tmp_path / "q.db") as (server, _):
+        first, other = await connect(server), await connect(server)
+        disk.free.clear()
+        first[1].write(PUT)
+        await until(lambda: server.group_commit.syncing)
+        many = [await connect(server) for _ in range(2 * group.BATCH_BYTES // size)]
+        for client in many:
+            client[1].write(line + body[:1] if in_pieces else line + body)
+        assert await is_silent(many[0], other)
+        if in_pieces:
+            for client in many:
+                for piece in (body[1:-1000], body[-1000:]):
+                    client[1].write(piece)
+                    assert await is_silent(client, other)
+        await until(lambda: server.group_commit.full)
+        assert await is_silent(many[-1], other)
+        assert server.engine.granted_bytes - server.engine.room_bytes < group.BATCH_BYTES + 2 * size
+        disk.free.set()
+        for client in many:
+            assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"INSERTED ")
+
+
 async def test_how_many_replies_are_held_for_a_client_has_its_limit(tmp_path, disk):
     looks = 3 * UNSENT_MAX
     async with serving(tmp_path / "q.db") as (server, _):

@@ -176,6 +176,17 @@ def large(address: Address, _folder: Path) -> Iterator[None]:
     client.many(put(16 << 10), 1 << 15)
 
 
+def large_at_once(address: Address, _folder: Path) -> Iterator[None]:
+    """50 connections put a body of 8 MiB each, all at once."""
+    clients = [Client(address) for _ in range(50)]
+    yield
+    senders = [threading.Thread(target=client.ask, args=(put(8 << 20),)) for client in clients]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+
+
 def flood(address: Address, _folder: Path) -> Iterator[None]:
     """Ten connections send 1,000,000 puts of 1 byte, and don't wait for the answers."""
     clients = [Client(address) for _ in range(10)]
@@ -231,8 +242,8 @@ def drained_backwards(address: Address, folder: Path) -> Iterator[None]:
 
 
 SCENARIOS: tuple[Callable[[Address, Path], Iterator[None]], ...] = (
-    kick, delays, reservations, connections, waiting, pause, tubes, checkpoints, large, flood, backup, drained,
-    drained_backwards,
+    kick, delays, reservations, connections, waiting, pause, tubes, checkpoints, large, large_at_once, flood, backup,
+    drained, drained_backwards,
 )  # fmt: skip
 
 
@@ -303,7 +314,8 @@ def freeze(scenario: Callable[[Address, Path], Iterator[None]]) -> str:
     enough, found = APART.Event(), APART.SimpleQueue()
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = Path(name).resolve()
-        with started(f"beanlite --db {folder} --max-connections {2 * CLIENTS}", folder, CORES[:1]) as server:
+        flags = f"--max-connections {2 * CLIENTS} --max-job-size {8 << 20}"
+        with started(f"beanlite --db {folder} {flags}", folder, CORES[:1]) as server:
             work = scenario(server.address, folder)
             next(work)
             os.sync()  # what the preparation, and the scenario before, have left to the disk

@@ -102,6 +102,30 @@ def test_a_large_body_comes_in_pieces_and_is_looked_at_once():
     assert core.engine.jobs[1].body == b"x" * 3_000_000
 
 
+@pytest.mark.parametrize("cut", range(1, 6))
+def test_a_body_in_pieces_ends_wherever_they_do(cut):
+    """The last two of them are cut at each place, so that the end of the line and what follows it are in either."""
+    core = Core()
+    client = core.client()
+    rest = b"3\r\r\nlist-tube-used\r\n"
+    client.receive(b"put 0 0 1 5\r\n1", core.now_ns)
+    client.receive(b"2\r", core.now_ns)
+    client.receive(rest[:cut], core.now_ns)
+    client.receive(rest[cut:], core.now_ns)
+    assert client.take_replies() == b"INSERTED 1\r\nUSING default\r\n"
+    assert core.engine.jobs[1].body == b"12\r3\r"  # five bytes, whatever they are
+
+
+def test_a_body_in_pieces_that_does_not_end_well_is_no_job():
+    core = Core()
+    client = core.client()
+    for piece in (b"put 0 0 1 4\r\n12", b"34x", b"ylist-tube-used\r\n"):
+        client.receive(piece, core.now_ns)
+    assert client.take_replies() == b"EXPECTED_CRLF\r\nUSING default\r\n"
+    assert not core.engine.jobs
+    assert not client.pending
+
+
 def test_a_client_that_asks_for_more_than_it_reads_is_stopped_and_resumes_in_order():
     core = Core()
     client = core.client()

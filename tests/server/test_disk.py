@@ -295,16 +295,17 @@ def test_an_io_error_ends_it_and_what_was_acknowledged_is_there(tmp_path):
 # -- in use by others
 
 
-def test_a_locked_file_makes_commits_wait_and_nothing_else(tmp_path):
+@pytest.mark.parametrize("size", [5, 9 << 20])
+def test_a_locked_file_makes_commits_wait_and_nothing_else(tmp_path, size):
     with (
-        start_beanlite(tmp_path) as server,
+        start_beanlite(tmp_path, "--max-job-size", str(16 << 20)) as server,
         Wire(server.connect()) as wire,
         Wire(server.connect()) as other,
         outsider(tmp_path / "queue.db") as do,
     ):
         wire.put(b"job")
         do("BEGIN IMMEDIATE;")
-        wire.send(put_bytes(b"waits"))
+        wire.send(put_bytes(b"x" * size))
         until(lambda: other.stats()["current-jobs-ready"] == "2")
         until(lambda: "commits wait" in server.log_text())
         assert other.ask("list-tubes").startswith("OK")

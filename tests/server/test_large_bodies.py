@@ -1,6 +1,8 @@
-"""Bodies as large as SQLite has room for, and larger."""
+"""Bodies that take long to write, as large as SQLite has room for, and larger."""
 
+import asyncio
 import sqlite3
+import threading
 from contextlib import closing
 
 import pytest
@@ -8,11 +10,53 @@ import pytest
 from beanlite.clock import utc_clock
 from beanlite.config import Settings
 from beanlite.errors import ConfigError
+from beanlite.journal.sqlite import journal
 from beanlite.journal.sqlite.database import ROW_BYTES
 from beanlite.net.listener import open_listener
-from beanlite.server import Server, make_journal
-from tests.support.inside import ask, connect, serving
-from tests.support.wire import put_bytes
+from beanlite.server import UNNOTICED_BYTES, Server, make_journal
+from tests.support.inside import PUT, ask, connect, is_silent, serving, until
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire, put_bytes
+
+
+async def test_while_a_large_body_is_written_only_those_wait_who_wait_for_a_commit(tmp_path):
+    size = journal.APART_BYTES + 1
+    begun, free = threading.Event(), threading.Event()
+    let_go = []
+
+    def halt(statement):
+        if statement.startswith("INSERT INTO bodies"):
+            begun.set()
+            let_go.append(free.wait(5))
+
+    async with serving(tmp_path / "q.db", max_job_size=size) as (server, _):
+        client, second, other = [await connect(server) for _ in range(3)]
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        server._journal._writer._db.set_trace_callback(halt)
+        client[1].write(put_bytes(b"x" * size))
+        await until(begun.is_set)
+        second[1].write(PUT)
+        assert await ask(other, b"reserve\r\n") == b"RESERVED 1 1\r\n"
+        assert await other[0].readline() == b"x\r\n"
+        assert await is_silent(client, other)
+        assert await is_silent(second, other)
+        assert not let_go
+        free.set()
+        assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 2\r\n"
+        assert await asyncio.wait_for(second[0].readline(), 10) == b"INSERTED 3\r\n"
+    async with serving(tmp_path / "q.db") as (server, _):  # which takes none as large, but has this one
+        client = await connect(server)
+        assert await ask(client, b"delete 3\r\n") == b"DELETED\r\n"
+        client[1].write(b"peek 2\r\n")
+        assert await client[0].readline() == b"FOUND 2 %d\r\n" % size
+        assert await client[0].readexactly(size + 2) == b"x" * size + b"\r\n"
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_start_tells_that_larger_bodies_hold_others_up(tmp_path, beyond):
+    with start_beanlite(tmp_path, "-z", str(UNNOTICED_BYTES + beyond)) as server, Wire(server.connect()) as wire:
+        wire.put(b"x")
+        assert ("hold others up" in server.log_text()) == bool(beyond)
 
 
 async def test_the_largest_body_is_stored(tmp_path):

@@ -42,8 +42,8 @@ class Disk:
 
 
 @contextlib.asynccontextmanager
-async def serving(path, fsync="always", failure=JournalFailed):
-    settings = Settings(port=0, db=path, fsync=fsync)
+async def serving(path, fsync="always", failure=JournalFailed, **others):
+    settings = Settings(port=0, db=path, fsync=fsync, **others)
     server = Server(settings, open_listener(settings), make_journal(settings), utc_clock())
     task = asyncio.create_task(server.serve())
     try:

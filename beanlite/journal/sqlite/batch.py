@@ -50,6 +50,8 @@ class Batch(NamedTuple):
     """Each tube, with its pause_s and until, or with None if the pause is over."""
     frames: int
     """The most that it takes in the -wal."""
+    body_bytes: int
+    """What it has of large bodies."""
 
 
 def _runs(ids: list[int]) -> list[tuple[int, int]]:
@@ -77,6 +79,7 @@ def batch_of(changes: Changes) -> Batch:
     bodies: list[tuple[object, ...]] = []
     body_deletes: list[tuple[object, ...]] = []
     first_id = changes.first_id
+    body_bytes = 0
     for job in changes.jobs:
         state = job.state  # its text is read as _value_, which is .value without a call
         if state is GONE:
@@ -93,6 +96,7 @@ def batch_of(changes: Changes) -> Batch:
         inline = body if job.size <= INLINE_MAX else None
         if inline is None:
             bodies.append((job.id, body))
+            body_bytes += job.size
         put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
         if state is READY and not job.reserves and job.past is NO_PAST:
             ready.append((job.id, job.tube.name.decode(), *put, checksum, inline))
@@ -119,4 +123,4 @@ def batch_of(changes: Changes) -> Batch:
     if bodies:
         frames += sum(job.size for job in changes.jobs if job.id >= first_id) // BODY_BYTES_PER_FRAME
     changed = [each for each in all_rows if each[1]]
-    return Batch(changes.batch, changes.last_id, len(changes.jobs), changed, pauses, frames)
+    return Batch(changes.batch, changes.last_id, len(changes.jobs), changed, pauses, frames, body_bytes)

@@ -38,6 +38,8 @@ PROGRESS_S: Final = 1.0
 HEAR_S: Final = 0.05
 # Jobs are worth counting before a start if they may take more than this part of the memory there is: an eighth.
 FEW_JOBS: Final = 8
+# A batch with more bytes of large bodies is written in the other thread.
+APART_BYTES: Final = 6 << 20
 # A sync that takes longer is worth a line in the log.
 SLOW_SYNC_S: Final = 0.5
 
@@ -178,6 +180,9 @@ class SqliteJournal(Journal):
         if self._logs_commits:
             self._began_s = time.monotonic()
         batch = batch_of(changes)
+        if batch.body_bytes > APART_BYTES:
+            self._upkeep.write_apart(batch, self._written)
+            return
         try:
             try:
                 self._writer.write(batch)

@@ -117,6 +117,18 @@ class Upkeep:
         else:
             self._free()
 
+    def write_apart(self, batch: Batch, written: Callable[[Batch], None]) -> None:
+        """Write a batch that takes long beside everything that needs no commit; then call ``written``."""
+        self._begin(self._write_apart(batch, written))
+
+    async def _write_apart(self, batch: Batch, written: Callable[[Batch], None]) -> None:
+        try:
+            await self._writer.write_apart(batch)
+        except (JournalBusy, JournalFull) as error:
+            await self._write_again(batch, error, written)
+        else:
+            written(batch)
+
     def try_again(self, batch: Batch, error: JournalFailed, written: Callable[[Batch], None]) -> None:
         """A batch could not be written, because the disk is full or the file is locked: try until it can be.
 

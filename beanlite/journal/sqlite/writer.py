@@ -3,9 +3,10 @@
 There is no log beside the table: the table is the journal.
 
 Batches are written on the caller's thread, because that only fills the page cache; in a thread of its own a batch would
-wait too long for the GIL beside busy clients. What takes long, such as a checkpoint, is awaited and runs in aiosqlite's
-thread on the same connection. There is only one connection that writes and checkpoints, because SQLite before 3.51.3
-can corrupt the file when two do. Nothing may be written while something is awaited, except for a sync.
+wait too long for the GIL beside busy clients. What takes long, such as a checkpoint or a batch with large bodies, is
+awaited and runs in aiosqlite's thread on the same connection. There is only one connection that writes and checkpoints,
+because SQLite before 3.51.3 can corrupt the file when two do. Nothing may be written while something is awaited, except
+for a sync.
 """
 
 import asyncio
@@ -41,6 +42,14 @@ SPARE_PAGES: Final = 2000
 
 # What is known of the last batch; there is one row.
 _UPDATE_META: Final = "UPDATE meta SET batch = ?, last_id = ?"
+
+
+def _disagreement(database: Database, statement: str, jobs: int, changed: int) -> Exception:
+    """What to raise when memory and file no longer agree, which is our bug unless the file is damaged."""
+    (found,) = database.connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        return JournalFailed(f"{database.path} is damaged ({said(found)}); restore a backup")
+    return RuntimeError(f"{jobs} jobs to change, {changed} found: {statement}")
 
 
 class Writer:
@@ -95,28 +104,54 @@ class Writer:
         """
         db = self._db
         try:
-            db.execute("BEGIN IMMEDIATE")
-            if self._outsiders.check():
-                self.others_came = True
-                self.frames.read()
-            self._watch.check_wal(self.frames.committed)  # before writing, which would make up for what was cut off
-            self.frames.allocate(batch.frames)
+            self._begin(batch)
             for statement, jobs, parameters in batch.changes:
                 changed = db.executemany(statement, parameters).rowcount
-                if changed != jobs:  # memory and file no longer agree
-                    self._check_file()
-                    raise RuntimeError(f"{jobs} jobs to change, {changed} found: {statement}")
-            for name, pause in batch.pauses:
-                db.execute("DELETE FROM pauses WHERE tube = ?", (name,))
-                if pause is not None:
-                    db.execute("INSERT INTO pauses VALUES (?, ?, ?)", (name, *pause))
-            promised_id = self._promised_id
-            if batch.last_id > promised_id:
-                promised_id = batch.last_id + IDS_AHEAD
-                db.execute(_UPDATE_META, (batch.number, promised_id))
+                if changed != jobs:
+                    raise _disagreement(self._database, statement, jobs, changed)
+            promised_id = self._end(batch)
             db.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             raise self._undo(error) from error
+        self._committed(batch, promised_id)
+
+    async def write_apart(self, batch: Batch) -> None:
+        """The same, in the other thread, so that nobody waits but those who wait for a commit."""
+        worker = self._worker
+        try:
+            self._begin(batch)
+            for statement, jobs, parameters in batch.changes:
+                async with worker.executemany(statement, parameters) as cursor:
+                    if cursor.rowcount != jobs:
+                        raise _disagreement(self._database, statement, jobs, cursor.rowcount)
+            promised_id = self._end(batch)
+            await worker.execute_fetchall("COMMIT")
+        except (sqlite3.Error, OSError) as error:
+            raise self._undo(error) from error
+        self._committed(batch, promised_id)
+
+    def _begin(self, batch: Batch) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        if self._outsiders.check():
+            self.others_came = True
+            self.frames.read()
+        self._watch.check_wal(self.frames.committed)  # before writing, which would make up for what was cut off
+        self.frames.allocate(batch.frames)
+
+    def _end(self, batch: Batch) -> int:
+        """Write what is not about jobs; returns the last id that is then promised."""
+        db = self._db
+        for name, pause in batch.pauses:
+            db.execute("DELETE FROM pauses WHERE tube = ?", (name,))
+            if pause is not None:
+                db.execute("INSERT INTO pauses VALUES (?, ?, ?)", (name, *pause))
+        promised_id = self._promised_id
+        if batch.last_id > promised_id:
+            promised_id = batch.last_id + IDS_AHEAD
+            db.execute(_UPDATE_META, (batch.number, promised_id))
+        return promised_id
+
+    def _committed(self, batch: Batch, promised_id: int) -> None:
         self._promised_id = promised_id
         self._last = batch.number, batch.last_id
         self.records += batch.jobs
@@ -156,12 +191,6 @@ class Writer:
         except JournalFailed as failure:
             return failure
         return None
-
-    def _check_file(self) -> None:
-        """Raise JournalFailed if the file is damaged, so that SQLite can't find what is in it."""
-        (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            raise JournalFailed(f"{self._database.path} is damaged ({said(found)}); restore a backup")
 
     def _count_frames(self) -> None:
         with failing(self._database.path):

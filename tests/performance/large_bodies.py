@@ -1,0 +1,124 @@
+"""How long one client's large body holds up the others.
+
+``python -m tests.performance.large_bodies [--server COMMAND] [MIB...]`` starts a server on a core of its own for each
+size and each way to sync. One connection puts a body, reserves, releases and peeks it, reserves it again and deletes
+it; meanwhile a second one puts, reserves and deletes small jobs without a pause, and a third sends `use`, which waits
+for nothing that is written. It prints the worst reply of both beside each step, in ms, as docs/performance.md has them.
+"""
+
+import argparse
+import multiprocessing
+import os
+import tempfile
+import time
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+from beanlite.beanstalk.client import Address
+from beanlite.bench.target import started
+from tests.performance.long_work import APART, CORES, Client, put
+
+SIZES_MIB = (1, 4, 8, 16, 32, 64, 128)
+MODES = ("--fsync always", "--fsync 50ms", "--no-journal")
+STEPS = ("put", "reserve", "release", "peek", "delete")
+SETTLE_S = 0.4  # for what goes on behind a reply: a late write, a checkpoint
+NOTED_S = 0.001  # quicker replies are not kept
+
+Late = list[tuple[float, float]]
+"""When a reply was waited for, and how long."""
+
+
+def probe(address: Address, enough: Event, found: "multiprocessing.SimpleQueue[Late]", *, cycle: bool) -> None:
+    """One connection that asks without a pause, and the replies it waited for."""
+    client = Client(address)
+    client.ask(b"use probe\r\n")
+    client.ask(b"watch probe\r\n")
+    client.ask(b"ignore default\r\n")
+    late: Late = []
+
+    def ask(command: bytes) -> bytes:
+        began_s = time.perf_counter()
+        line = client.ask(command)
+        took_s = time.perf_counter() - began_s
+        if took_s > NOTED_S:
+            late.append((began_s, took_s))
+        return line
+
+    while not enough.is_set():
+        if cycle:
+            ask(put(100))
+            job = ask(b"reserve\r\n").split()[1]
+            client.skip(102)
+            ask(b"delete %b\r\n" % job)
+        else:
+            ask(b"use probe\r\n")
+            time.sleep(0.0005)  # it is the server that is measured, not two clients on one core
+    found.put(late)
+
+
+def worst_ms(late: Late, began_s: float, ended_s: float) -> float:
+    """The longest wait that fell into a step."""
+    return 1000 * max((took for at, took in late if at < ended_s and at + took > began_s), default=NOTED_S)
+
+
+def play(address: Address, size: int) -> list[tuple[float, float]]:
+    """What one client does with a large body; when each step began and ended."""
+    client = Client(address)
+    body = put(size)
+    whole = size + 2
+    steps = []
+
+    def step(command: bytes, size: int = 0) -> bytes:
+        began_s = time.perf_counter()
+        line = client.ask(command)
+        client.skip(size)
+        time.sleep(SETTLE_S)
+        steps.append((began_s, time.perf_counter()))
+        return line
+
+    job = step(body).split()[1].strip()
+    step(b"reserve\r\n", whole)
+    step(b"release %b 0 0\r\n" % job)
+    step(b"peek %b\r\n" % job, whole)
+    step(b"delete %b\r\n" % job)
+    return steps
+
+
+def measure(command: str, size: int) -> str:
+    """One server and one size; the cells of a row, a pair for each step."""
+    enough = APART.Event()
+    with tempfile.TemporaryDirectory(dir=".") as name:
+        folder = Path(name).resolve()
+        with started(f"{command} --max-job-size {size}", folder, CORES[:1]) as server:
+            os.sync()
+            probes = []
+            for cycle in (True, False):
+                found = APART.SimpleQueue()
+                keywords = {"cycle": cycle}
+                other = APART.Process(target=probe, args=(server.address, enough, found), kwargs=keywords, daemon=True)
+                other.start()
+                probes.append(found)
+            time.sleep(1.0)
+            steps = play(server.address, size)
+            enough.set()
+            lates = [found.get() for found in probes]
+    return " | ".join(" / ".join(f"{worst_ms(late, *step):.0f}" for late in lates) for step in steps)
+
+
+def main() -> None:
+    """All sizes, or those that are named."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--server", default="beanlite")
+    parser.add_argument("--mode", action="append")
+    parser.add_argument("mib", nargs="*", type=int)
+    options = parser.parse_args()
+    if len(CORES) > 1:
+        os.sched_setaffinity(0, CORES[1:])
+    print(f"| MiB | | {' | '.join(STEPS)} |\n|--:|---|{'--:|' * len(STEPS)}")
+    for mode in options.mode or MODES:
+        for mib in options.mib or SIZES_MIB:
+            print(f"| {mib} | `{mode}` | {measure(f'{options.server} {mode}', mib << 20)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
