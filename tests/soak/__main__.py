@@ -20,7 +20,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("soak"), help="where samples, log, verdict and plot go")
     parser.add_argument("--dir", type=Path, help="where the database is; a small tmpfs shows what a full disk does")
     parser.add_argument("--connections", type=int, default=300, help="clients")
-    parser.add_argument("--backlog", type=int, default=10_000, help="jobs at the top of a wave")
+    parser.add_argument(
+        "--backlog", type=int, help="jobs at the top of a wave; fewer by default if the waves are short"
+    )
     parser.add_argument("flags", nargs="*", metavar="-- FLAG", help="flags for the server")
     flags = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if flags.seed is None else flags.seed

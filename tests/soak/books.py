@@ -11,11 +11,13 @@ import re
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Protocol
 
 FILLING = random.Random(0).randbytes(1 << 18)
 HEAD = re.compile(rb"(\d+):(\d+):")
 HEAD_MAX = 40
 REMEMBERED_S = 120.0  # longer than any reply is on its way
+EARLY_S = 3.5  # the server reads the clock once in a turn, and may be halted in the middle of one
 COMPLAINTS_MAX = 100
 SAMPLE = 1 << 14
 
@@ -62,6 +64,14 @@ class Bits:
         return bool(int.from_bytes(self._bytes, "little") & int.from_bytes(other._bytes, "little"))
 
 
+class Holder(Protocol):
+    """A connection that reserves."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, which its client may not have noticed yet."""
+
+
 @dataclass(slots=True)
 class Put:
     """A put that has been sent and not been answered, perhaps never to be."""
@@ -79,8 +89,13 @@ class Job:
     ttr_s: int  # 0: not known
     acknowledged: bool
     deleting: int = 0  # deletes that were sent and never answered: if there is one, it may be gone
-    holder: object = None
+    holder: Holder | None = None
     held_until_s: float = 0.0  # before then nobody else can get it
+
+    def held(self, holder: "Holder | None", since_s: float) -> None:
+        """It was reserved or touched, no earlier than then."""
+        self.holder = holder
+        self.held_until_s = since_s + max(0.0, self.ttr_s - EARLY_S)
 
 
 @dataclass
@@ -155,7 +170,7 @@ class Books:
 
     # -- reservations
 
-    def reserved(self, job_id: int, body: bytes, sent_s: float, holder: object) -> Job | None:
+    def reserved(self, job_id: int, body: bytes, sent_s: float, holder: Holder | None) -> Job | None:
         """A worker got a job. None: this is nothing to go on with.
 
         ``sent_s``: when it asked; the reservation is no older.
@@ -175,17 +190,17 @@ class Books:
             job = self.live[job_id] = Job(job_id, key, 0, acknowledged=False)
         if job.key != key:
             self.complain(f"job {job_id} has the body {body[:HEAD_MAX]!r}, not that of {job.key!r}")
-        if now_s < job.held_until_s:
+        if now_s < job.held_until_s and job.holder is not None and not job.holder.gone:
             self.complain(f"job {job_id} was reserved while another held it for {job.held_until_s - now_s:.3f} s more")
-        job.holder, job.held_until_s = holder, sent_s + job.ttr_s
+        job.held(holder, sent_s)
         return job
 
     @staticmethod
-    def held_until_s(job: Job, holder: object) -> float:
+    def held_until_s(job: Job, holder: Holder | None) -> float:
         """Until when nobody else can get a job; long past if somebody else has got it since."""
         return job.held_until_s if job.holder is holder else 0.0
 
-    def let_go(self, job: Job, holder: object) -> float:
+    def let_go(self, job: Job, holder: Holder | None) -> float:
         """A holder is about to give a job up, or to go: until when it would have been its own."""
         until_s = self.held_until_s(job, holder)
         if job.holder is holder:

@@ -29,7 +29,7 @@ class World:
     began_s: float
     wave_s: float
     backlog: int
-    max_size: int = 0
+    max_size: int
     ending: bool = False
     cut_off: list[float] = field(default_factory=list)
     """When connections ended that had done nothing to deserve it."""
@@ -114,7 +114,7 @@ async def done_with(world: World, connection: Connection, chance: random.Random,
     if fate < 0.05:
         sent_s = time.monotonic()
         if (await connection.ask(f"touch {job.id}"))[0] == b"TOUCHED":
-            job.held_until_s = sent_s + job.ttr_s
+            job.held(connection, sent_s)
         else:
             books.not_found(job, books.held_until_s(job, connection), "touch")
     elif fate < 0.08 and job.ttr_s in {1, 2}:
@@ -173,6 +173,7 @@ async def slow_reader(world: World, connection: Connection, chance: random.Rando
     """Asks for much and reads little of it."""
     ids = [world.books.some(chance) or 1 for _ in range(50)]
     await connection.send(b"stats\r\nlist-tubes\r\n" * 20 + b"".join(b"peek %d\r\n" % job_id for job_id in ids))
+    await connection.send(b"quit\r\n")
     for _ in range(chance.randrange(100)):
         if not await connection.read_some(512):
             return

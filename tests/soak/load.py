@@ -13,7 +13,7 @@ from pathlib import Path
 
 import uvloop
 
-from tests.soak.books import Bits, Books
+from tests.soak.books import Bits, Books, Job
 from tests.soak.clients import PARTS, TUBES, World, play
 from tests.soak.server import STATES
 from tests.soak.wire import Connection
@@ -28,6 +28,7 @@ class Plan:
 
     port: int
     db: Path | None
+    max_size: int
     seed: int
     connections: int
     backlog: int
@@ -63,10 +64,7 @@ def _report(world: World, given: Bits | None = None) -> Report:
 
 
 async def _main(pipe: Pipe, plan: Plan) -> None:
-    world = World(plan.port, Books(), plan.began_s, plan.wave_s, plan.backlog)
-    asker = await Connection.open(plan.port, world.books)
-    world.max_size = int((await stats(asker))["max-job-size"])
-    asker.close()
+    world = World(plan.port, Books(), plan.began_s, plan.wave_s, plan.backlog, plan.max_size)
     clients = []
     for number in range(plan.connections):
         place = number * 37 % 100 + 1  # so that few connections play all the parts, too
@@ -94,15 +92,10 @@ async def _main(pipe: Pipe, plan: Plan) -> None:
     pipe.send(_report(world, world.books.given))
 
 
-async def stats(connection: Connection) -> dict[str, str]:
-    """What the server tells of itself."""
-    await connection.ask("stats")
-    return dict(line.split(": ", 1) for line in connection.body.decode().splitlines()[1:])
-
-
 async def jobs_by_state(connection: Connection) -> list[int]:
     """How many jobs of each state there are."""
-    told = await stats(connection)
+    await connection.ask("stats")
+    told = dict(line.split(": ", 1) for line in connection.body.decode().splitlines()[1:])
     return [int(told[f"current-jobs-{state}"]) for state in STATES]
 
 
@@ -136,27 +129,24 @@ async def compare(world: World, db: Path | None) -> None:
 
 async def drain(books: Books, connection: Connection) -> bool:
     """Take what is ready. False: nothing was."""
-    taken = False
+    any_taken = False
     while True:
         sent_s = time.monotonic()
         await connection.send(b"reserve-with-timeout 0\r\n" * AT_ONCE)
-        jobs = []
+        taken: dict[int, Job | None] = {}
         for _ in range(AT_ONCE):
             reply = await connection.reply("reserve-with-timeout")
             if reply[0] == b"RESERVED":
-                job = books.reserved(int(reply[1]), connection.body, sent_s, connection)
-                jobs += [] if job is None else [job]
-        if not jobs:
-            return taken
-        taken = True
-        for job in jobs:
-            books.deleting(job)
-        await connection.send(b"".join(b"delete %d\r\n" % job.id for job in jobs))
-        for job in jobs:
-            if (await connection.reply("delete"))[0] == b"DELETED":
+                job_id = int(reply[1])
+                taken[job_id] = books.reserved(job_id, connection.body, sent_s, connection)
+        if not taken:
+            return any_taken
+        any_taken = True
+        await connection.send(b"".join(b"delete %d\r\n" % job_id for job_id in taken))
+        for job in taken.values():
+            # NOT_FOUND: its ttr was over, and the next round has it again.
+            if (await connection.reply("delete"))[0] == b"DELETED" and job is not None:
                 books.has_deleted(job)
-            else:
-                books.not_deleted(job)  # its ttr was over; the next round has it again
 
 
 async def _file_agrees(db: Path | None, counted: list[int], connection: Connection) -> bool:

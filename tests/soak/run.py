@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -23,8 +24,9 @@ from tests.soak.server import Failed, Server
 APART = multiprocessing.get_context("spawn")
 TELL_EVERY_S = 5.0
 COMPARES_WITHIN_S = 900.0
-WAVES_MIN = 12
+WAVES_MIN = 8
 WAVE_MAX_S = 60.0
+JOBS_PER_S = 150  # what the backlog of a wave of one second is, if nothing else was asked for
 EVERY_MAX_S = 12.0
 
 
@@ -37,7 +39,7 @@ class Wish:
     out: Path
     directory: Path | None
     connections: int
-    backlog: int
+    backlog: int | None
     flags: list[str]
 
 
@@ -73,30 +75,57 @@ class Soak:
 
     def run(self) -> Verdict:
         """All of it. Ctrl-C ends the load early."""
-        wish, server = self.wish, self._server
         try:
-            server.start()
-            self._began_s = time.monotonic()
-            wave_s = min(WAVE_MAX_S, wish.seconds / WAVES_MIN)
-            plan = Plan(server.port, server.db, wish.seed, wish.connections, wish.backlog, wave_s, self._began_s)
-            pipe, theirs = APART.Pipe()
-            process = APART.Process(target=load.main, args=(theirs, plan), daemon=True)
-            process.start()
-            theirs.close()
-            probe = Probe(server)
-            probe.start()
-            faults = Faults(server, wish.seed, min(EVERY_MAX_S, wish.seconds / 20), wish.out, self._note)
-            faults.start()
-            with contextlib.suppress(KeyboardInterrupt):
-                self._watch(pipe, probe, faults)
-            self._finish(pipe, probe, faults)
-            process.join(10)
-        except (Failed, OSError, EOFError, sqlite3.Error) as error:
-            self.complaints.append(str(error) or "the load has ended by itself")
+            self._server.start()
+            with self._load() as pipe, self._company() as (probe, faults):
+                with contextlib.suppress(KeyboardInterrupt):
+                    self._watch(pipe, probe, faults)
+                self._finish(pipe, probe, faults)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            self.complaints.append("the load has ended by itself")
+        except (Failed, OSError, sqlite3.Error) as error:
+            self.complaints.append(str(error))
         finally:
-            server.end()
+            self._server.end()
             self._record.close()
         return self._verdict()
+
+    @contextlib.contextmanager
+    def _load(self) -> Iterator[Pipe]:
+        """The process of the load, and the pipe to it."""
+        wish, server = self.wish, self._server
+        self._began_s = time.monotonic()
+        wave_s = min(WAVE_MAX_S, wish.seconds / WAVES_MIN)
+        backlog = wish.backlog or max(1, int(JOBS_PER_S * wave_s))
+        size = int(server.stats()["max-job-size"])
+        plan = Plan(server.port, server.db, size, wish.seed, wish.connections, backlog, wave_s, self._began_s)
+        pipe, theirs = APART.Pipe()
+        process = APART.Process(target=load.main, args=(theirs, plan), daemon=True)
+        process.start()
+        theirs.close()
+        try:
+            yield pipe
+            process.join(10)
+        finally:
+            pipe.close()
+            process.kill()
+            process.join()
+            process.close()
+
+    @contextlib.contextmanager
+    def _company(self) -> Iterator[tuple[Probe, Faults]]:
+        """The threads beside the load."""
+        wish = self.wish
+        probe = Probe(self._server)
+        faults = Faults(self._server, wish.seed, min(EVERY_MAX_S, wish.seconds / 20), wish.out, self._note)
+        probe.start()
+        faults.start()
+        try:
+            yield probe, faults
+        finally:
+            for thread in (faults, probe):
+                thread.ending.set()
+                thread.join()
 
     def _note(self, name: str, begin_s: float, end_s: float) -> None:
         fault = name, begin_s - self._began_s, end_s - self._began_s

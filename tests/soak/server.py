@@ -112,12 +112,16 @@ class Server:
         """Whether a client that lost its connection at that time was to expect it."""
         return any(outage[0] <= when_s <= (outage[1:] or [when_s])[0] + slack_s for outage in self.outages)
 
+    def stats(self) -> dict[str, str]:
+        """What it tells of itself; nothing while it doesn't answer."""
+        with contextlib.suppress(OSError, AssertionError), Wire(self.connect()) as wire:
+            return wire.stats()
+        return {}
+
     def jobs(self) -> int | None:
         """How many jobs it tells of; None while it doesn't answer."""
-        with contextlib.suppress(OSError, AssertionError), Wire(self.connect()) as wire:
-            told = wire.stats()
-            return sum(int(told[f"current-jobs-{state}"]) for state in STATES)
-        return None
+        told = self.stats()
+        return sum(int(told[f"current-jobs-{state}"]) for state in STATES) if told else None
 
     def figures(self) -> dict[str, float]:
         """What the kernel tells: memory, descriptors, and the size of the files."""

@@ -43,6 +43,7 @@ class Connection:
         self.body = b""
         self._reader = reader
         self._writer = writer
+        self._word = "connect"  # the command whose reply was asked for last
         self._books = books
 
     @classmethod
@@ -50,13 +51,21 @@ class Connection:
         """Connect. Raises OSError."""
         return cls(*await asyncio.open_connection("127.0.0.1", port), books)
 
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, which its client may not have noticed yet."""
+        return self._reader.at_eof() or self._writer.transport.is_closing()
+
     async def send(self, data: bytes) -> None:
         """Send, and wait until there is room for more."""
+        if self.gone:
+            raise Gone
         self._writer.write(data)
         await self._in_time(self._writer.drain())
 
     async def reply(self, word: str) -> list[bytes]:
         """The reply to a command, in words."""
+        self._word = word
         line = (await self._in_time(self._reader.readuntil(b"\r\n")))[:-2]
         if not REPLIES[word].fullmatch(line):
             self._books.complain(f"{word} was answered {line[:200]!r}")
@@ -83,7 +92,7 @@ class Connection:
             async with asyncio.timeout(WITHIN_S):
                 return await step
         except TimeoutError:
-            self._books.complain(f"a client waited {WITHIN_S:.0f} s in vain")
+            self._books.complain(f"a client waited {WITHIN_S:.0f} s in vain, the last time for a reply to {self._word}")
             raise Gone from None
         except (OSError, asyncio.IncompleteReadError) as error:
             raise Gone from error
