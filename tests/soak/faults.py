@@ -47,7 +47,8 @@ class Faults(threading.Thread):
             others += [self.pin, self.lock, self.backup]
         while not self.ending.wait(self._chance.expovariate(1 / self._every_s)):
             try:
-                self.do(self._chance.choice(restarts + others if self.with_restarts else others))
+                kinds = [restarts, others] if restarts and self.with_restarts else [others]
+                self.do(self._chance.choice(self._chance.choice(kinds)))
             except Failed as error:
                 self.complaints.append(str(error))
                 return

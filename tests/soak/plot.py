@@ -6,6 +6,7 @@ from tests.soak.judge import MIB, Sample
 
 COLOURS = {"kill": "C3", "terminate": "C1", "drain": "C1", "halt": "C4"}
 OTHERS = "0.75"
+COLOURS_OF_CURVES = ("C0", "C2", "0.4")
 Fault = tuple[str, float, float]
 """Its name, its begin, its end."""
 
@@ -23,7 +24,7 @@ def plot(samples: list[Sample], faults: list[Fault], title: str, file: Path) -> 
         ("jobs", {"jobs": "jobs"}, 1),
         ("memory, MiB", {"rss": "resident"}, MIB),
         ("descriptors", {"fds": "open"}, 1),
-        ("files, MiB", {"file": "database and -wal"}, MIB),
+        ("files, MiB", {"db": "database", "used": "in use of it", "wal": "-wal"}, MIB),
         ("latency, ms", {"p50": "p50", "p99": "p99", "max": "worst"}, 0.001),
     )
     for axes, (label, keys, unit) in zip(rows, curves, strict=True):
@@ -33,7 +34,7 @@ def plot(samples: list[Sample], faults: list[Fault], title: str, file: Path) -> 
                 [sample["t"] / 60 for sample in seen],
                 [sample[key] / unit for sample in seen],
                 lw=0.8,
-                color=f"C{number + (number > 0)}",
+                color=COLOURS_OF_CURVES[number],
                 label=name,
             )
         named = set()

@@ -149,7 +149,7 @@ class Soak:
 
     def _sample(self, t: float, probe: Probe) -> None:
         sample: judge.Sample = {"t": round(t, 3), **probe.latencies()}
-        with contextlib.suppress(OSError, AssertionError, ValueError):  # it is just being started again
+        with contextlib.suppress(OSError, AssertionError, ValueError, sqlite3.Error):  # it is just being started again
             sample |= {"pid": self._server.pid, **self._server.figures()}
         if (jobs := self._server.jobs()) is not None:
             sample["jobs"] = jobs
@@ -164,16 +164,16 @@ class Soak:
     def _tell(self, t: float, faults: Faults) -> None:
         last, report = self.samples[-1], self.report
         assert report
+        rss, db, wal = (last.get(key, 0) / judge.MIB for key in ("rss", "db", "wal"))
         text = (
-            f"{t:6.0f} s  {report.puts:,} puts, {report.deletes:,} deletes, {report.live:,} jobs,"
-            f" {last.get('rss', 0) / judge.MIB:.0f} MiB, {last.get('fds', 0):.0f} descriptors,"
-            f" files {last.get('file', 0) / judge.MIB:.0f} MiB, {sum(faults.counts.values())} faults"
+            f"{t:6.0f} s  {report.puts:,} puts, {report.deletes:,} deletes, {report.live:,} jobs, {rss:.0f} MiB,"
+            f" {last.get('fds', 0):.0f} descriptors, file {db:.0f} + {wal:.0f} MiB, {len(self.faults)} faults"
         )
         wrong = len(report.complaints) + len(faults.complaints)
         print(text + (f", {wrong} WRONG" if wrong else ""), flush=True)
 
     def _finish(self, pipe: Pipe, probe: Probe, faults: Faults) -> None:
-        """One kill under load more; then everything is compared, drained and looked at."""
+        """Kill it once more under load; then compare everything, drain it, and look at what is left."""
         faults.ending.set()
         faults.join(COMPARES_WITHIN_S)
         self._server.check()
@@ -217,7 +217,7 @@ class Soak:
             f"{report.checks:,} jobs looked for, {report.perhaps:,} puts never answered nor seen",
             f"faults: {done or 'none'}",
         ]
-        for kind in judge.SLACK:
+        for kind in judge.ALLOWED:
             trend = judge.trend(self.samples, kind)
             verdict.lines.append(str(trend))
             if not trend.flat:

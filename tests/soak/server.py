@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -124,10 +125,23 @@ class Server:
         return sum(int(told[f"current-jobs-{state}"]) for state in STATES) if told else None
 
     def figures(self) -> dict[str, float]:
-        """What the kernel tells: memory, descriptors, and the size of the files."""
-        files = [] if self.db is None else [self.db, self.db.with_name(self.db.name + "-wal")]
+        """What the kernel tells: memory, descriptors, the size of the files, and what of it is in use."""
         return {
             "rss": int(Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]) * PAGE,
             "fds": sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir()),
-            "file": sum(file.stat().st_size for file in files if file.exists()),
+            **self._sizes(),
         }
+
+    def _sizes(self) -> dict[str, float]:
+        if self.db is None:
+            return {}
+        wal = self.db.with_name(self.db.name + "-wal")
+        sizes: dict[str, float] = {
+            "db": self.db.stat().st_size,
+            "wal": wal.stat().st_size if wal.exists() else 0,
+        }
+        with contextlib.closing(sqlite3.connect(f"{self.db.as_uri()}?mode=ro", uri=True)) as file:
+            page, pages, free = (
+                file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count", "freelist_count")
+            )
+        return sizes | {"used": page * (pages - free)}

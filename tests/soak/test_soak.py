@@ -20,7 +20,7 @@ def test_a_short_soak_passes_and_leaves_its_records(tmp_path):
     assert done.stdout.endswith("PASSED\n")
     assert (tmp_path / "out" / "verdict.txt").read_text() in done.stdout
     records = [json.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_text().splitlines()]
-    assert any(record.get("rss") and record.get("file") for record in records)
+    assert any(record.get("rss") and record.get("used") for record in records)
     assert records[-1]["fault"] == "kill"
     assert (tmp_path / "out" / "soak.svg").stat().st_size
     assert not list(tmp_path.glob("soak-*"))
@@ -43,11 +43,12 @@ def test_a_server_that_ends_by_itself_is_no_pass(work, monkeypatch):
     assert "the server has ended with exit code 0" in verdict.complaints[0]
 
 
-def test_jobs_that_nobody_put_are_found(work, monkeypatch):
+def test_after_an_early_end_jobs_that_nobody_put_are_found(work, monkeypatch):
     def meddle(*_):
         with work._server.connect() as client:
             client.sendall(b"use soak-3\r\nput 0 0 60 5\r\nalien\r\n")
             client.recv(100)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(work, "_watch", meddle)
     verdict = work.run()
