@@ -9,11 +9,11 @@ from tests.soak.run import Wish, soak
 
 
 def main() -> int:
-    """Read the flags, and do it. The exit code is 0 if nothing was wrong, and 1 if anything was."""
+    """Read the flags, and do it. The exit code is 0 if nothing was wrong, 1 if anything was, 130 without a verdict."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.soak",
         description="Mixed load with random faults on a server of its own. The verdict says whether anything was lost,"
-        " came twice or grew. Ctrl-C ends it early, with a verdict on what was seen so far.",
+        " came twice or grew. Ctrl-C ends it early, with a verdict on what was seen so far; a second one gives up.",
     )
     parser.add_argument("--minutes", type=float, default=30, help="how long; the comparison at the end comes on top")
     parser.add_argument("--seed", type=int, help="repeats the kind of a load and the order of the faults")
@@ -28,7 +28,11 @@ def main() -> int:
     seed = random.SystemRandom().randrange(1 << 32) if flags.seed is None else flags.seed
     print(f"seed {seed}", flush=True)
     wish = Wish(60 * flags.minutes, seed, flags.out, flags.dir, flags.connections, flags.backlog, flags.flags)
-    verdict = soak(wish)
+    try:
+        verdict = soak(wish)
+    except KeyboardInterrupt:
+        print("given up, without a verdict")
+        return 130
     print(verdict)
     return 0 if verdict.passed else 1
 

@@ -174,6 +174,7 @@ class Soak:
 
     def _finish(self, pipe: Pipe, probe: Probe, faults: Faults) -> None:
         """Kill it once more under load; then compare everything, drain it, and look at what is left."""
+        print("a last kill, and the comparison", flush=True)
         faults.ending.set()
         faults.join(COMPARES_WITHIN_S)
         self._server.check()
