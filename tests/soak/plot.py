@@ -37,6 +37,8 @@ def plot(samples: list[Sample], faults: list[Fault], title: str, file: Path) -> 
                 color=COLOURS_OF_CURVES[number],
                 label=name,
             )
+        if len(keys) > 1:
+            axes.legend(loc="upper right", ncols=len(keys), fontsize="small")
         named = set()
         for name, begin_s, end_s in faults:
             colour = COLOURS.get(name, OTHERS)
