@@ -24,6 +24,7 @@ FAST = [
         "commit",
         "bench/test_runner.py",
         "conformance/test_runner.py",
+        "soak/test_books.py",
         "test_config.py",
         "test_docs.py",
         "test_layout.py",
