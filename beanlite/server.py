@@ -18,9 +18,11 @@ from beanlite.core.job import SECOND_NS
 from beanlite.errors import is_ours
 from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
+from beanlite.net.addresses import Addresses
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
 from beanlite.net.listener import BACKLOG, Listener, become, open_listener, room_for
+from beanlite.net.refusals import Refusals
 from beanlite.net.roster import Roster
 from beanlite.net.turns import Turns
 from beanlite.protocol.commands import new_commands
@@ -90,8 +92,19 @@ class Server:
         self._failure: Exception | None = None
         self._journal = journal
         self.engine = Engine()
+        self.engine.clients.max_tubes = settings.max_tubes
+        self.engine.clients.max_watched = settings.max_watched
+        self._refusals = Refusals(
+            settings.max_connections, settings.connections_per_address, settings.max_tubes, settings.max_watched
+        )
         self.service = Service(
-            self.engine, settings.max_job_size, self._facts, new_commands(), journaled=not journal.immediate
+            self.engine,
+            settings.max_job_size,
+            self._facts,
+            new_commands(),
+            self._refusals.note,
+            self._took_long,
+            journaled=not journal.immediate,
         )
 
     async def serve(self) -> None:
@@ -118,7 +131,11 @@ class Server:
     def _wire(self) -> None:
         """Make the parts that need the loop and the journal, and let them know of each other."""
         self.group_commit = GroupCommit(self.loop, self.engine, self._journal, self._stop_for, self._batch_taken)
-        self.roster = Roster(self.loop, self._settings.max_connections)
+        settings = self._settings
+        addresses = Addresses(
+            settings.connections_per_address, spare_local=settings.max_connections_per_address is None
+        )
+        self.roster = Roster(self.loop, settings.max_connections, addresses, self._refusals)
         self.turns = Turns(self.loop, self.engine, self.group_commit, self._clock, self.roster.wake)
         self._host = Host(
             self.turns,
@@ -129,6 +146,9 @@ class Server:
             self.roster.part,
             self.roster.spare_others,
         )
+
+    def _took_long(self) -> None:
+        self.turns.look_at_clock()
 
     def _batch_taken(self) -> None:
         self.turns.resume_soon()
@@ -202,4 +222,5 @@ class Server:
             records=journal.records,
             wal_bytes=journal.log_bytes,
             wal_bytes_max=journal.log_bytes_max,
+            refused=self._refusals.counts,
         )

@@ -29,7 +29,7 @@ class Host:
     turns: Turns
     group: GroupCommit
     service: Service
-    admit: Callable[[Connection], bool]
+    admit: Callable[[Connection, asyncio.BaseTransport], bool]
     """Called with a new connection; False if it is one too many."""
     forget: Callable[[Client], None]
     """Called when a connection is closed."""
@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNREAD_MAX)
         self.session = self._new_session(self._host.service)
-        if not self._host.admit(self):
+        if not self._host.admit(self, transport):
             self._leaving = True
             self._transport.abort()
 

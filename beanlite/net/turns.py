@@ -32,7 +32,7 @@ class Turns:
     A turn is one pass of the event loop. Its rules:
 
     - The clock is read at the first command of a turn, and again after every TURN_BYTES received; reading it for each
-      command would cost a noticeable part of the speed. It never goes back.
+      command would cost a noticeable part of the speed; so commands that may take long say so. It never goes back.
     - Whatever has fallen due is done when the clock is read, one slice in a turn. The end of the turn follows up on
       all that has changed: it tells the clients whose wait is over, has deferred changes written, and sets the timer.
     - Once a turn has lasted TURN_NS, clients that send or leave are put off until a later one.
@@ -117,6 +117,10 @@ class Turns:
         """The time for a client that has sent so many bytes, or LATE if they have to be put off."""
         self._bytes_left -= size
         return self._now_ns if self._bytes_left > 0 else self.now_unless_late()
+
+    def look_at_clock(self) -> None:
+        """Something has taken long: whoever sends next may be late."""
+        self._bytes_left = 0
 
     def served(self) -> None:
         """A client has been served: now and then see whether the batch that others wait for has become durable."""
