@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
             self._fail(bug)
         self.settle()
         self._turns.wake(now_ns)  # now, so that what they wait for is stored in the same batch
-        self._turns.served()
+        self._turns.served(all_done=self.session.blocked is not YIELDING)
 
     def eof_received(self) -> bool:
         """The client sends no more: what is due to it is still sent."""

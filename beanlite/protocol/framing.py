@@ -13,7 +13,7 @@ from beanlite.protocol.session import Service, Session
 
 LINE_MAX: Final = 224  # bytes of a command line with its CR LF
 UNSENT_MAX: Final = 10_000  # replies that are not sent yet; with more, a client has to read first
-STEPS_MAX: Final = 1000  # lines and bodies carried out in one go, before others have their turn
+STEPS_MAX: Final = 200  # lines and bodies carried out in one go, before others have their turn
 
 
 class FramedSession(Session):
