@@ -37,9 +37,9 @@ def _file_in(path: Path) -> Path:
 
 
 class Settings(BaseModel):
-    """What the server was told. The descriptions are the texts of ``--help`` and of the error messages.
+    """What the server was told. It has as many attributes as there are settings.
 
-    It has as many attributes as there are settings.
+    The descriptions are the texts of ``--help`` and of the error messages.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,6 +64,17 @@ class Settings(BaseModel):
     max_connections: int = Field(
         10000, ge=1, description="number of connections served at a time, 1 or more; one too many is closed at once"
     )
+    max_connections_per_address: int | None = Field(
+        None,
+        ge=1,
+        description="number of connections of one address served at a time, 1 or more; one too many is closed at once",
+    )
+    max_watched: int = Field(
+        1000, ge=1, description="number of tubes that a client may watch, 1 or more; one more is refused"
+    )
+    max_tubes: int = Field(
+        200_000, ge=1, description="number of tubes that clients may make, 1 or more; one more is refused"
+    )
     max_memory: ByteSize | None = Field(
         None,
         ge=MEMORY_LEAST,
@@ -85,6 +96,12 @@ class Settings(BaseModel):
     log_format: Literal["text", "json"] = Field(
         "text", description="form of a log line: text, or json for one object a line"
     )
+
+    @property
+    def connections_per_address(self) -> int:
+        """How many connections of one address are served at a time."""
+        given = self.max_connections_per_address
+        return self.max_connections - self.max_connections // 10 if given is None else given
 
     @property
     def fsync_interval_ms(self) -> int | None:

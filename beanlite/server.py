@@ -21,9 +21,12 @@ from beanlite.errors import is_ours
 from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
 from beanlite.machine import default_max_memory, memory_limit
+from beanlite.net.addresses import Addresses
+from beanlite.net.buffers import Buffers, buffers_max_bytes
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
 from beanlite.net.listener import BACKLOG, Listener, become, open_listener, room_for
+from beanlite.net.refusals import Refusals
 from beanlite.net.roster import Roster
 from beanlite.net.turns import Turns
 from beanlite.protocol.commands import new_commands
@@ -99,8 +102,24 @@ class Server:
         self._failure: Exception | None = None
         self._journal = journal
         self.engine = Engine()
+        self.engine.clients.max_tubes = settings.max_tubes
+        self.engine.clients.max_watched = settings.max_watched
+        self._bound_memory()
+        self._refusals = Refusals(
+            settings.max_connections,
+            settings.connections_per_address,
+            settings.max_tubes,
+            settings.max_watched,
+            buffers_max_bytes(self.engine.memory),
+        )
         self.service = Service(
-            self.engine, settings.max_job_size, self._facts, new_commands(), journaled=not journal.immediate
+            self.engine,
+            settings.max_job_size,
+            self._facts,
+            new_commands(),
+            self._refusals.note,
+            self._took_long,
+            journaled=not journal.immediate,
         )
 
     async def serve(self) -> None:
@@ -109,7 +128,6 @@ class Server:
         self._stopped = asyncio.Event()
         self.loop.set_exception_handler(self._on_loop_error)
         self._hear_signals()
-        self._bound_memory()
         if not await self._journal.recover(self.engine, self._clock(), self._stopped):
             log.info("stopped before the start was over")
             return
@@ -128,12 +146,17 @@ class Server:
     def _wire(self) -> None:
         """Make the parts that need the loop and the journal, and let them know of each other."""
         self.group_commit = GroupCommit(self.loop, self.engine, self._journal, self._stop_for, self._batch_taken)
-        self.roster = Roster(self.loop, self._settings.max_connections)
+        settings = self._settings
+        addresses = Addresses(
+            settings.connections_per_address, spare_local=settings.max_connections_per_address is None
+        )
+        self.roster = Roster(self.loop, settings.max_connections, addresses, self._refusals)
         self.turns = Turns(self.loop, self.engine, self.group_commit, self._clock, self.roster.wake)
         self._crossings = Crossings(self.engine.memory)
         self.fetcher = Fetcher(self.loop, self.engine, self._journal, self._stop_for)
         self._host = Host(
             self.turns,
+            Buffers(self.engine.memory, self._refusals),
             self.group_commit,
             self.service,
             self.roster.admit,
@@ -154,6 +177,9 @@ class Server:
         body_max_bytes = max_bytes if settings.body_memory is None else int(settings.body_memory)
         self.engine.bound_memory(max_bytes, body_max_bytes, fetches=self._journal.fetches)
         log.info("memory", max_memory=max_bytes, body_memory=body_max_bytes, there_is=limit.room_bytes, by=limit.source)
+
+    def _took_long(self) -> None:
+        self.turns.look_at_clock()
 
     def _batch_taken(self) -> None:
         self.turns.resume_soon()
@@ -183,7 +209,7 @@ class Server:
     def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """What asyncio would only log: trouble with a peer or the network stays a line; our own bug ends the server."""
         error = context.get("exception")
-        if not isinstance(error, Exception) or (isinstance(error, OSError) and not is_ours(error)):
+        if not isinstance(error, Exception) or (isinstance(error, (OSError, MemoryError)) and not is_ours(error)):
             self._oddities.warning(str(context.get("message")), error=error)
         else:
             self._stop_for(error)
@@ -229,4 +255,5 @@ class Server:
             records=journal.records,
             wal_bytes=journal.log_bytes,
             wal_bytes_max=journal.log_bytes_max,
+            refused=self._refusals.counts,
         )

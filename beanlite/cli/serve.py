@@ -63,6 +63,16 @@ def serve(
     ] = False,
     max_job_size: Annotated[str | None, _option("max_job_size", "-z", metavar="BYTES")] = None,
     max_connections: Annotated[str | None, _option("max_connections", metavar="N")] = None,
+    max_connections_per_address: Annotated[
+        str | None,
+        _option(
+            "max_connections_per_address",
+            metavar="N",
+            more=". Without it, all but a tenth of --max-connections, and any number from this machine",
+        ),
+    ] = None,
+    max_watched: Annotated[str | None, _option("max_watched", metavar="N")] = None,
+    max_tubes: Annotated[str | None, _option("max_tubes", metavar="N")] = None,
     max_memory: Annotated[
         str | None, _option("max_memory", metavar="BYTES", more="; by default two thirds of what there is")
     ] = None,
@@ -101,6 +111,9 @@ def serve(
         "journal": False if no_journal else None,
         "max_job_size": max_job_size,
         "max_connections": max_connections,
+        "max_connections_per_address": max_connections_per_address,
+        "max_watched": max_watched,
+        "max_tubes": max_tubes,
         "max_memory": max_memory,
         "body_memory": body_memory,
         "user": user,

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from enum import Enum
+from typing import Final
+
 from beanlite.core.job import SLICE, Job
 from beanlite.core.queues import Outcome, Queues
 from beanlite.core.ticker import Ticker
-from beanlite.core.tube import Client
+from beanlite.core.tube import NOBODY, Client, Tube
+
+# No limit.
+_ANY: Final = 1 << 62
+
+
+class Refusal(Enum):
+    """Why a client can't have what it asks for. The values are the statistics' words."""
+
+    TUBES = "tubes"
+    WATCHED = "watched"
 
 
 class Clients:
     """What concerns a client itself, and no job."""
 
-    __slots__ = ("_counts", "_queues", "_ticker", "_tubes", "woken")
+    __slots__ = ("_counts", "_queues", "_ticker", "_tubes", "max_tubes", "max_watched", "woken")
 
     def __init__(self, queues: Queues, ticker: Ticker) -> None:
         self._queues = queues
         self._ticker = ticker
         self._tubes = queues.tubes
         self._counts = queues.counts
+        self.max_tubes = _ANY
+        """No client makes a tube when there are so many. Those that the journal brings back are not counted out."""
+        self.max_watched = _ANY
+        """How many tubes a client may watch."""
         self.woken = queues.woken
         """What ``take_woken`` will return; there for a look at whether it is empty."""
 
@@ -59,21 +77,30 @@ class Clients:
 
     # -- tubes
 
-    def use(self, client: Client, name: bytes) -> None:
+    def use(self, client: Client, name: bytes) -> Refusal | None:
         """Put into this tube from now on."""
-        tube = self._tubes.get(name) or self._queues.make_tube(name)
+        tube = self._tubes.get(name) or self._new_tube(name)
+        if tube is None:
+            return Refusal.TUBES
         tube.using += 1
         before, client.use = client.use, tube
         before.using -= 1
         self._queues.drop_if_unused(before)
+        return None
 
-    def watch(self, client: Client, name: bytes) -> int:
+    def watch(self, client: Client, name: bytes) -> int | Refusal:
         """Reserve from this tube, too; returns how many are watched."""
-        tube = self._tubes.get(name) or self._queues.make_tube(name)
-        if tube not in client.watched:
-            client.watched[tube] = None
+        watched = client.watched
+        tube = self._tubes.get(name)
+        if tube is None or tube not in watched:
+            if len(watched) >= self.max_watched:
+                return Refusal.WATCHED
+            tube = tube or self._new_tube(name)
+            if tube is None:
+                return Refusal.TUBES
+            watched[tube] = None
             tube.watching += 1
-        return len(client.watched)
+        return len(watched)
 
     def ignore(self, client: Client, name: bytes) -> int | None:
         """Reserve no more from this tube; returns how many are watched, None if it is the only one."""
@@ -86,6 +113,9 @@ class Clients:
             self._queues.drop_if_unused(tube)
         return len(client.watched)
 
+    def _new_tube(self, name: bytes) -> Tube | None:
+        return self._queues.make_tube(name) if len(self._tubes) < self.max_tubes else None
+
     # -- waiting
 
     def wait(self, client: Client, until_ns: int) -> None:
@@ -94,6 +124,8 @@ class Clients:
         client.wait_until_ns = until_ns
         self._counts.waiting += 1
         for tube in client.watched:
+            if tube.waiting is NOBODY:
+                tube.waiting = OrderedDict()
             tube.waiting[client] = None
         self._ticker.set_timer(client)
 

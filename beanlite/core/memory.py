@@ -13,7 +13,7 @@ from beanlite.core.queues import Counts, Queues
 # What each of these takes at most in a compiled server, in bytes; a job without its body, and a body beside its bytes.
 JOB_BYTES: Final = 300
 BODY_BYTES: Final = 48
-TUBE_BYTES: Final = 1500
+TUBE_BYTES: Final = 700
 CLIENT_BYTES: Final = 8000
 # Of the bound, the part that bodies have at least, however many jobs there are: a sixteenth. What has been put must be
 # in memory until it is stored, and what is read back until it is sent.
@@ -66,6 +66,11 @@ class Memory:
         self.max_bytes = max_bytes
         self.body_max_bytes = body_max_bytes
         self.fetches = fetches
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return self._counts.clients
 
     @property
     def job_bytes(self) -> int:

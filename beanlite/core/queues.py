@@ -9,11 +9,12 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from beanlite.core.heap import KeyHeap
 from beanlite.core.job import BURIED, DELAYED, ID_BITS, ID_MASK, READY, RESERVED, SECOND_NS, Job
 from beanlite.core.ledger import Ledger
 from beanlite.core.table import JobTable
 from beanlite.core.timers import Timers
-from beanlite.core.tube import Client, Tube
+from beanlite.core.tube import NO_JOBS, Client, Tube
 
 DEFAULT_TUBE: Final = b"default"
 # Jobs with a smaller pri count as urgent in the statistics.
@@ -112,6 +113,8 @@ class Queues:
         tube = job.tube
         job.state = DELAYED
         job.key = due_ns << ID_BITS | job.id
+        if tube.delayed is NO_JOBS:
+            tube.delayed = KeyHeap()
         tube.delayed.push(job.key)
         self.counts.delayed += 1
         if due_ns < tube.timer_ns:
@@ -140,7 +143,10 @@ class Queues:
         job.state = BURIED
         self._burials = max(self._burials, number)
         job.key = number << ID_BITS | job.id
-        job.tube.buried.push(job.key)
+        tube = job.tube
+        if tube.buried is NO_JOBS:
+            tube.buried = KeyHeap()
+        tube.buried.push(job.key)
         self.counts.buried += 1
 
     def leave_state(self, job: Job) -> None:

@@ -12,6 +12,10 @@ from typing import Final
 from beanlite.core.heap import KeyHeap
 from beanlite.core.timers import NEVER_NS, Timed
 
+# Shared by all tubes that have none of what it would hold; never added to.
+NO_JOBS: Final = KeyHeap()
+NOBODY: Final[OrderedDict[Client, None]] = OrderedDict()
+
 _NAME: Final = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
 
 
@@ -23,6 +27,7 @@ def is_tube_name(name: bytes) -> bool:
 class Tube(Timed):
     """A named queue of jobs. It lives while it is used, watched or holds a job.
 
+    There may be very many tubes, most of which have nothing delayed or buried: what holds that is made when needed.
     More than a dozen attributes: the counters are what ``stats-tube`` shows.
     """
 
@@ -47,9 +52,9 @@ class Tube(Timed):
         super().__init__(serial)
         self.name = name
         self.ready = KeyHeap()
-        self.delayed = KeyHeap()
-        self.buried = KeyHeap()
-        self.waiting: OrderedDict[Client, None] = OrderedDict()
+        self.delayed = NO_JOBS
+        self.buried = NO_JOBS
+        self.waiting: OrderedDict[Client, None] = NOBODY
         """The clients that wait in a reserve, longest wait first. While the tube isn't paused, either this or ready
         is empty."""
         self.reserved = 0

@@ -11,15 +11,12 @@ from beanlite.commit.group import GroupCommit
 from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
 from beanlite.core.tube import Client
+from beanlite.net.buffers import Buffers
 from beanlite.net.turns import LATE, Turns
 from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, REPLETE, YIELDING
 from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.session import Service
 
-# A client may send this many bytes ahead while it waits in a reserve; then it is no longer read from.
-READ_AHEAD_MAX: Final = 1 << 18
-# When a client has this many bytes of replies left to read, it is no longer served until it has read them.
-UNREAD_MAX: Final = 1 << 18
 # Of those who wait for each reply, only who sends more bytes than this at once is held back by a full batch.
 SMALL_BYTES: Final = 1 << 12
 
@@ -29,9 +26,10 @@ class Host:
     """All that a connection knows of its server."""
 
     turns: Turns
+    buffers: Buffers
     group: GroupCommit
     service: Service
-    admit: Callable[[Connection], bool]
+    admit: Callable[[Connection, asyncio.BaseTransport], bool]
     """Called with a new connection; False if it is one too many."""
     forget: Callable[[Client], None]
     """Called when a connection is closed."""
@@ -57,7 +55,7 @@ class Connection(asyncio.Protocol):
         "_resuming",
         "_transport",
         "_turns",
-        "_unread",
+        "_unread_bytes",
         "session",
     )
 
@@ -69,8 +67,8 @@ class Connection(asyncio.Protocol):
         self._owed = 0
         """How many times the group commit holds replies of ours."""
         self._reading = True
-        self._unread = False
-        """The client does not read its replies fast enough."""
+        self._unread_bytes = 0
+        """How much the client had left to read when that became too much; 0 if it reads its replies fast enough."""
         self._deaf = False
         """The server is stopping, and carries out no more commands."""
         self._leaving = False
@@ -83,11 +81,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come; one too many is closed at once."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=UNREAD_MAX)
         self.session = self._new_session(self._host.service)
-        if not self._host.admit(self):
-            self._leaving = True
-            self._transport.abort()
+        self._transport.set_write_buffer_limits(high=self._host.buffers.unread_max_bytes)
+        if not self._host.admit(self, transport):
+            self.cut_off()
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come: every command starts here."""
@@ -105,7 +102,9 @@ class Connection(asyncio.Protocol):
             self._fail(bug)
         self.settle()
         self._turns.wake(now_ns)  # now, so that what they wait for is stored in the same batch
-        self._turns.served()
+        if self.session.put is not None or self._host.buffers.amounts:
+            self._note_buffers()
+        self._turns.served(all_done=self.session.blocked is not YIELDING)
 
     def eof_received(self) -> bool:
         """The client sends no more: what is due to it is still sent."""
@@ -126,12 +125,12 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client does not read: it is not served, nor read from, until it does."""
-        self._unread = True
+        self._unread_bytes = self._transport.get_write_buffer_size()
         self._read_or_pause()
 
     def resume_writing(self) -> None:
         """The client has read what it was sent."""
-        self._unread = False
+        self._unread_bytes = 0
         self._read_or_pause()
         self._settle_rest()
 
@@ -153,21 +152,27 @@ class Connection(asyncio.Protocol):
         self.settle()
         self._turns.wake(now_ns)
 
+    def cut_off(self) -> None:
+        """Close it at once, whatever is left to send."""
+        self._leaving = True
+        self._transport.abort()
+
     def _leave(self) -> None:
-        client = self.session.client
-        self._host.forget(client)
-        self._turns.disconnect(client)
+        self._host.forget(self.session.client)
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._host.buffers.note(self, 0)
+        self._turns.disconnect(self.session.client)
 
     def part(self) -> None:
         """No more commands; what has been answered is sent before the connection is closed."""
         self._leaving = True
-        client = self.session.client
-        # Now, not when the socket is closed: whoever asks next finds the reservations returned.
-        self._turns.disconnect(client)
+        self._disconnect()  # now, not when the socket is closed: whoever asks next finds the reservations returned
         if self.session.half_closed:
             self._transport.close()
         elif not self._transport.is_closing():
-            self._host.part(client, self._transport)
+            self._host.part(self.session.client, self._transport)
 
     # -- replies
 
@@ -217,8 +222,8 @@ class Connection(asyncio.Protocol):
         # A kick's next slice waits until the one before is stored: a batch never gathers more than one.
         if (
             (session.blocked is KICKING and not self._owed)
-            or (session.blocked is YIELDING and not self._unread)
-            or (session.blocked is REPLETE and not self._unread and not self._owes())
+            or (session.blocked is YIELDING and not self._unread_bytes)
+            or (session.blocked is REPLETE and not self._unread_bytes and not self._owes())
         ):
             if not self._resuming:
                 self._resuming = True
@@ -226,7 +231,7 @@ class Connection(asyncio.Protocol):
         elif session.blocked is FETCHING:
             if not self._resuming and session.wanted is not None:
                 self._resuming = True
-                self._host.fetch(session.wanted[1], self._fetched)
+                self._host.fetch(session.wanted[1], self.resume)
         elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self._owes():
             self.part()
             return
@@ -242,51 +247,43 @@ class Connection(asyncio.Protocol):
             self._fail(bug)
         self.settle()
 
-    def resume(self) -> None:
-        """Let the session continue where it was blocked."""
-        self._continue(self.session.resume)
-
-    def _fetched(self, body: bytes | None) -> None:
-        """The body that the session waits for has come."""
-        self._continue(lambda now_ns: self.session.fetched(body, now_ns))
-
-    def _continue(self, carry_on: Callable[[int], None]) -> None:
+    def resume(self, body: bytes | None = None) -> None:
+        """Let the session continue where it was blocked, with the body if it has waited for one."""
         self._resuming = False
-        if self._leaving or self._deaf or self.session.blocked is None:
+        session = self.session
+        if self._leaving or self._deaf or session.blocked is None:
             return
         now_ns = self._turns.now()
         try:
-            carry_on(now_ns)
+            session.resume(now_ns, body)
         except Exception as bug:  # noqa: BLE001 - as above
             self._fail(bug)
         self.settle()
         self._turns.wake(now_ns)
+
+    def _note_buffers(self) -> None:
+        if not self._leaving:
+            self._host.buffers.note(self, self.session.pending + self._unread_bytes)
 
     # -- our own bugs
 
     def _fail(self, bug: Exception) -> None:
         """The client has met a bug: it is told so in its turn, and closed. A bug that concerns others is raised."""
         self._host.spare_others(bug)
-        self.session.fail()
+        self.session.fail(bug)
 
     def _abandon(self, bug: Exception) -> None:
         """The same where replies may have been lost: none can be sent after them."""
         self._fail(bug)
-        self._leaving = True
-        self._transport.abort()
+        self.cut_off()
 
     def _owes(self) -> bool:
         return bool(self._owed or self.session.replies)
 
     def _read_or_pause(self) -> None:
         """Read from the client unless it is ahead of us, or does not read itself."""
-        session = self.session
-        reading = not (
-            self._unread
-            or self._deaf
-            or session.blocked is YIELDING
-            or (session.blocked and session.pending > READ_AHEAD_MAX)
-        )
+        reading = self.session.wants_more and not self._unread_bytes and not self._deaf
+        self._note_buffers()
         if reading != self._reading and not self._transport.is_closing():
             self._reading = reading
             if reading:

@@ -11,7 +11,9 @@ from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
 from beanlite.core.tube import Client
 from beanlite.errors import place_of, spares_others
+from beanlite.net.addresses import Addresses
 from beanlite.net.connection import Connection
+from beanlite.net.refusals import Refusals, is_rare
 
 # How long a client that is done has to close its side.
 FAREWELL_S: Final = 2.0
@@ -19,24 +21,22 @@ FAREWELL_S: Final = 2.0
 QUIET_S: Final = 0.02
 
 
-def _is_rare(times: int) -> bool:
-    """Whether it is the 1st, 2nd, 4th, 8th … time: a flood must not fill the log."""
-    return times & (times - 1) == 0
-
-
 class Roster:
     """All connections of a server."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, max_connections: int) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, max_connections: int, addresses: Addresses, refusals: Refusals
+    ) -> None:
         self.connections: dict[Client, Connection] = {}
         self._loop = loop
         self._max = max_connections
+        self._addresses = addresses
+        self._refusals = refusals
         self._farewells: dict[Client, Farewell] = {}
         """Of clients that are done, the one parted from first at the front."""
         self._closed = False
         self._empty: asyncio.Event | None = None
         """At the stop: set when no socket is open any more."""
-        self._refused = 0
         self._bugs: dict[str, int] = {}
         """How often clients have met bugs of ours, by the place of each."""
 
@@ -44,21 +44,26 @@ class Roster:
         """How many sockets are open."""
         return len(self.connections) + len(self._farewells)
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: Connection, transport: asyncio.BaseTransport) -> bool:
         """Take a new connection, if there is room for one more and the server is not stopping."""
         if self._closed:
             return False
         if len(self) >= self._max and not self._make_room():
-            self._refused += 1
-            if _is_rare(self._refused):
-                log.warning("connection refused", limit=self._max, refused=self._refused)
+            self._refusals.note("connections")
             return False
-        self.connections[connection.session.client] = connection
+        address = self._addresses.address_of(transport)
+        if self._addresses.is_full(address) and not self._make_room(address):
+            self._refusals.note("connections-per-address")
+            return False
+        client = connection.session.client
+        self._addresses.add(client, address)
+        self.connections[client] = connection
         return True
 
     def forget(self, client: Client) -> None:
         """Its connection is closed."""
         self.connections.pop(client, None)
+        self._addresses.drop(client)
         self._tell_if_empty()
 
     def wake(self, client: Client, outcome: Job | Outcome, now_ns: int) -> None:
@@ -76,16 +81,20 @@ class Roster:
     def parted(self, client: Client) -> None:
         """The farewell is over."""
         self._farewells.pop(client, None)
+        self._addresses.drop(client)
         self._tell_if_empty()
 
     def _tell_if_empty(self) -> None:
         if self._empty is not None and not len(self):
             self._empty.set()
 
-    def _make_room(self) -> bool:
-        """Cut short the oldest farewell that has nothing left to send, if there is one: new clients matter more."""
+    def _make_room(self, address: bytes | None = None) -> bool:
+        """Cut short the oldest farewell that has nothing left to send, if there is one: new clients matter more.
+
+        With an address, one that it has.
+        """
         for client, farewell in self._farewells.items():
-            if farewell.cut_short():
+            if (address is None or self._addresses.has(client, address)) and farewell.cut_short():
                 self.parted(client)
                 return True
         return False
@@ -96,8 +105,11 @@ class Roster:
             raise bug
         place = place_of(bug)
         times = self._bugs[place] = self._bugs.get(place, 0) + 1
-        if _is_rare(times):
-            log.error("a client has met a bug of ours, and is closed", exc=bug, place=place, times=times)
+        if is_rare(times):
+            if isinstance(bug, MemoryError):
+                log.error("there was no memory for a client, and it is closed", place=place, times=times)
+            else:
+                log.error("a client has met a bug of ours, and is closed", exc=bug, place=place, times=times)
 
     # -- the end
 

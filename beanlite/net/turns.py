@@ -18,6 +18,8 @@ from beanlite.core.tube import Client
 TURN_BYTES: Final = 1 << 16
 # After this long in one turn of the loop, whoever has much to do continues in a later one.
 TURN_NS: Final = 2_000_000
+# So much of a turn is for those who have more to do than fits in one go, if others were served who wait for its end.
+RESUMED_NS: Final = 200_000
 # The loop's timer is never set further ahead than this.
 TIMER_MAX_S: Final = 3600.0
 # While a batch is being synced, its end is looked for each time that so many clients have been served.
@@ -32,13 +34,13 @@ class Turns:
     A turn is one pass of the event loop. Its rules:
 
     - The clock is read at the first command of a turn, and again after every TURN_BYTES received; reading it for each
-      command would cost a noticeable part of the speed. It never goes back.
+      command would cost a noticeable part of the speed; so commands that may take long say so. It never goes back.
     - Whatever has fallen due is done when the clock is read, one slice in a turn. The end of the turn follows up on
       all that has changed: it tells the clients whose wait is over, has deferred changes written, and sets the timer.
     - Once a turn has lasted TURN_NS, clients that send or leave are put off until a later one.
-    - Those that were put off, or have more to do than fits in one go, resume in the order in which they came: each at
-      most once in a turn, for TURN_NS in all, and only while the batch being gathered has room. Clients that leave do
-      not fill a batch, and so do not wait for it.
+    - Those that were put off, or have more to do than fits in one go, resume in the order in which they came, and only
+      while the batch being gathered has room: each at most once in a turn and for RESUMED_NS in all, or for TURN_NS if
+      nobody else was served. Clients that leave do not fill a batch, and so do not wait for it.
 
     It has more attributes than most classes because these rules share them.
     """
@@ -52,6 +54,7 @@ class Turns:
         "_leaving",
         "_loop",
         "_now_ns",
+        "_others",
         "_resume_due",
         "_resuming",
         "_served",
@@ -88,6 +91,8 @@ class Turns:
         self._leaving: deque[Callable[[], None]] = deque()
         self._resuming: deque[Callable[[], None]] = deque()
         self._resume_due = False
+        self._others = False
+        """Since some last resumed, clients were served that had no more to do than fits in one go."""
         self._served = 0
         """How many clients were served while a batch was being synced."""
         self._timer: asyncio.TimerHandle | None = None
@@ -118,8 +123,17 @@ class Turns:
         self._bytes_left -= size
         return self._now_ns if self._bytes_left > 0 else self.now_unless_late()
 
-    def served(self) -> None:
-        """A client has been served: now and then see whether the batch that others wait for has become durable."""
+    def look_at_clock(self) -> None:
+        """Something has taken long: whoever sends next may be late."""
+        self._bytes_left = 0
+
+    def served(self, *, all_done: bool) -> None:
+        """A client has been served: now and then see whether the batch that others wait for has become durable.
+
+        ``all_done``: it did not ask for more than fits in one go.
+        """
+        if all_done:
+            self._others = True
         if self._group.syncing:
             self._served += 1
             if not self._served % POLL_EVERY:
@@ -187,7 +201,8 @@ class Turns:
     def _resume(self) -> None:
         self._resume_due = False
         group = self._group
-        until_ns = self.now() + TURN_NS
+        others, self._others = self._others, False
+        until_ns = self.now() + (RESUMED_NS if others else TURN_NS)
         resuming, leaving = len(self._resuming), len(self._leaving)
         while resuming or leaving:  # one of each in turn, so that neither holds up the other
             if leaving:
@@ -196,8 +211,8 @@ class Turns:
             if resuming and group.full:
                 resuming = 0
             elif resuming:
-                resuming -= 1
                 self._resuming.popleft()()
+                resuming = resuming - 1 if others else len(self._resuming)
             if group.syncing:
                 group.poll()
             if self.now() > until_ns:

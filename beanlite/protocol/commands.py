@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from beanlite.core.clients import Refusal
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import ID_MASK, SECOND_NS, SLICE
 from beanlite.core.snapshot import job_snapshot, server_snapshot, tube_snapshot
@@ -79,6 +80,7 @@ def _reserve_until(session: Session, until_ns: int, now_ns: int) -> bytes | None
         engine.clients.becomes_worker(client)
     if len(client.watched) > WATCHED_MANY:
         session.blocked = YIELDING
+        session.service.took_long()
     job = engine.reserve(client, now_ns)
     if job is not None:
         return session.job_reply(replies.RESERVED, job, job.body)
@@ -209,12 +211,18 @@ def stats_tube(session: Session, name: bytes, now_ns: int) -> bytes:
 
 
 def use(session: Session, name: bytes, _now_ns: int) -> bytes:
-    session.engine.clients.use(session.client, name)
-    return replies.USING + name + replies.END
+    refusal = session.engine.clients.use(session.client, name)
+    return replies.USING + name + replies.END if refusal is None else _refuse(session, refusal)
 
 
 def watch(session: Session, name: bytes, _now_ns: int) -> bytes:
-    return replies.WATCHING % session.engine.clients.watch(session.client, name)
+    watched = session.engine.clients.watch(session.client, name)
+    return replies.WATCHING % watched if isinstance(watched, int) else _refuse(session, watched)
+
+
+def _refuse(session: Session, refusal: Refusal) -> bytes:
+    session.service.refused(refusal.value)
+    return replies.OUT_OF_MEMORY
 
 
 def ignore(session: Session, name: bytes, _now_ns: int) -> bytes:

@@ -13,7 +13,9 @@ from beanlite.protocol.session import Service, Session
 
 LINE_MAX: Final = 224  # bytes of a command line with its CR LF
 UNSENT_MAX: Final = 10_000  # replies that are not sent yet; with more, a client has to read first
-STEPS_MAX: Final = 1000  # lines and bodies carried out in one go, before others have their turn
+# A client may send this many bytes ahead while it waits in a reserve; then it is no longer read from.
+READ_AHEAD_MAX: Final = 1 << 18
+STEPS_MAX: Final = 200  # lines and bodies carried out in one go, before others have their turn
 
 
 class FramedSession(Session):
@@ -33,7 +35,7 @@ class FramedSession(Session):
     - None: all that was complete has been carried out. If the client has sent its last (``half_closed``), the
       connection is closed when the replies are sent.
     - WAITING: nothing is to be done before ``wake``.
-    - FETCHING: the body of ``wanted`` is fetched from the journal, and handed to ``fetched``.
+    - FETCHING: the body of ``wanted`` is fetched from the journal, and handed to ``resume``; None if the job is gone.
     - KICKING: ``resume`` carries out the next slice, when the one before is stored.
     - YIELDING: ``resume`` is called when others have had their turn.
     - REPLETE: ``resume`` is called when the replies are sent.
@@ -73,12 +75,14 @@ class FramedSession(Session):
         if self._missing <= 0 and self.blocked is None:  # until a large body is complete there is nothing to resume
             self.blocked = YIELDING
 
-    def resume(self, now_ns: int) -> None:
+    def resume(self, now_ns: int, body: bytes | None = None) -> None:
         """Carry out what comes next: another slice of a kick, or the commands after whatever blocked."""
         if self.blocked is REPLETE or self.blocked is YIELDING:
             self.blocked = None
         elif self.blocked is KICKING:
             commands.resume_kick(self, now_ns)
+        elif self.blocked is FETCHING:
+            self.replies.append(self._fetched(body))
         if self.blocked is None:
             self._carry_out(self._take_parts(now_ns), now_ns)
 
@@ -94,18 +98,15 @@ class FramedSession(Session):
         if self._parts and self.blocked is None:
             self.resume(now_ns)
 
-    def fetched(self, body: bytes | None, now_ns: int) -> None:
-        """The body that a reply waited for has come; None if its job is gone. The commands after it are carried out."""
-        if self.wanted is None or self.blocked is not FETCHING:
-            return  # the client has met a bug meanwhile
+    def _fetched(self, body: bytes | None) -> bytes:
+        """The reply to what was blocked by a body on its way; None if the job is gone."""
+        assert self.wanted is not None
         form, job = self.wanted
         self.wanted = self.blocked = None
         reply = None if body is None else self.job_reply(form, job, body)
         if reply is None:  # others have deleted it, and if it was reserved, it has timed out before
             reply = replies.NOT_FOUND if form is replies.FOUND else replies.TIMED_OUT
-        self.replies.append(reply)
-        if self._parts and self.blocked is None:
-            self.resume(now_ns)
+        return reply
 
     def half_close(self, now_ns: int) -> None:
         """The client sends no more, but may still read. From now on none of its reserves waits."""
@@ -120,20 +121,25 @@ class FramedSession(Session):
         """The client is gone: whatever it waits for in a reserve is for others."""
         self.engine.clients.stop_waiting(self.client)
 
-    def fail(self) -> None:
-        """The client has met a bug of ours: it is told so after all other replies, and then closed."""
+    def fail(self, bug: Exception) -> None:
+        """The client has met a bug of ours, or a lack of memory: it is told so after all other replies, and closed."""
         if self.blocked is CLOSING:
             return
         self.engine.clients.stop_waiting(self.client)
         self._parts.clear()
         self.kick = None
-        self.replies.append(replies.INTERNAL_ERROR)
+        self.replies.append(replies.OUT_OF_MEMORY if isinstance(bug, MemoryError) else replies.INTERNAL_ERROR)
         self.blocked = CLOSING
 
     @property
     def pending(self) -> int:
         """Bytes received and not yet carried out."""
-        return sum(map(len, self._parts))
+        return sum(map(len, self._parts)) if self._parts else 0
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether the client may send more, or is far enough ahead."""
+        return not self.blocked or (self.blocked is not YIELDING and self.pending <= READ_AHEAD_MAX)
 
     # -- framing
 

@@ -12,7 +12,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import Job
 from beanlite.protocol.arguments import Put
-from beanlite.protocol.blocked import FETCHING, REPLETE, Blocked
+from beanlite.protocol.blocked import FETCHING, REPLETE, YIELDING, Blocked
 from beanlite.protocol.replies import OK
 from beanlite.protocol.stats import Facts
 
@@ -50,7 +50,17 @@ class Command:
 class Service:
     """What the sessions of a server share."""
 
-    __slots__ = ("bare", "commands", "engine", "facts", "journaled", "max_job_size", "with_arguments")
+    __slots__ = (
+        "bare",
+        "commands",
+        "engine",
+        "facts",
+        "journaled",
+        "max_job_size",
+        "refused",
+        "took_long",
+        "with_arguments",
+    )
 
     def __init__(
         self,
@@ -58,13 +68,18 @@ class Service:
         max_job_size: int,
         facts: Callable[[], Facts],
         commands: list[Command],
+        refused: Callable[[str], None],
+        took_long: Callable[[], None],
         *,
         journaled: bool,
     ) -> None:
+        """``refused`` is told what a client can't have; ``took_long`` is called by commands that may take a while."""
         self.engine = engine
         self.max_job_size = max_job_size
         self.journaled = journaled
         self.facts = facts
+        self.refused = refused
+        self.took_long = took_long
         self.commands = commands
         self.bare = {command.word: command for command in commands if command.read is None}
         self.with_arguments = {command.word: command for command in commands if command.read is not None}
@@ -139,7 +154,9 @@ class Session:
         return form % (job.id, size, body)
 
     def ok_reply(self, body: bytes) -> bytes:
-        """OK, with statistics or a list."""
+        """OK, with statistics or a list: to make it has taken long, and others have their turn before the next one."""
+        self.service.took_long()
+        self.blocked = YIELDING
         self._body_bytes += len(body)
         if self._body_bytes > REPLIES_MAX:
             self.blocked = REPLETE

@@ -5,7 +5,7 @@ The keys stand in the order of beanstalkd 1.13, and strings are quoted as it quo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from beanlite.core.snapshot import JobSnapshot, ServerSnapshot, TubeSnapshot
@@ -28,6 +28,7 @@ class Facts(NamedTuple):
     records: int  # rows written since the start
     wal_bytes: int  # the size of the -wal file
     wal_bytes_max: int  # what that file is cut back to
+    refused: Mapping[str, int]  # how often clients were refused what is limited, since the start
 
 
 def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], facts: Facts, max_job_size: int) -> bytes:
@@ -75,6 +76,7 @@ def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], fa
         ("bodies-on-disk-bytes", server.unloaded_bytes),
         ("bodies-fetched", server.fetched),
         ("puts-out-of-memory", server.puts_refused),
+        *((f"refused-{limited}", times) for limited, times in facts.refused.items()),
     )
 
 

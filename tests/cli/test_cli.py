@@ -56,6 +56,10 @@ def changed(settings):
         ("--db q.db --fsync 50ms", {"db": Path("q.db"), "fsync": "50ms"}),
         ("--no-journal", {"journal": False}),
         ("--max-job-size 1 --max-connections 2", {"max_job_size": 1, "max_connections": 2}),
+        (
+            "--max-connections-per-address 3 --max-watched 4 --max-tubes 5",
+            {"max_connections_per_address": 3, "max_watched": 4, "max_tubes": 5},
+        ),
         ("--user nobody", {"user": "nobody"}),
         ("--log-level error --log-format json", {"log_level": "error", "log_format": "json"}),
         # beanstalkd's own

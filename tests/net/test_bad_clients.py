@@ -311,22 +311,6 @@ def wire_tubes(wire):
     return [line.removeprefix("- ") for line in wire.body.decode().splitlines()[1:]]
 
 
-def test_one_connection_too_many(tmp_path):
-    with start_beanlite(tmp_path, "--no-journal", "--max-connections", "3") as server, ExitStack() as stack:
-        wires = [stack.enter_context(Wire(server.connect())) for _ in range(3)]
-        assert {wire.ask("list-tube-used") for wire in wires} == {"USING default"}
-        for _ in range(5):
-            with Wire(server.connect()) as refused:
-                assert refused.is_closed()
-        assert wires[0].stats()["current-connections"] == "3"
-        assert "connection refused limit=3 refused=1\n" in server.log_text()
-        assert server.log_text().count("connection refused") == 3  # the 1st, the 2nd and the 4th
-        wires[2].close()
-        until(lambda: wires[0].stats()["current-connections"] == "2")
-        with Wire(server.connect()) as wire:
-            assert wire.ask("list-tube-used") == "USING default"
-
-
 def test_no_descriptors_left(tmp_path):
     with start_beanlite(tmp_path) as server, ExitStack() as stack:
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (40, 40))

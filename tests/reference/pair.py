@@ -30,7 +30,7 @@ ABORT = struct.pack("ii", 1, 0)
 # cmd-stats: the pair itself asks for stats, as often as it takes. The rest is another process, another journal.
 LEFT_OUT = re.compile(
     r"pid|version|rusage-.time|uptime|id|hostname|os|platform|binlog-.*|cmd-stats|"
-    r"journal-batches|journal-wal-bytes|disk-full|memory-.*|bodies-.*|puts-out-of-memory"
+    r"journal-batches|journal-wal-bytes|disk-full|memory-.*|bodies-.*|puts-out-of-memory|refused-.*"
 )
 CLOCK = {"age", "time-left", "pause-time-left"}
 CLOCKS_DIFFER_S = 2

@@ -8,7 +8,7 @@ from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
 
-FACTS = Facts(1, "0", 0.0, 0.0, 0, "id", "host", "os", "x86", True, 0, 0, 0, 0)
+FACTS = Facts(1, "0", 0.0, 0.0, 0, "id", "host", "os", "x86", True, 0, 0, 0, 0, {"tubes": 0})
 
 
 class Core:
@@ -21,7 +21,10 @@ class Core:
     def start(self, engine, max_job_size):
         """Serve from this engine, without clients at first."""
         self.engine = engine
-        self.service = Service(engine, max_job_size, lambda: FACTS, new_commands(), journaled=True)
+        self.refused = []
+        self.service = Service(
+            engine, max_job_size, lambda: FACTS, new_commands(), self.refused.append, lambda: None, journaled=True
+        )
         self.sessions = {}
 
     def client(self):
@@ -31,11 +34,18 @@ class Core:
 
     def send(self, session, data):
         """What is answered at once, to this client alone."""
-        session.receive(data, self.now_ns)
-        while session.blocked is YIELDING:
-            session.resume(self.now_ns)
+        self.receive(session, data)
         self._wake()
         return session.take_replies()
+
+    def receive(self, session, data):
+        """Nobody else is there whose turn it could be."""
+        session.receive(data, self.now_ns)
+        self.go_on(session)
+
+    def go_on(self, session):
+        while session.blocked is YIELDING:
+            session.resume(self.now_ns)
 
     def wait(self, seconds):
         """Let time pass, as a server does: a look at every instant at which something is due."""
@@ -66,7 +76,9 @@ class Core:
     def _wake(self):
         while self.engine.clients.woken:
             for client, outcome in self.engine.clients.take_woken():
-                self.sessions[client].wake(outcome, self.now_ns)
+                session = self.sessions[client]
+                session.wake(outcome, self.now_ns)
+                self.go_on(session)
 
 
 def put(core, session, body=b"x", pri=0, delay_s=0, ttr_s=10):

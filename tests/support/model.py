@@ -281,6 +281,7 @@ class Model(Queues):
                 f"draining: {str(self.draining).lower()}",
                 *FACTS_AFTER.split("; "),
                 f"disk-full: {str(self.full).lower()}",
+                "refused-tubes: 0",
             ]
         )
 

@@ -138,7 +138,7 @@ class Twins:
     def _send(self, number, commands):
         if self.pairs:
             session, client = self.pairs[number % len(self.pairs)]
-            session.receive(b"".join(line + b"\r\n" + rest for line, rest in commands), self.core.now_ns)
+            self.core.receive(session, b"".join(line + b"\r\n" + rest for line, rest in commands))
             self.core._wake()
             self.model.send(client, commands)
 
@@ -152,6 +152,7 @@ class Twins:
             session.blocked = None
         elif how == "half-close":
             session.half_close(self.core.now_ns)
+            self.core.go_on(session)
             self.core._wake()
             self.model.half_close(client)
         self.compare()

@@ -40,6 +40,8 @@ LOOSE_TIMES: Final = 3
 # ... and in any case up to this number, for the next backlog.
 SPARE_PAGES: Final = 2000
 
+# What ends a transaction without a bug of ours.
+_FAILURES: Final = (sqlite3.Error, OSError, MemoryError)
 # What is known of the last batch; there is one row.
 _UPDATE_META: Final = "UPDATE meta SET batch = ?, last_id = ?"
 
@@ -111,7 +113,7 @@ class Writer:
                     raise _disagreement(self._database, statement, jobs, changed)
             promised_id = self._end(batch)
             db.execute("COMMIT")
-        except (sqlite3.Error, OSError) as error:
+        except _FAILURES as error:
             raise self._undo(error) from error
         self._committed(batch, promised_id)
 
@@ -126,7 +128,7 @@ class Writer:
                         raise _disagreement(self._database, statement, jobs, cursor.rowcount)
             promised_id = self._end(batch)
             await worker.execute_fetchall("COMMIT")
-        except (sqlite3.Error, OSError) as error:
+        except _FAILURES as error:
             raise self._undo(error) from error
         self._committed(batch, promised_id)
 
@@ -230,7 +232,7 @@ class Writer:
         try:
             self.frames.allocate(FRAMES_PER_ROW * pages + FRAMES_BESIDE_ROWS)
             self._db.executescript(f"PRAGMA incremental_vacuum({pages})")  # execute() would do only one page
-        except (sqlite3.Error, OSError) as error:
+        except _FAILURES as error:
             raise self._undo(error) from error
         self._count_frames()
 
@@ -245,7 +247,7 @@ class Writer:
                 self.frames.allocate(FRAMES_PER_ROW * pages + FRAMES_BESIDE_ROWS)
                 await self._worker.executescript(f"PRAGMA incremental_vacuum({pages})")
                 await self._worker.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
-            except (sqlite3.Error, OSError) as error:
+            except _FAILURES as error:
                 failure = self._undo(error)
                 pages //= 4
                 if not isinstance(failure, JournalFull) or pages < SHRINK_PAGES_MIN:
@@ -287,10 +289,12 @@ class Writer:
         except sqlite3.Error as error:
             raise self._undo(error) from error
 
-    def _undo(self, error: sqlite3.Error | OSError) -> JournalFailed:
+    def _undo(self, error: sqlite3.Error | OSError | MemoryError) -> JournalFailed:
         if self._db.in_transaction:
             with failing(self._database.path):
                 self._db.execute("ROLLBACK")
+        if isinstance(error, MemoryError):
+            return JournalBusy(f"there is not enough memory to write to {self._database.path}")
         code = getattr(error, "sqlite_errorcode", 0)  # neither the system nor Python's own layer gives one
         if code & 0xFF == sqlite3.SQLITE_BUSY:
             return JournalBusy(f"another program holds the write lock of {self._database.path}")

@@ -1,0 +1,41 @@
+"""What clients were refused: counted, and logged so seldom that a flood can't fill the log."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from beanlite import log
+
+# The log's words for each kind of refusal.
+_EVENTS: Final = {
+    "connections": "connection refused",
+    "connections-per-address": "connection refused: its address has too many",
+    "tubes": "tube refused",
+    "watched": "watch refused",
+    "buffers": "connection closed: too much is buffered for clients that send or read slowly",
+}
+
+
+def is_rare(times: int) -> bool:
+    """Whether it is the 1st, 2nd, 4th, 8th … time."""
+    return times & (times - 1) == 0
+
+
+class Refusals:
+    """How often each of the limits was met since the start. A limit's name here is its setting's without ``max``."""
+
+    def __init__(self, connections: int, connections_per_address: int, tubes: int, watched: int, buffers: int) -> None:
+        self.counts = dict.fromkeys(_EVENTS, 0)
+        self._limits = {
+            "connections": connections,
+            "connections-per-address": connections_per_address,
+            "tubes": tubes,
+            "watched": watched,
+            "buffers": buffers,
+        }
+
+    def note(self, limited: str) -> None:
+        """A client was refused something."""
+        times = self.counts[limited] = self.counts[limited] + 1
+        if is_rare(times):
+            log.warning(_EVENTS[limited], limit=self._limits[limited], refused=times)
