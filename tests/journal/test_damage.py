@@ -202,9 +202,9 @@ def test_a_bug_of_ours_is_not_taken_for_damage(stopped, start, monkeypatch):
 
 
 def test_memory_that_runs_out_while_jobs_are_restored(stopped, start, monkeypatch):
-    def read_jobs(*_):
-        yield []
+    def read_jobs(*_, **__):
         raise MemoryError
+        yield
 
     monkeypatch.setattr(journal_module, "read_jobs", read_jobs)
     with pytest.raises(JournalRefused, match=f"there is not enough memory for what {stopped} holds"):
