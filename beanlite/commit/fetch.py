@@ -62,7 +62,6 @@ class Fetcher:
             self._begin()
 
     async def _fetch_all(self) -> None:
-        bodies = self._engine.bodies
         while True:
             jobs = self._next_round()
             if not jobs:
@@ -70,28 +69,29 @@ class Fetcher:
             found = await self._journal.fetch([job.id for job in jobs])
             for at in range(0, len(jobs), AT_ONCE):
                 for job, body in zip(jobs[at : at + AT_ONCE], found[at : at + AT_ONCE], strict=True):
-                    waiting = self._wanted.pop(job, None)
-                    if waiting is None:
-                        if body is not None:
-                            bodies.load(job, body)
-                        continue
-                    self._engine.memory.fetched += 1
-                    for tell in waiting:
-                        tell(body)
+                    self._hand_over(job, body)
                 await asyncio.sleep(0)
 
+    def _hand_over(self, job: Job, body: bytes | None) -> None:
+        engine = self._engine
+        engine.memory.fetched += body is not None
+        waiting = self._wanted.pop(job, None)
+        if waiting is not None:
+            for tell in waiting:
+                tell(body)
+        elif body is not None:
+            engine.bodies.load(job, body)
+
     def _next_round(self) -> list[Job]:
-        """Those that clients wait for, and if there is room left, those that will be needed next."""
+        """Those that clients wait for; if there are none, those that will be needed next."""
         jobs: list[Job] = []
         size = 0
         for job in self._wanted:
             if size >= ROUND_BYTES or len(jobs) >= ROUND_JOBS:
-                return jobs
+                break
             size += job.size
             jobs.append(job)
-        wanted = set(jobs)
-        jobs += [job for job in self._engine.bodies.take_due() if job not in wanted]
-        return jobs
+        return jobs or self._engine.bodies.take_due()
 
     async def close(self) -> None:
         """Fetch no more."""

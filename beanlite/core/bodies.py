@@ -11,7 +11,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final
 
-from beanlite.core.job import GONE, ID_MASK, READY, RESERVED, Job
+from beanlite.core.job import ID_MASK, READY, RESERVED, Job
 from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.queues import Queues
 from beanlite.core.tube import Tube
@@ -34,6 +34,7 @@ class Bodies:
         "_memory",
         "_older",
         "_queues",
+        "_run",
         "_segment",
         "_tell_due",
         "ahead",
@@ -56,6 +57,8 @@ class Bodies:
         """How large these are."""
         self._left: dict[Tube, int] = {}
         """How many of them each tube has."""
+        self._run: dict[Tube, int] = {}
+        """How many were last fetched for it at a time."""
         self.due: dict[Tube, None] = {}
         """Tubes for which more should be fetched ahead."""
         self._tell_due: Callable[[], None] = _nobody
@@ -131,10 +134,10 @@ class Bodies:
         tube = job.tube
         self.ahead_bytes -= job.size
         left = self._left[tube] = self._left[tube] - 1
-        if left == AHEAD_JOBS // 2 or not left:
+        if left <= self._run[tube] // 2:
             self._make_due(tube)
         if not left:
-            del self._left[tube]
+            del self._left[tube], self._run[tube]
 
     def _make_due(self, tube: Tube) -> None:
         if not self.due:
@@ -185,8 +188,8 @@ class Bodies:
         return found
 
     def load(self, job: Job, body: bytes) -> None:
-        """The body of a job has been fetched ahead."""
-        if job.state is GONE or job.body is not None:
+        """The body of a job has been fetched ahead; kept unless the job has been reserved or deleted meanwhile."""
+        if job.state is not READY or job.body is not None:
             return
         memory = self._memory
         job.body = body
@@ -195,7 +198,8 @@ class Bodies:
         memory.unloaded_bytes -= job.size
         self.ahead[job.id] = job
         self.ahead_bytes += job.size
-        self._left[job.tube] = self._left.get(job.tube, 0) + 1
+        left = self._left[job.tube] = self._left.get(job.tube, 0) + 1
+        self._run[job.tube] = left
 
 
 def _nobody() -> None:

@@ -17,19 +17,23 @@ import aiosqlite
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite.fileformat import failing
 
-# Bodies in a row: few for a client that waits, many for those that are read ahead.
-_FEW: Final = 8
-_MANY: Final = 128
-_ONE: Final = """
-    (SELECT crc32 FROM jobs WHERE id = ?{0}),
-    (SELECT coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)) FROM jobs WHERE id = ?{0})
-"""
+# Bodies in a row: few for a client that waits, many for those that are read ahead. SQLite joins up to 64 tables, and
+# from a joined table it hands a body over without copying it once more.
+_FEW: Final = 4
+_MANY: Final = 30
+_COLUMNS: Final = 3
 # The memory that this connection keeps pages in, in KiB. Bodies are read once, so that a cache is of little use.
 _CACHE_KIB: Final = 512
 
 
 def _select(number: int) -> str:
-    return "SELECT " + ", ".join(_ONE.format(place) for place in range(1, number + 1))
+    places = range(1, number + 1)
+    columns = ", ".join(f"j{place}.crc32, j{place}.body, b{place}.body" for place in places)
+    joins = " ".join(
+        f"LEFT JOIN jobs j{place} ON j{place}.id = ?{place} LEFT JOIN bodies b{place} ON b{place}.id = ?{place}"
+        for place in places
+    )
+    return f"SELECT {columns} FROM (SELECT 1) {joins}"  # noqa: S608 - our own words
 
 
 _SELECT: Final = {number: _select(number) for number in (_FEW, _MANY)}
@@ -62,11 +66,12 @@ class BodyReader:
             given = (*part, *[None] * (number - len(part)))
             with failing(self._path):
                 ((*row,),) = await self._connection.execute_fetchall(_SELECT[number], given)
-            for job_id, checksum, body in zip(part, row[::2], row[1::2], strict=False):
+            for job_id, checksum, inline, large in zip(
+                part, row[::_COLUMNS], row[1::_COLUMNS], row[2::_COLUMNS], strict=False
+            ):
+                body = inline if inline is not None else large
                 if checksum is not None and (not isinstance(body, bytes) or crc32(body) != checksum):
-                    raise JournalFailed(
-                        f"{self._path} is damaged: the body of job {job_id} has changed; restore a backup"
-                    )
+                    raise JournalFailed(f"the body of job {job_id} in {self._path} has changed; restore a backup")
                 bodies.append(body)
         return bodies
 
