@@ -25,7 +25,7 @@ class MemoryLimit(NamedTuple):
 
 def memory_limit(cgroups: Path = _CGROUPS, process: Path = Path("/proc/self")) -> MemoryLimit:
     """The tightest of the limits that there are: the machine's memory, those of cgroups, and those of the process."""
-    pages, resident = (int(number) for number in (process / "statm").read_text(encoding="ascii").split()[:2])
+    pages, resident = (int(number) for number in (process / "statm").read_text(encoding="utf-8").split()[:2])
     virtual_bytes, resident_bytes = pages * resource.getpagesize(), resident * resource.getpagesize()
     limits = [
         MemoryLimit(os.sysconf("SC_PHYS_PAGES") * resource.getpagesize() - resident_bytes, "the machine's memory")
@@ -59,7 +59,7 @@ def _cgroup_limits(cgroups: Path, process: Path) -> list[tuple[str, int]]:
         group = root / path.strip("/")
         for folder in (group, *group.parents):
             with suppress(OSError, ValueError):  # no such limit, or "max"
-                limits.append((str(folder), int((folder / name).read_text(encoding="ascii"))))
+                limits.append((str(folder), int((folder / name).read_text(encoding="utf-8"))))
             if folder == root:
                 break
     return limits

@@ -139,7 +139,14 @@ class Server:
             server = await self.loop.create_server(lambda: connection(self._host), sock=sock, backlog=ACCEPTED_AT_ONCE)
             servers.append(server)
             sock.listen(BACKLOG)  # this queue is the kernel's; asyncio's own means how many it takes from it at a time
-        log.info("started", version=__version__, compiled=is_compiled(), address=self._listener.address)
+        log.info(
+            "started",
+            version=__version__,
+            compiled=is_compiled(),
+            max_memory=self.engine.memory.max_bytes,
+            because_of=self._memory_source,
+            address=self._listener.address,
+        )
         await self._stopped.wait()
         await self._stop(servers)
 
@@ -176,7 +183,7 @@ class Server:
             )
         body_max_bytes = max_bytes if settings.body_memory is None else int(settings.body_memory)
         self.engine.bound_memory(max_bytes, body_max_bytes, fetches=self._journal.fetches)
-        log.info("memory", max_memory=max_bytes, body_memory=body_max_bytes, there_is=limit.room_bytes, by=limit.source)
+        self._memory_source = limit.source if settings.max_memory is None else "max_memory"
 
     def _took_long(self) -> None:
         self.turns.look_at_clock()

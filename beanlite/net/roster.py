@@ -106,10 +106,8 @@ class Roster:
         place = place_of(bug)
         times = self._bugs[place] = self._bugs.get(place, 0) + 1
         if is_rare(times):
-            if isinstance(bug, MemoryError):
-                log.error("there was no memory for a client, and it is closed", place=place, times=times)
-            else:
-                log.error("a client has met a bug of ours, and is closed", exc=bug, place=place, times=times)
+            met = "a lack of memory" if isinstance(bug, MemoryError) else "a bug of ours"
+            log.error(f"a client has met {met}, and is closed", exc=bug, place=place, times=times)
 
     # -- the end
 

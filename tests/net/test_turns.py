@@ -98,7 +98,7 @@ async def test_many_who_put_one_large_body_each_do_not_fill_a_batch_beyond_its_l
                     assert await is_silent(client, other)
         await until(lambda: server.group_commit.full)
         assert await is_silent(many[-1], other)
-        assert server.engine.granted_bytes - server.engine.room_bytes < group.BATCH_BYTES + 2 * size
+        assert server.engine.admission.granted_bytes - server.engine.admission.room_bytes < group.BATCH_BYTES + 2 * size
         disk.free.set()
         for client in many:
             assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"INSERTED ")
