@@ -8,9 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-# Of what there is beyond what an empty server takes, the part that it makes use of by default: two thirds. The rest is
-# for what is not counted: SQLite, the kernel's buffers of sockets, and the gaps that freed memory leaves.
-_SHARE: Final = (2, 3)
+# What an empty server will still take, in bytes; and of the rest that there is, the part that it makes use of by default:
+# four fifths. What remains is for what is not counted, such as the kernel's buffers of sockets.
+_OWN: Final = 32 << 20
+_SHARE: Final = (4, 5)
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
@@ -68,4 +69,4 @@ def _cgroup_limits(cgroups: Path, process: Path) -> list[tuple[str, int]]:
 def default_max_memory(limit: MemoryLimit) -> int:
     """How much memory a server takes at most, unless told otherwise, for jobs, bodies, tubes, clients and buffers."""
     times, of = _SHARE
-    return max(0, limit.room_bytes) * times // of
+    return max(0, limit.room_bytes - _OWN) * times // of

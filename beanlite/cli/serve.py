@@ -74,7 +74,7 @@ def serve(
     max_watched: Annotated[str | None, _option("max_watched", metavar="N")] = None,
     max_tubes: Annotated[str | None, _option("max_tubes", metavar="N")] = None,
     max_memory: Annotated[
-        str | None, _option("max_memory", metavar="BYTES", more="; by default two thirds of what there is")
+        str | None, _option("max_memory", metavar="BYTES", more="; by default four fifths of what there is")
     ] = None,
     body_memory: Annotated[
         str | None, _option("body_memory", metavar="BYTES", more="; by default all that max_memory leaves")

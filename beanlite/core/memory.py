@@ -15,6 +15,8 @@ JOB_BYTES: Final = 300
 BODY_BYTES: Final = 48
 TUBE_BYTES: Final = 700
 CLIENT_BYTES: Final = 8000
+# Bodies of many sizes leave gaps between them: with each four bytes of theirs one more is taken.
+GAPS: Final = 4
 # Of the bound, the part that bodies have at least, however many jobs there are: a sixteenth. What has been put must be
 # in memory until it is stored, and what is read back until it is sent.
 BODIES_LEAST: Final = 16
@@ -85,13 +87,14 @@ class Memory:
     @property
     def used_bytes(self) -> int:
         """Taken in all."""
-        return self.job_bytes + self.body_bytes + self.other_bytes
+        return self.job_bytes + _with_gaps(self.body_bytes) + self.other_bytes
 
     @property
     def room_bytes(self) -> int:
         """How many bytes of bodies can be put; negative if there is not even room for an empty one."""
-        bodies = self.max_bytes // BODIES_LEAST if self.fetches else self.body_bytes
-        return self.max_bytes - self.job_bytes - self.other_bytes - bodies - JOB_BYTES - BODY_BYTES
+        bodies = self.max_bytes // BODIES_LEAST if self.fetches else _with_gaps(self.body_bytes)
+        room = self.max_bytes - self.job_bytes - self.other_bytes - bodies
+        return _without_gaps(room) - JOB_BYTES - BODY_BYTES
 
     @property
     def body_room_bytes(self) -> int:
@@ -100,5 +103,13 @@ class Memory:
 
     def body_room_beside(self, job_bytes: int) -> int:
         """The same, when jobs take so much."""
-        rest = self.max_bytes - job_bytes - self.other_bytes
-        return max(min(self.body_max_bytes, rest), min(self.body_max_bytes, self.max_bytes // BODIES_LEAST))
+        rest = _without_gaps(self.max_bytes - job_bytes - self.other_bytes)
+        return min(self.body_max_bytes, max(rest, self.max_bytes // BODIES_LEAST))
+
+
+def _with_gaps(body_bytes: int) -> int:
+    return body_bytes + body_bytes // GAPS
+
+
+def _without_gaps(room_bytes: int) -> int:
+    return room_bytes - room_bytes // (GAPS + 1)
