@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-# What an empty server will still take, in bytes; and of the rest that there is, the part that it makes use of by default:
-# four fifths. What remains is for what is not counted, such as the kernel's buffers of sockets.
+# What an empty server will still take, in bytes; and of the rest that there is, the part that it makes use of by
+# default: four fifths. What remains is for what is not counted, such as the kernel's buffers of sockets.
 _OWN: Final = 32 << 20
 _SHARE: Final = (4, 5)
+# What glibc calls the number of its heaps.
+_M_ARENA_MAX: Final = -8
 _CGROUPS: Final = Path("/sys/fs/cgroup")
+
+
+def share_one_heap() -> None:
+    """Have all threads use one heap; to be called before there are any.
+
+    Bodies are read in one thread and freed in another. With heaps of their own the gaps would add up, and each would
+    take 64 MiB of address space, which ``ulimit -v`` counts.
+    """
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 class MemoryLimit(NamedTuple):

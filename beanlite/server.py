@@ -20,7 +20,7 @@ from beanlite.core.job import SECOND_NS
 from beanlite.errors import is_ours
 from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
-from beanlite.machine import default_max_memory, memory_limit
+from beanlite.machine import default_max_memory, memory_limit, share_one_heap
 from beanlite.net.addresses import Addresses
 from beanlite.net.buffers import Buffers, buffers_max_bytes
 from beanlite.net.connection import Connection, Host
@@ -54,6 +54,7 @@ def run(settings: Settings) -> int:
         log.warning(
             "larger bodies than these hold others up", bytes=UNNOTICED_BYTES, max_job_size=settings.max_job_size
         )
+    share_one_heap()
     listener = open_listener(settings)
     try:
         new_loop = _new_loop()
