@@ -18,10 +18,8 @@ class FetchingCore(Core):
         """All bodies that were ever stored, by the ids of their jobs."""
         self.late = set()
         """Sessions that wait for a body until ``answer`` is called."""
-
-    def answers_late(self):
-        """Whether the body that is asked for now has to be waited for."""
-        return False
+        self.answers_late = lambda _session: False
+        """Whether a session has to wait for the body that it asks for now."""
 
     def store(self):
         changes = self.engine.take_changes(deferred=True)
@@ -35,7 +33,7 @@ class FetchingCore(Core):
         while session not in self.late and (session.blocked is YIELDING or session.blocked is FETCHING):
             if session.blocked is YIELDING:
                 session.resume(self.now_ns)
-            elif self.answers_late():
+            elif self.answers_late(session):
                 self.late.add(session)
             else:
                 self._hand_over(session)
