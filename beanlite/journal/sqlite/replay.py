@@ -16,8 +16,9 @@ from beanlite.journal.sqlite.fileformat import damaged, refused
 
 # A smaller id than any that a row can have, but for one; only damage makes an id negative.
 BELOW_ALL = -(1 << 63)
-# How many jobs are read at a time.
+# How many jobs are read at a time, and how many bytes of large bodies, if that is not less than one of them.
 _CHUNK = 1000
+_CHUNK_BYTES = 4 << 20
 # What the engine needs is made by SQLite, in C: names as bytes, times as the clock has them, and what most jobs don't
 # have left out.
 _COLUMNS = f"""
@@ -36,6 +37,8 @@ _JOBS_WITHOUT_BODIES = f"""
     {_COLUMNS}, NULL, crc32, coalesce(length(body), (SELECT length(bodies.body) FROM bodies WHERE bodies.id = jobs.id))
     {_ABOVE}
 """  # noqa: S608 - our own words
+# Of the next jobs as many as this at most have a large body. SQLite knows its size without reading it.
+_LARGE = "SELECT length(body) FROM bodies WHERE id > ? ORDER BY id LIMIT ?"
 # Whether each row is one that a server may have written. Only damage can have changed it, but SQLite does not check
 # STRICT types when it reads rows, and the checksum covers only the body.
 _ROWS = """
@@ -119,9 +122,20 @@ def read_jobs(
     with refused(path):
         cursor = connection.execute(_JOBS if bodies else _JOBS_WITHOUT_BODIES, (above_id,))
         check = _check_bodies if bodies else _check_sizes
-        while rows := cursor.fetchmany(_CHUNK):
+        while rows := cursor.fetchmany(_few_enough(connection, above_id) if bodies else _CHUNK):
             check(rows, path)
+            above_id = rows[-1][0]
             yield rows
+
+
+def _few_enough(connection: sqlite3.Connection, above_id: int) -> int:
+    """How many of the jobs above an id to read at a time with their bodies, whichever of them are large."""
+    size = 0
+    for number, (body_size,) in enumerate(connection.execute(_LARGE, (above_id, _CHUNK))):
+        size += body_size or 0
+        if size > _CHUNK_BYTES:
+            return max(1, number)
+    return _CHUNK
 
 
 def _check_sizes(rows: list[StoredJob], path: Path) -> None:
