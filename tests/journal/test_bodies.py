@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-from contextlib import closing
 
 import pytest
 
@@ -120,7 +119,7 @@ def test_of_large_bodies_few_are_read_at_a_time(tmp_path, monkeypatch):
     sizes = [5, *[4000] * 5, 90_000, *[5] * 20, 4000, 5, 20_000]
     for number, size in enumerate(sizes, 1):
         put(database.connection, number, b"x" * size, large=size > INLINE_MAX)
-    chunks = [[len(row[13]) for row in rows] for rows in read_jobs(database.connection, path)]
+    chunks = [[len(row[13] or b"") for row in rows] for rows in read_jobs(database.connection, path)]
     assert [size for chunk in chunks for size in chunk] == sizes
     assert chunks == [
         [5, 4000, 4000], [4000, 4000], [4000], [90_000, *[5] * 6], [5] * 7, [5] * 7, [4000, 5], [20_000]
