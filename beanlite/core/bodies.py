@@ -69,6 +69,10 @@ class Bodies:
 
     # -- out of memory
 
+    def recovered(self, last_id: int) -> None:
+        """Jobs up to this id were there at the start: later ones are unloaded before them."""
+        self._hand = last_id
+
     def stored(self, last_id: int) -> None:
         """All jobs up to this id are in the journal: unload some bodies, if there is too little room for all."""
         memory = self._memory
@@ -81,6 +85,8 @@ class Bodies:
             self._segment = 0
             return
         looks = LOOKED_AT_MAX
+        # Further back most ids may be of jobs that are long gone. Those that are left are among the earlier ones.
+        self._hand = max(self._hand, last_id - LOOKED_AT_MAX)
         while memory.body_bytes > room and self._hand < last_id and looks:
             looks -= 1
             self._hand += 1
@@ -178,7 +184,8 @@ class Bodies:
                 break
             key, place = heappop(places)
             job = self._queues.jobs.find(key & ID_MASK)
-            if job is not None and job.state is READY and job.body is None:
+            # A removed entry may still be in the heap, even if its job has another one meanwhile.
+            if job is not None and job.key == key and job.state is READY and job.body is None:
                 found.append(job)
                 if len(found) == AHEAD_JOBS:
                     break

@@ -229,6 +229,7 @@ class Engine:
         self.last_id = ledger.taken_id = ledger.stored_id = last_id
         ledger.stored_batch = batch
         ledger.batch = batch + 1
+        self.bodies.recovered(last_id)
         self.admission.grant()
 
     def forget_jobs(self) -> None:

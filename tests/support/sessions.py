@@ -105,7 +105,7 @@ class Twins:
         """A command of a client that comes and goes; compares, and returns the reply."""
         self._connect()
         session, client = self.pairs[-1]
-        session.receive(line + b"\r\n", self.core.now_ns)
+        self.core.receive(session, line + b"\r\n")
         self.model.send(client, [(line, b"")])
         reply = b"".join(client.replies)
         self.compare()

@@ -16,8 +16,10 @@ from beanlite.journal.sqlite.fileformat import damaged, refused
 
 # A smaller id than any that a row can have, but for one; only damage makes an id negative.
 BELOW_ALL = -(1 << 63)
-# How many jobs are read at a time.
+_ABOVE_ALL = (1 << 63) - 1
+# How many jobs are read at a time, and how many bytes of large bodies, if that is not less than one of them.
 _CHUNK = 1000
+_CHUNK_BYTES = 4 << 20
 # What the engine needs is made by SQLite, in C: names as bytes, times as the clock has them, and what most jobs don't
 # have left out.
 _COLUMNS = f"""
@@ -27,15 +29,16 @@ _COLUMNS = f"""
            reserves,
            timeouts, releases, buries, kicks
 """
-_ABOVE = "FROM jobs WHERE id > ? ORDER BY id"
+_RANGE = "FROM jobs WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
 _JOBS = f"""
-    {_COLUMNS}, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32, NULL {_ABOVE}
+    {_COLUMNS}, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32, NULL {_RANGE}
 """  # noqa: S608 - our own words
 # SQLite knows the size of a body without reading it.
 _JOBS_WITHOUT_BODIES = f"""
     {_COLUMNS}, NULL, crc32, coalesce(length(body), (SELECT length(bodies.body) FROM bodies WHERE bodies.id = jobs.id))
-    {_ABOVE}
+    {_RANGE}
 """  # noqa: S608 - our own words
+_LARGE = "SELECT id, coalesce(length(body), 0) FROM bodies WHERE id > ? ORDER BY id LIMIT ?"
 # Whether each row is one that a server may have written. Only damage can have changed it, but SQLite does not check
 # STRICT types when it reads rows, and the checksum covers only the body.
 _ROWS = """
@@ -116,12 +119,25 @@ def read_jobs(
 
     JournalRefused: the file is damaged, or a body is not the one that was put.
     """
+    statement, check = (_JOBS, _check_bodies) if bodies else (_JOBS_WITHOUT_BODIES, _check_sizes)
     with refused(path):
-        cursor = connection.execute(_JOBS if bodies else _JOBS_WITHOUT_BODIES, (above_id,))
-        check = _check_bodies if bodies else _check_sizes
-        while rows := cursor.fetchmany(_CHUNK):
-            check(rows, path)
-            yield rows
+        while above_id < _ABOVE_ALL:
+            to_id = _few_enough(connection, above_id) if bodies else _ABOVE_ALL
+            rows = connection.execute(statement, (above_id, to_id, _CHUNK)).fetchall()
+            if rows:
+                check(rows, path)
+                yield rows
+            above_id = rows[-1][0] if len(rows) == _CHUNK else to_id
+
+
+def _few_enough(connection: sqlite3.Connection, above_id: int) -> int:
+    """Up to which id to read jobs at a time with their bodies."""
+    size = 0
+    for job_id, body_size in connection.execute(_LARGE, (above_id, _CHUNK)):
+        if size and size + body_size > _CHUNK_BYTES:
+            return int(job_id) - 1
+        size += body_size
+    return _ABOVE_ALL
 
 
 def _check_sizes(rows: list[StoredJob], path: Path) -> None:

@@ -1,0 +1,163 @@
+"""How much memory is taken, by the server's own count, and which puts there is room for."""
+
+import os
+import random
+
+import pytest
+
+from beanlite.core.memory import BODIES_LEAST, BODY_BYTES, CLIENT_BYTES, JOB_BYTES, NO_BOUND, TUBE_BYTES
+from tests.support.core import Core, put
+from tests.support.fetching import FetchingCore
+
+SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
+MIB = 1 << 20
+
+
+def bounded(max_bytes, *, fetches=False):
+    core = Core()
+    core.engine.bound_memory(max_bytes, max_bytes, fetches=fetches)
+    return core
+
+
+def asked_to_put(core, client, size):
+    """What is answered to the line of a put, or to its body if that is let in."""
+    return core.send(client, b"put 0 0 10 %d\r\n%b\r\n" % (size, b"x" * size))
+
+
+def test_each_thing_that_there_is_counts():
+    core = bounded(MIB)
+    memory = core.engine.memory
+    assert memory.used_bytes == TUBE_BYTES  # the default one
+    client = core.client()
+    assert memory.used_bytes == TUBE_BYTES + CLIENT_BYTES
+    core.send(client, b"watch other\r\n")
+    assert memory.used_bytes == 2 * TUBE_BYTES + CLIENT_BYTES
+    job_id = put(core, client, b"x" * 1000)
+    core.store()
+    assert memory.used_bytes == 2 * TUBE_BYTES + CLIENT_BYTES + JOB_BYTES + BODY_BYTES + 1000
+    memory.buffer_bytes += 5
+    assert memory.used_bytes == 2 * TUBE_BYTES + CLIENT_BYTES + JOB_BYTES + BODY_BYTES + 1005
+    memory.buffer_bytes -= 5
+    core.send(client, b"delete %d\r\n" % job_id)
+    core.close(client)
+    assert memory.used_bytes == TUBE_BYTES
+
+
+def test_a_put_for_which_there_is_no_room_is_refused_until_there_is():
+    core = bounded(MIB)
+    client, memory = core.client(), core.engine.memory
+    first = put(core, client, b"x" * 60_000)
+    core.store()
+    answers = [b"INSERTED"]
+    while answers[-1].startswith(b"INSERTED"):
+        answers.append(asked_to_put(core, client, 60_000))
+        core.store()
+    assert answers[-1] == b"OUT_OF_MEMORY\r\n"
+    assert MIB - 60_000 - JOB_BYTES - BODY_BYTES <= memory.used_bytes <= MIB
+    assert memory.refused == 1
+    assert asked_to_put(core, client, 10).startswith(b"INSERTED")  # for a small one there still is
+    assert asked_to_put(core, client, 60_000) == b"OUT_OF_MEMORY\r\n"
+    assert core.send(client, b"reserve\r\n").startswith(b"RESERVED %d 60000\r\n" % first)
+    assert core.send(client, b"delete %d\r\n" % first) == b"DELETED\r\n"
+    core.store()
+    assert asked_to_put(core, client, 60_000).startswith(b"INSERTED")
+    assert memory.refused == 2
+
+
+def test_bodies_that_can_be_fetched_need_room_only_for_some():
+    core = FetchingCore(max_bytes=MIB, body_max_bytes=MIB)
+    client, memory = core.client(), core.engine.memory
+    jobs = 0
+    while asked_to_put(core, client, 1000).startswith(b"INSERTED"):
+        jobs += 1
+        core.store()
+        assert memory.used_bytes <= MIB
+    assert jobs > 2 * MIB // 1000
+    assert memory.job_bytes > MIB - MIB // BODIES_LEAST - 20_000
+    assert memory.unloaded > 0
+    core.compare_counts()
+
+
+def test_puts_within_a_batch_use_the_room_up():
+    core = bounded(MIB)
+    client = core.client()
+    room = core.engine.admission.room_bytes
+    sizes = [60_000] * (room // 60_000)
+    assert all(asked_to_put(core, client, size).startswith(b"INSERTED") for size in sizes)
+    assert asked_to_put(core, client, 60_000) == b"OUT_OF_MEMORY\r\n"
+    assert core.engine.admission.used_bytes == sum(sizes)
+
+
+def test_a_body_whose_room_is_taken_while_it_comes_is_refused_when_it_has_come():
+    core = bounded(MIB)
+    client, other = core.client(), core.client()
+    core.engine.memory.buffer_bytes = core.engine.memory.room_bytes - 1000
+    core.store()
+    assert core.send(client, b"put 0 0 10 800\r\n") == b""
+    put(core, other, b"x" * 800)
+    assert core.send(client, b"x" * 800 + b"\r\nlist-tube-used\r\n") == b"OUT_OF_MEMORY\r\nUSING default\r\n"
+
+
+def test_a_put_is_refused_at_its_line_and_its_body_is_not_kept():
+    core = bounded(MIB)
+    client = core.client()
+    core.engine.memory.buffer_bytes = MIB
+    core.store()
+    assert core.engine.admission.room_bytes < 0
+    assert core.send(client, b"put 0 0 10 1000\r\n" + b"x" * 600) == b""
+    assert client.pending == 0
+    assert core.send(client, b"x" * 400 + b"\r\nput 0 0 10 0\r\n\r\n") == b"OUT_OF_MEMORY\r\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("disk_bytes", "memory_bytes", "refused"),
+    [(2000, 1000, 1), (1000, 2000, 0), (1000, NO_BOUND, 0), (NO_BOUND, 1000, 1)],
+)
+def test_both_disk_and_memory_have_to_have_room(disk_bytes, memory_bytes, refused):
+    core = Core()
+    client, engine = core.client(), core.engine
+    if memory_bytes != NO_BOUND:
+        used = engine.memory.used_bytes + JOB_BYTES + BODY_BYTES
+        engine.bound_memory(used + memory_bytes, NO_BOUND, fetches=False)
+    engine.admission.accept_puts(disk_bytes)
+    room = min(disk_bytes, memory_bytes)
+    assert engine.admission.room_bytes == room
+    assert asked_to_put(core, client, room + 1) == b"OUT_OF_MEMORY\r\n"
+    assert engine.memory.refused == refused  # what the disk has no room for is not memory's
+    assert asked_to_put(core, client, room).startswith(b"INSERTED")
+    core.store()
+    engine.admission.refuse_puts()
+    assert engine.admission.room_bytes < 0
+    assert asked_to_put(core, client, 0) == b"OUT_OF_MEMORY\r\n"
+    assert engine.memory.refused == refused
+    engine.admission.accept_puts(disk_bytes)
+    assert engine.admission.room_bytes == min(disk_bytes, engine.memory.room_bytes)
+
+
+def test_the_room_is_what_is_left_after_each_batch():
+    """Puts, deletes, room on the disk and batches in any order."""
+    rng = random.Random(SEED)
+    core = bounded(3 * MIB)
+    client, engine = core.client(), core.engine
+    disk_bytes, put_bytes, jobs = NO_BOUND, 0, []
+    for _ in range(3000):
+        what = rng.choice(("put", "put", "put", "delete", "delete", "store", "disk"))
+        if what == "put":
+            size = rng.choice((0, 1, 1000, 60_000))
+            answer = asked_to_put(core, client, size)
+            if answer.startswith(b"INSERTED"):
+                jobs.append(int(answer.split()[1]))
+                put_bytes += size
+        elif what == "delete" and jobs:
+            core.send(client, b"delete %d\r\n" % jobs.pop(rng.randrange(len(jobs))))
+        elif what == "store":
+            core.store()
+            disk_bytes -= put_bytes
+            put_bytes = 0
+            loaded = sum(engine.jobs[job_id].size + BODY_BYTES for job_id in jobs)
+            assert engine.memory.body_bytes == loaded
+            assert engine.admission.room_bytes == min(disk_bytes, engine.memory.room_bytes), f"MODEL_SEED={SEED}"
+        else:
+            disk_bytes = rng.choice((NO_BOUND, 200_000)) + put_bytes  # the batch being gathered still comes out of it
+            engine.admission.accept_puts(disk_bytes)
+    assert engine.memory.used_bytes <= 3 * MIB + 60_000

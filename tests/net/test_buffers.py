@@ -1,0 +1,73 @@
+"""What is buffered for all clients together has a bound, and those who have held the most time go first."""
+
+import pytest
+
+from beanlite.core.memory import Memory
+from beanlite.core.queues import Queues
+from beanlite.net.buffers import COUNTED_FROM, PART, Buffers
+from beanlite.net.refusals import Refusals
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire, until
+
+MIB = 1 << 20
+
+
+class Holder:
+    closed = False
+
+    def cut_off(self):
+        self.closed = True
+
+
+@pytest.fixture
+def memory():
+    memory = Memory(Queues())
+    memory.bound(100_000 * PART, 1, fetches=False)
+    return memory
+
+
+def test_who_has_held_some_for_longest_is_closed(memory):
+    refusals = Refusals(1, 1, 1, 1, 1)
+    buffers = Buffers(memory, refusals)
+    first, second, third, small = (Holder() for _ in range(4))
+    buffers.note(small, COUNTED_FROM - 1)
+    buffers.note(first, 30_000)
+    buffers.note(second, 30_000)
+    buffers.note(first, 60_000)  # it has held some since then
+    assert memory.buffer_bytes == 90_000
+    buffers.note(third, 50_000)
+    assert [each.closed for each in (first, second, third, small)] == [True, False, False, False]
+    assert memory.buffer_bytes == 80_000
+    assert refusals.counts["buffers"] == 1
+    buffers.note(second, 0)
+    buffers.note(second, 40_000)
+    buffers.note(small, 50_000)
+    assert [each.closed for each in (first, second, third, small)] == [True, False, True, False]
+    for each in (first, second, third, small):
+        buffers.note(each, 0)
+    assert memory.buffer_bytes == 0
+    assert buffers.amounts == {}
+
+
+def test_one_alone_may_have_it_all(memory):
+    buffers, holder = Buffers(memory, Refusals(1, 1, 1, 1, 1)), Holder()
+    buffers.note(holder, 1_000_000)
+    assert not holder.closed
+
+
+def test_half_sent_bodies_close_those_who_began_first_and_the_rest_are_served(tmp_path):
+    flags = ("--no-journal", "--max-memory", "16MiB", "--max-job-size", str(2 * MIB))
+    with start_beanlite(tmp_path, *flags) as server, Wire(server.connect()) as other:
+        wires = [Wire(server.connect()) for _ in range(5)]
+        for number, wire in enumerate(wires, 1):
+            wire.send(b"put 0 0 10 %d\r\n" % MIB + b"x" * (MIB - 10_000))
+            until(lambda: int(other.stats()["memory-buffers"]) > min(number, 4) * (MIB - 20_000))  # noqa: B023
+        until(lambda: other.stats()["refused-buffers"] == "1")
+        assert wires[0].is_closed()
+        wires[0].close()
+        for wire in wires[1:]:
+            wire.send(b"x" * 10_000 + b"\r\n")
+            assert wire.reply().startswith("INSERTED ")
+            wire.close()
+        until(lambda: other.stats()["memory-buffers"] == "0")
+        assert "too much is buffered for clients that send or read slowly" in server.log_text()

@@ -1,0 +1,82 @@
+"""The core with a journal that fetches: a dict of what has been stored."""
+
+from collections import Counter
+
+from beanlite.core.job import READY
+from beanlite.core.memory import BODY_BYTES, NO_BOUND
+from beanlite.protocol.blocked import FETCHING, YIELDING
+from tests.support.core import Core
+
+
+class FetchingCore(Core):
+    """Sessions on an engine whose memory has bounds. Nothing is stored or fetched ahead until a test says so."""
+
+    def __init__(self, max_job_size=65535, *, max_bytes=NO_BOUND, body_max_bytes=0):
+        super().__init__(max_job_size)
+        self.engine.bound_memory(max_bytes, body_max_bytes, fetches=True)
+        self.shelf = {}
+        """All bodies that were ever stored, by the ids of their jobs."""
+        self.late = set()
+        """Sessions that wait for a body until ``answer`` is called."""
+        self.answers_late = lambda _session: False
+        """Whether a session has to wait for the body that it asks for now."""
+
+    def store(self):
+        changes = self.engine.take_changes(deferred=True)
+        for job in changes.jobs:
+            if job.id >= changes.first_id:
+                self.shelf[job.id] = job.body
+        self.engine.stored(changes.batch, changes.last_id)
+        return changes
+
+    def go_on(self, session):
+        while session not in self.late and (session.blocked is YIELDING or session.blocked is FETCHING):
+            if session.blocked is YIELDING:
+                session.resume(self.now_ns)
+            elif self.answers_late(session):
+                self.late.add(session)
+            else:
+                self._hand_over(session)
+
+    def answer(self, session):
+        """Hand over the body that a session has waited for; returns whether there was one."""
+        if session not in self.late:
+            return False
+        self.late.remove(session)
+        self._hand_over(session)
+        self.go_on(session)
+        self._wake()
+        return True
+
+    def _hand_over(self, session):
+        _, job = session.wanted
+        assert job.body is None or job.id in self.engine.bodies.ahead  # it may have come ahead meanwhile
+        self.engine.bodies.missed(job)
+        session.resume(self.now_ns, self.shelf[job.id])
+
+    def fetch_ahead(self):
+        """All that is due; returns the jobs."""
+        jobs = self.engine.bodies.take_due()
+        for job in jobs:
+            assert job.state is READY
+            assert job.body is None
+        assert len(set(jobs)) == len(jobs)
+        for job in jobs:
+            self.engine.bodies.load(job, self.shelf[job.id])
+        return jobs
+
+    def compare_counts(self):
+        """The counts are kept change by change; here they are compared with what there is."""
+        engine = self.engine
+        memory, bodies, admission = engine.memory, engine.bodies, engine.admission
+        jobs = [job for _, part in engine.jobs.segments() for job in part.values()]
+        loaded = [job for job in jobs if job.body is not None]
+        unloaded = [job for job in jobs if job.body is None]
+        untaken_bytes = admission.used_bytes + (engine.last_id - engine.ledger.taken_id) * BODY_BYTES
+        assert memory.body_bytes + untaken_bytes == sum(job.size + BODY_BYTES for job in loaded)
+        assert (memory.unloaded, memory.unloaded_bytes) == (len(unloaded), sum(job.size for job in unloaded))
+        assert all(job.id <= engine.ledger.stored_id for job in unloaded)
+        ahead = list(bodies.ahead.values())
+        assert set(ahead) <= set(loaded)
+        assert bodies.ahead_bytes == sum(job.size for job in ahead)
+        assert bodies._left == Counter(job.tube for job in ahead)
