@@ -84,5 +84,5 @@ def test_a_ulimit_counts_what_is_taken_already(limit, name):
 
 
 def test_a_share_is_made_use_of():
-    assert default_max_memory(MemoryLimit(3 * GIB, "")) == 2 * GIB
+    assert default_max_memory(MemoryLimit(5 * GIB + (32 << 20), "")) == 4 * GIB
     assert default_max_memory(MemoryLimit(-5, "")) == 0

@@ -20,9 +20,10 @@ class Crossings:
         self._short = False
         self._unloaded = False
         self._refused = 0
+        memory.attach(self.look)
 
     def look(self) -> None:
-        """Log what has changed; to be called for each batch."""
+        """Log what has changed; to be called for each batch. It hears of refused puts by itself."""
         memory = self._memory
         if memory.refused != self._refused:
             self._refused = memory.refused

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from beanlite.core.memory import NO_BOUND, Memory
+from typing import Final
+
+from beanlite.core.memory import BODY_BYTES, JOB_BYTES, NO_BOUND, Memory
+
+# What a put takes beside the bytes of the body.
+PUT_BYTES: Final = JOB_BYTES + BODY_BYTES
 
 
 class Admission:
@@ -25,12 +30,12 @@ class Admission:
 
     @property
     def used_bytes(self) -> int:
-        """How large the bodies are that have been put since then."""
+        """How much has been put since then: bodies, and PUT_BYTES for each job."""
         return self.granted_bytes - self.room_bytes
 
-    def take(self) -> int:
-        """A batch is taken, and the next one begins; returns how large the bodies were that have been put."""
-        put_bytes = self.used_bytes
+    def take(self, jobs: int) -> int:
+        """A batch with so many new jobs is taken, and the next one begins; returns how large their bodies are."""
+        put_bytes = self.used_bytes - jobs * PUT_BYTES
         self._disk_bytes -= put_bytes
         self.granted_bytes = self.room_bytes  # none of it is used yet
         return put_bytes
@@ -55,7 +60,7 @@ class Admission:
     def lack_room(self) -> None:
         """A put has been refused because there is no room for it."""
         if not self.disk_full and self._memory.room_bytes <= self._disk_bytes:
-            self._memory.refused += 1
+            self._memory.refuse()
 
     def drain(self) -> None:
         """Refuse puts from now on, as the operator asked."""

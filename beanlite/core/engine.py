@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from beanlite.core import restore
-from beanlite.core.admission import Admission
+from beanlite.core.admission import PUT_BYTES, Admission
 from beanlite.core.bodies import Bodies
 from beanlite.core.clients import Clients
 from beanlite.core.heap import KeyHeap
@@ -55,7 +55,7 @@ class Engine:
         self.jobs.newest[job_id] = self.ledger.changed[job_id] = job
         tube.total_jobs += 1
         self.counts.total_jobs += 1
-        self.admission.room_bytes -= size
+        self.admission.room_bytes -= size + PUT_BYTES
         if delay_s:
             self._queues.make_delayed(job, now_ns + delay_s * SECOND_NS)
         else:
@@ -240,7 +240,8 @@ class Engine:
         """What has changed since the last call; the next batch begins. ``deferred``: a slice of that, too."""
         self.jobs.make_room()
         ledger = self.ledger
-        self.memory.body_bytes += self.admission.take() + (self.last_id - ledger.taken_id) * BODY_BYTES
+        jobs = self.last_id - ledger.taken_id
+        self.memory.body_bytes += self.admission.take(jobs) + jobs * BODY_BYTES
         self.admission.grant()
         return ledger.take(self.last_id, deferred=deferred)
 

@@ -6,6 +6,7 @@ and approximate in bytes. It follows each change at once, as what the system say
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from beanlite.core.queues import Counts, Queues
@@ -30,6 +31,7 @@ class Memory:
     __slots__ = (
         "_counts",
         "_queues",
+        "_tell_refused",
         "body_bytes",
         "body_max_bytes",
         "buffer_bytes",
@@ -62,6 +64,17 @@ class Memory:
         """Held for clients: what they have sent of commands that are not complete, and what they have not read yet."""
         self.refused = 0
         """Puts that were refused since the start because there was no memory for them."""
+        self._tell_refused: Callable[[], None] | None = None
+
+    def attach(self, tell_refused: Callable[[], None]) -> None:
+        """Tell whenever a put has been refused."""
+        self._tell_refused = tell_refused
+
+    def refuse(self) -> None:
+        """A put has been refused."""
+        self.refused += 1
+        if self._tell_refused is not None:
+            self._tell_refused()
 
     def bound(self, max_bytes: int, body_max_bytes: int, *, fetches: bool) -> None:
         """Set the bounds; ``fetches``: the journal can fetch bodies, so that memory need not hold them."""
@@ -94,7 +107,7 @@ class Memory:
         """How many bytes of bodies can be put; negative if there is not even room for an empty one."""
         bodies = self.max_bytes // BODIES_LEAST if self.fetches else _with_gaps(self.body_bytes)
         room = self.max_bytes - self.job_bytes - self.other_bytes - bodies
-        return _without_gaps(room) - JOB_BYTES - BODY_BYTES
+        return _without_gaps(room - JOB_BYTES) - BODY_BYTES
 
     @property
     def body_room_bytes(self) -> int:
@@ -104,7 +117,7 @@ class Memory:
     def body_room_beside(self, job_bytes: int) -> int:
         """The same, when jobs take so much."""
         rest = _without_gaps(self.max_bytes - job_bytes - self.other_bytes)
-        return min(self.body_max_bytes, max(rest, self.max_bytes // BODIES_LEAST))
+        return min(self.body_max_bytes, max(rest, _without_gaps(self.max_bytes // BODIES_LEAST)))
 
 
 def _with_gaps(body_bytes: int) -> int:

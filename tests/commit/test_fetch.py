@@ -115,10 +115,9 @@ async def test_a_round_has_a_bound_and_those_who_wait_come_before_what_is_fetche
     for who in range(7):
         fetching.reserve(who)
     await turns()
-    await fetching.journal.hand_out()
-    await fetching.journal.hand_out()
-    assert fetching.journal.rounds[:2] == [[1, 2, 3], [4, 5, 6]]
-    assert fetching.journal.rounds[2] == list(range(7, 21))
+    for _ in range(3):
+        await fetching.journal.hand_out()
+    assert fetching.journal.rounds == [[1, 2, 3], [4, 5, 6], [7], list(range(8, 21))]
     await fetching.journal.hand_out()
     assert fetching.told == [(who, body_of(who + 1)) for who in range(7)]
     assert sorted(fetching.engine.bodies.ahead) == list(range(8, 21))
@@ -139,7 +138,9 @@ async def test_a_job_that_is_reserved_while_it_is_fetched_ahead_goes_to_its_clie
     fetching.put(4)
     fetching.reserve("a")
     await turns()
-    assert fetching.journal.rounds == [[1, 2, 3, 4]]
+    assert fetching.journal.rounds == [[1]]
+    await fetching.journal.hand_out()
+    assert fetching.journal.rounds == [[1], [2, 3, 4]]
     fetching.reserve("b")
     await fetching.journal.hand_out()
     assert fetching.told == [("a", body_of(1)), ("b", body_of(2))]
@@ -154,6 +155,7 @@ async def test_a_job_that_is_deleted_meanwhile(fetching):
     for job_id in (2, 3):
         assert fetching.engine.delete(fetching.client.client, job_id)
         fetching.journal.gone.add(job_id)
+    await fetching.journal.hand_out()
     await fetching.journal.hand_out()
     assert fetching.told == [("a", body_of(1)), ("b", None)]
     assert sorted(fetching.engine.bodies.ahead) == [4]

@@ -130,7 +130,7 @@ def fill_up(wire, size):
         for number, answer in enumerate(answers, last + 1):
             if answer != "OUT_OF_MEMORY":
                 jobs[int(answer.removeprefix("INSERTED "))] = number
-        if "OUT_OF_MEMORY" in answers:
+        if set(answers) == {"OUT_OF_MEMORY"}:
             return jobs
         last += len(answers)
 
@@ -169,7 +169,7 @@ def test_under_a_ulimit_a_server_is_filled_killed_started_and_drained(tmp_path):
     jobs = {}
     for _ in range(3):
         with one_client(tmp_path, "--fsync", "never", "--body-memory", "16MiB", before=before) as (server, wire):
-            assert 'by="ulimit -v"' in server.log_text()
+            assert 'because_of="ulimit -v"' in server.log_text()
             drain(wire, jobs)
             answers = fill(wire, 1, 3000)
             jobs = {int(answer.removeprefix("INSERTED ")): number for number, answer in enumerate(answers, 1)}

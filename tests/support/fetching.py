@@ -3,7 +3,7 @@
 from collections import Counter
 
 from beanlite.core.job import READY
-from beanlite.core.memory import BODY_BYTES, NO_BOUND
+from beanlite.core.memory import BODY_BYTES, JOB_BYTES, NO_BOUND
 from beanlite.protocol.blocked import FETCHING, YIELDING
 from tests.support.core import Core
 
@@ -72,7 +72,7 @@ class FetchingCore(Core):
         jobs = [job for _, part in engine.jobs.segments() for job in part.values()]
         loaded = [job for job in jobs if job.body is not None]
         unloaded = [job for job in jobs if job.body is None]
-        untaken_bytes = admission.used_bytes + (engine.last_id - engine.ledger.taken_id) * BODY_BYTES
+        untaken_bytes = admission.used_bytes - (engine.last_id - engine.ledger.taken_id) * JOB_BYTES
         assert memory.body_bytes + untaken_bytes == sum(job.size + BODY_BYTES for job in loaded)
         assert (memory.unloaded, memory.unloaded_bytes) == (len(unloaded), sum(job.size for job in unloaded))
         assert all(job.id <= engine.ledger.stored_id for job in unloaded)
