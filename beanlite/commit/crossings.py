@@ -18,7 +18,7 @@ class Crossings:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._short = False
-        self._unloaded = False
+        self._crowded = False
         self._refused = 0
         memory.attach(self.look)
 
@@ -33,12 +33,12 @@ class Crossings:
         elif self._short and memory.room_bytes > memory.max_bytes // ROOM_AGAIN:
             self._short = False
             log.info("memory has room again: puts are accepted", refused=memory.refused, **self._facts())
-        if bool(memory.unloaded) != self._unloaded:
-            self._unloaded = not self._unloaded
-            if self._unloaded:
-                log.info("memory is too small for all bodies: some are only in the database now", **self._facts())
-            else:
-                log.info("all bodies are in memory again", fetched=memory.fetched, **self._facts())
+        if self._crowded and not memory.unloaded:
+            self._crowded = memory.crowded = False
+            log.info("all bodies are in memory again", fetched=memory.fetched, **self._facts())
+        elif memory.crowded and not self._crowded:
+            self._crowded = True
+            log.info("memory is too small for all bodies: some are only in the database now", **self._facts())
 
     def _facts(self) -> dict[str, int]:
         memory = self._memory

@@ -84,6 +84,8 @@ class Bodies:
             self._older.clear()
             self._segment = 0
             return
+        if memory.body_bytes > room:
+            memory.crowded = True
         looks = LOOKED_AT_MAX
         # Further back most ids may be of jobs that are long gone. Those that are left are among the earlier ones.
         self._hand = max(self._hand, last_id - LOOKED_AT_MAX)

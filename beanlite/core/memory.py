@@ -26,7 +26,7 @@ NO_BOUND: Final = 1 << 62
 
 
 class Memory:
-    """The count, and the bounds."""
+    """The count, and the bounds. It has more attributes than most classes because the statistics tell each of them."""
 
     __slots__ = (
         "_counts",
@@ -35,6 +35,7 @@ class Memory:
         "body_bytes",
         "body_max_bytes",
         "buffer_bytes",
+        "crowded",
         "fetched",
         "fetches",
         "max_bytes",
@@ -54,6 +55,8 @@ class Memory:
         """Whether the journal can fetch bodies, so that memory need not hold them."""
         self.body_bytes = 0
         """Taken by bodies that are in memory, as of the last batch."""
+        self.crowded = False
+        """Bodies have been unloaded for lack of room; whoever tells of it resets this."""
         self.unloaded = 0
         """Jobs whose body is in the journal only."""
         self.unloaded_bytes = 0

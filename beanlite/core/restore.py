@@ -72,6 +72,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
             memory.body_bytes += body_size + BODY_BYTES
         elif size is not None:
             body_size = size
+            memory.crowded = True
             memory.unloaded += 1
             memory.unloaded_bytes += size
         else:
