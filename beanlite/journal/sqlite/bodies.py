@@ -15,7 +15,7 @@ from zlib import crc32
 import aiosqlite
 
 from beanlite.errors import JournalFailed
-from beanlite.journal.sqlite.fileformat import failing
+from beanlite.journal.sqlite.fileformat import failing, refused
 
 # Bodies in a row: few for a client that waits, many for those that are read ahead. SQLite joins up to 64 tables, and
 # from a joined table it hands a body over without copying it once more.
@@ -43,19 +43,20 @@ class BodyReader:
     """A connection that only reads bodies."""
 
     def __init__(self, path: Path) -> None:
+        """Open the file; this reads its first page. JournalRefused."""
         self._path = path
-        self._connection = aiosqlite.Connection(self._connect, iter_chunk_size=64)
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, isolation_level=None)
-        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        connection.execute("PRAGMA mmap_size = 0")
-        return connection
+        with refused(path):
+            connection = sqlite3.connect(
+                f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+            )
+            connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+            connection.execute("PRAGMA mmap_size = 0")
+        # An error in the connector would be told to a loop that is closed by then.
+        self._connection = aiosqlite.Connection(lambda: connection, iter_chunk_size=64)
 
     async def open(self) -> None:
-        """Begin; to be called once. JournalFailed."""
-        with failing(self._path):
-            await self._connection
+        """Start the thread; to be called once."""
+        await self._connection
 
     async def read(self, ids: Sequence[int]) -> list[bytes | None]:
         """The bodies of these jobs, None for one that is gone. JournalFailed: one is not what was put."""

@@ -96,10 +96,10 @@ class SqliteJournal(Journal):
         engine.recovered(state.last_id, state.batch)
         self._engine = engine
         self._writer = Writer(database)
+        self._bodies = BodyReader(database.path)
         signals.hold()  # in the thread that this starts; signals are for the thread of the loop
         try:
             has_room = await self._writer.start()
-            self._bodies = BodyReader(database.path)
             await self._bodies.open()
         finally:
             signals.hear()
