@@ -13,6 +13,7 @@ from beanlite.errors import JournalFailed
 from beanlite.journal.memory import MemoryJournal
 from beanlite.journal.sqlite.journal import SqliteJournal
 from tests.support.core import Core, put
+from tests.support.inside import abandon
 from tests.support.simulated import FakeJournal
 
 IN_FLIGHT_MAX = 3
@@ -181,7 +182,7 @@ async def serving(medium):
     yield serving
     if serving.failures:  # the process would end here
         if isinstance(serving.journal, SqliteJournal):
-            await serving.journal._writer._worker.close()
+            await abandon(serving.journal)
     else:
         medium.go_through(serving.journal)
         await serving.stop()

@@ -24,6 +24,7 @@ from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.journal import SqliteJournal
 from beanlite.journal.sqlite.migrations import allow_writing
 from beanlite.protocol.stats import job_stats, tube_stats
+from tests.support.inside import abandon
 from tests.support.journal_files import put
 from tests.support.servers import ServerDied, start_beanlite
 
@@ -113,8 +114,8 @@ def start(monkeypatch):
             await journal.close()
             opened.clear()
         finally:
-            if hasattr(journal, "_writer"):
-                await journal._writer._worker.close()
+            if hasattr(journal, "_bodies"):
+                await abandon(journal)
             for database in opened:
                 database.connection.close()
                 os.close(database.file)
@@ -229,8 +230,7 @@ def test_a_server_without_enough_memory_for_the_jobs(tmp_path, path):
     database.close()
     with pytest.raises(ServerDied) as died, start_beanlite(tmp_path, before=f"ulimit -v {without_jobs_kb + 12_000}"):
         pass
-    assert " ended with 3: " in str(died.value)
-    assert str(died.value).endswith(f"\nbeanlite: there is not enough memory for what {path} holds\n")
+    assert str(died.value).endswith(f" ended with 3: beanlite: there is not enough memory for what {path} holds\n")
 
 
 def test_a_schema_that_is_not_text(stopped, start):

@@ -145,6 +145,7 @@ class RestartedTwins(Twins):
         engine = Engine()
         journal = SqliteJournal(self.path, "always", 0, MAX_JOB_SIZE)
         self.runner.run(journal.recover(engine, self.core.now_ns, asyncio.Event()))
+        self.runner.run(journal._bodies.close())
         self.journal = journal._writer
         self.core.start(engine, MAX_JOB_SIZE)
         self.core.wait(0)

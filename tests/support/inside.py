@@ -61,11 +61,17 @@ async def serving(path, fsync="always", failure=JournalFailed, **others):
             await _tidy_up(server)
 
 
+async def abandon(journal):
+    """End the threads of an SQLite journal, and leave its file as it is, as the end of the process would."""
+    await journal._writer._worker.close()
+    await journal._bodies._connection.close()
+
+
 async def _tidy_up(server):
     """After a failure the real process ends at once."""
     for connection in list(server.roster.connections.values()):
         connection.part()
-    await server._journal._writer._worker.close()
+    await abandon(server._journal)
     for _, writer in CLIENTS:
         writer.close()
         with contextlib.suppress(ConnectionError):
