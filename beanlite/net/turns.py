@@ -19,6 +19,7 @@ TURN_BYTES: Final = 1 << 16
 # After this long in one turn of the loop, whoever has much to do continues in a later one.
 TURN_NS: Final = 2_000_000
 # So much of a turn is for those who have more to do than fits in one go, if others were served who wait for its end.
+# It doubles with each turn in which nobody else came, up to TURN_NS: what others have not sent yet may be on its way.
 RESUMED_NS: Final = 200_000
 # The loop's timer is never set further ahead than this.
 TIMER_MAX_S: Final = 3600.0
@@ -39,7 +40,7 @@ class Turns:
       all that has changed: it tells the clients whose wait is over, has deferred changes written, and sets the timer.
     - Once a turn has lasted TURN_NS, clients that send or leave are put off until a later one.
     - Those that were put off, or have more to do than fits in one go, resume in the order in which they came, and only
-      while the batch being gathered has room: each at most once in a turn and for RESUMED_NS in all, or for TURN_NS if
+      while the batch being gathered has room: each at most once in a turn and for RESUMED_NS in all, or for longer if
       nobody else was served. Clients that leave do not fill a batch, and so do not wait for it.
 
     It has more attributes than most classes because these rules share them.
@@ -54,10 +55,10 @@ class Turns:
         "_leaving",
         "_loop",
         "_now_ns",
-        "_others",
         "_resume_due",
         "_resuming",
         "_served",
+        "_share_ns",
         "_tell",
         "_timer",
         "_timer_ns",
@@ -91,8 +92,8 @@ class Turns:
         self._leaving: deque[Callable[[], None]] = deque()
         self._resuming: deque[Callable[[], None]] = deque()
         self._resume_due = False
-        self._others = False
-        """Since some last resumed, clients were served that had no more to do than fits in one go."""
+        self._share_ns = RESUMED_NS
+        """For how long of a turn some may resume. RESUMED_NS: others were served since some last resumed."""
         self._served = 0
         """How many clients were served while a batch was being synced."""
         self._timer: asyncio.TimerHandle | None = None
@@ -133,7 +134,7 @@ class Turns:
         ``all_done``: it did not ask for more than fits in one go.
         """
         if all_done:
-            self._others = True
+            self._share_ns = RESUMED_NS
         if self._group.syncing:
             self._served += 1
             if not self._served % POLL_EVERY:
@@ -201,8 +202,9 @@ class Turns:
     def _resume(self) -> None:
         self._resume_due = False
         group = self._group
-        others, self._others = self._others, False
-        until_ns = self.now() + (RESUMED_NS if others else TURN_NS)
+        others = self._share_ns == RESUMED_NS
+        until_ns = self.now() + self._share_ns
+        self._share_ns = min(2 * self._share_ns, TURN_NS)
         resuming, leaving = len(self._resuming), len(self._leaving)
         while resuming or leaving:  # one of each in turn, so that neither holds up the other
             if leaving:

@@ -1,14 +1,16 @@
 """Much to do, in slices: a turn of the loop and a batch have something for everybody, and the clock is read once."""
 
 import asyncio
+from collections import deque
 
 import pytest
 
 from beanlite.commit import group
+from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS, SLICE
 from beanlite.journal.sqlite import writer
 from beanlite.net import turns
-from beanlite.net.turns import TURN_BYTES
+from beanlite.net.turns import TURN_BYTES, TURN_NS, Turns
 from beanlite.protocol.blocked import REPLETE
 from beanlite.protocol.framing import STEPS_MAX, UNSENT_MAX
 from beanlite.protocol.session import REPLIES_MAX
@@ -251,3 +253,45 @@ async def test_a_job_for_a_waiting_client_is_stored_with_its_put_though_the_batc
         list(server.roster.connections.values())[1].data_received(PUT)
         assert await asyncio.wait_for(worker[0].readline(), 10) == b"RESERVED 1 1\r\n"
         assert disk.syncs == 1
+
+
+class StepByStep:
+    """A loop that calls one at a time, and what else Turns knows of its server."""
+
+    def __init__(self):
+        self.now_ns = 0
+        self.calls = deque()
+        self.full = self.syncing = self.deferring = False
+
+    def call_soon(self, call):
+        self.calls.append(call)
+
+    def turn(self):
+        for _ in range(len(self.calls)):
+            self.calls.popleft()()
+
+
+def test_who_has_much_to_do_gets_longer_turns_while_nobody_else_comes():
+    server = StepByStep()
+    client_turns = Turns(server, Engine(), server, lambda: server.now_ns, lambda *_: None)
+
+    def resume():  # a client with no end of work, in goes of a tenth of a millisecond
+        server.now_ns += 100_000
+        client_turns.resume_later(resume)
+
+    def took_ns():
+        began_ns = server.now_ns
+        server.turn()
+        return server.now_ns - began_ns
+
+    client_turns.resume_later(resume)
+    client_turns.served(all_done=True)
+    alone = [took_ns() for _ in range(8)]
+    assert alone == sorted(alone)
+    assert len(set(alone)) > 3
+    assert alone[0] == 100_000  # once in a turn, beside others
+    assert alone[-1] == alone[-2] > TURN_NS
+    client_turns.served(all_done=False)
+    assert took_ns() == alone[-1]
+    client_turns.served(all_done=True)
+    assert took_ns() == alone[0]
