@@ -35,8 +35,8 @@ class Host:
     """Called when a connection is closed."""
     part: Callable[[Client, asyncio.Transport], None]
     """Takes over the socket of a client that is done, to close it."""
-    fetch: Callable[[Job, Callable[[bytes | None], None]], None]
-    """Fetches the body of a job, and calls back with it, or with None if the job is gone."""
+    fetch: Callable[[Job, Connection], None]
+    """Fetches the body of a job for a connection, which is its ``Waiter``."""
     spare_others: Callable[[Exception], None]
     """Logs a bug that only one client has met, and raises any other."""
 
@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol):
         elif session.blocked is FETCHING:
             if not self._resuming and session.wanted is not None:
                 self._resuming = True
-                self._host.fetch(session.wanted[1], self.resume)
+                self._host.fetch(session.wanted[1], self)
         elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self._owes():
             self.part()
             return
@@ -260,6 +260,13 @@ class Connection(asyncio.Protocol):
             self._fail(bug)
         self.settle()
         self._turns.wake(now_ns)
+
+    def lack_memory(self) -> None:
+        """There is no memory for the body that the session waits for."""
+        self._resuming = False
+        if not self._leaving:
+            self._fail(MemoryError("for the body of a job"))
+            self.settle()
 
     def _note_buffers(self) -> None:
         if not self._leaving:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from typing import Any
 
 import pytest
 
@@ -272,7 +273,7 @@ class StepByStep:
 
 
 def test_who_has_much_to_do_gets_longer_turns_while_nobody_else_comes():
-    server = StepByStep()
+    server: Any = StepByStep()
     client_turns = Turns(server, Engine(), server, lambda: server.now_ns, lambda *_: None)
 
     def resume():  # a client with no end of work, in goes of a tenth of a millisecond
