@@ -108,20 +108,14 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client sends no more: what is due to it is still sent."""
-        if self._turns.now_unless_late() == LATE:
-            self._turns.leave_later(self._half_close)
-        else:
-            self._half_close()
+        self._turns.leave(self._half_close)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name, for who inherits
         """The client is gone, and with it whatever it had not finished."""
         self._leaving = True
         self.session.stop_waiting()  # now, or it would be given a job before its turn to leave comes
-        if self._turns.now_unless_late() == LATE:
-            self._turns.leave_later(self._leave)
-        else:
-            self._leave()
+        self._turns.leave(self._leave)
 
     def pause_writing(self) -> None:
         """The client does not read: it is not served, nor read from, until it does."""
