@@ -258,9 +258,8 @@ class Connection(asyncio.Protocol):
     def lack_memory(self) -> None:
         """There is no memory for the body that the session waits for."""
         self._resuming = False
-        if not self._leaving:
-            self._fail(MemoryError("for the body of a job"))
-            self.settle()
+        self._fail(MemoryError("for the body of a job"))
+        self.settle()
 
     def _note_buffers(self) -> None:
         if not self._leaving:
