@@ -90,7 +90,7 @@ def statements_of(journal, core):
     journal._db.set_trace_callback(None)
     statements = dict.fromkeys(seen)  # each is reported again for its trigger
     return [
-        statement.split()[0] for statement in statements if "UPDATE server" not in statement
+        statement.split()[0] for statement in statements if "INTO server" not in statement
     ]  # which is up to the time
 
 

@@ -115,13 +115,13 @@ class Writer:
             self._outsiders = Outsiders(self._db, path, self._database.objects)
             (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
             self.frames.allocate(CHECKPOINT_FRAMES)
-            self._heartbeat.begin()  # from now on the -wal exists
+            self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists
             # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
         await self._worker
         with refused(path):
-            return self.room.take_reserve()
+            return self.room.take_reserve() and self._heartbeat.beat()
 
     def write(self, batch: Batch) -> None:
         """Commit a batch. It then survives the end of this process, and a power failure once it has been synced.
