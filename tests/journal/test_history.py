@@ -44,6 +44,7 @@ async def keep(tmp_path):
 
     async def begin(bounds, *, recording=True):
         writers.append(Writer(open_database(tmp_path / f"{len(writers)}.db"), "unix:socket", bounds))
+        writers[-1].prepare()
         await writers[-1].start()
         kept = Kept(writers[-1])
         kept.core.engine.ledger.recording = recording
