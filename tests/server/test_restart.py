@@ -14,6 +14,7 @@ import asyncio
 import os
 import random
 import shutil
+from collections import Counter
 from functools import partial
 from itertools import count
 from typing import NamedTuple
@@ -55,6 +56,7 @@ LONG_SECONDS = (0, 3600, 100_000)
 HISTORY = HistoryBounds(1 << 40, 1 << 30, bodies=False)  # for ever: here it is the year 2000
 STATES = {"bury": "buried", "delete": None} | dict.fromkeys(("reserve", "touch"), "reserved")
 """What a job is after that has happened to it; after anything else it is ready, or delayed if there is a delay."""
+COUNTED = ("reserve", "ttr over", "release", "bury", "kick")
 
 
 class Stored(NamedTuple):
@@ -158,12 +160,20 @@ class RestartedTwins(Twins):
         self._look()
 
     def _compare_history(self):
-        """The last event of each job tells its state."""
-        last = {}
-        for job_id, what, delay_s, pri in self.journal._db.execute("SELECT job, what, delay_s, pri FROM events"):
+        """The last event of each job tells its state, and each of its counters is the number of such events."""
+        last, counts = {}, Counter()
+        for job_id, what, delay_s, pri in self.journal._db.execute("SELECT job, what, delay_s, pri FROM history"):
             last[job_id] = STATES.get(what, "delayed" if delay_s else "ready"), pri
-        there = {job_id: state for job_id, state in last.items() if state[0] is not None}
-        assert there == {job.id: (job.state, job.pri) for job in self.model.jobs}
+            counts[job_id, what] += 1
+        told = {
+            job_id: (*state, *(counts[job_id, what] for what in COUNTED))
+            for job_id, state in last.items()
+            if state[0] is not None
+        }
+        assert told == {
+            job.id: (job.state, job.pri, job.reserves, job.timeouts, job.releases, job.buries, job.kicks)
+            for job in self.model.jobs
+        }
 
     def _recover(self):
         """A new engine with what is in the file, the server's own way."""
