@@ -13,7 +13,7 @@ _DAY_S: Final = 24 * 3600
 # How long what operators do is kept where no other history is.
 OPERATORS_KEPT_S: Final = 400 * _DAY_S
 # About what a row takes beside its body.
-ROW_BYTES: Final = 55
+ROW_BYTES: Final = 60
 # Rows taken away in one go while there is nothing else to do, and for each row that is written.
 PRUNED_MAX: Final = 500
 PRUNED_EACH: Final = 2
