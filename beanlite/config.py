@@ -101,7 +101,9 @@ class Settings(BaseModel):
         ge=HISTORY_LEAST,
         description="how large that may become, in bytes or as 512MiB, 1MiB or more; the oldest goes first",
     )
-    history_bodies: bool = Field(default=False, description="whether it has the bodies of deleted jobs, too")
+    history_bodies: bool = Field(
+        default=False, description="whether the bodies of deleted jobs are kept in the history, too"
+    )
     user: str | None = Field(
         None, min_length=1, description="name of the user to become, with its groups, once the sockets are bound"
     )

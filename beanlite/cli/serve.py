@@ -82,7 +82,7 @@ def serve(
     history: Annotated[str | None, _option("history", metavar="TIME")] = None,
     history_bytes: Annotated[str | None, _option("history_bytes", metavar="BYTES")] = None,
     history_bodies: Annotated[
-        bool, typer.Option("--history-bodies", help="Keep the bodies of deleted jobs in the history, too.")
+        bool, typer.Option("--history-bodies", help="Whether the bodies of deleted jobs are kept in the history, too.")
     ] = False,
     user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
     config_file: Annotated[
