@@ -20,7 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog=serve.EXIT_CODES)(serve.serve)
-app.command(epilog=backup.EXIT_CODES)(backup.backup)
+app.command(epilog=backup.EPILOG)(backup.backup)
 app.command(epilog=bench.EXIT_CODES)(bench.bench)
 
 
