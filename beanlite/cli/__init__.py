@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from beanlite.cli import backup, bench, serve, verify
+from beanlite.cli import backup, bench, compact, restore, serve, verify
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 from beanlite.stderr import last_words
 
@@ -21,7 +21,9 @@ app = typer.Typer(
 )
 app.command(epilog=serve.EXIT_CODES)(serve.serve)
 app.command(epilog=backup.EPILOG)(backup.backup)
+app.command(epilog=restore.EPILOG)(restore.restore)
 app.command(epilog=verify.EPILOG)(verify.verify)
+app.command(epilog=compact.EPILOG)(compact.compact)
 app.command(epilog=bench.EXIT_CODES)(bench.bench)
 
 
