@@ -1,4 +1,4 @@
-"""Export and import are each other's reverse, whatever the jobs are; a line that is wrong is named, and nothing is in."""
+"""Export and import are each other's reverse, whatever the jobs are; a wrong line is named, and nothing is in."""
 
 import io
 import json
