@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import Job
@@ -19,6 +19,16 @@ ROUND_BYTES: Final = 8 << 20
 ROUND_JOBS: Final = 1000
 # Bodies handed over in one go, before others have their turn.
 AT_ONCE: Final = 100
+
+
+class Waiter(Protocol):
+    """A connection that waits for a body, as far as the fetcher knows it."""
+
+    def resume(self, body: bytes | None) -> None:
+        """Go on with the body, or with None if the job is gone."""
+
+    def lack_memory(self) -> None:
+        """There is no memory for the body."""
 
 
 class Fetcher:
@@ -35,15 +45,17 @@ class Fetcher:
         self._engine = engine
         self._journal = journal
         self._tell_failure = tell_failure
-        self._wanted: dict[Job, list[Callable[[bytes | None], None]]] = {}
+        self._wanted: dict[Job, list[Waiter]] = {}
         """Jobs whose bodies clients wait for, and who is to be told."""
+        self._round_jobs = ROUND_JOBS
+        """How many jobs the next round may have; fewer when memory was short."""
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         engine.bodies.attach(self._begin)
 
-    def fetch(self, job: Job, tell: Callable[[bytes | None], None]) -> None:
-        """Fetch the body of a job for a client that waits for it: ``tell`` gets it, or None if the job is gone."""
-        self._wanted.setdefault(job, []).append(tell)
+    def fetch(self, job: Job, waiter: Waiter) -> None:
+        """Fetch the body of a job for a client that waits for it."""
+        self._wanted.setdefault(job, []).append(waiter)
         self._engine.bodies.missed(job)
         self._begin()
 
@@ -66,7 +78,12 @@ class Fetcher:
             jobs = self._next_round()
             if not jobs:
                 break
-            found = await self._journal.fetch([job.id for job in jobs])
+            try:
+                found = await self._journal.fetch([job.id for job in jobs])
+            except MemoryError:
+                self._lack_memory(jobs)
+                continue
+            self._round_jobs = min(2 * self._round_jobs, ROUND_JOBS)
             for at in range(0, len(jobs), AT_ONCE):
                 for job, body in zip(jobs[at : at + AT_ONCE], found[at : at + AT_ONCE], strict=True):
                     self._hand_over(job, body)
@@ -77,17 +94,24 @@ class Fetcher:
         engine.memory.fetched += body is not None
         waiting = self._wanted.pop(job, None)
         if waiting is not None:
-            for tell in waiting:
-                tell(body)
+            for waiter in waiting:
+                waiter.resume(body)
         elif body is not None:
             engine.bodies.load(job, body)
+
+    def _lack_memory(self, jobs: list[Job]) -> None:
+        """Fetch fewer at once. A single body that has no room is its clients' loss; one fetched ahead is not missed."""
+        self._round_jobs = max(1, len(jobs) // 2)
+        if len(jobs) == 1:
+            for waiter in self._wanted.pop(jobs[0], ()):
+                waiter.lack_memory()
 
     def _next_round(self) -> list[Job]:
         """Those that clients wait for; if there are none, those that will be needed next."""
         jobs: list[Job] = []
         size = 0
         for job in self._wanted:
-            if size >= ROUND_BYTES or len(jobs) >= ROUND_JOBS:
+            if size >= ROUND_BYTES or len(jobs) >= self._round_jobs:
                 break
             size += job.size
             jobs.append(job)

@@ -50,6 +50,20 @@ async def turns():
         await asyncio.sleep(0)
 
 
+class Teller:
+    """Waits for a body, and notes what it is told."""
+
+    def __init__(self, told, who):
+        self._told = told
+        self._who = who
+
+    def resume(self, body):
+        self._told.append((self._who, body))
+
+    def lack_memory(self):
+        self._told.append((self._who, MemoryError))
+
+
 class Fetching:
     """A core of which no body is in memory, and what has been told to whom."""
 
@@ -71,12 +85,12 @@ class Fetching:
         self.engine.bound_memory(NO_BOUND, 1_000_000, fetches=True)
 
     def want(self, who, job_id):
-        self.fetcher.fetch(self.engine.jobs[job_id], lambda body: self.told.append((who, body)))
+        self.fetcher.fetch(self.engine.jobs[job_id], Teller(self.told, who))
 
     def reserve(self, who):
         """The next job, as a connection does it whose client waits for its body."""
         job = self.engine.reserve(self.client.client, self.core.now_ns)
-        self.fetcher.fetch(job, lambda body: self.told.append((who, body)))
+        self.fetcher.fetch(job, Teller(self.told, who))
         return job
 
 
@@ -108,9 +122,10 @@ async def test_what_is_wanted_during_a_round_is_fetched_in_the_next(fetching):
     assert fetching.engine.memory.unloaded == 5
 
 
-async def test_a_round_has_a_bound_and_those_who_wait_come_before_what_is_fetched_ahead(fetching, monkeypatch):
+async def test_a_round_has_a_bound_and_those_who_wait_come_before_what_is_fetched_ahead(monkeypatch):
     monkeypatch.setattr(fetch_module, "ROUND_JOBS", 3)
     monkeypatch.setattr(fetch_module, "AT_ONCE", 2)
+    fetching = Fetching()
     fetching.put(20)
     for who in range(7):
         fetching.reserve(who)
@@ -153,7 +168,7 @@ async def test_a_job_that_is_deleted_meanwhile(fetching):
     fetching.want("b", 3)
     await turns()
     for job_id in (2, 3):
-        assert fetching.engine.delete(fetching.client.client, job_id)
+        assert fetching.engine.delete(fetching.client.client, job_id, fetching.core.now_ns)
         fetching.journal.gone.add(job_id)
     await fetching.journal.hand_out()
     await fetching.journal.hand_out()
@@ -174,6 +189,40 @@ async def test_a_failure_is_told_once_and_nothing_more_is_fetched(fetching):
     assert len(fetching.journal.rounds) == 1
     assert fetching.told == []
     await fetching.fetcher.close()
+
+
+async def test_where_memory_is_short_fewer_are_fetched_at_once_and_one_too_large_is_its_clients_loss(fetching):
+    fetching.put(8)
+    for job_id in (1, 2, 3, 4):
+        fetching.want(job_id, job_id)
+    await turns()
+    short = MemoryError()
+    await fetching.journal.fail(short)
+    await fetching.journal.fail(short)
+    assert fetching.journal.rounds == [[1, 2, 3, 4], [1, 2], [1]]
+    assert fetching.told == []
+    await fetching.journal.fail(short)
+    assert fetching.told == [(1, MemoryError)]
+    await fetching.journal.hand_out()
+    await fetching.journal.hand_out()
+    assert fetching.journal.rounds[3:] == [[2], [3, 4]]
+    assert fetching.told[1:] == [(job_id, body_of(job_id)) for job_id in (2, 3, 4)]
+    assert fetching.failures == []
+
+
+async def test_where_memory_is_short_nothing_is_fetched_ahead(fetching):
+    fetching.put(4)
+    fetching.reserve("a")
+    await turns()
+    await fetching.journal.hand_out()
+    assert fetching.journal.rounds == [[1], [2, 3, 4]]
+    await fetching.journal.fail(MemoryError())
+    assert not fetching.engine.bodies.ahead
+    fetching.reserve("b")
+    await turns()
+    await fetching.journal.hand_out()
+    assert fetching.told[1:] == [("b", body_of(2))]
+    assert fetching.failures == []
 
 
 async def test_a_stop_waits_for_what_is_on_its_way_and_begins_nothing(fetching):
@@ -199,10 +248,12 @@ async def test_what_a_client_hears_whose_job_is_gone_before_its_body_came(fetchi
     fetching.put(1)
     core = fetching.core
     assert core.send(fetching.client, word + b"\r\nlist-tube-used\r\n") == b""
-    fetching.fetcher.fetch(fetching.client.wanted[1], lambda body: fetching.client.resume(core.now_ns, body))
+    told = []
+    fetching.fetcher.fetch(fetching.client.wanted[1], Teller(told, "client"))
     await turns()
     core.wait(11)  # until the ttr is over
     assert core.send(core.client(), b"delete 1\r\n") == b"DELETED\r\n"
     fetching.journal.gone.add(1)
     await fetching.journal.hand_out()
+    fetching.client.resume(core.now_ns, *(body for _, body in told))
     assert fetching.client.take_replies() == answer + b"USING default\r\n"

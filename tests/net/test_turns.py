@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from typing import Any
 
 import pytest
 
@@ -195,7 +196,7 @@ async def test_what_lags_is_written_in_slices_to_its_end_though_nobody_asks(tmp_
 
 async def test_more_due_than_a_slice_is_done_once_a_turn_whoever_comes(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
-        client = server.engine.clients.connect()
+        client = server.engine.clients.connect("10.0.0.1:1")
         for _ in range(3 * SLICE):
             server.engine.put(client, 0, 1, 10, b"", server.turns._clock() - SECOND_NS)
         for _ in range(5):
@@ -272,7 +273,7 @@ class StepByStep:
 
 
 def test_who_has_much_to_do_gets_longer_turns_while_nobody_else_comes():
-    server = StepByStep()
+    server: Any = StepByStep()
     client_turns = Turns(server, Engine(), server, lambda: server.now_ns, lambda *_: None)
 
     def resume():  # a client with no end of work, in goes of a tenth of a millisecond

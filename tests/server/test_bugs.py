@@ -194,3 +194,16 @@ def test_a_traceback_that_may_be_incomplete_spares_nobody():
         except (KeyError, MemoryError) as error:
             bug = error
         assert spares_others(bug) == spared
+
+
+async def test_a_body_for_which_there_is_no_memory_costs_only_the_client_that_waits_for_it(tmp_path, monkeypatch):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other = await connect(server), await connect(server)
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        server.engine.bodies.unload(server.engine.jobs[1])
+        with monkeypatch.context() as patch:
+            patch.setattr(server._journal, "fetch", fail_for_want_of_memory)
+            assert await ask(client, b"reserve\r\n") == b"OUT_OF_MEMORY\r\n"
+            assert await client[0].read() == b""
+        assert await ask(other, b"reserve\r\n") == b"RESERVED 1 1\r\n"
+        assert await other[0].readline() == b"x\r\n"
