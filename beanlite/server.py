@@ -34,6 +34,7 @@ from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
 
 if TYPE_CHECKING:
+    from beanlite.backups import Backups
     from beanlite.config import Settings
 
 # How many connections are accepted before those that are refused are closed: they take descriptors, too.
@@ -58,7 +59,9 @@ def run(settings: Settings) -> int:
     listener = open_listener(settings)
     try:
         new_loop = _new_loop()
-        journal = make_journal(settings)  # now: another user may not be allowed to read what it imports
+        journal = make_journal(
+            settings, listener.address
+        )  # now: another user may not be allowed to read what it imports
         if settings.user is not None:
             become(settings.user)
         with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -80,13 +83,22 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return new_event_loop
 
 
-def make_journal(settings: Settings) -> Journal:
-    """The journal that the settings ask for; ``Journal.recover`` opens it."""
+def make_journal(settings: Settings, address: str) -> Journal:
+    """The journal that the settings ask for, of a server that listens there; ``Journal.recover`` opens it."""
     if not settings.journal:
         return MemoryJournal()
     from beanlite.journal.sqlite.journal import SqliteJournal  # noqa: PLC0415 - --no-journal starts faster without it
 
-    return SqliteJournal(settings.db, settings.fsync, settings.fsync_interval_ms, settings.max_job_size)
+    return SqliteJournal(settings.db, settings.fsync, settings.fsync_interval_ms, settings.max_job_size, address)
+
+
+def make_backups(settings: Settings, loop: asyncio.AbstractEventLoop) -> Backups | None:
+    """What makes the backups that the settings ask for; None if they ask for none."""
+    if settings.backup_every_s is None or settings.backup_dir is None:
+        return None
+    from beanlite.backups import Backups  # noqa: PLC0415 - a start without is faster
+
+    return Backups(loop, settings.db, settings.backup_dir, settings.backup_every_s, settings.backup_keep)
 
 
 class Server:
@@ -133,6 +145,9 @@ class Server:
             log.info("stopped before the start was over")
             return
         self._wire()
+        self._backups = make_backups(self._settings, self.loop)
+        if self._backups is not None:
+            self._backups.begin()
         self.turns.follow_up(self.turns.now())
         connection = LoggedConnection if self._settings.log_level == "debug" else Connection
         servers = []
@@ -226,6 +241,8 @@ class Server:
         for server in servers:
             server.close()
         self.roster.close()
+        if self._backups is not None:
+            self._backups.end()
         await self._settle()
         self.turns.follow_up(self.turns.now())
         self.engine.begin_stop()
@@ -234,6 +251,8 @@ class Server:
         await self.roster.part_from_all()
         await self._settle()  # what the connections had reserved is ready again
         await self.fetcher.close()
+        if self._backups is not None:
+            await self._backups.ended()  # or its reading would leave a -wal
         left = await self._journal.close()
         log.info("stopped", jobs=len(self.engine.jobs), **({} if left is None else {"left": left}))
 
@@ -264,4 +283,6 @@ class Server:
             wal_bytes=journal.log_bytes,
             wal_bytes_max=journal.log_bytes_max,
             refused=self._refusals.counts,
+            backup_succeeded_at=0 if self._backups is None else self._backups.succeeded_at,
+            backup_failed_at=0 if self._backups is None else self._backups.failed_at,
         )

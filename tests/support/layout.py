@@ -12,7 +12,7 @@ ROOMS = [
     {"__main__"},
     {"cli"},
     {"server", "bench"},
-    {"net"},
+    {"net", "backups"},
     {"commit"},
     {"protocol"},
     {"journal"},

@@ -21,6 +21,7 @@ from beanlite.journal.sqlite.awake import StayAwake
 from beanlite.journal.sqlite.batch import Batch, batch_of
 from beanlite.journal.sqlite.bodies import BodyReader
 from beanlite.journal.sqlite.database import WAL_BYTES_MAX, Database, check_body_size, open_database
+from beanlite.journal.sqlite.leisure import Leisure
 from beanlite.journal.sqlite.replay import (
     BELOW_ALL,
     check_jobs,
@@ -52,15 +53,17 @@ class SqliteJournal(Journal):
 
     fetches = True
 
-    def __init__(self, path: Path, fsync: str, sync_interval_ms: int | None, max_job_size: int) -> None:
+    def __init__(self, path: Path, fsync: str, sync_interval_ms: int | None, max_job_size: int, address: str) -> None:
         """``fsync`` is the setting as it was given, to be noted at the file; ``sync_interval_ms`` is what it means.
 
-        0 syncs each batch before it is called durable, None leaves syncing to the system.
+        0 syncs each batch before it is called durable, None leaves syncing to the system. ``address`` is where the
+        server listens.
         """
         self._path = path
         self._fsync = fsync
         self._sync_interval_ms = sync_interval_ms
         self._max_job_size = max_job_size
+        self._address = address
         self._slow_syncs = log.Seldom()
         self._logs_commits = False
         self._began_s = 0.0
@@ -95,7 +98,7 @@ class SqliteJournal(Journal):
             engine.restore_pause(name, pause_s, until_ns)
         engine.recovered(state.last_id, state.batch)
         self._engine = engine
-        self._writer = Writer(database)
+        self._writer = Writer(database, self._address)
         self._bodies = BodyReader(database.path)
         signals.hold()  # in the thread that this starts; signals are for the thread of the loop
         try:
@@ -161,6 +164,7 @@ class SqliteJournal(Journal):
         self._logs_commits = log.is_debug()
         interval_ms = self._sync_interval_ms
         self._upkeep.start(interval_ms / 1000 if interval_ms else None)
+        Leisure(self._writer, self._upkeep).start(syncs=interval_ms == 0)
 
     # -- batch by batch
 

@@ -14,7 +14,8 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeVar
 
 import aiosqlite
 
@@ -25,6 +26,7 @@ from beanlite.journal.sqlite.batch import FRAMES_BESIDE_ROWS, FRAMES_PER_ROW, Ba
 from beanlite.journal.sqlite.database import Database
 from beanlite.journal.sqlite.fileformat import failing, is_full, refused, said, wal_of, wal_size
 from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES, Frames
+from beanlite.journal.sqlite.heartbeat import BUSY_S, IDLE_S, Heartbeat
 from beanlite.journal.sqlite.sync import SoonestSync, background_sync
 from beanlite.journal.sqlite.watch import Outsiders, Watch
 
@@ -46,6 +48,27 @@ _FAILURES: Final = (sqlite3.Error, OSError, MemoryError)
 _UPDATE_META: Final = "UPDATE meta SET batch = ?, last_id = ?"
 
 
+_Written = TypeVar("_Written")
+
+
+def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> JournalFailed:
+    if isinstance(error, MemoryError):
+        return JournalBusy(f"there is not enough memory to write to {path}")
+    code = getattr(error, "sqlite_errorcode", 0)  # neither the system nor Python's own layer gives one
+    if code & 0xFF == sqlite3.SQLITE_BUSY:
+        return JournalBusy(f"another program holds the write lock of {path}")
+    if is_full(error):
+        return JournalFull(f"no room on the disk of {path}")
+    return JournalFailed(f"writing to {path} failed: {said(error)}")
+
+
+def _write_pauses(db: sqlite3.Connection, pauses: list[tuple[str, tuple[int, float] | None]]) -> None:
+    for name, pause in pauses:
+        db.execute("DELETE FROM pauses WHERE tube = ?", (name,))
+        if pause is not None:
+            db.execute("INSERT INTO pauses VALUES (?, ?, ?)", (name, *pause))
+
+
 def _disagreement(database: Database, statement: str, jobs: int, changed: int) -> Exception:
     """What to raise when memory and file no longer agree, which is our bug unless the file is damaged."""
     (found,) = database.connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -57,12 +80,14 @@ def _disagreement(database: Database, statement: str, jobs: int, changed: int) -
 class Writer:
     """Writes batches to a database that it has to itself, and gives back room that is no longer needed.
 
-    Its attributes are the database with its connection, thread, room, -wal and frames, three objects that sync and
-    guard it, and what has been written so far.
+    Its attributes are the database with its connection, thread, room, -wal and frames, four objects that sync it, guard
+    it and tell of it, and what has been written so far.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, address: str) -> None:
+        """``address`` is where the server listens, for those who read the file."""
         self._database = database
+        self._heartbeat = Heartbeat(database.connection, address)
         self._db = database.connection
         self._worker = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
         self.room = database.room
@@ -96,7 +121,7 @@ class Writer:
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
         await self._worker
         with refused(path):
-            return self.room.take_reserve()
+            return self.room.take_reserve() and self._heartbeat.beat()
 
     def write(self, batch: Batch) -> None:
         """Commit a batch. It then survives the end of this process, and a power failure once it has been synced.
@@ -143,14 +168,12 @@ class Writer:
     def _end(self, batch: Batch) -> int:
         """Write what is not about jobs; returns the last id that is then promised."""
         db = self._db
-        for name, pause in batch.pauses:
-            db.execute("DELETE FROM pauses WHERE tube = ?", (name,))
-            if pause is not None:
-                db.execute("INSERT INTO pauses VALUES (?, ?, ?)", (name, *pause))
+        _write_pauses(db, batch.pauses)
         promised_id = self._promised_id
         if batch.last_id > promised_id:
             promised_id = batch.last_id + IDS_AHEAD
             db.execute(_UPDATE_META, (batch.number, promised_id))
+        self._heartbeat.beat(BUSY_S)
         return promised_id
 
     def _committed(self, batch: Batch, promised_id: int) -> None:
@@ -219,6 +242,10 @@ class Writer:
         self._watch.note_size()
         self.frames.end_checkpoint(frames, moved)
 
+    def beat(self) -> bool:
+        """Tell that the server lives, if no batch has done so lately; returns whether. Raises what ``write`` does."""
+        return self._write_slice(0, lambda: self._heartbeat.beat(IDLE_S))
+
     @property
     def loose(self) -> bool:
         """Whether so many pages of the file are free that some are worth giving back."""
@@ -229,12 +256,17 @@ class Writer:
 
     def give_back(self, pages: int) -> None:
         """Free some pages at the end of the file, which the next checkpoint cuts off. Raises what ``write`` does."""
+        vacuum = f"PRAGMA incremental_vacuum({pages})"
+        self._write_slice(pages, lambda: self._db.executescript(vacuum))  # execute() would do only one page
+
+    def _write_slice(self, rows: int, write: Callable[[], _Written]) -> _Written:
         try:
-            self.frames.allocate(FRAMES_PER_ROW * pages + FRAMES_BESIDE_ROWS)
-            self._db.executescript(f"PRAGMA incremental_vacuum({pages})")  # execute() would do only one page
+            self.frames.allocate(FRAMES_PER_ROW * rows + FRAMES_BESIDE_ROWS)
+            written = write()
         except _FAILURES as error:
             raise self._undo(error) from error
         self._count_frames()
+        return written
 
     async def shrink(self) -> None:
         """Give free pages of the file, and the -wal, back to the disk; to be called after a checkpoint.
@@ -271,9 +303,8 @@ class Writer:
         except JournalFailed as error:  # raised below, when everything else has been stored
             failure = error
         try:
-            if self._last is not None:
-                with contextlib.suppress(JournalBusy, JournalFull):  # then there is a gap before the next ids
-                    self._note_last_id(*self._last)
+            with contextlib.suppress(JournalBusy, JournalFull):  # then there is a gap before the next ids
+                self._write_slice(0, self._note_end)
             with failing(self._database.path):
                 os.close(self._wal)
                 left = self._database.close()
@@ -283,22 +314,15 @@ class Writer:
             raise failure
         return left
 
-    def _note_last_id(self, batch: int, last_id: int) -> None:
-        try:
-            self._db.execute(_UPDATE_META, (batch, last_id))
-        except sqlite3.Error as error:
-            raise self._undo(error) from error
+    def _note_end(self) -> None:
+        if self._last is not None:
+            self._db.execute(_UPDATE_META, self._last)
+        self._heartbeat.end()
 
     def _undo(self, error: sqlite3.Error | OSError | MemoryError) -> JournalFailed:
         if self._db.in_transaction:
             with failing(self._database.path):
                 self._db.execute("ROLLBACK")
-        if isinstance(error, MemoryError):
-            return JournalBusy(f"there is not enough memory to write to {self._database.path}")
-        code = getattr(error, "sqlite_errorcode", 0)  # neither the system nor Python's own layer gives one
-        if code & 0xFF == sqlite3.SQLITE_BUSY:
-            return JournalBusy(f"another program holds the write lock of {self._database.path}")
-        self._outsiders.may_be_us = True
-        if is_full(error):
-            return JournalFull(f"no room on the disk of {self._database.path}")
-        return JournalFailed(f"writing to {self._database.path} failed: {said(error)}")
+        failure = _failure(error, self._database.path)
+        self._outsiders.may_be_us |= not isinstance(failure, JournalBusy)
+        return failure
