@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from beanlite.cli import backup, bench, serve
+from beanlite.cli import backup, bench, compact, restore, serve, verify
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 from beanlite.stderr import last_words
 
@@ -20,7 +20,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog=serve.EXIT_CODES)(serve.serve)
-app.command(epilog=backup.EXIT_CODES)(backup.backup)
+app.command(epilog=backup.EPILOG)(backup.backup)
+app.command(epilog=restore.EPILOG)(restore.restore)
+app.command(epilog=verify.EPILOG)(verify.verify)
+app.command(epilog=compact.EPILOG)(compact.compact)
 app.command(epilog=bench.EXIT_CODES)(bench.bench)
 
 
