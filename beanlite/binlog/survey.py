@@ -9,11 +9,24 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from beanlite.binlog.records import BURIED, CRLF, DELAYED, GONE, READY, RESERVED, Format, Record, format_of, records
+from beanlite.binlog.records import (
+    BURIED,
+    CRLF,
+    DELAYED,
+    GONE,
+    READY,
+    RESERVED,
+    Format,
+    Gap,
+    Record,
+    format_of,
+    records,
+)
 from beanlite.errors import BeanliteError, BinlogRefused
 from beanlite.journal.sqlite.filling import NewJob
 
@@ -35,7 +48,8 @@ class Found(NamedTuple):
     """What the last record says of it."""
 
 
-class LeftOut(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LeftOut:
     """A part of the binlog that could not be read."""
 
     file: str
@@ -100,8 +114,7 @@ class Survey:
     def read(self, number: int, file: Path) -> None:
         """Take in the next file. BinlogRefused: it is damaged. BeanliteError: it can't be read."""
         if self._number and number != self._number + 1:
-            missing = file.with_name(f"binlog.{self._number + 1}")
-            self._leave_out(missing, 0, 0, f"it is missing, and the next one is {file.name}")
+            self._leave_out(file, 0, 0, f"the files between binlog.{self._number} and this one are missing")
         self._number = number
         try:
             data = file.read_bytes()
@@ -119,15 +132,20 @@ class Survey:
         for each in records(data, form):
             if isinstance(each, Record):
                 self._take(each, form, file)
-            elif each.is_torn:
-                what = "the last record, which was not written to its end"
-                self.left_out.append(LeftOut(file.name, each.at, each.end - each.at, what))
             else:
-                self._leave_out(file, each.at, each.end - each.at, "there is no record that makes sense")
+                self._pass_over(each, file)
+
+    def _pass_over(self, gap: Gap, file: Path) -> None:
+        size = gap.end - gap.at
+        if gap.is_torn:
+            why = f"the last record, of which no more than {size} bytes were written"
+            self.left_out.append(LeftOut(file.name, gap.at, size, why))
+        else:
+            self._leave_out(file, gap.at, size, f"{size} bytes from byte {gap.at} on are no record")
 
     def _leave_out(self, file: Path, at: int, size: int, why: str) -> None:
         if not self._salvage:
-            raise BinlogRefused(f"{file} is damaged at byte {at}: {why}; --salvage goes on behind that")
+            raise BinlogRefused(f"{file} is damaged: {why}; --salvage goes on without that")
         self.left_out.append(LeftOut(file.name, at, size, why))
 
     def _take(self, record: Record, form: Format, file: Path) -> None:
