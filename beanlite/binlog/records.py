@@ -92,9 +92,9 @@ class Gap(NamedTuple):
 
 def format_of(data: bytes, name: str) -> Format | None:
     """The format of a file; None if it has never been written to. BinlogRefused: it is none that can be read."""
-    if not data.strip(b"\0"):
-        return None
     version = _VERSION.unpack_from(data.ljust(_VERSION.size, b"\0"))[0]
+    if not version and not data.strip(b"\0"):
+        return None
     if version not in FORMATS:
         raise BinlogRefused(f"{name} is of version {version}, and only {' and '.join(map(str, FORMATS))} can be read")
     return FORMATS[version]

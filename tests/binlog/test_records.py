@@ -11,7 +11,9 @@ STARTS_AT = 4
 
 
 def read(data):
-    return list(records(data, format_of(data, "binlog.1")))
+    form = format_of(data, "binlog.1")
+    assert form is not None
+    return list(records(data, form))
 
 
 @pytest.mark.parametrize(("version", "size"), [(5, 77), (7, 80)])
