@@ -4,8 +4,8 @@
 """
 
 import argparse
+import os
 import random
-import resource
 import shutil
 import subprocess
 import sys
@@ -32,35 +32,35 @@ def main():
         shutil.rmtree(directory)
 
 
+def count(wire):
+    """How many jobs there are."""
+    stats = wire.stats()
+    return sum(int(stats[f"current-jobs-{state}"]) for state in ("ready", "delayed", "reserved", "buried"))
+
+
 def run(directory, jobs, seed):
     log, db = directory / "log", directory / "queue.db"
     log.mkdir()
     producer = Producer(seed)
     with start_beanstalkd(directory, "-b", str(log), "-F") as server, Wire(server.connect()) as wire:
         producer.begin(wire)
-        while (
-            sum(int(wire.stats()[f"current-jobs-{state}"]) for state in ("ready", "delayed", "reserved", "buried"))
-            < jobs
-        ):
+        while count(wire) < jobs:
             producer.go(10_000, puts=4)
         migrated = int(wire.stats()["binlog-records-migrated"])
         server.kill()
     files = list(log.glob("binlog.*"))
     print(f"binlog: {len(files)} files, {sum(file.stat().st_size for file in files) >> 20} MiB, {migrated} migrated")
     command = [sys.executable, "-m", "beanlite", "import-binlog", str(log), "--db", str(db)]
-    subprocess.run(command, check=True)
-    memory_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    print(f"at most {memory_kib >> 10} MiB of memory")
+    _, status, usage = os.wait4(subprocess.Popen(command).pid, 0)
+    print(f"exit code {os.waitstatus_to_exitcode(status)}, at most {usage.ru_maxrss >> 10} MiB of memory")
     last_id = len(producer.tubes)
     expected = as_beanstalkd_reads(log, last_id)
     with start_beanlite(directory) as server:
         found = stats_of_all(server, last_id)
         different = [job_id for job_id in expected.keys() | found.keys() if expected.get(job_id) != found.get(job_id)]
         order = {tube: kick_order(server, tube) for tube in TUBES}
-    states = Counter(stats["state"] for stats, _ in expected.values())
-    print(
-        f"{len(expected)} jobs by beanstalkd's own account, {dict(states)}; {len(different)} differ: {different[:10]}"
-    )
+    states = dict(Counter(stats["state"] for stats, _ in expected.values()))
+    print(f"{len(expected)} jobs by beanstalkd's own account, {states}; {len(different)} differ: {different[:10]}")
     for tube, job_ids in producer.buried.items():
         in_order = [job_id for job_id in job_ids if job_id in expected and expected[job_id][0]["state"] == "buried"]
         print(f"{tube}: {len(in_order)} buried, {'in order' if order[tube] == in_order else 'NOT in order'}")
