@@ -26,6 +26,8 @@ _OF_A_SERVICE = re.compile(
 # In bytes. SQLite takes up to a billion for a row, of which the body is not quite all; beanstalkd allows 1 << 30.
 MAX_JOB_SIZE_LIMIT = 999_999_000
 
+_SECONDS_IN = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
 # Less memory than this is no help: a single batch of bodies takes a quarter of it.
 MEMORY_LEAST = 16 << 20
 
@@ -87,6 +89,11 @@ class Settings(BaseModel):
         description="how much of that bodies may take, in bytes or as 512MiB, 16MiB or more; others stay in the"
         " database until they are needed",
     )
+    backup_every: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}[smhd]$")] | None = Field(
+        None, description="time from one backup to the next, such as 30m, 24h or 7d; none is made without it"
+    )
+    backup_dir: Path | None = Field(None, description="folder of these backups, which must exist")
+    backup_keep: int = Field(7, ge=1, description="number of backups that are kept there, 1 or more")
     user: str | None = Field(
         None, min_length=1, description="name of the user to become, with its groups, once the sockets are bound"
     )
@@ -102,6 +109,12 @@ class Settings(BaseModel):
         """How many connections of one address are served at a time."""
         given = self.max_connections_per_address
         return self.max_connections - self.max_connections // 10 if given is None else given
+
+    @property
+    def backup_every_s(self) -> int | None:
+        """Seconds from one backup to the next; None: none is made."""
+        every = self.backup_every
+        return None if every is None else int(every[:-1]) * _SECONDS_IN[every[-1]]
 
     @property
     def fsync_interval_ms(self) -> int | None:
@@ -122,8 +135,8 @@ def load(file: Path | None = None, flags: Mapping[str, object] | None = None) ->
     in_environment = _variables()
     try:
         if in_file or in_environment:
-            return _from_all_sources(in_file, in_environment, flags)
-        return Settings.model_validate(flags)
+            return _consistent(_from_all_sources(in_file, in_environment, flags))
+        return _consistent(Settings.model_validate(flags))
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
@@ -135,6 +148,15 @@ def load(file: Path | None = None, flags: Mapping[str, object] | None = None) ->
             source = str(file)
         allowed = Settings.model_fields[key].description
         raise ConfigError(f"{source}: {key} = {first['input']!r} is not allowed; {key}: {allowed}") from error
+
+
+def _consistent(settings: Settings) -> Settings:
+    """The same. ConfigError: some of them contradict each other."""
+    if (settings.backup_every is None) != (settings.backup_dir is None):
+        raise ConfigError("backup_every and backup_dir need each other")
+    if settings.backup_every is not None and not settings.journal:
+        raise ConfigError("backup_every is of no use without a database, as with --no-journal")
+    return settings
 
 
 def _from_all_sources(in_file: dict[str, object], in_environment: set[str], flags: Mapping[str, Any]) -> Settings:

@@ -34,6 +34,7 @@ from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
 
 if TYPE_CHECKING:
+    from beanlite.backups import Backups
     from beanlite.config import Settings
 
 # How many connections are accepted before those that are refused are closed: they take descriptors, too.
@@ -89,6 +90,15 @@ def make_journal(settings: Settings) -> Journal:
     return SqliteJournal(settings.db, settings.fsync, settings.fsync_interval_ms, settings.max_job_size)
 
 
+def make_backups(settings: Settings, loop: asyncio.AbstractEventLoop) -> Backups | None:
+    """What makes the backups that the settings ask for; None if they ask for none."""
+    if settings.backup_every_s is None or settings.backup_dir is None:
+        return None
+    from beanlite.backups import Backups  # noqa: PLC0415 - a start without is faster
+
+    return Backups(loop, settings.db, settings.backup_dir, settings.backup_every_s, settings.backup_keep)
+
+
 class Server:
     """A server in its loop. It has more attributes than most classes because it holds all the parts."""
 
@@ -133,6 +143,9 @@ class Server:
             log.info("stopped before the start was over")
             return
         self._wire()
+        self._backups = make_backups(self._settings, self.loop)
+        if self._backups is not None:
+            self._backups.begin()
         self.turns.follow_up(self.turns.now())
         connection = LoggedConnection if self._settings.log_level == "debug" else Connection
         servers = []
@@ -226,6 +239,8 @@ class Server:
         for server in servers:
             server.close()
         self.roster.close()
+        if self._backups is not None:
+            self._backups.end()
         await self._settle()
         self.turns.follow_up(self.turns.now())
         self.engine.begin_stop()
@@ -234,6 +249,8 @@ class Server:
         await self.roster.part_from_all()
         await self._settle()  # what the connections had reserved is ready again
         await self.fetcher.close()
+        if self._backups is not None:
+            await self._backups.ended()  # or its reading would leave a -wal
         left = await self._journal.close()
         log.info("stopped", jobs=len(self.engine.jobs), **({} if left is None else {"left": left}))
 
@@ -264,4 +281,6 @@ class Server:
             wal_bytes=journal.log_bytes,
             wal_bytes_max=journal.log_bytes_max,
             refused=self._refusals.counts,
+            backup_succeeded_at=0 if self._backups is None else self._backups.succeeded_at,
+            backup_failed_at=0 if self._backups is None else self._backups.failed_at,
         )

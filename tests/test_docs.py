@@ -42,7 +42,15 @@ def test_each_setting_is_in_the_readme(key, readme):
     assert re.search(rf"(?<![\w-])({config.flag(key)}|{config.variable(key)}|`{key}`)(?![\w-])", readme)
 
 
-PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "docs/performance.md"]
+PAGES = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/architecture.md",
+    "docs/performance.md",
+    "docs/recovery.md",
+]
 PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*/?")
 TOP = {entry.name for entry in ROOT.iterdir()}
 

@@ -79,6 +79,9 @@ def serve(
     body_memory: Annotated[
         str | None, _option("body_memory", metavar="BYTES", more="; by default all that max_memory leaves")
     ] = None,
+    backup_every: Annotated[str | None, _option("backup_every", metavar="TIME")] = None,
+    backup_dir: Annotated[str | None, _option("backup_dir", metavar="FOLDER")] = None,
+    backup_keep: Annotated[str | None, _option("backup_keep", metavar="N")] = None,
     user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
     config_file: Annotated[
         Path | None,
@@ -116,6 +119,9 @@ def serve(
         "max_tubes": max_tubes,
         "max_memory": max_memory,
         "body_memory": body_memory,
+        "backup_every": backup_every,
+        "backup_dir": backup_dir,
+        "backup_keep": backup_keep,
         "user": user,
         "log_level": "debug" if verbose else log_level,
         "log_format": log_format,

@@ -43,6 +43,12 @@ def ids(path):
     return found, last_id
 
 
+def kept_by(result):
+    """Where that is what was there."""
+    assert result.kept is not None
+    return Path(result.kept)
+
+
 def names(target):
     return sorted(file.name for file in target.parent.iterdir())
 
@@ -60,8 +66,8 @@ def test_what_was_there_is_set_aside_and_its_ids_are_not_given_out_again(source,
     target.chmod(0o640)
     before = target.read_bytes()
     result = restore(source, target)
-    assert names(target) == ["queue.db", Path(result.kept).name]
-    assert Path(result.kept).read_bytes() == before
+    assert names(target) == ["queue.db", kept_by(result).name]
+    assert kept_by(result).read_bytes() == before
     assert [stat.S_IMODE(file.stat().st_mode) for file in target.parent.iterdir()] == [0o640, 0o640]
     assert ids(target) == ([1, 2, 3], 12)
     assert ids(source) == ([1, 2, 3], 3)
@@ -72,10 +78,10 @@ def test_undo_and_undo_of_the_undo(source, target):
     restore(source, target)
     first = undo_restore(target)
     assert ids(target) == (list(range(1, 13)), 12)
-    assert names(target) == ["queue.db", Path(first.kept).name]
+    assert names(target) == ["queue.db", kept_by(first).name]
     second = undo_restore(target)
     assert ids(target) == ([1, 2, 3], 12)
-    assert names(target) == ["queue.db", Path(second.kept).name]
+    assert names(target) == ["queue.db", kept_by(second).name]
 
 
 def test_nothing_to_undo(target):
@@ -87,7 +93,7 @@ def test_nothing_to_undo(target):
 def test_the_wal_of_a_killed_server_goes_with_its_file(source, target):
     make_killed(target, batches=5)
     before = target.read_bytes(), wal_of(target).read_bytes()
-    kept = Path(restore(source, target).kept)
+    kept = kept_by(restore(source, target))
     assert (kept.read_bytes(), wal_of(kept).read_bytes()) == before
     assert not wal_of(target).exists()
     assert ids(target) == ([1, 2, 3], 15)
@@ -108,7 +114,7 @@ def damage(path):
 def test_a_damaged_one_is_replaced_and_set_aside_with_its_wal(source, target):
     damage(target)
     before = target.read_bytes(), wal_of(target).read_bytes()
-    kept = Path(restore(source, target).kept)
+    kept = kept_by(restore(source, target))
     assert (kept.read_bytes(), wal_of(kept).read_bytes()) == before
     assert names(target) == ["queue.db", kept.name, wal_of(kept).name]
     assert ids(target)[0] == [1, 2, 3]
@@ -120,7 +126,7 @@ def test_a_damaged_one_is_replaced_and_set_aside_with_its_wal(source, target):
 def test_a_lone_wal_is_set_aside(source, target):
     make_killed(target, batches=5)
     target.unlink()
-    kept = Path(restore(source, target).kept)
+    kept = kept_by(restore(source, target))
     assert wal_of(kept).exists()
     assert ids(target) == ([1, 2, 3], 3)
 

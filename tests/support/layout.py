@@ -12,7 +12,7 @@ ROOMS = [
     {"__main__"},
     {"cli"},
     {"server", "bench", "binlog"},
-    {"net"},
+    {"net", "backups"},
     {"commit"},
     {"protocol"},
     {"journal"},

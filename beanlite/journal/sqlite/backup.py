@@ -130,7 +130,7 @@ class _Syncs:
 
 def _read_back(copy: Path, source: Path) -> BackupResult:
     """Read the copy as the start of a server would; what is wrong with it is wrong with the source."""
-    with closing(sqlite3.connect(f"{copy.as_uri()}?mode=ro", uri=True)) as connection, refused(source):
+    with reading(copy) as connection, refused(source):
         check_schema(connection, source, find_migrations()[: read_version(connection)])
         read_state(connection, source)
         check_jobs(connection, source)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.fileformat import check_file, refused, wal_of, wal_size
-from beanlite.journal.sqlite.migrations import find_migrations
+from beanlite.journal.sqlite.migrations import find_migrations, stand_in
 
 # How long to wait for a lock on the file, which others have only for moments.
 _BUSY_TIMEOUT_S = 30.0
@@ -19,7 +19,7 @@ _BUSY_TIMEOUT_S = 30.0
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a connection in autocommit mode that can only read the file.
+    """Yield a connection in autocommit mode that can only read the file. An older one looks as if it were today's.
 
     JournalRefused: the file can't be opened, holds nothing, or is not one of ours.
     """
@@ -30,6 +30,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         with closing(_connect(path)) as connection:
             with refused(path):
                 connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+                stand_in(connection, find_migrations())
             yield connection
     finally:
         _tidy(path)
