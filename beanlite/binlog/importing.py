@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beanlite.binlog.survey import LeftOut, Survey, find_files, held
+from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.filling import filling
 
 # How many jobs are written between two calls of who shows the progress.
@@ -39,6 +40,8 @@ def import_binlog(
     or can't be used. BeanliteError: something can't be read or written.
     """
     with held(directory), filling(db) as queue:
+        if queue.has_jobs():
+            raise JournalRefused(f"{db} has jobs already; name a new file, or an empty queue")
         survey = _read(directory, salvage=salvage, progress=progress)
         states = {"ready": 0, "delayed": 0, "buried": 0}
         for number, job in enumerate(survey.new_jobs()):

@@ -28,7 +28,10 @@ _TIME_END_S: Final = 1 << 34
 
 
 class Job(NamedTuple):
-    """A job as a record has it. Times and durations are in the unit of its format."""
+    """A job as a record has it; its attributes are those of the C struct.
+
+    Times and durations are in the unit of the format.
+    """
 
     id: int
     pri: int

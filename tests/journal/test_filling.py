@@ -10,7 +10,7 @@ from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.filling import NewJob, filling
 from beanlite.journal.sqlite.rows import INLINE_MAX
 from beanlite.journal.sqlite.verify import verify
-from tests.support.journal_files import files_of_at_most, make, writer
+from tests.support.journal_files import files_of_at_most, writer
 
 
 @pytest.fixture
@@ -64,11 +64,11 @@ def test_an_empty_queue_keeps_its_ids_and_pauses(path):
     assert select(path, "last_id, (SELECT count(*) FROM pauses) FROM meta") == [(100, 1)]
 
 
-def test_one_with_jobs_is_refused(path):
-    make(path, batches=1)
-    with pytest.raises(JournalRefused, match="has jobs already"), filling(path):
-        pytest.fail("it was opened")
-    assert len(select(path, "id FROM jobs")) == 3
+def test_whether_there_are_jobs(path):
+    with filling(path) as queue:
+        assert not queue.has_jobs()
+        queue.add(job(1))
+        assert queue.has_jobs()
 
 
 def test_one_that_is_served_is_refused(path):

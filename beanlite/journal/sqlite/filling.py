@@ -1,4 +1,4 @@
-"""Filling an empty database with jobs from elsewhere: with all of them or with none."""
+"""Bringing jobs from elsewhere into a database that no server has open: all of them or none."""
 
 import os
 import sqlite3
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from beanlite.errors import BeanliteError, JournalFailed, JournalRefused
+from beanlite.errors import BeanliteError, JournalFailed
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.fileformat import said, shm_of, wal_of
 from beanlite.journal.sqlite.rows import INLINE_MAX
@@ -22,7 +22,7 @@ _INSERT_BODY = "INSERT INTO bodies (id, body) VALUES (?, ?)"
 
 
 class NewJob(NamedTuple):
-    """A job as its columns have it. Times are UTC seconds since 1970."""
+    """A job as the table has it; its attributes are the columns. Times are UTC seconds since 1970."""
 
     id: int
     tube: str
@@ -44,46 +44,48 @@ class NewJob(NamedTuple):
 
 
 class Filling:
-    """The one transaction by which a database is filled."""
+    """The one transaction by which jobs come into a database."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+        self.connection = connection
         self.left: str | None = None
         """In the end: what is left beside the file and why, None if nothing is."""
+
+    def has_jobs(self) -> bool:
+        """Whether there are any, from before or added."""
+        return bool(self.connection.execute("SELECT EXISTS (SELECT 1 FROM jobs)").fetchone()[0])
 
     def add(self, job: NewJob) -> None:
         """Add a job. This is quickest by rising id."""
         body = job.body
-        is_inline = len(body) <= INLINE_MAX
-        self._connection.execute(_INSERT, (*job[:-1], crc32(body), body if is_inline else None))
-        if not is_inline:
-            self._connection.execute(_INSERT_BODY, (job.id, body))
+        is_large = len(body) > INLINE_MAX
+        self.connection.execute(_INSERT, (*job[:-1], crc32(body), None if is_large else body))
+        if is_large:
+            self.connection.execute(_INSERT_BODY, (job.id, body))
 
     def set_last_id(self, last_id: int) -> None:
         """Have the ids of later jobs begin above this one."""
-        self._connection.execute("UPDATE meta SET last_id = max(last_id, ?)", (last_id,))
+        self.connection.execute("UPDATE meta SET last_id = max(last_id, ?)", (last_id,))
 
 
 @contextmanager
 def filling(path: Path) -> Iterator[Filling]:
-    """Open a database without jobs, made if it is missing, to be filled within the block.
+    """Open a database, made if it is missing, for a transaction that is committed at the end of the block.
 
-    If the block raises, nothing has been added, and a file that was made is gone. JournalRefused: it can't be used, or
-    has jobs. BeanliteError: it could not be written. The file takes its size again beside it until the end.
+    If the block raises, nothing comes in, and a file that was made is gone. JournalRefused: the database can't be used.
+    BeanliteError: it can't be written. Until the end there is as much beside the file as was added to it.
     """
     path = Path(os.path.realpath(path))
     is_new = not path.exists()
     database = open_database(path)
-    connection = database.connection
-    queue = Filling(connection)
+    queue = Filling(database.connection)
     try:
-        _check_empty(connection, path)
-        connection.execute("BEGIN IMMEDIATE")
+        database.connection.execute("BEGIN IMMEDIATE")
         yield queue
-        connection.execute("COMMIT")
+        database.connection.execute("COMMIT")
     except BaseException as error:
-        with suppress(sqlite3.Error, JournalFailed):  # an open transaction is never in the file, whatever fails here
-            connection.rollback()
+        with suppress(sqlite3.Error, JournalFailed):  # whatever fails here, what was not committed is not in the file
+            database.connection.rollback()
             database.close()
         if is_new:
             for file in (path, wal_of(path), shm_of(path)):
@@ -92,8 +94,3 @@ def filling(path: Path) -> Iterator[Filling]:
             raise BeanliteError(f"nothing was added to {path}: {said(error)}") from error
         raise
     queue.left = database.close()
-
-
-def _check_empty(connection: sqlite3.Connection, path: Path) -> None:
-    if connection.execute("SELECT EXISTS (SELECT 1 FROM jobs)").fetchone()[0]:
-        raise JournalRefused(f"{path} has jobs already; name a new file, or an empty queue")
