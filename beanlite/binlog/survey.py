@@ -8,7 +8,7 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -42,6 +42,7 @@ class Found(NamedTuple):
     file: Path
     """The file in which its last full record is, with the body."""
     body_at: int
+    body_size: int
     form: Format
     """Of ``job``: the last record may be of a newer format than the full one."""
     job: bytes
@@ -65,23 +66,19 @@ def held(directory: Path) -> Iterator[None]:
 
     Where there is no lock file no beanstalkd has ever run: it is a copy, in which nothing is created.
     """
-    try:
-        lock = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        yield
-        return
-    except OSError as error:
-        raise BeanliteError(f"{directory / 'lock'} can't be read: {error.strerror}") from error
-    try:
+    file = directory / "lock"
+    with ExitStack() as undo:
         try:
+            lock = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            undo.callback(os.close, lock)
             fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            pass
         except OSError as error:
-            if error.errno not in {errno.EAGAIN, errno.EACCES}:
-                raise BeanliteError(f"{directory / 'lock'} can't be locked: {error.strerror}") from error
-            raise BinlogRefused(f"a beanstalkd is running on {directory}; stop it first") from error
+            if error.errno == errno.EAGAIN:
+                raise BinlogRefused(f"a beanstalkd is running on {directory}; stop it first") from error
+            raise BeanliteError(f"{file} can't be opened and locked: {error.strerror}") from error
         yield
-    finally:
-        os.close(lock)
 
 
 def find_files(directory: Path) -> list[tuple[int, Path]]:
@@ -163,7 +160,9 @@ class Survey:
             self.without_body.discard(job_id)
         elif record.tube:
             tube = self._tubes.setdefault(record.tube, record.tube)
-            self.jobs[job_id] = Found(tube, file, record.body_at, form, record.job)
+            self.jobs[job_id] = Found(
+                tube, file, record.body_at, record.end - record.body_at - len(CRLF), form, record.job
+            )
             self.without_body.discard(job_id)
         elif job_id in self.jobs:
             self.jobs[job_id] = self.jobs[job_id]._replace(form=form, job=record.job)
@@ -184,8 +183,8 @@ class Survey:
         """The job, its body read from the file that is open as this descriptor."""
         job = found.form.read(found.job)
         second = found.form.second
-        body = os.pread(file, job.body_size - len(CRLF), found.body_at)
-        if len(body) + len(CRLF) != job.body_size:
+        body = os.pread(file, found.body_size, found.body_at)
+        if len(body) != found.body_size:
             raise BeanliteError(f"{found.file} has changed since it was first read")
         return NewJob(
             id=job.id,

@@ -112,6 +112,8 @@ DAMAGE = {
     "length of the body": lambda version: spoilt(version)[:-3],
     "id": lambda version: record(0, b"spoilt", version=version),
     "cut": lambda version: spoilt(version)[:20],
+    "deadline": lambda version: spoilt(version, due_s=1 << 34),
+    "size of an update": lambda version: record(1, version=version, size=-3),
 }
 
 

@@ -107,6 +107,11 @@ def test_a_full_record_of_a_known_job_replaces_it(log, db):
     assert rows(db, "tube, state, pri, buries, buried_seq") == [("new", "ready", 5, 0, None)]
 
 
+def test_a_body_is_as_long_as_its_own_record_says(log, db):
+    write(log, begin() + record(1, b"body") + record(1, size=3) + record(2, b"body") + record(2, size=300))
+    assert bodies(log, db)[0] == {1: b"body", 2: b"body"}
+
+
 def test_the_id_of_a_job_that_was_deleted_is_not_given_out_again(log, db):
     write(log, begin() + record(8, b"x") + record(9, b"x") + record(9, state=GONE))
     assert import_binlog(log, db).last_id == 9
