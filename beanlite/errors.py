@@ -4,6 +4,7 @@
 
     BeanliteError            an operator reads it: one line on stderr, then exit_code
     ├── ConfigError          a setting is unknown, malformed or contradicts another
+    ├── BinlogRefused        beanstalkd's binlog is not one that can be imported; nothing was written
     ├── BenchFailed          a server could not be reached under load, or answered what it should not
     ├── ListenError          an address can't be listened on
     ├── JournalRefused       the file is not one this server may use; nothing was written
@@ -87,6 +88,12 @@ class JournalFull(JournalFailed):
 
 class JournalBusy(JournalFailed):
     """Another program holds the write lock of the file; nothing was written."""
+
+
+class BinlogRefused(BeanliteError):
+    """beanstalkd's binlog can't be imported as it is; nothing was written."""
+
+    exit_code = 3
 
 
 class BenchFailed(BeanliteError):

@@ -50,6 +50,7 @@ PAGES = [
     "docs/architecture.md",
     "docs/performance.md",
     "docs/recovery.md",
+    "docs/coming-from-beanstalkd.md",
 ]
 PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*/?")
 TOP = {entry.name for entry in ROOT.iterdir()}

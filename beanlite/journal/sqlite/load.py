@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from zlib import crc32
 from beanlite.core.job import U32_MAX
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError
-from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.dump import FORMAT, LINES_PER_CALL, columns_of_jobs
 from beanlite.journal.sqlite.fileformat import refused, said
+from beanlite.journal.sqlite.filling import filling
 from beanlite.journal.sqlite.replay import COUNTER_MAX, is_sound
 from beanlite.journal.sqlite.rows import INLINE_MAX
 
@@ -47,23 +46,9 @@ def load(
     with the number of lines read so far. BeanliteError: a line is wrong, or an id is taken. JournalRefused: a server
     has the database, or it can't be used.
     """
-    target = Path(os.path.realpath(target))
-    is_new = not os.path.lexists(target)
-    database = open_database(target)
-    try:
-        with refused(target):
-            database.connection.execute("BEGIN IMMEDIATE")
-            loading = _Loading(database.connection, new_ids=new_ids)
-            loading.load(lines, progress)
-            database.connection.execute("COMMIT")
-    except BaseException:
-        if database.connection.in_transaction:
-            database.connection.execute("ROLLBACK")
-        database.close()
-        if is_new:
-            target.unlink()
-        raise
-    database.close()
+    with filling(target) as queue, refused(target):
+        loading = _Loading(queue.connection, new_ids=new_ids)
+        loading.load(lines, progress)
     return LoadResult(loading.jobs, loading.pauses)
 
 
