@@ -9,7 +9,7 @@ import typer
 from beanlite import cli, config
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = typer.main.get_group(cli.app).commands
+COMMANDS = typer.main.get_group(cli.build_app()).commands
 LONG_FLAGS = sorted(
     {
         flag
