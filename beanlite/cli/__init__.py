@@ -13,11 +13,12 @@ from beanlite.defaults import COMPLETES
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 from beanlite.stderr import last_words
 
-# Each command's file in this folder, which has a function of the command's name, EXIT_CODES, and perhaps EXAMPLES. Only
+# Each command's file in this folder, which has a function of the command's name, an EPILOG, and perhaps EXAMPLES. Only
 # that of the command that was typed is imported: a server starts sooner without the others.
 COMMANDS: Final = {
     "serve": "serve",
     "backup": "backup",
+    "verify": "verify",
     "bench": "bench",
 }
 # What may stand in a command's place.
@@ -40,7 +41,7 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
         examples = getattr(module, "EXAMPLES", {}).get(name)
         # The mark at its beginning keeps a paragraph's lines as they are.
         epilog = "\n  ".join(["\b\nExamples:", *examples]) + "\n\n" if examples else ""
-        app.command(name, epilog=epilog + module.EXIT_CODES)(getattr(module, name.replace("-", "_")))
+        app.command(name, epilog=epilog + module.EPILOG)(getattr(module, name.replace("-", "_")))
     return app
 
 

@@ -8,7 +8,7 @@ import typer
 from beanlite import __version__, config, is_compiled, log
 from beanlite.errors import ConfigError
 
-EXIT_CODES = (
+EPILOG = (
     "Exit codes: 0 stopped in order; 1 a bug, or out of memory; 2 a wrong setting or flag, or too low a limit of open"
     " files; 3 the database was refused, nothing was written; 4 the disk failed while serving; 5 the address can't be"
     " listened on."
