@@ -20,6 +20,10 @@ COMMANDS: Final = {
     "backup": "backup",
     "verify": "verify",
     "bench": "bench",
+    "put": "put",
+    **dict.fromkeys(
+        ("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"), "change"
+    ),
 }
 # What may stand in a command's place.
 _GENERAL: Final = {"-h", "--help", "--install-completion", "--show-completion"}
