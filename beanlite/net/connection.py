@@ -11,6 +11,7 @@ from beanlite.commit.group import GroupCommit
 from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
 from beanlite.core.tube import Client
+from beanlite.net.addresses import peer_name
 from beanlite.net.buffers import Buffers
 from beanlite.net.turns import LATE, Turns
 from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, REPLETE, YIELDING
@@ -81,7 +82,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come; one too many is closed at once."""
         self._transport = cast(asyncio.Transport, transport)
-        self.session = self._new_session(self._host.service)
+        self.session = self._new_session(self._host.service, peer_name(transport))
         self._transport.set_write_buffer_limits(high=self._host.buffers.unread_max_bytes)
         if not self._host.admit(self, transport):
             self.cut_off()
@@ -108,20 +109,14 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client sends no more: what is due to it is still sent."""
-        if self._turns.now_unless_late() == LATE:
-            self._turns.leave_later(self._half_close)
-        else:
-            self._half_close()
+        self._turns.leave(self._half_close)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name, for who inherits
         """The client is gone, and with it whatever it had not finished."""
         self._leaving = True
         self.session.stop_waiting()  # now, or it would be given a job before its turn to leave comes
-        if self._turns.now_unless_late() == LATE:
-            self._turns.leave_later(self._leave)
-        else:
-            self._leave()
+        self._turns.leave(self._leave)
 
     def pause_writing(self) -> None:
         """The client does not read: it is not served, nor read from, until it does."""
@@ -134,8 +129,8 @@ class Connection(asyncio.Protocol):
         self._read_or_pause()
         self._settle_rest()
 
-    def _new_session(self, service: Service) -> FramedSession:
-        return FramedSession(service)
+    def _new_session(self, service: Service, address: str) -> FramedSession:
+        return FramedSession(service, address)
 
     # -- the client's end
 
@@ -264,9 +259,8 @@ class Connection(asyncio.Protocol):
     def lack_memory(self) -> None:
         """There is no memory for the body that the session waits for."""
         self._resuming = False
-        if not self._leaving:
-            self._fail(MemoryError("for the body of a job"))
-            self.settle()
+        self._fail(MemoryError("for the body of a job"))
+        self.settle()
 
     def _note_buffers(self) -> None:
         if not self._leaving:

@@ -188,10 +188,13 @@ class Turns:
         self._resuming.append(resume)
         self.resume_soon()
 
-    def leave_later(self, leave: Callable[[], None]) -> None:
-        """Call ``leave`` in a later turn, for a client that leaves."""
-        self._leaving.append(leave)
-        self.resume_soon()
+    def leave(self, leave: Callable[[], None]) -> None:
+        """Call ``leave``, for a client that leaves: now, or in a later turn if this one has lasted long enough."""
+        if self.now_unless_late() == LATE:
+            self._leaving.append(leave)
+            self.resume_soon()
+        else:
+            leave()
 
     def resume_soon(self) -> None:
         """Have those resume that can, if there are any; to be called when a batch has been taken, too."""

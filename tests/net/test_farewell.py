@@ -100,8 +100,7 @@ async def test_who_is_gone_but_has_yet_to_leave_is_not_waited_for(tmp_path, monk
         (connection,) = server.roster.connections.values()
         later = []
         with monkeypatch.context() as patch:
-            patch.setattr(Turns, "now_unless_late", lambda _: LATE)
-            patch.setattr(Turns, "leave_later", lambda _, leave: later.append(leave))
+            patch.setattr(Turns, "leave", lambda _, leave: later.append(leave))
             connection._transport.abort()
             await until(lambda: later)
         connection.part()
