@@ -18,7 +18,9 @@ from beanlite.stderr import last_words
 COMMANDS: Final = {
     "serve": "serve",
     "backup": "backup",
+    "restore": "restore",
     "verify": "verify",
+    "compact": "compact",
     "bench": "bench",
     "put": "put",
     **dict.fromkeys(
