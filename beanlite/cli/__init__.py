@@ -22,9 +22,11 @@ COMMANDS: Final = {
     "verify": "verify",
     "compact": "compact",
     "bench": "bench",
+    **dict.fromkeys(("tubes", "jobs", "job", "clients", "stats", "tail"), "see"),
+    "top": "top",
     "put": "put",
     **dict.fromkeys(
-        ("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"), "change"
+        ("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush", "pause"), "change"
     ),
 }
 # What may stand in a command's place.

@@ -56,6 +56,10 @@ EXAMPLES: Final = {
         "beanlite delay 17 --by 10min",
         "beanlite delay --tube mail --state ready --by 1h",
     ),
+    "pause": (
+        "beanlite pause mail 10min",
+        "beanlite pause mail 0                        go on at once",
+    ),
     "flush": (
         "beanlite flush mail",
         "beanlite flush mail --yes                    without a question, for scripts",
@@ -135,6 +139,23 @@ def delay(
 ) -> int:
     """Make jobs ready only after some time."""
     return _carry_out({"do": "delay", "delay_s": round(by)}, which.filter(ids), how)
+
+
+@grouped
+def pause(
+    tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")],
+    time: Annotated[float, age_option(text="For how long, such as 90s, 5min or 3h; 0 ends a pause.")],
+    *,
+    server: Server,
+    as_json: Json = False,
+) -> None:
+    """Let nobody reserve from a tube for some time."""
+    with Live(server.address) as live:
+        live.pause(tube, round(time))
+    if as_json:
+        print(json.dumps({"tube": tube, "pause_s": round(time)}))
+    else:
+        print(f"{tube} is paused for {units.age(time)}" if time else f"{tube} is not paused")
 
 
 def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> int:

@@ -12,7 +12,9 @@ import typer
 from beanlite import config
 from beanlite.beanstalk.client import Address, parse_address
 from beanlite.errors import ConfigError
+from beanlite.operators.file import File
 from beanlite.operators.filters import STATES, Filter
+from beanlite.operators.live import Live
 from beanlite.operators.units import parse_age
 
 Result = TypeVar("Result")
@@ -70,10 +72,13 @@ class Place(Server):
         typer.Option("--db", metavar="PATH", help="Read this database instead, whether or not a server runs on it."),
     ] = None
 
-    def check(self) -> None:
-        """ConfigError: it is both."""
-        if self.db is not None and self.connect is not None:
+    def open(self) -> Live | File:
+        """What there is to ask. BeanliteError, ConfigError."""
+        if self.db is None:
+            return Live(self.address)
+        if self.connect is not None:
             raise ConfigError("--connect and --db exclude each other")
+        return File(self.db)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

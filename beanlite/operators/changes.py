@@ -62,9 +62,7 @@ class Interrupt:
                 signal.signal(number, handler)
 
 
-def change(
-    server: Live, what: Record, which: Filter, progress: Callable[[Outcome], None] = lambda _: None
-) -> Outcome:
+def change(server: Live, what: Record, which: Filter, progress: Callable[[Outcome], None] = lambda _: None) -> Outcome:
     """Do something to all jobs that are meant; `what` is a request without its filter. BeanliteError.
 
     Each slice is durable before the next one is asked for. Ctrl-C ends it between two slices.

@@ -1,4 +1,4 @@
-"""Lists of jobs, tubes and clients, from a server or a file: both give them slice by slice, as docs/protocol.md says."""
+"""Lists of jobs, tubes and clients, slice by slice from a server or a file, as docs/protocol.md describes it."""
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +21,10 @@ _SORTS: Final[dict[str, tuple[str, bool]]] = {
     "timeouts": ("timeouts", True),
 }
 JOB_SORTS: Final = ("id", "queue", *_SORTS)
+
+
+# By what tubes can be sorted: names from a to z, of all else the largest first.
+TUBE_SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "oldest", "bytes", "waiting")
 
 
 class Source(Protocol):
@@ -61,7 +65,8 @@ def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None
     if sort in _SORTS:
         if after is not None:
             raise ConfigError("--after goes on only in a list that is sorted by id or queue")
-        return Listed(first(everything(source.list_jobs, request, "jobs"), *_SORTS[sort], limit), None)
+        key, largest = _SORTS[sort]
+        return Listed(first(everything(source.list_jobs, request, "jobs"), key, largest=largest, limit=limit), None)
     if sort == "queue" and (which.tube is None or which.state in {None, "reserved"}):
         raise ConfigError("--sort queue needs --tube, and --state ready, delayed or buried")
     found: list[Record] = []
@@ -74,7 +79,17 @@ def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None
     return Listed(found, None)
 
 
-def first(records: Iterable[Record], key: str, largest: bool, limit: int) -> list[Record]:  # noqa: FBT001 - as sorted()
+def tubes(source: Source, like: str, sort: str, limit: int) -> list[Record]:
+    """Up to `limit` tubes of such a name, 0 meaning all, sorted. ConfigError: they can't be sorted like that."""
+    if sort not in TUBE_SORTS:
+        raise ConfigError(f"--sort: tubes are sorted by {', '.join(TUBE_SORTS)}, not by {sort!r}")
+    found = list(everything(source.list_tubes, {"like": like}, "tubes"))
+    if sort == "oldest":  # a server knows this only of the job that is next
+        sort = "oldest_ready_s" if found and "oldest_ready_s" in found[0] else "first_ready_s"
+    return first(found, sort, largest=sort != "name", limit=limit)
+
+
+def first(records: Iterable[Record], key: str, *, largest: bool, limit: int) -> list[Record]:
     """The first of them in the order of one fact, of which those that lack it come last; all if `limit` is 0."""
 
     def order(record: Record) -> tuple[bool, Any]:
@@ -91,9 +106,7 @@ def _next_slice(limit: int, found: int) -> int:
     return min(_SLICE, limit - found) if limit else _SLICE
 
 
-def _slices(
-    ask: Callable[[Record], Record], request: Record, key: str
-) -> Iterator[tuple[list[Record], str | None]]:
+def _slices(ask: Callable[[Record], Record], request: Record, key: str) -> Iterator[tuple[list[Record], str | None]]:
     """Each slice of a list, and where to go on; `request` may be changed in between."""
     while True:
         reply = ask(request)

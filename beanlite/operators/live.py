@@ -64,6 +64,15 @@ class Live:
             raise BeanliteError(f"{self.name} answered NOT_FOUND to {word}")
         return reply
 
+    def pause(self, tube: str, pause_s: int) -> None:
+        """Let nobody reserve from a tube for so long."""
+        with self.conversation():
+            line = self.client.ask(b"pause-tube %b %d\r\n" % (tube.encode(), pause_s))
+        if line == b"NOT_FOUND\r\n":
+            raise BeanliteError(f"there is no tube {tube}: it has no job, and nobody uses or watches it")
+        if line != b"PAUSED\r\n":
+            raise BeanliteError(f"{self.name} refused pause-tube: {line.decode(errors='replace').strip()}")
+
     def watch(self, request: Record) -> Iterator[Record]:
         """What happens from now on, one event after the other, until the server has gone."""
         self.ask("watch-events", request)

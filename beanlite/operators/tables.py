@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from beanlite.operators import units
+from beanlite.operators.bodies import body_lines
 from beanlite.operators.filters import Record
 
 # What is not shown on a terminal is not cut to fit one.
@@ -34,6 +35,11 @@ class Column:
         return "" if value is None else units.on_one_line(self.show(value))
 
 
+def peer(peer: Record) -> str:
+    """A client, as its address and the number of its connection."""
+    return f"{peer['address']} #{peer['number']}"
+
+
 JOBS: Final = (
     Column("id", "id", str),
     Column("tube", "tube", str, shrinks=True),
@@ -41,22 +47,35 @@ JOBS: Final = (
     Column("pri", "pri", str),
     Column("age_s", "age", units.age),
     Column("in_state_s", "in state", units.age),
+    Column("left_s", "left", units.age),
     Column("size", "size", units.size),
-    Column("holder", "holder", str),
+    Column("holder", "last holder", peer),
+    Column("why", "why", str),
     Column("preview", "body", str, shrinks=True),
 )
 TUBES: Final = (
-    Column("tube", "tube", str, shrinks=True),
+    Column("name", "tube", str, shrinks=True),
     Column("ready", "ready", units.count),
-    Column("delayed", "delayed", units.count),
     Column("reserved", "reserved", units.count),
+    Column("delayed", "delayed", units.count),
     Column("buried", "buried", units.count),
     Column("bytes", "bytes", units.size),
+    Column("first_ready_s", "next waits", units.age),
     Column("oldest_ready_s", "oldest ready", units.age),
+    Column("using", "using", units.count),
+    Column("watching", "watching", units.count),
     Column("waiting", "waiting", units.count),
     Column("pause_left_s", "paused for", lambda left_s: units.age(left_s) if left_s else ""),
-    Column("puts_per_s", "puts/s", units.rate),
-    Column("deletes_per_s", "deletes/s", units.rate),
+)
+CLIENTS: Final = (
+    Column("number", "number", str),
+    Column("address", "address", str, shrinks=True),
+    Column("uses", "uses", str, shrinks=True),
+    Column("watches", "watches", ", ".join, shrinks=True),
+    Column("waits_s", "waits for", units.age),
+    Column("holds", "holds", units.count),
+    Column("oldest_hold_s", "longest for", units.age),
+    Column("buffered", "buffered", units.size),
 )
 
 
@@ -88,6 +107,36 @@ def print_facts(facts: Record) -> None:
     for key, value in facts.items():
         table.add_row(key, Text(units.on_one_line(str(value)), overflow="fold"))
     _print(table)
+
+
+def job_text(job: Record, form: str) -> str:
+    """What is known of a job, a fact a line, and its body. ConfigError: the body has no such form."""
+    facts = {column.title: column.text(job) for column in JOBS} | {
+        "put": units.utc(job["created_at"]),
+        "delay": units.age(job["delay_s"]),
+        "ttr": units.age(job["ttr_s"]),
+        **{key: str(job[key]) for key in ("reserves", "timeouts", "releases", "buries", "kicks")},
+    }
+    lines = [f"{key:<12} {value}" for key, value in facts.items() if value]
+    return "\n".join([*lines, "", body_lines(job["body"], form)])
+
+
+def event_line(event: Record) -> str:
+    """Something that has happened to a job, in a line."""
+    if "lost" in event:
+        return f"{event['lost']:,} events were lost, because they were not read in time"
+    by = event["by"]
+    return "  ".join(
+        (
+            units.utc(event["at"]),
+            f"{event['id']:>8}",
+            units.on_one_line(event["tube"]),
+            event["what"],
+            f"pri {event['pri']}",
+            *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ()),
+            *([f"by {'operator ' if by['operator'] else ''}{peer(by)}"] if by else ()),
+        )
+    )
 
 
 def print_json(records: Iterable[Record]) -> None:

@@ -57,6 +57,22 @@ def count(number: float | None) -> str:
     return "" if number is None else f"{number:,.0f}"
 
 
+def short(number: float | None) -> str:
+    """A number in no more than six characters: "12,345", "1.2M"."""
+    if number is None or number < 100_000:
+        return count(number)
+    for unit in ("k", "M", "G"):
+        number /= 1000
+        if number < 999.5:
+            return f"{number:.1f}{unit}" if number < 99.95 else f"{number:.0f}{unit}"
+    return f"{number / 1000:.0f}T"
+
+
+def milliseconds(seconds: float) -> str:
+    """A short time: "0.3 ms"."""
+    return f"{1000 * seconds:.1f} ms"
+
+
 def jobs(number: int) -> str:
     """So many jobs."""
     return f"{number:,} job{'s' if number != 1 else ''}"
