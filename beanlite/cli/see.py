@@ -61,13 +61,13 @@ def tubes(
 ) -> None:
     """Show the tubes, with how many jobs they have."""
     with place.open() as source:
-        found = listing.tubes(source, like, sort, limit)
+        found, total = listing.tubes(source, like, sort, limit)
     if as_json:
         tables.print_json(found)
     elif not tables.print_table(found, tables.TUBES):
         print("no tubes", file=sys.stderr)
-    if limit and len(found) == limit:
-        print(f"These are the first {limit}; see --limit.", file=sys.stderr)
+    if len(found) < total and sys.stderr.isatty():
+        print(f"These are {len(found):,} of {total:,} tubes: --limit", file=sys.stderr)
 
 
 @grouped

@@ -79,14 +79,14 @@ def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None
     return Listed(found, None)
 
 
-def tubes(source: Source, like: str, sort: str, limit: int) -> list[Record]:
-    """Up to `limit` tubes of such a name, 0 meaning all, sorted. ConfigError: they can't be sorted like that."""
+def tubes(source: Source, like: str, sort: str, limit: int) -> tuple[list[Record], int]:
+    """Up to `limit` tubes of such a name, 0 meaning all, sorted; and how many there are. ConfigError: no such order."""
     if sort not in TUBE_SORTS:
         raise ConfigError(f"--sort: tubes are sorted by {', '.join(TUBE_SORTS)}, not by {sort!r}")
     found = list(everything(source.list_tubes, {"like": like}, "tubes"))
     if sort == "oldest":  # a server knows this only of the job that is next
         sort = "oldest_ready_s" if found and "oldest_ready_s" in found[0] else "first_ready_s"
-    return first(found, sort, largest=sort != "name", limit=limit)
+    return first(found, sort, largest=sort != "name", limit=limit), len(found)
 
 
 def first(records: Iterable[Record], key: str, *, largest: bool, limit: int) -> list[Record]:

@@ -27,7 +27,10 @@ _ROWS: Final = 200
 
 
 class Column(NamedTuple):
-    """A column: the fact that it shows, and how many characters that takes. 0: all that the others leave."""
+    """A column: the fact that it shows, and how many characters that takes, the mark of the order included.
+
+    A width of 0 means all that the others leave.
+    """
 
     key: str
     title: str
@@ -40,17 +43,17 @@ class Column(NamedTuple):
 _TUBES: Final = (
     Column("name", "tube", str, 0),
     Column("ready", "ready", units.short, 6),
-    Column("reserved", "reserved", units.short, 8),
-    Column("delayed", "delayed", units.short, 7),
-    Column("buried", "buried", units.short, 6),
+    Column("reserved", "reserved", units.short, 9),
+    Column("delayed", "delayed", units.short, 8),
+    Column("buried", "buried", units.short, 7),
     Column("puts_per_s", "puts/s", units.rate, 7),
-    Column("deletes_per_s", "deletes/s", units.rate, 9),
+    Column("deletes_per_s", "deletes/s", units.rate, 10),
     Column("first_ready_s", "next waits", units.age, 12, wide=True),
     Column("first_buried_s", "buried for", units.age, 12, wide=True),
     Column("using", "using", units.short, 6, wide=True),
-    Column("watching", "watching", units.short, 8, wide=True),
-    Column("waiting", "waiting", units.short, 7, wide=True),
-    Column("total_jobs", "put in all", units.short, 10, wide=True),
+    Column("watching", "watching", units.short, 9, wide=True),
+    Column("waiting", "waiting", units.short, 8, wide=True),
+    Column("total_jobs", "put in all", units.short, 11, wide=True),
     Column("pause_left_s", "paused for", lambda left_s: units.age(left_s) if left_s else "", 12, wide=True),
 )
 _JOBS: Final = (
