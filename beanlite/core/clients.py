@@ -9,7 +9,7 @@ from typing import Final
 from beanlite.core.job import SLICE, Job
 from beanlite.core.queues import Outcome, Queues
 from beanlite.core.ticker import Ticker
-from beanlite.core.tube import NOBODY, Client, Tube
+from beanlite.core.tube import NOBODY, Client, Peer, Tube
 
 # No limit.
 _ANY: Final = 1 << 62
@@ -41,11 +41,11 @@ class Clients:
 
     # -- coming and going
 
-    def connect(self) -> Client:
+    def connect(self, address: str) -> Client:
         """A new client: it uses and watches the default tube."""
-        client = self._queues.make_client()
         self._counts.clients += 1
         self._counts.total_clients += 1
+        client = self._queues.make_client(Peer(address, self._counts.total_clients))
         client.use.using += 1
         client.use.watching += 1
         return client

@@ -15,8 +15,9 @@ from beanlite.core import restore
 from beanlite.core.admission import PUT_BYTES, Admission
 from beanlite.core.bodies import Bodies
 from beanlite.core.clients import Clients
+from beanlite.core.events import BURY, DELETE, KICK, PUT, RELEASE, TOUCH
 from beanlite.core.heap import KeyHeap
-from beanlite.core.job import BURIED, DELAYED, GONE, ID_BITS, ID_MASK, RESERVED, SECOND_NS, Job
+from beanlite.core.job import BURIED, BURIED_BY_CLIENT, DELAYED, GONE, ID_BITS, ID_MASK, RESERVED, SECOND_NS, Job
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.queues import URGENT_PRI, Queues
@@ -56,8 +57,10 @@ class Engine:
         tube.total_jobs += 1
         self.counts.total_jobs += 1
         self.admission.room_bytes -= size + PUT_BYTES
+        if self.ledger.recording:
+            self.ledger.record(job, PUT, client.peer, now_ns, delay_s=delay_s)
         if delay_s:
-            self._queues.make_delayed(job, now_ns + delay_s * SECOND_NS)
+            self._queues.make_delayed(job, now_ns + delay_s * SECOND_NS, now_ns)
         else:
             self._queues.make_ready(job, now_ns)
         return job
@@ -93,12 +96,15 @@ class Engine:
         self._queues.make_reserved(job, client, now_ns)
         return job
 
-    def delete(self, client: Client, job_id: int) -> bool:
+    def delete(self, client: Client, job_id: int, now_ns: int) -> bool:
         """Delete a job, unless another client has it reserved."""
         jobs = self.jobs
         job = jobs.newest.get(job_id) or jobs.find_older(job_id)  # find, without its call: hot
         if job is None or (job.holder is not client and job.state is RESERVED):
             return False
+        ledger = self.ledger
+        if ledger.recording:
+            ledger.record(job, DELETE, client.peer, now_ns, body=job.body)
         self._queues.leave_state(job)
         if job.body is None or self.bodies.ahead:
             self.bodies.deleted(job)
@@ -109,7 +115,6 @@ class Engine:
             del jobs.newest[job_id]
         except KeyError:
             jobs.remove_older(job_id)
-        ledger = self.ledger
         if job_id > ledger.taken_id:
             del ledger.changed[job_id]  # put and deleted within a batch: it was never stored
         else:
@@ -130,13 +135,15 @@ class Engine:
         job.delay_s = delay_s
         job.own_past().releases += 1
         self.ledger.note(job)
+        if self.ledger.recording:
+            self.ledger.record(job, RELEASE, client.peer, now_ns, delay_s=delay_s)
         if delay_s:
-            self._queues.make_delayed(job, now_ns + delay_s * SECOND_NS)
+            self._queues.make_delayed(job, now_ns + delay_s * SECOND_NS, now_ns)
         else:
             self._queues.make_ready(job, now_ns)
         return True
 
-    def bury(self, client: Client, job_id: int, pri: int) -> bool:
+    def bury(self, client: Client, job_id: int, pri: int, now_ns: int) -> bool:
         """Keep a job from everybody until it is kicked. Only the client that has it reserved can."""
         job = self._held_by(client, job_id)
         if job is None:
@@ -145,7 +152,9 @@ class Engine:
         job.pri = pri
         job.own_past().buries += 1
         self.ledger.note(job)
-        self._queues.bury(job)
+        if self.ledger.recording:
+            self.ledger.record(job, BURY, client.peer, now_ns)
+        self._queues.bury(job, BURIED_BY_CLIENT, now_ns)
         return True
 
     def touch(self, client: Client, job_id: int, now_ns: int) -> bool:
@@ -157,30 +166,34 @@ class Engine:
         job.key = now_ns + job.ttr_s * SECOND_NS << ID_BITS | job_id
         client.deadlines.push(job.key)
         self.ledger.deferred[job_id] = job
+        if self.ledger.recording:
+            self.ledger.record(job, TOUCH, client.peer, now_ns)
         return True
 
-    def kick(self, queue: KeyHeap, bound: int, now_ns: int) -> int:
+    def kick(self, client: Client, queue: KeyHeap, bound: int, now_ns: int) -> int:
         """Make the first jobs of a tube's buried or delayed queue ready, up to ``bound``; returns how many.
 
         The caller keeps ``bound`` to a SLICE or so.
         """
         kicked = min(bound, len(queue))
         for _ in range(kicked):
-            self._kick(self.jobs[queue.keys[0] & ID_MASK], now_ns)
+            self._kick(client, self.jobs[queue.keys[0] & ID_MASK], now_ns)
         return kicked
 
-    def kick_job(self, job_id: int, now_ns: int) -> bool:
+    def kick_job(self, client: Client, job_id: int, now_ns: int) -> bool:
         """Make a buried or delayed job of any tube ready."""
         job = self.jobs.find(job_id)
         if job is None or (job.state is not BURIED and job.state is not DELAYED):
             return False
-        self._kick(job, now_ns)
+        self._kick(client, job, now_ns)
         return True
 
-    def _kick(self, job: Job, now_ns: int) -> None:
+    def _kick(self, client: Client, job: Job, now_ns: int) -> None:
         self._queues.leave_state(job)
         job.own_past().kicks += 1
         self.ledger.note(job)
+        if self.ledger.recording:
+            self.ledger.record(job, KICK, client.peer, now_ns)
         self._queues.make_ready(job, now_ns)
 
     def pause(self, name: bytes, pause_s: int, now_ns: int) -> bool:

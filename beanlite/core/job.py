@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from beanlite.core.tube import Client, Tube
+from beanlite.core.tube import Client, Peer, Tube
 
 
 class State(Enum):
@@ -29,6 +29,8 @@ GONE: Final = State.GONE
 # The most that a pri, a delay_s or a ttr_s can be.
 U32_MAX: Final = (1 << 32) - 1
 SECOND_NS: Final = 1_000_000_000
+# Why a job is buried.
+BURIED_BY_CLIENT: Final = "client"
 # Jobs that are moved from queue to queue, or written, in one go before other clients get their turn.
 SLICE: Final = 500
 
@@ -70,13 +72,16 @@ class Job:
         "holder",  # the client that has it reserved
         "id",
         "key",
+        "last_holder",  # who has it reserved, or had it last
         "past",  # NO_PAST for most: to be changed through own_past
         "pri",
         "reserves",
+        "since_ns",  # when it came into its state
         "size",  # of the body
         "state",
         "ttr_s",
         "tube",
+        "why",  # it is buried; None unless it is
     )
 
     def __init__(
@@ -100,7 +105,10 @@ class Job:
         self.size = size
         self.state: State = READY
         self.key = 0
+        self.since_ns = created_ns
         self.holder: Client | None = None
+        self.last_holder: Peer | None = None
+        self.why: str | None = None
         self.reserves = 0
         self.past = NO_PAST
 

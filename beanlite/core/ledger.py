@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from beanlite.core.events import Event
 from beanlite.core.job import GONE, SLICE, Job
-from beanlite.core.tube import Tube
+from beanlite.core.tube import Peer, Tube
 
 # Jobs. A dict that grows to a million stops everybody for a noticeable moment while Python moves it.
 DEFERRED_MAX: Final = 50_000
@@ -27,12 +28,25 @@ class Changes(NamedTuple):
     """Those that were deleted have the state GONE."""
     pauses: list[Tube]
     """Tubes whose pause has begun or, where ``pause_until_ns`` is 0, ended."""
+    events: list[Event]
+    """All that has happened, if it is recorded. What was done to a job and the job as it is then are in one batch."""
 
 
 class Ledger:
     """The batch that is being gathered, and how far those before it have come."""
 
-    __slots__ = ("_older_deferred", "batch", "changed", "deferred", "pauses", "stored_batch", "stored_id", "taken_id")
+    __slots__ = (
+        "_older_deferred",
+        "batch",
+        "changed",
+        "deferred",
+        "events",
+        "pauses",
+        "recording",
+        "stored_batch",
+        "stored_id",
+        "taken_id",
+    )
 
     def __init__(self) -> None:
         self.batch = 1
@@ -51,11 +65,37 @@ class Ledger:
         """More of those. A job that has been written meanwhile may be among them, and is then written once more."""
         self.pauses: dict[bytes, Tube] = {}
         """Tubes whose pause has begun or ended."""
+        self.recording = False
+        """Whether everything that happens to a job is recorded: a history is kept, or somebody listens."""
+        self.events: list[Event] = []
+        """What has been recorded since the last batch was taken."""
 
     def note(self, job: Job) -> None:
         """Have the job written in the batch that is being gathered."""
         self.changed[job.id] = job
         self.deferred.pop(job.id, None)
+
+    def record(
+        self,
+        job: Job,
+        what: str,
+        by: Peer | None,
+        now_ns: int,
+        *,
+        delay_s: int = 0,
+        body: bytes | None = None,
+        by_operator: bool = False,
+    ) -> None:
+        """Make an event of what happens to a job; to be called while ``recording``, and by operators' commands always.
+
+        The job's change is then written with the event, even if it could be deferred: call it when that is noted. Of a
+        deletion the body is told, and it is recorded before the job leaves the ledger.
+        """
+        if self.deferred.pop(job.id, None) is not None:
+            self.changed[job.id] = job
+        self.events.append(
+            Event(now_ns, job.id, job.tube, what, by, job.pri, delay_s, body, by_operator=by_operator)
+        )
 
     def bound_deferred(self) -> None:
         """Keep ``deferred`` from growing too large; to be called before another SLICE of jobs is deferred."""
@@ -78,11 +118,12 @@ class Ledger:
         if deferred:
             self._take_deferred()
         jobs, pauses = list(self.changed.values()), list(self.pauses.values())
-        changes = Changes(self.batch, last_id, self.taken_id + 1, jobs, pauses)
+        changes = Changes(self.batch, last_id, self.taken_id + 1, jobs, pauses, self.events)
         self.batch += 1
         self.taken_id = last_id
         self.changed = {}
         self.pauses = {}
+        self.events = []
         return changes
 
     def _take_deferred(self) -> None:

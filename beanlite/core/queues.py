@@ -9,12 +9,13 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from beanlite.core.events import RESERVE
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import BURIED, DELAYED, ID_BITS, ID_MASK, READY, RESERVED, SECOND_NS, Job
 from beanlite.core.ledger import Ledger
 from beanlite.core.table import JobTable
 from beanlite.core.timers import Timers
-from beanlite.core.tube import NO_JOBS, Client, Tube
+from beanlite.core.tube import NO_JOBS, Client, Peer, Tube
 
 DEFAULT_TUBE: Final = b"default"
 # Jobs with a smaller pri count as urgent in the statistics.
@@ -102,16 +103,18 @@ class Queues:
             self.wake(client, job)
             return
         job.state = READY
+        job.since_ns = now_ns
         job.key = key = job.pri << ID_BITS | job.id
         tube.ready.push(key)
         if job.pri < URGENT_PRI:
             tube.urgent += 1
             self.counts.urgent += 1
 
-    def make_delayed(self, job: Job, due_ns: int) -> None:
+    def make_delayed(self, job: Job, due_ns: int, now_ns: int) -> None:
         """Into its tube's delayed queue."""
         tube = job.tube
         job.state = DELAYED
+        job.since_ns = now_ns
         job.key = due_ns << ID_BITS | job.id
         if tube.delayed is NO_JOBS:
             tube.delayed = KeyHeap()
@@ -123,7 +126,9 @@ class Queues:
     def make_reserved(self, job: Job, client: Client, now_ns: int) -> None:
         """Among the client's reserved jobs, for the job's ttr."""
         job.state = RESERVED
+        job.since_ns = now_ns
         job.holder = client
+        job.last_holder = client.peer
         job.reserves += 1
         deadline_ns = now_ns + job.ttr_s * SECOND_NS
         job.key = key = deadline_ns << ID_BITS | job.id
@@ -132,15 +137,20 @@ class Queues:
             self.timers.set(client, deadline_ns)
         job.tube.reserved += 1
         self.counts.reserved += 1
-        self.ledger.deferred[job.id] = job
+        ledger = self.ledger
+        ledger.deferred[job.id] = job
+        if ledger.recording:
+            ledger.record(job, RESERVE, client.peer, now_ns)
 
-    def bury(self, job: Job) -> None:
+    def bury(self, job: Job, why: str | None, now_ns: int) -> None:
         """At the end of its tube's buried queue."""
-        self.make_buried(job, self._burials + 1)
+        self.make_buried(job, self._burials + 1, why, now_ns)
 
-    def make_buried(self, job: Job, number: int) -> None:
+    def make_buried(self, job: Job, number: int, why: str | None, now_ns: int) -> None:
         """Into its tube's buried queue, whose order is that of the numbers."""
         job.state = BURIED
+        job.since_ns = now_ns
+        job.why = why
         self._burials = max(self._burials, number)
         job.key = number << ID_BITS | job.id
         tube = job.tube
@@ -168,6 +178,7 @@ class Queues:
             self.counts.delayed -= 1
         else:
             tube.buried.remove(job.key)
+            job.why = None
             self.counts.buried -= 1
 
     # -- who waits
@@ -199,10 +210,10 @@ class Queues:
 
     # -- tubes and clients
 
-    def make_client(self) -> Client:
+    def make_client(self, peer: Peer) -> Client:
         """A new client, at the default tube."""
         self._serial += 1
-        return Client(self.default, self._serial)
+        return Client(self.default, self._serial, peer)
 
     def make_tube(self, name: bytes) -> Tube:
         """A new tube."""

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from beanlite.core.job import BURIED, DELAYED, RESERVED, Job, Past
 from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.queues import Queues
+from beanlite.core.tube import Peer
 
 # What a time can't be: its ns would not fit into 64 bits.
 FAR_NS: Final = 1 << 63
@@ -45,6 +46,14 @@ class StoredJob(NamedTuple):
     """Of the body; not looked at here."""
     size: int | None
     """Of a body that was left; None where the body is here."""
+    since_ns: int | None
+    """When the job came into its state; None: that is not known, because an older version has stored it."""
+    holder: str | None
+    """``Peer.address`` of the client that had it reserved last; None if no client had."""
+    holder_conn: int | None
+    """That client's ``Peer.number``, as its server counted connections."""
+    why: str | None
+    """``Job.why``."""
 
 
 def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last_id: int, now_ns: int) -> int:
@@ -55,16 +64,22 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
     """
     tubes, deferred = queues.tubes, queues.ledger.deferred
     shared = dict[int, int]().setdefault  # equal numbers are one object, as in puts that are alike: it saves memory
+    peers: dict[tuple[str, int], Peer] = {}
+    whys = dict[str, str]().setdefault
     queues.jobs.make_room()
     newest = queues.jobs.newest
     for (
         job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves,
-        timeouts, releases, buries, kicks, body, _, size,
+        timeouts, releases, buries, kicks, body, _, size, since_ns, holder, holder_conn, why,
     ) in rows:  # fmt: skip
         # Anything but an int raises here, and so does a time that is missing: no call, and so no cost.
         past = timeouts | releases | buries | kicks
         if pri | delay_s | ttr_s | reserves | past < 0 or job_id <= last_id or created_ns > FAR_NS:
             raise ValueError(f"job {job_id} has numbers that can't be")
+        if since_ns is None:
+            since_ns = now_ns
+        elif since_ns > FAR_NS:
+            raise ValueError(f"job {job_id} has a time that can't be")
         last_id = job_id
         tube = tubes.get(name) or queues.make_tube(name)
         if body is not None:
@@ -88,14 +103,21 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
             shared(body_size, body_size),
         )
         job.reserves = reserves
+        if holder is not None:
+            if holder_conn is None:
+                raise ValueError(f"job {job_id} was held by no connection")
+            peer = peers.get((holder, holder_conn))
+            if peer is None:
+                peer = peers[holder, holder_conn] = Peer(holder, holder_conn)
+            job.last_holder = peer
         if past:
             job.past = Past(timeouts, releases, buries, kicks)
         if state is None:
-            queues.make_ready(job, now_ns)
+            queues.make_ready(job, since_ns)
         elif state == _BURIED and place is not None:
-            queues.make_buried(job, place)
+            queues.make_buried(job, place, None if why is None else whys(why, why), since_ns)
         elif state == _DELAYED and place is not None and place > now_ns:
-            queues.make_delayed(job, place)
+            queues.make_delayed(job, place, since_ns)
         elif state == _RESERVED or (state == _DELAYED and place is not None):
             deferred[job_id] = job
             queues.make_ready(job, now_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from beanlite.core.events import CLIENT_GONE, DELAY_OVER, TTR_OVER
 from beanlite.core.job import ID_BITS, ID_MASK, SECOND_NS, SLICE
 from beanlite.core.queues import Outcome, Queues
 from beanlite.core.timers import NEVER_NS
@@ -76,6 +77,8 @@ class Ticker:
             job = self._jobs[keys[0] & ID_MASK]
             self._queues.leave_state(job)
             self._ledger.deferred[job.id] = job
+            if self._ledger.recording:
+                self._ledger.record(job, CLIENT_GONE, client.peer, now_ns)
             self._queues.make_ready(job, now_ns)
             done += 1
         if keys:
@@ -119,6 +122,8 @@ class Ticker:
             job = self._jobs[keys[0] & ID_MASK]
             self._queues.leave_state(job)
             self._ledger.deferred[job.id] = job
+            if self._ledger.recording:
+                self._ledger.record(job, DELAY_OVER, None, now_ns)
             self._queues.make_ready(job, now_ns)
             done += 1
         if keys:
@@ -141,6 +146,8 @@ class Ticker:
             job.own_past().timeouts += 1
             self._counts.timeouts += 1
             self._ledger.deferred[job.id] = job
+            if self._ledger.recording:
+                self._ledger.record(job, TTR_OVER, client.peer, now_ns)
             self._queues.make_ready(job, now_ns)
             done += 1
         if not client.waiting:

@@ -24,6 +24,18 @@ def is_tube_name(name: bytes) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+class Peer:
+    """Who a client is to those who ask later: jobs remember it when its connection has long been closed."""
+
+    __slots__ = ("address", "number")
+
+    def __init__(self, address: str, number: int) -> None:
+        self.address = address
+        """``host:port``, or ``unix``."""
+        self.number = number
+        """Of the connection, counted from the start of the server."""
+
+
 class Tube(Timed):
     """A named queue of jobs. It lives while it is used, watched or holds a job.
 
@@ -77,10 +89,11 @@ class Tube(Timed):
 class Client(Timed):
     """One connection's place in the engine: what it uses, watches, has reserved and waits for."""
 
-    __slots__ = ("deadlines", "gone", "producer", "use", "wait_until_ns", "waiting", "watched", "worker")
+    __slots__ = ("deadlines", "gone", "peer", "producer", "use", "wait_until_ns", "waiting", "watched", "worker")
 
-    def __init__(self, tube: Tube, serial: int) -> None:
+    def __init__(self, tube: Tube, serial: int, peer: Peer) -> None:
         super().__init__(serial)
+        self.peer = peer
         self.use = tube
         self.watched: dict[Tube, None] = {tube: None}
         self.deadlines = KeyHeap()

@@ -1,4 +1,4 @@
-"""How many connections each peer address has."""
+"""Where clients are, and how many connections each of their addresses has."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from beanlite.core.tube import Client
 
 # One customer of a provider has at least so much of an IPv6 address for itself, and can have any address behind it.
 _IPV6_BYTES: Final = 8
+
+
+def peer_name(transport: asyncio.BaseTransport) -> str:
+    """Where a client is: ``host:port``, or ``unix``."""
+    peer = transport.get_extra_info("peername")
+    if not isinstance(peer, tuple):
+        return "unix"
+    host, port = peer[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Addresses:

@@ -11,6 +11,7 @@ from beanlite.commit.group import GroupCommit
 from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
 from beanlite.core.tube import Client
+from beanlite.net.addresses import peer_name
 from beanlite.net.buffers import Buffers
 from beanlite.net.turns import LATE, Turns
 from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, REPLETE, YIELDING
@@ -81,7 +82,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come; one too many is closed at once."""
         self._transport = cast(asyncio.Transport, transport)
-        self.session = self._new_session(self._host.service)
+        self.session = self._new_session(self._host.service, peer_name(transport))
         self._transport.set_write_buffer_limits(high=self._host.buffers.unread_max_bytes)
         if not self._host.admit(self, transport):
             self.cut_off()
@@ -128,8 +129,8 @@ class Connection(asyncio.Protocol):
         self._read_or_pause()
         self._settle_rest()
 
-    def _new_session(self, service: Service) -> FramedSession:
-        return FramedSession(service)
+    def _new_session(self, service: Service, address: str) -> FramedSession:
+        return FramedSession(service, address)
 
     # -- the client's end
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from beanlite import log
-from beanlite.net.connection import Connection, Host
+from beanlite.net.connection import Connection
 from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.session import Service
 
@@ -29,19 +29,13 @@ LINES_MAX: Final = 16
 class LoggedConnection(Connection):
     """Tells when it is opened and closed, and which commands are refused."""
 
-    __slots__ = ("_address",)
-
-    def __init__(self, host: Host) -> None:
-        super().__init__(host)
-        self._address = ""
+    __slots__ = ()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come."""
-        peer = transport.get_extra_info("peername")
-        self._address = ":".join(map(str, peer[:2])) if isinstance(peer, tuple) else "unix"
         super().connection_made(transport)
         if not self._leaving:
-            log.debug("connection opened", address=self._address)
+            log.debug("connection opened", address=self.session.client.peer.address)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
@@ -55,20 +49,19 @@ class LoggedConnection(Connection):
 
     def _tell_once(self) -> None:
         if not self._leaving:
-            log.debug("connection closed", address=self._address)
+            log.debug("connection closed", address=self.session.client.peer.address)
 
-    def _new_session(self, service: Service) -> FramedSession:
-        return LoggedSession(service, self._address)
+    def _new_session(self, service: Service, address: str) -> FramedSession:
+        return LoggedSession(service, address)
 
 
 class LoggedSession(FramedSession):
     """Looks at the replies of the first lines that come at once; what is put off until a later turn it does not see."""
 
-    __slots__ = ("_address", "_answered", "_line")
+    __slots__ = ("_answered", "_line")
 
     def __init__(self, service: Service, address: str) -> None:
-        super().__init__(service)
-        self._address = address
+        super().__init__(service, address)
         self._answered = True
         self._line = b""
         """The command being received, as far as it is shown."""
@@ -98,7 +91,7 @@ class LoggedSession(FramedSession):
         line, _, _ = self._line.partition(b"\r\n")  # and nothing of a body
         log.debug(
             "command refused",
-            address=self._address,
+            address=self.client.peer.address,
             reply=reply.decode().rstrip(),
             line=line.decode("ascii", "backslashreplace"),
         )

@@ -105,8 +105,8 @@ def reserve_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
 # -- what is done with a job
 
 
-def delete(session: Session, job_id: int, _now_ns: int) -> bytes:
-    if not session.engine.delete(session.client, job_id):
+def delete(session: Session, job_id: int, now_ns: int) -> bytes:
+    if not session.engine.delete(session.client, job_id, now_ns):
         return replies.NOT_FOUND
     session.waits = True
     return replies.DELETED
@@ -120,9 +120,9 @@ def release(session: Session, line: tuple[int, int, int], now_ns: int) -> bytes:
     return replies.RELEASED
 
 
-def bury(session: Session, line: tuple[int, int], _now_ns: int) -> bytes:
+def bury(session: Session, line: tuple[int, int], now_ns: int) -> bytes:
     job_id, pri = line
-    if not session.engine.bury(session.client, job_id, pri):
+    if not session.engine.bury(session.client, job_id, pri, now_ns):
         return replies.NOT_FOUND
     session.waits = True
     return replies.BURIED
@@ -143,7 +143,7 @@ def resume_kick(session: Session, now_ns: int) -> None:
     """Kick a slice of the jobs. The rest follows when the session is resumed, after others have had their turn."""
     assert session.kick is not None
     queue, left, done = session.kick
-    kicked = session.engine.kick(queue, min(left, SLICE), now_ns)
+    kicked = session.engine.kick(session.client, queue, min(left, SLICE), now_ns)
     done += kicked
     session.waits = True
     if kicked < SLICE or left == SLICE:
@@ -155,7 +155,7 @@ def resume_kick(session: Session, now_ns: int) -> None:
 
 
 def kick_job(session: Session, job_id: int, now_ns: int) -> bytes:
-    if not session.engine.kick_job(job_id, now_ns):
+    if not session.engine.kick_job(session.client, job_id, now_ns):
         return replies.NOT_FOUND
     session.waits = True
     return replies.KICKED_JOB

@@ -47,8 +47,8 @@ class FramedSession(Session):
 
     __slots__ = ("_in_long_line", "_missing", "_parts")
 
-    def __init__(self, service: Service) -> None:
-        super().__init__(service)
+    def __init__(self, service: Service, address: str) -> None:
+        super().__init__(service, address)
         self._parts: list[bytes] = []
         """What has been received and not yet carried out."""
         self._missing = 0

@@ -107,10 +107,11 @@ class Session:
         "wanted",
     )
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, address: str) -> None:
+        """``address`` is where the client is, for those who ask who it was."""
         self.service = service
         self.engine = service.engine
-        self.client = service.engine.clients.connect()
+        self.client = service.engine.clients.connect(address)
         self.replies: list[bytes] = []
         """What has been answered and not yet been taken."""
         self.waits = False

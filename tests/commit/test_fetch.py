@@ -168,7 +168,7 @@ async def test_a_job_that_is_deleted_meanwhile(fetching):
     fetching.want("b", 3)
     await turns()
     for job_id in (2, 3):
-        assert fetching.engine.delete(fetching.client.client, job_id)
+        assert fetching.engine.delete(fetching.client.client, job_id, fetching.core.now_ns)
         fetching.journal.gone.add(job_id)
     await fetching.journal.hand_out()
     await fetching.journal.hand_out()

@@ -24,7 +24,7 @@ class Watched:
     def __init__(self, rng):
         self.rng = rng
         self.engine = Engine()
-        self.clients = [self.engine.clients.connect() for _ in range(3)]
+        self.clients = [self.engine.clients.connect("10.0.0.1:1") for _ in range(3)]
         self.now_ns = SECOND_NS
         self.seen = set()
 
@@ -78,25 +78,25 @@ class Watched:
                 engine.release(client, job_id, 0, delay_s, self.now_ns)
                 return "release with a delay" if delay_s else "release"
             case "bury":
-                engine.bury(client, job_id, 0)
+                engine.bury(client, job_id, 0, self.now_ns)
                 return "bury"
             case "touch":
                 engine.touch(client, job_id, self.now_ns)
                 return "touch"
             case "kick":
-                engine.kick_job(job_id, self.now_ns)
+                engine.kick_job(client, job_id, self.now_ns)
             case "kick buried":
-                engine.kick(client.use.buried, 1, self.now_ns)
+                engine.kick(client, client.use.buried, 1, self.now_ns)
             case "kick delayed":
-                engine.kick(client.use.delayed, 2, self.now_ns)
+                engine.kick(client, client.use.delayed, 2, self.now_ns)
             case "delete":
-                engine.delete(client, job_id)
+                engine.delete(client, job_id, self.now_ns)
                 return "delete"
         return "kick"
 
     def leave(self):
         client = self.clients.pop(self.rng.randrange(len(self.clients)))
-        self.clients.append(self.engine.clients.connect())
+        self.clients.append(self.engine.clients.connect("10.0.0.1:1"))
         self.engine.clients.disconnect(client, self.now_ns)
         return "client gone"
 

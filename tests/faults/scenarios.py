@@ -13,11 +13,12 @@ from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.migrations import FOLDER, read_version
 from beanlite.journal.sqlite.replay import read_jobs, read_state
 from tests.faults.forker import DATABASE, Forker, Step
+from tests.support.journal_files import VERSION
 
 Content = dict[str, Any]
 """Jobs by name, with their state and body, and pauses by "pause of TUBE", with their seconds."""
 RESERVE = f"{DATABASE}-reserve"
-SECOND_MIGRATION = "CREATE TABLE notes (tube TEXT PRIMARY KEY) STRICT; INSERT INTO notes VALUES ('default');"
+NEXT_MIGRATION = "CREATE TABLE notes (tube TEXT PRIMARY KEY) STRICT; INSERT INTO notes VALUES ('default');"
 
 
 # -- what the client does
@@ -134,15 +135,15 @@ class Scenario:
         assert found.last_id >= max(ids.values(), default=0), "an id can be given out twice"
         assert found.version == len(list(self.migrations.iterdir())), f"it has version {found.version}"
         assert not found.lost_batches, f"{found.lost_batches} batches are said to be lost"
-        copies = {f"{DATABASE}.before-v2"} if self.migrates else set()
+        copies = {f"{DATABASE}.before-v{VERSION + 1}"} if self.migrates else set()
         assert found.names - beside == {DATABASE} | copies, f"what is left is {sorted(found.names)}"
 
     def check_copy(self, folder):
         """The copy that a migration has made is the file as it was before."""
         if self.migrates:
-            copy = folder / f"{DATABASE}.before-v2"
+            copy = folder / f"{DATABASE}.before-v{VERSION + 1}"
             with closing(sqlite3.connect(f"{copy.as_uri()}?immutable=1", uri=True)) as connection:
-                assert read_version(connection) == 1, "the copy is of another version"
+                assert read_version(connection) == VERSION, "the copy is of another version"
                 content, ids = read_content(connection, copy)
             jobs = {name: self.content[name] for name in self.ids}
             assert (content, ids) == (jobs, self.ids), f"the copy has {content}"
@@ -174,7 +175,7 @@ def make_scenarios(forker, folder):
     """All of them, by name, each with its file made in `folder`."""
     newer = folder / "migrations"
     shutil.copytree(FOLDER, newer)
-    (newer / "0002_notes.sql").write_text(SECOND_MIGRATION)
+    (newer / f"{VERSION + 1:04}_notes.sql").write_text(NEXT_MIGRATION)
     nothing, stopped, killed = (folder / name for name in ("nothing", "stopped", "killed"))
     for each in (nothing, stopped, killed):
         each.mkdir()

@@ -10,6 +10,7 @@ import pytest
 from beanlite.core import table as jobs
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite import upkeep
+from tests.support.journal_files import VERSION
 from tests.support.inside import ask, connect, serving, until
 
 BODIES = (b"", b"small", b"x" * 1024, b"x" * 1025, b"x" * 20_000)
@@ -98,7 +99,7 @@ async def test_what_the_server_writes_during_an_audit_is_not_taken_for_a_change(
 def change_nothing(outsider):
     """Commit without changing anything, unless somebody else is just writing."""
     try:
-        outsider.execute("PRAGMA user_version = 1")
+        outsider.execute(f"PRAGMA user_version = {VERSION}")
     except sqlite3.OperationalError:
         return False
     return True

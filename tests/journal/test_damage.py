@@ -125,15 +125,15 @@ def start(monkeypatch):
 
 
 def use(engine, journal, now_ns):
-    client = engine.clients.connect()
+    client = engine.clients.connect("10.0.0.1:1")
     for name in list(engine.tubes):
         engine.clients.watch(client, name)
         tube_stats(tube_snapshot(engine.tubes[name], now_ns))
     for job in list(engine.jobs.newest.values()):
-        engine.kick_job(job.id, now_ns)
+        engine.kick_job(client, job.id, now_ns)
     while (job := engine.reserve(client, now_ns)) is not None:
         job_stats(job_snapshot(job, now_ns), journaled=True)
-        engine.bury(client, job.id, 5) if job.id % 2 else engine.release(client, job.id, 5, 10, now_ns)
+        engine.bury(client, job.id, 5, now_ns) if job.id % 2 else engine.release(client, job.id, 5, 10, now_ns)
     for name in list(engine.tubes):
         engine.clients.use(client, name)
         engine.put(client, 0, 0, 10, b"new", now_ns)
@@ -165,6 +165,11 @@ ROWS = [
         ("timeouts", "x''"),
         ("buried_seq", "NULL"),
         ("buried_seq", "x''"),
+        ("holder", "5"),
+        ("holder", "'unix'"),
+        ("holder_conn", "7"),
+        ("holder_conn", "'x'"),
+        ("why", "x''"),
     ]),
     ("UPDATE jobs SET tube = NULL WHERE id = 7", "a job is in the tube None"),
     ("UPDATE jobs SET tube = '' WHERE id = 7", "a job is in the tube b''"),
@@ -222,7 +227,9 @@ def test_a_server_without_enough_memory_for_the_jobs(tmp_path, path):
     job = (crc32(b"body"), b"body")
     database.connection.execute("BEGIN")
     database.connection.executemany(
-        "INSERT INTO jobs VALUES (?, 't', 'ready', 0, 0, 60, 1.7e9, NULL, NULL, 0, 0, 0, 0, 0, ?, ?)",
+        """
+        INSERT INTO jobs VALUES (?, 't', 'ready', 0, 0, 60, 1.7e9, NULL, NULL, 0, 0, 0, 0, 0, ?, ?, 1.7e9, NULL, NULL, NULL)
+        """,
         ((number, *job) for number in range(1, 80_001)),
     )
     database.connection.execute("UPDATE meta SET last_id = 80000")

@@ -13,7 +13,16 @@ import pytest
 from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.replay import read_state
-from tests.support.journal_files import files_of_at_most, make, make_killed, refusal, snapshot, write_batch, writer
+from tests.support.journal_files import (
+    VERSION,
+    files_of_at_most,
+    make,
+    make_killed,
+    refusal,
+    snapshot,
+    write_batch,
+    writer,
+)
 
 NOBODY = 65534
 
@@ -68,7 +77,7 @@ def test_new_file(path):
         "secure_delete": 0,
         "synchronous": 2,
         "temp_store": 2,
-        "user_version": 1,
+        "user_version": VERSION,
         "wal_autocheckpoint": 0,
     }
     execute = database.connection.execute
@@ -194,7 +203,7 @@ def foreign_in_wal_mode(path):
 
 def newer(path):
     make(path)
-    edit(path, "PRAGMA user_version = 2")
+    edit(path, f"PRAGMA user_version = {VERSION + 1}")
 
 
 def without_a_guard(path):
@@ -225,7 +234,7 @@ def with_other_pages(path):
         (lambda path: path.write_bytes(b"SQLite format 3\0"), "is not an SQLite file; name another one"),
         (foreign, "is an SQLite database, but not one of beanlite's; name another one"),
         (foreign_in_wal_mode, "is an SQLite database, but not one of beanlite's; name another one"),
-        (newer, "has version 2, this beanlite knows 1; use a newer beanlite"),
+        (newer, f"has version {VERSION + 1}, this beanlite knows {VERSION}; use a newer beanlite"),
         (without_a_guard, "is damaged: the trigger jobs_update is missing or was changed; restore a backup"),
         (with_other_pages, "was given pages of another size than 4096; undo that, by VACUUM"),
         (without_a_column, "is damaged: the table jobs is missing or was changed; restore a backup"),
@@ -242,8 +251,8 @@ def test_refused_and_untouched(path, spoil, reason):
 
 
 def test_a_newer_version_that_is_noted_only_in_the_wal(path):
-    make_killed(path, batches=1, last="PRAGMA user_version = 2")
-    assert refusal(path) == f"{path} has version 2, this beanlite knows 1; use a newer beanlite"
+    make_killed(path, batches=1, last=f"PRAGMA user_version = {VERSION + 1}")
+    assert refusal(path) == f"{path} has version {VERSION + 1}, this beanlite knows {VERSION}; use a newer beanlite"
 
 
 def test_a_directory_that_does_not_exist(tmp_path):

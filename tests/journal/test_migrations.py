@@ -14,9 +14,10 @@ from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.migrations import FOLDER, find_migrations, read_version
 from beanlite.journal.sqlite.replay import read_jobs, read_state
-from tests.support.journal_files import ROOT, make, snapshot
+from tests.support.journal_files import ROOT, VERSION, make, snapshot
 
-SECOND = """
+NEXT = f"{VERSION + 1:04}_notes.sql"
+NEXT_SQL = """
 -- A semicolon; in a comment, and statements that hold some.
 ALTER TABLE meta ADD COLUMN note TEXT DEFAULT 'a;b';
 CREATE TABLE notes (tube TEXT PRIMARY KEY) STRICT;
@@ -34,10 +35,10 @@ def path(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a second migration."""
+    """A folder with one migration more."""
     folder = tmp_path / "migrations"
     shutil.copytree(FOLDER, folder)
-    (folder / "0002_notes.sql").write_text(SECOND)
+    (folder / NEXT).write_text(NEXT_SQL)
     return folder
 
 
@@ -59,9 +60,9 @@ def test_found_from_an_installed_wheel(tmp_path):
     assert found.decode().strip() == str(tmp_path / "beanlite" / "migrations")
 
 
-@pytest.mark.parametrize("name", ["0003_gap.sql", "0001_twice.sql", "2_short.sql"])
+@pytest.mark.parametrize("name", [f"{VERSION + 2:04}_gap.sql", "0001_twice.sql", f"{VERSION + 1}_short.sql"])
 def test_gaps_in_the_numbers_are_refused(folder, name):
-    (folder / "0002_notes.sql").rename(folder / name)
+    (folder / NEXT).rename(folder / name)
     with pytest.raises(RuntimeError, match="not numbered"):
         find_migrations(folder)
 
@@ -81,7 +82,7 @@ def test_a_new_file_gets_all_migrations_without_a_copy(path, folder):
     assert read_state(database.connection, path) == (0, 0, [])
     assert database.connection.execute("SELECT * FROM notes").fetchall() == [("default",)]
     assert database.close() is None
-    assert version_of(path) == 2
+    assert version_of(path) == VERSION + 1
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -90,13 +91,13 @@ def test_an_older_file_is_migrated_after_a_copy(path, folder):
     database = open_database(path, folder)
     assert read_state(database.connection, path).batch == 2
     assert database.connection.execute("SELECT note FROM meta").fetchall() == [("a;b",)]
-    assert int.from_bytes(path.read_bytes()[60:64]) == 2, "the version is in the -wal only"
+    assert int.from_bytes(path.read_bytes()[60:64]) == VERSION + 1, "the version is in the -wal only"
     assert database.close() is None
-    assert version_of(path) == 2
+    assert version_of(path) == VERSION + 1
 
-    copy = path.with_name("queue.db.before-v2")
+    copy = path.with_name(f"queue.db.before-v{VERSION + 1}")
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-    assert version_of(copy) == 1
+    assert version_of(copy) == VERSION
     older = open_database(copy)
     assert read_state(older.connection, copy).batch == 2
     assert [job[0] for rows in read_jobs(older.connection, copy) for job in rows] == [1, 2, 3, 4, 5, 6]
@@ -114,26 +115,26 @@ def test_a_migrated_file_is_left_alone(path, folder):
 def test_an_older_server_refuses_a_migrated_file(path, folder):
     open_database(path, folder).close()
     before = snapshot(path.parent)
-    with pytest.raises(JournalRefused, match="has version 2, this beanlite knows 1"):
+    with pytest.raises(JournalRefused, match=f"has version {VERSION + 1}, this beanlite knows {VERSION}"):
         open_database(path)
     assert snapshot(path.parent) == before
 
 
 def test_a_copy_is_never_overwritten(path, folder):
     make(path)
-    path.with_name("queue.db.before-v2").write_text("precious")
+    path.with_name(f"queue.db.before-v{VERSION + 1}").write_text("precious")
     before = snapshot(path.parent)
-    with pytest.raises(JournalRefused, match=r"queue.db.before-v2 is in the way of a copy of .*; move it away"):
+    with pytest.raises(JournalRefused, match=rf"queue.db.before-v{VERSION + 1} is in the way of a copy of .*; move it away"):
         open_database(path, folder)
     assert snapshot(path.parent) == before
 
 
 def test_a_failed_migration_leaves_the_file_as_it_was(path, folder):
     make(path, batches=1)
-    with (folder / "0002_notes.sql").open("a") as file:
+    with (folder / NEXT).open("a") as file:
         file.write("; INSERT INTO nowhere VALUES (1);")
     before = path.read_bytes()
-    with pytest.raises(JournalRefused, match=r"the migration 0002_notes.sql of .* failed: no such table: nowhere"):
+    with pytest.raises(JournalRefused, match=rf"the migration {NEXT} of .* failed: no such table: nowhere"):
         open_database(path, folder)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
@@ -141,9 +142,9 @@ def test_a_failed_migration_leaves_the_file_as_it_was(path, folder):
 
 def test_a_file_has_all_its_migrations_or_none(path, folder):
     make(path, batches=1)
-    (folder / "0003_wrong.sql").write_text("CREATE TABLE more (x); INSERT INTO nowhere VALUES (1);")
+    (folder / f"{VERSION + 2:04}_wrong.sql").write_text("CREATE TABLE more (x); INSERT INTO nowhere VALUES (1);")
     before = path.read_bytes()
-    with pytest.raises(JournalRefused, match=r"the migration 0003_wrong.sql of .* failed"):
+    with pytest.raises(JournalRefused, match=rf"the migration {VERSION + 2:04}_wrong.sql of .* failed"):
         open_database(path, folder)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
@@ -156,6 +157,6 @@ def test_no_room_for_the_copy(path, folder, monkeypatch):
     make(path)
     before = snapshot(path.parent)
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(JournalRefused, match=r"can't be copied to .*before-v2 before its migration: .*No space left"):
+    with pytest.raises(JournalRefused, match=rf"can't be copied to .*before-v{VERSION + 1} before its migration: .*No space left"):
         open_database(path, folder)
     assert snapshot(path.parent) == before

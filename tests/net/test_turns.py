@@ -196,7 +196,7 @@ async def test_what_lags_is_written_in_slices_to_its_end_though_nobody_asks(tmp_
 
 async def test_more_due_than_a_slice_is_done_once_a_turn_whoever_comes(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
-        client = server.engine.clients.connect()
+        client = server.engine.clients.connect("10.0.0.1:1")
         for _ in range(3 * SLICE):
             server.engine.put(client, 0, 1, 10, b"", server.turns._clock() - SECOND_NS)
         for _ in range(5):

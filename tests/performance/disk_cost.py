@@ -23,7 +23,7 @@ NOW_NS = 800_000_000 * 1_000_000_000
 async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = False, at_once: bool = False) -> int:
     """Write the lives of JOBS jobs, ``batch`` at a time. ``at_once``: the put and the delete share a batch."""
     engine = Engine()
-    client = engine.clients.connect()
+    client = engine.clients.connect("10.0.0.1:1")
 
     def put(count: int) -> list[int]:
         return [engine.put(client, 1024, 0, 60, body, NOW_NS).id for _ in range(count)]
@@ -50,7 +50,7 @@ async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = Fal
             if stored_reservation:
                 write(deferred=True)
             for job_id in ids:
-                engine.delete(client, job_id)
+                engine.delete(client, job_id, NOW_NS)
             write()
             if journal.frames.checkpoint_due:
                 await journal.checkpoint()

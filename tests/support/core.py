@@ -28,7 +28,7 @@ class Core:
         self.sessions = {}
 
     def client(self):
-        session = FramedSession(self.service)
+        session = FramedSession(self.service, f"10.0.0.1:{len(self.sessions) + 1}")
         self.sessions[session.client] = session
         return session
 

@@ -15,8 +15,10 @@ from zlib import crc32
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.migrations import find_migrations
 
 ROOT = Path(__file__).parents[2]
+VERSION = len(find_migrations())  # of the files that this beanlite makes
 KEPT_BATCHES = 50
 LARGE = b"large" * 1000
 
@@ -38,10 +40,15 @@ def put(connection, number, body=b"body", large=False, **fields):
         "releases": 0,
         "buries": 0,
         "kicks": 0,
+        "since": 1.7e9,
+        "holder": None,
+        "holder_conn": None,
+        "why": None,
         "crc32": crc32(body),
         "body": None if large else body,
     } | fields
-    connection.execute(f"INSERT INTO jobs VALUES ({', '.join(':' + name for name in job)})", job)  # noqa: S608
+    values = ", ".join(":" + name for name in job)
+    connection.execute(f"INSERT INTO jobs ({', '.join(job)}) VALUES ({values})", job)  # noqa: S608
     if large:
         connection.execute("INSERT INTO bodies VALUES (?, ?)", (number, body))
 

@@ -15,7 +15,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.job import Job
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite.fileformat import failing
-from beanlite.journal.sqlite.rows import INLINE_MAX, row_of
+from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX, row_of
 
 # A slice ends after this many jobs, or when its bodies have more than this many bytes.
 SLICE_JOBS: Final = 500
@@ -23,7 +23,7 @@ SLICE_BYTES: Final = 1 << 20
 # Times in the file are rounded, and may differ by less than this from those in memory.
 _NEAR_S: Final = 0.001
 
-_ROWS: Final = "SELECT * FROM jobs WHERE id > ? AND id <= ?"
+_ROWS: Final = f"SELECT {COLUMNS} FROM jobs WHERE id > ? AND id <= ?"  # noqa: S608 - our own words
 _BODIES: Final = "SELECT id, body FROM bodies WHERE id > ? AND id <= ?"
 _Row = tuple[object, ...]
 

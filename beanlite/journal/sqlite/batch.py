@@ -13,20 +13,33 @@ from zlib import crc32
 from beanlite.clock import utc_s
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
-from beanlite.journal.sqlite.rows import INLINE_MAX, counters, place
+from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX, counters, facts, place
 
 _Parameters = Sequence[tuple[object, ...]]
 
-_INSERT: Final = "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * 20)})"
 # Most jobs are first written as this: fewer parameters to bind, and several rows in one statement, are much cheaper.
-_READY: Final = "(?, ?, 'ready', ?, ?, ?, ?, NULL, NULL, 0, 0, 0, 0, 0, ?, ?)"
-_INSERT_READY: Final = f"INSERT INTO jobs VALUES {_READY}"  # noqa: S608 - our own words
+_READY: Final = (
+    "(?{0}, ?{1}, 'ready', ?{2}, ?{3}, ?{4}, ?{5}, NULL, NULL, 0, 0, 0, 0, 0, ?{5}, NULL, NULL, NULL, ?{6}, ?{7})"
+)
+_READY_PARAMETERS: Final = 8
+
+
+def _insert_ready(rows: int) -> str:
+    """A statement that inserts so many of these; such a job is in its state since it was put."""
+    first = range(1, rows * _READY_PARAMETERS, _READY_PARAMETERS)
+    values = [_READY.format(*range(number, number + _READY_PARAMETERS)) for number in first]
+    return f"INSERT INTO jobs ({COLUMNS}) VALUES {', '.join(values)}"  # noqa: S608 - our own words
+
+
+_INSERT_READY: Final = _insert_ready(1)
 _AT_ONCE: Final = 16
-_INSERT_SEVERAL: Final = f"INSERT INTO jobs VALUES {', '.join([_READY] * _AT_ONCE)}"  # noqa: S608 - likewise
+_INSERT_SEVERAL: Final = _insert_ready(_AT_ONCE)
 _INSERT_BODY: Final = "INSERT INTO bodies VALUES (?, ?)"
 _UPDATE: Final = """
-    UPDATE jobs SET state = ?, pri = ?, delay_s = ?, due_at = ?, buried_seq = ?,
-           reserves = ?, timeouts = ?, releases = ?, buries = ?, kicks = ? WHERE id = ?
+    UPDATE jobs SET tube = ?, state = ?, pri = ?, delay_s = ?, due_at = ?, buried_seq = ?,
+           reserves = ?, timeouts = ?, releases = ?, buries = ?, kicks = ?,
+           since = ?, holder = ?, holder_conn = ?, why = ? WHERE id = ?
 """
 # Jobs are mostly deleted in the order in which they came, so consecutive ids are deleted by one statement.
 _DELETE: Final = "DELETE FROM jobs WHERE id BETWEEN ? AND ?"
@@ -88,7 +101,8 @@ def batch_of(changes: Changes) -> Batch:
                 body_deletes.append((job.id,))
             continue
         if job.id < first_id:
-            updates.append((state._value_, job.pri, job.delay_s, *place(job), *counters(job), job.id))
+            row = (job.tube.name.decode(), state._value_, job.pri, job.delay_s)
+            updates.append((*row, *place(job), *counters(job), *facts(job), job.id))
             continue
         body = job.body
         assert body is not None  # it stays in memory at least until it is stored
@@ -98,10 +112,10 @@ def batch_of(changes: Changes) -> Batch:
             bodies.append((job.id, body))
             body_bytes += job.size
         put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
-        if state is READY and not job.reserves and job.past is NO_PAST:
+        if state is READY and not job.reserves and job.past is NO_PAST and job.since_ns == job.created_ns:
             ready.append((job.id, job.tube.name.decode(), *put, checksum, inline))
         else:
-            rest = (*place(job), *counters(job), checksum, inline)
+            rest = (*place(job), *counters(job), *facts(job), checksum, inline)
             inserts.append((job.id, job.tube.name.decode(), state._value_, *put, *rest))
     most = len(ready) // _AT_ONCE * _AT_ONCE
     several = [tuple(chain.from_iterable(ready[at : at + _AT_ONCE])) for at in range(0, most, _AT_ONCE)]

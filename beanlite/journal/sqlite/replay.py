@@ -29,14 +29,16 @@ _COLUMNS = f"""
            reserves,
            timeouts, releases, buries, kicks
 """
+_FACTS = f"CAST((since - {EPOCH_S}) * 1e9 AS INTEGER), holder, holder_conn, why"
 _RANGE = "FROM jobs WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
 _JOBS = f"""
-    {_COLUMNS}, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32, NULL {_RANGE}
+    {_COLUMNS}, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32, NULL,
+    {_FACTS} {_RANGE}
 """  # noqa: S608 - our own words
 # SQLite knows the size of a body without reading it.
 _JOBS_WITHOUT_BODIES = f"""
-    {_COLUMNS}, NULL, crc32, coalesce(length(body), (SELECT length(bodies.body) FROM bodies WHERE bodies.id = jobs.id))
-    {_RANGE}
+    {_COLUMNS}, NULL, crc32, coalesce(length(body), (SELECT length(bodies.body) FROM bodies WHERE bodies.id = jobs.id)),
+    {_FACTS} {_RANGE}
 """  # noqa: S608 - our own words
 _LARGE = "SELECT id, coalesce(length(body), 0) FROM bodies WHERE id > ? ORDER BY id LIMIT ?"
 # Whether each row is one that a server may have written. Only damage can have changed it, but SQLite does not check
@@ -51,6 +53,8 @@ _ROWS = """
            AND max(pri, delay_s, ttr_s) <= :u32_max
            AND typeof(coalesce(buried_seq, 0)) = 'integer'
            AND max(reserves, timeouts, releases, buries, kicks, coalesce(buried_seq, 0)) < :counter_max
+           AND typeof(since) IN ('real', 'null') AND typeof(why) IN ('text', 'null')
+           AND typeof(holder) || typeof(holder_conn) IN ('textinteger', 'nullnull')
            AND CASE state WHEN 'ready' THEN 1 WHEN 'delayed' THEN typeof(due_at) = 'real'
                           WHEN 'reserved' THEN typeof(due_at) = 'real' WHEN 'buried' THEN typeof(buried_seq) = 'integer'
                           ELSE 0 END
