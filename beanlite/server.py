@@ -61,7 +61,9 @@ def run(settings: Settings) -> int:
     listener = open_listener(settings)
     try:
         new_loop = _new_loop()
-        journal = make_journal(settings)  # now: another user may not be allowed to read what it imports
+        journal = make_journal(
+            settings, listener.address
+        )  # now: another user may not be allowed to read what it imports
         if settings.user is not None:
             become(settings.user)
         with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -83,13 +85,13 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return new_event_loop
 
 
-def make_journal(settings: Settings) -> Journal:
-    """The journal that the settings ask for; ``Journal.recover`` opens it."""
+def make_journal(settings: Settings, address: str) -> Journal:
+    """The journal that the settings ask for, of a server that listens there; ``Journal.recover`` opens it."""
     if not settings.journal:
         return MemoryJournal()
     from beanlite.journal.sqlite.journal import SqliteJournal  # noqa: PLC0415 - --no-journal starts faster without it
 
-    return SqliteJournal(settings.db, settings.fsync, settings.fsync_interval_ms, settings.max_job_size)
+    return SqliteJournal(settings.db, settings.fsync, settings.fsync_interval_ms, settings.max_job_size, address)
 
 
 class Server:
