@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,6 +35,19 @@ def _file_in(path: Path) -> Path:
     """A directory stands for the file in it: beanstalkd's ``-b`` takes a directory."""
     # Not Path.is_dir: it raises an error where the disk does not answer, and the journal describes that better.
     return path / DB_NAME if os.path.isdir(path) else path  # noqa: PTH112
+
+
+def operator_networks(text: str) -> tuple[bool, list[IPv4Network | IPv6Network]]:
+    """Whether the setting ``operators`` has the Unix socket, and its networks. ValueError: that is no such list."""
+    items = [item.strip() for item in text.split(",")]
+    if items == ["none"]:
+        return False, []
+    return "unix" in items, [ip_network(item) for item in items if item != "unix"]
+
+
+def _of_operators(text: str) -> str:
+    operator_networks(text)
+    return text
 
 
 class Settings(BaseModel):
@@ -86,6 +100,11 @@ class Settings(BaseModel):
         ge=MEMORY_LEAST,
         description="how much of that bodies may take, in bytes or as 512MiB, 16MiB or more; others stay in the"
         " database until they are needed",
+    )
+    operators: Annotated[str, AfterValidator(_of_operators)] = Field(
+        "unix, 127.0.0.0/8, ::1",
+        description="addresses and networks, and unix for the Unix socket, from which operators' commands are understood;"
+        " separated by commas, or none",
     )
     user: str | None = Field(
         None, min_length=1, description="name of the user to become, with its groups, once the sockets are bound"

@@ -17,6 +17,7 @@ from beanlite.commit.fetch import Fetcher
 from beanlite.commit.group import GroupCommit
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
+from beanlite.core.tube import Client
 from beanlite.errors import is_ours
 from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
@@ -26,10 +27,12 @@ from beanlite.net.buffers import Buffers, buffers_max_bytes
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
 from beanlite.net.listener import BACKLOG, Listener, become, open_listener, room_for
+from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 from beanlite.net.roster import Roster
 from beanlite.net.turns import Turns
 from beanlite.protocol.commands import new_commands
+from beanlite.protocol.operator import new_operator_commands
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
 
@@ -58,7 +61,9 @@ def run(settings: Settings) -> int:
     listener = open_listener(settings)
     try:
         new_loop = _new_loop()
-        journal = make_journal(settings)  # now: another user may not be allowed to read what it imports
+        journal = make_journal(
+            settings, listener.address
+        )  # now: another user may not be allowed to read what it imports
         if settings.user is not None:
             become(settings.user)
         with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -80,13 +85,13 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return new_event_loop
 
 
-def make_journal(settings: Settings) -> Journal:
-    """The journal that the settings ask for; ``Journal.recover`` opens it."""
+def make_journal(settings: Settings, address: str) -> Journal:
+    """The journal that the settings ask for, of a server that listens there; ``Journal.recover`` opens it."""
     if not settings.journal:
         return MemoryJournal()
     from beanlite.journal.sqlite.journal import SqliteJournal  # noqa: PLC0415 - --no-journal starts faster without it
 
-    return SqliteJournal(settings.db, settings.fsync, settings.fsync_interval_ms, settings.max_job_size)
+    return SqliteJournal(settings.db, settings.fsync, settings.fsync_interval_ms, settings.max_job_size, address)
 
 
 class Server:
@@ -118,8 +123,10 @@ class Server:
             settings.max_job_size,
             self._facts,
             new_commands(),
+            new_operator_commands(),
             self._refusals.note,
             self._took_long,
+            self._buffered,
             journaled=not journal.immediate,
         )
 
@@ -172,6 +179,7 @@ class Server:
             self.roster.part,
             self.fetcher.fetch,
             self.roster.spare_others,
+            Operators(settings.operators).include,
         )
 
     def _bound_memory(self) -> None:
@@ -188,6 +196,11 @@ class Server:
 
     def _took_long(self) -> None:
         self.turns.look_at_clock()
+
+    def _buffered(self, client: Client) -> int:
+        """How many bytes are buffered for a client, as far as they are counted."""
+        connection = self.roster.connections.get(client)
+        return 0 if connection is None else self._host.buffers.amounts.get(connection, 0)
 
     def _batch_taken(self) -> None:
         self.turns.resume_soon()

@@ -74,7 +74,7 @@ def core():
 async def journal(tmp_path):
     """A journal on a new file."""
     database = open_database(tmp_path / "queue.db")
-    journal = Writer(database)
+    journal = Writer(database, "unix:socket")
     await journal.start()
     yield journal
     await journal.close()

@@ -42,6 +42,7 @@ def test_defaults():
         "max_tubes": 200_000,
         "max_memory": None,
         "body_memory": None,
+        "operators": "unix, 127.0.0.0/8, ::1",
         "user": None,
         "log_level": "info",
         "log_format": "text",

@@ -32,7 +32,7 @@ def test_each_file_has_its_row():
 
 
 def test_what_clients_share_is_named_as_it_is():
-    assert all((ROOT.parent / place).exists() for place in (*SHARED, READS))
+    assert all((ROOT.parent / place).exists() for place in (*SHARED, *READS))
 
 
 def upward(*, for_types):

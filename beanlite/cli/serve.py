@@ -79,6 +79,7 @@ def serve(
     body_memory: Annotated[
         str | None, _option("body_memory", metavar="BYTES", more="; by default all that max_memory leaves")
     ] = None,
+    operators: Annotated[str | None, _option("operators", metavar="LIST")] = None,
     user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
     config_file: Annotated[
         Path | None,
@@ -116,6 +117,7 @@ def serve(
         "max_tubes": max_tubes,
         "max_memory": max_memory,
         "body_memory": body_memory,
+        "operators": operators,
         "user": user,
         "log_level": "debug" if verbose else log_level,
         "log_format": log_format,

@@ -93,9 +93,7 @@ class Ledger:
         """
         if self.deferred.pop(job.id, None) is not None:
             self.changed[job.id] = job
-        self.events.append(
-            Event(now_ns, job.id, job.tube, what, by, job.pri, delay_s, body, by_operator=by_operator)
-        )
+        self.events.append(Event(now_ns, job.id, job.tube, what, by, job.pri, delay_s, body, by_operator=by_operator))
 
     def bound_deferred(self) -> None:
         """Keep ``deferred`` from growing too large; to be called before another SLICE of jobs is deferred."""

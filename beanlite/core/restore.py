@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from sys import intern
 from typing import Final, NamedTuple
 
 from beanlite.core.job import BURIED, DELAYED, RESERVED, Job, Past
@@ -65,33 +66,20 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
     tubes, deferred = queues.tubes, queues.ledger.deferred
     shared = dict[int, int]().setdefault  # equal numbers are one object, as in puts that are alike: it saves memory
     peers: dict[tuple[str, int], Peer] = {}
-    whys = dict[str, str]().setdefault
     queues.jobs.make_room()
     newest = queues.jobs.newest
     for (
         job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves,
-        timeouts, releases, buries, kicks, body, _, size, since_ns, holder, holder_conn, why,
+        timeouts, releases, buries, kicks, body, _, size, stored_since_ns, holder, holder_conn, why,
     ) in rows:  # fmt: skip
         # Anything but an int raises here, and so does a time that is missing: no call, and so no cost.
         past = timeouts | releases | buries | kicks
-        if pri | delay_s | ttr_s | reserves | past < 0 or job_id <= last_id or created_ns > FAR_NS:
+        since_ns = now_ns if stored_since_ns is None else stored_since_ns
+        if pri | delay_s | ttr_s | reserves | past < 0 or job_id <= last_id or created_ns | since_ns > FAR_NS:
             raise ValueError(f"job {job_id} has numbers that can't be")
-        if since_ns is None:
-            since_ns = now_ns
-        elif since_ns > FAR_NS:
-            raise ValueError(f"job {job_id} has a time that can't be")
         last_id = job_id
         tube = tubes.get(name) or queues.make_tube(name)
-        if body is not None:
-            body_size = len(body)
-            memory.body_bytes += body_size + BODY_BYTES
-        elif size is not None:
-            body_size = size
-            memory.crowded = True
-            memory.unloaded += 1
-            memory.unloaded_bytes += size
-        else:
-            raise ValueError(f"job {job_id} has no body")
+        body_size = _count_body(memory, body, size)
         job = newest[job_id] = Job(
             job_id,
             tube,
@@ -103,19 +91,14 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
             shared(body_size, body_size),
         )
         job.reserves = reserves
-        if holder is not None:
-            if holder_conn is None:
-                raise ValueError(f"job {job_id} was held by no connection")
-            peer = peers.get((holder, holder_conn))
-            if peer is None:
-                peer = peers[holder, holder_conn] = Peer(holder, holder_conn)
-            job.last_holder = peer
+        if holder is not None or holder_conn is not None:
+            job.last_holder = _peer(peers, holder, holder_conn)
         if past:
             job.past = Past(timeouts, releases, buries, kicks)
         if state is None:
             queues.make_ready(job, since_ns)
         elif state == _BURIED and place is not None:
-            queues.make_buried(job, place, None if why is None else whys(why, why), since_ns)
+            queues.make_buried(job, place, None if why is None else intern(why), since_ns)
         elif state == _DELAYED and place is not None and place > now_ns:
             queues.make_delayed(job, place, since_ns)
         elif state == _RESERVED or (state == _DELAYED and place is not None):
@@ -124,6 +107,30 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
         else:
             raise ValueError(f"job {job_id} is {state!r}, and no job can be")
     return last_id
+
+
+def _count_body(memory: Memory, body: bytes | None, size: int | None) -> int:
+    """Count a body that is in memory, or one that was left in the journal; returns its size."""
+    if body is not None:
+        size = len(body)
+        memory.body_bytes += size + BODY_BYTES
+    elif size is not None:
+        memory.crowded = True
+        memory.unloaded += 1
+        memory.unloaded_bytes += size
+    else:
+        raise ValueError("a job has no body")
+    return size
+
+
+def _peer(peers: dict[tuple[str, int], Peer], address: str | None, number: int | None) -> Peer:
+    """One object for all jobs that the same client has had."""
+    if address is None or number is None:
+        raise ValueError("a client has no address, or no number")
+    peer = peers.get((address, number))
+    if peer is None:
+        peer = peers[address, number] = Peer(address, number)
+    return peer
 
 
 def restore_pause(queues: Queues, name: bytes, pause_s: int, until_ns: int) -> None:

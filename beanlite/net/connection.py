@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
+from beanlite.commit.fetch import Waiter
 from beanlite.commit.group import GroupCommit
 from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
@@ -36,10 +37,12 @@ class Host:
     """Called when a connection is closed."""
     part: Callable[[Client, asyncio.Transport], None]
     """Takes over the socket of a client that is done, to close it."""
-    fetch: Callable[[Job, Connection], None]
-    """Fetches the body of a job for a connection, which is its ``Waiter``."""
+    fetch: Callable[[Job, Waiter], None]
+    """Fetches the body of a job for a connection."""
     spare_others: Callable[[Exception], None]
     """Logs a bug that only one client has met, and raises any other."""
+    is_operator: Callable[[asyncio.BaseTransport], bool]
+    """Whether a client may give operators' commands."""
 
 
 class Connection(asyncio.Protocol):
@@ -83,6 +86,7 @@ class Connection(asyncio.Protocol):
         """A client has come; one too many is closed at once."""
         self._transport = cast(asyncio.Transport, transport)
         self.session = self._new_session(self._host.service, peer_name(transport))
+        self.session.operator = self._host.is_operator(transport)
         self._transport.set_write_buffer_limits(high=self._host.buffers.unread_max_bytes)
         if not self._host.admit(self, transport):
             self.cut_off()
@@ -224,13 +228,22 @@ class Connection(asyncio.Protocol):
                 self._resuming = True
                 self._turns.resume_later(self.resume)
         elif session.blocked is FETCHING:
-            if not self._resuming and session.wanted is not None:
+            if not self._resuming:
                 self._resuming = True
-                self._host.fetch(session.wanted[1], self)
+                self._fetch()
         elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self._owes():
             self.part()
             return
         self._read_or_pause()
+
+    def _fetch(self) -> None:
+        """Have the journal read what the session waits for."""
+        session, fetch = self.session, self._host.fetch
+        if session.wanted is not None:
+            fetch(session.wanted[1], self)
+        elif session.gathering is not None:
+            for job in session.gathering.jobs:
+                fetch(job, Part(self, job))
 
     def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
         """The client has waited for this."""
@@ -255,6 +268,11 @@ class Connection(asyncio.Protocol):
             self._fail(bug)
         self.settle()
         self._turns.wake(now_ns)
+
+    def bring(self, job: Job, body: bytes | None) -> None:
+        """One of several bodies that the session waits for."""
+        if self.session.bring(job, body):
+            self.resume()
 
     def lack_memory(self) -> None:
         """There is no memory for the body that the session waits for."""
@@ -291,3 +309,21 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
+
+
+class Part:
+    """Waits for one of several bodies that a connection needs, and is the fetcher's ``Waiter`` for it."""
+
+    __slots__ = ("_connection", "_job")
+
+    def __init__(self, connection: Connection, job: Job) -> None:
+        self._connection = connection
+        self._job = job
+
+    def resume(self, body: bytes | None) -> None:
+        """Hand over the body, or None if the job is gone."""
+        self._connection.bring(self._job, body)
+
+    def lack_memory(self) -> None:
+        """There is no memory for the body."""
+        self._connection.lack_memory()

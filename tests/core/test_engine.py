@@ -288,13 +288,12 @@ def test_when_a_pause_ends_waiting_clients_are_served_in_their_order(core):
 # -- restoring
 
 
-def row(job_id, state=None, due_s=None, buried_seq=None, tube=b"default", pri=0, since_s=999_001, holder=None, why=None):
+def row(job_id, state=None, due_s=None, buried_seq=None, tube=b"default", pri=0, **facts):
     place = buried_seq if due_s is None else due_s * SECOND_NS
-    since_ns = None if since_s is None else since_s * SECOND_NS
     put = (5, 10, 999_000 * SECOND_NS)
-    return StoredJob(
-        job_id, tube, state, pri, *put, place, 1, 2, 3, 4, 5, b"x", 0, None, since_ns, *(holder or (None, None)), why
-    )
+    since_ns = 999_001 * SECOND_NS
+    stored = StoredJob(job_id, tube, state, pri, *put, place, 1, 2, 3, 4, 5, b"x", 0, None, since_ns, None, None, None)
+    return stored._replace(**facts)
 
 
 def test_what_is_restored_is_where_it_was(core):
@@ -319,13 +318,13 @@ def test_what_is_restored_is_where_it_was(core):
 
 
 def test_what_is_restored_knows_since_when_who_and_why(core):
-    worker = ("10.0.0.7:1234", 8)
+    worker = {"holder": "10.0.0.7:1234", "holder_conn": 8}
     rows = [
-        row(1, "buried", buried_seq=9, holder=worker, why="client"),
+        row(1, "buried", buried_seq=9, **worker, why="client"),
         row(2, "delayed", due_s=1_000_030),
         row(3, "delayed", due_s=999_990),
-        row(4, "reserved", due_s=1_000_005, holder=worker),
-        row(5, since_s=None),
+        row(4, "reserved", due_s=1_000_005, **worker),
+        row(5, since_ns=None),
     ]
     core.engine.restore(rows, core.now_ns)
     jobs = [core.engine.jobs[job_id] for job_id in range(1, 6)]
@@ -333,14 +332,14 @@ def test_what_is_restored_knows_since_when_who_and_why(core):
     assert [job.since_ns // SECOND_NS for job in jobs] == [999_001, 999_001, start_s, start_s, start_s]
     assert [job.why for job in jobs] == ["client", None, None, None, None]
     assert [job.last_holder and (job.last_holder.address, job.last_holder.number) for job in jobs] == [
-        worker, None, None, worker, None,
+        ("10.0.0.7:1234", 8), None, None, ("10.0.0.7:1234", 8), None,
     ]  # fmt: skip
     assert jobs[0].last_holder is jobs[3].last_holder
 
 
 def test_a_holder_without_a_connection_is_refused(core):
-    with pytest.raises(ValueError, match="job 1 was held by no connection"):
-        core.engine.restore([row(1, holder=("unix", None))], core.now_ns)
+    with pytest.raises(ValueError, match="a client has no address, or no number"):
+        core.engine.restore([row(1, holder="unix")], core.now_ns)
 
 
 def test_burials_after_a_restart_come_after_those_before_it(core):

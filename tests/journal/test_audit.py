@@ -10,8 +10,8 @@ import pytest
 from beanlite.core import table as jobs
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite import upkeep
-from tests.support.journal_files import VERSION
 from tests.support.inside import ask, connect, serving, until
+from tests.support.journal_files import VERSION
 
 BODIES = (b"", b"small", b"x" * 1024, b"x" * 1025, b"x" * 20_000)
 COPY = "CREATE TABLE t AS SELECT * FROM jobs WHERE id = 61; UPDATE t SET id = {}; INSERT INTO jobs SELECT * FROM t"

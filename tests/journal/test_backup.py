@@ -20,6 +20,7 @@ from beanlite.journal.sqlite.replay import read_jobs, read_state
 from tests.support.journal_files import (
     KEPT_BATCHES,
     LARGE,
+    VERSION,
     files_of_at_most,
     flip,
     make,
@@ -75,7 +76,7 @@ def test_the_copy_is_one_private_file_of_the_same_kind(path, dest):
     database = open_database(dest)
     pragmas = ("application_id", "user_version", "auto_vacuum", "page_size")
     values = [database.connection.execute(f"PRAGMA {pragma}").fetchone()[0] for pragma in pragmas]
-    assert values == [int.from_bytes(b"bean"), 1, 2, 4096]
+    assert values == [int.from_bytes(b"bean"), VERSION, 2, 4096]
     assert database.close() is None
 
 

@@ -90,7 +90,7 @@ class Sqlite:
         self._disk = disk
 
     def open(self):
-        return SqliteJournal(self._path, "always", 0, 65535)
+        return SqliteJournal(self._path, "always", 0, 65535, "unix:socket")
 
     def hold_up(self):
         self._disk.free.clear()

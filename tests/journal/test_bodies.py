@@ -106,7 +106,7 @@ def test_without_their_bodies_jobs_have_their_sizes(tmp_path):
     database.connection.execute("UPDATE meta SET last_id = 10")
     database.close()
     whole = rows(path)
-    assert rows(path, bodies=False) == [(*row[:13], None, row[14], len(row[13])) for row in whole]
+    assert rows(path, bodies=False) == [(*row[:13], None, row[14], len(row[13]), *row[16:]) for row in whole]
     assert rows(path, above_id=4, bodies=False) == rows(path, bodies=False)[4:]
     assert rows(path, above_id=BELOW_ALL) == whole
 
@@ -157,7 +157,7 @@ class Listening:
 
 async def started(path, body_max_bytes=NO_BOUND):
     """A core, and the journal that has recovered it."""
-    core, journal = Core(1 << 20), SqliteJournal(path, "never", None, 1 << 20)
+    core, journal = Core(1 << 20), SqliteJournal(path, "never", None, 1 << 20, "unix:socket")
     core.engine.bound_memory(NO_BOUND, body_max_bytes, fetches=True)
     assert await journal.recover(core.engine, core.now_ns, asyncio.Event())
     journal.attach(Listening(core.engine))

@@ -106,7 +106,7 @@ def start(monkeypatch):
     monkeypatch.setattr(journal_module, "open_database", open_and_note)
 
     async def run(path):
-        engine, journal, now_ns = Engine(), SqliteJournal(path, "always", 0, 65535), utc_clock()()
+        engine, journal, now_ns = Engine(), SqliteJournal(path, "always", 0, 65535, "unix:socket"), utc_clock()()
         opened.clear()
         try:
             await journal.recover(engine, now_ns, asyncio.Event())
@@ -228,7 +228,8 @@ def test_a_server_without_enough_memory_for_the_jobs(tmp_path, path):
     database.connection.execute("BEGIN")
     database.connection.executemany(
         """
-        INSERT INTO jobs VALUES (?, 't', 'ready', 0, 0, 60, 1.7e9, NULL, NULL, 0, 0, 0, 0, 0, ?, ?, 1.7e9, NULL, NULL, NULL)
+        INSERT INTO jobs
+        VALUES (?, 't', 'ready', 0, 0, 60, 1.7e9, NULL, NULL, 0, 0, 0, 0, 0, ?, ?, 1.7e9, NULL, NULL, NULL)
         """,
         ((number, *job) for number in range(1, 80_001)),
     )

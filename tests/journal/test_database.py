@@ -214,7 +214,7 @@ def without_a_guard(path):
 
 def without_a_column(path):
     make(path)
-    edit(path, "ALTER TABLE jobs RENAME COLUMN kicks TO knocks")
+    edit(path, "ALTER TABLE pauses RENAME COLUMN pause_s TO seconds")
 
 
 def with_other_pages(path):
@@ -238,7 +238,7 @@ def with_other_pages(path):
         (newer, f"has version {VERSION + 1}, this beanlite knows {VERSION}; use a newer beanlite"),
         (without_a_guard, "is damaged: the trigger jobs_update is missing or was changed; restore a backup"),
         (with_other_pages, "was given pages of another size than 4096; undo that, by VACUUM"),
-        (without_a_column, "is damaged: the table jobs is missing or was changed; restore a backup"),
+        (without_a_column, "is damaged: the table pauses is missing or was changed; restore a backup"),
         (Path.mkdir, "can't be opened: Is a directory"),
         (os.mkfifo, "is not a regular file; name another one"),
     ],

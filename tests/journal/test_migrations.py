@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from contextlib import closing
+from zlib import crc32
 
 import pytest
 
@@ -124,7 +125,9 @@ def test_a_copy_is_never_overwritten(path, folder):
     make(path)
     path.with_name(f"queue.db.before-v{VERSION + 1}").write_text("precious")
     before = snapshot(path.parent)
-    with pytest.raises(JournalRefused, match=rf"queue.db.before-v{VERSION + 1} is in the way of a copy of .*; move it away"):
+    with pytest.raises(
+        JournalRefused, match=rf"queue.db.before-v{VERSION + 1} is in the way of a copy of .*; move it away"
+    ):
         open_database(path, folder)
     assert snapshot(path.parent) == before
 
@@ -157,6 +160,35 @@ def test_no_room_for_the_copy(path, folder, monkeypatch):
     make(path)
     before = snapshot(path.parent)
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(JournalRefused, match=rf"can't be copied to .*before-v{VERSION + 1} before its migration: .*No space left"):
+    with pytest.raises(
+        JournalRefused, match=rf"can't be copied to .*before-v{VERSION + 1} before its migration: .*No space left"
+    ):
         open_database(path, folder)
     assert snapshot(path.parent) == before
+
+
+def test_a_file_of_the_first_version_knows_of_its_jobs_what_can_be_known(path, tmp_path):
+    first = tmp_path / "first"
+    first.mkdir()
+    shutil.copy(FOLDER / "0001_initial.sql", first)
+    database = open_database(path, first)
+    states = [  # state, delay_s, due_at, buried_seq, reserves, kicks
+        ("ready", 0, None, None, 0, 0),
+        ("ready", 0, None, None, 1, 0),
+        ("ready", 0, None, None, 0, 1),
+        ("ready", 5, None, None, 0, 0),
+        ("buried", 0, None, 1, 1, 0),
+    ]
+    for number, (state, delay_s, due_at, buried_seq, reserves, kicks) in enumerate(states, 1):
+        database.connection.execute(
+            "INSERT INTO jobs VALUES (?, 't', ?, 0, ?, 60, 1.7e9, ?, ?, ?, 0, 0, 0, ?, ?, x'00')",
+            (number, state, delay_s, due_at, buried_seq, reserves, kicks, crc32(b"\0")),
+        )
+    database.connection.execute("UPDATE meta SET last_id = 5")
+    assert database.close() is None
+    database = open_database(path)
+    facts = database.connection.execute("SELECT id, since, holder, holder_conn, why FROM jobs").fetchall()
+    assert facts == [(1, 1.7e9, None, None, None), *((number, None, None, None, None) for number in range(2, 6))]
+    assert [len(rows) for rows in read_jobs(database.connection, path)] == [5]
+    assert database.close() is None
+    assert version_of(path.with_name(f"queue.db.before-v{VERSION}")) == 1

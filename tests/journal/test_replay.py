@@ -45,8 +45,7 @@ def sealed(body):
 
 def test_every_field_of_a_job(database, path):
     created_ns = (1_700_000_000 - 946_684_800) * 10**9
-    nobody = (None, None, None)
-    last = (created_ns, *nobody)
+    never = (None, None, None, None)
     put(
         database.connection, 9, b"\x00\xff\r\n", tube="t", state="buried", pri=4294967295, delay_s=1, ttr_s=2,
         created_at=946_684_803.5, due_at=946_684_804.5, buried_seq=5, reserves=6, timeouts=7, releases=8,
@@ -56,12 +55,15 @@ def test_every_field_of_a_job(database, path):
     put(database.connection, 18446744073709551615 >> 1, b"x" * 70000, large=True)
     assert list(read_jobs(database.connection, path)) == [
         [
-            (3, b"t", None, 0, 0, 60, created_ns, None, 0, 0, 0, 0, 0, *sealed(b""), None, None, *nobody),
+            (3, b"t", None, 0, 0, 60, created_ns, None, 0, 0, 0, 0, 0, *sealed(b""), None, *never),
             (
                 9, b"t", "buried", 2**32 - 1, 1, 2, 3_500_000_000, 5, 6, 7, 8, 9, 10, *sealed(b"\0\xff\r\n"), None,
                 5_500_000_000, "unix", 11, "client",
             ),
-            (2**63 - 1, b"default", None, 0, 0, 60, created_ns, None, 0, 0, 0, 0, 0, *sealed(b"x" * 70000), None, *last),
+            (
+                2**63 - 1, b"default", None, 0, 0, 60, created_ns, None, 0, 0, 0, 0, 0, *sealed(b"x" * 70000), None,
+                created_ns, None, None, None,
+            ),
         ]
     ]  # fmt: skip
 

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.heartbeat import Heartbeat
 from tests.support.journal_files import put
 
 TABLES = ("jobs", "bodies", "pauses", "meta", "server")
@@ -42,11 +43,12 @@ def test_outside_writes_are_refused(database, cli):
     execute("INSERT INTO pauses VALUES ('default', 60, 0)")
     before = [execute(f"SELECT * FROM {table}").fetchall() for table in TABLES]  # noqa: S608
     writes = [
-        "INSERT INTO jobs SELECT 2, tube, state, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL FROM jobs",
+        "INSERT INTO jobs (id, tube, state) SELECT 2, tube, state FROM jobs",
         "INSERT INTO bodies VALUES (2, x'00')",
         "INSERT INTO pauses VALUES ('other', 60, 0)",
         "INSERT INTO meta VALUES (2, 0, 0)",
         "REPLACE INTO meta VALUES (1, 9, 9)",
+        "INSERT INTO server VALUES (1, '0', 1, '', 0, 0, NULL)",
         "UPDATE jobs SET state = 'buried' WHERE id = 1",
         "UPDATE jobs SET id = 2",
         "UPDATE bodies SET body = x'00'",
@@ -67,6 +69,7 @@ def test_outside_reads_are_served(database, cli, name):
     for number, state in enumerate(("ready", "delayed", "reserved", "buried"), 1):
         put(database.connection, number, state=state, due_at=2e9, buried_seq=1, large=True)
     database.connection.execute("INSERT INTO pauses VALUES ('default', 60, 0)")
+    Heartbeat(database.connection, "127.0.0.1:11300").begin()
     code, lines, errors = cli(f"SELECT * FROM {name}")  # noqa: S608
     assert (code, errors) == (0, "")
     assert lines
@@ -145,3 +148,68 @@ def test_what_is_shown_of_a_job(database, cli):
     assert fields == ["8", "default", "0", "0", "apart"]
     assert int(age_s) in range(49, 60)
     assert int(left_s) in range(490, 502)
+
+
+def test_since_when_who_and_why(database, cli):
+    now = time.time()
+    facts = {"holder": "10.0.0.7:1234", "holder_conn": 8}
+    put(database.connection, 1, b"three\nlines\r\nwith a \xc3\xa9", since=now - 100, created_at=now - 200, pri=3)
+    put(database.connection, 2, state="reserved", due_at=now + 60, since=now - 10, **facts)
+    put(
+        database.connection,
+        3,
+        b"x" * 5000,
+        large=True,
+        state="buried",
+        buried_seq=1,
+        since=1.7e9,
+        why="client",
+        **facts,
+    )
+    put(database.connection, 4, state="delayed", due_at=1.9e9, since=None)
+    assert cli("SELECT id, holder, holder_conn FROM reserved")[1] == ["2|10.0.0.7:1234|8"]
+    assert cli("SELECT id, since, why, holder, size, length(preview) FROM buried")[1] == [
+        "3|2023-11-14 22:13:20|client|10.0.0.7:1234|5000|60"
+    ]
+    assert cli("SELECT id, due, since, in_state_s FROM delayed")[1] == ["4|2030-03-17 17:46:40||"]
+    assert cli("SELECT preview FROM ready WHERE text LIKE '%lines%'")[1] == ["three lines  with a é"]
+    assert cli("SELECT id FROM all_jobs WHERE text = 'body' ORDER BY id")[1] == ["2", "4"]
+    ages = cli("SELECT ready.in_state_s, ready.age_s, reserved.ttr_left_s FROM ready, reserved")[1][0]
+    ready_s, age_s, left_s = map(int, ages.split("|"))
+    assert ready_s in range(100, 110)
+    assert age_s in range(200, 210)
+    assert left_s in range(50, 60)
+    oldest_s, bytes_ = cli("SELECT oldest_ready_s, bytes FROM tubes")[1][0].split("|")
+    assert int(oldest_s) in range(100, 110)
+    assert int(bytes_) == 22 + 4 + 5000 + 4
+
+
+def test_ages_are_right_to_the_second(database):
+    now = time.time()
+    for number in range(6):
+        put(database.connection, number, created_at=now - 1 - number / 10, since=now - 2 - number / 10)
+    ages = database.connection.execute("SELECT DISTINCT age_s, in_state_s FROM ready").fetchall()
+    assert ages == [(1, 2)]
+
+
+def test_whether_the_server_lives(database, cli):
+    heartbeat = Heartbeat(database.connection, "127.0.0.1:11300")
+    heartbeat.begin()
+    _, lines, _ = cli("SELECT status, pid, address, stopped, seen_s < 30 FROM alive")
+    assert lines == [f"serving|{os.getpid()}|127.0.0.1:11300||1"]
+    database.connection.execute("UPDATE server SET seen_at = seen_at - 100")
+    assert cli("SELECT status FROM alive")[1][0].startswith("not heard of for 10")
+    heartbeat.end()
+    assert cli("SELECT status, stopped = seen, seen_s < 30 FROM alive")[1] == ["stopped in an orderly way|1|1"]
+
+
+def test_a_sign_of_life_is_given_when_it_is_due_and_not_sooner(database, monkeypatch):
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    heartbeat = Heartbeat(database.connection, "unix:socket")
+    heartbeat.begin()
+    assert [heartbeat.beat(1.0), heartbeat.beat(10.0)] == [False, False]
+    now_s += 1
+    assert [heartbeat.beat(10.0), heartbeat.beat(1.0), heartbeat.beat(1.0)] == [False, True, False]
+    now_s += 10
+    assert heartbeat.beat(10.0)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from beanlite.core.queues import Queues
+from beanlite.core.engine import Engine
 from beanlite.net.addresses import Addresses
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, put_bytes, until
@@ -100,7 +100,7 @@ def test_unix_sockets_and_who_has_gone_are_not_counted(peer):
 
 
 def test_nothing_is_kept_of_an_address_that_has_gone():
-    addresses, client = Addresses(1, spare_local=False), Queues().make_client()
+    addresses, client = Addresses(1, spare_local=False), Engine().clients.connect("there:1")
     addresses.add(client, b"there")
     assert addresses.is_full(b"there")
     addresses.drop(client)

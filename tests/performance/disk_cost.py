@@ -29,7 +29,7 @@ async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = Fal
         return [engine.put(client, 1024, 0, 60, body, NOW_NS).id for _ in range(count)]
 
     with tempfile.TemporaryDirectory() as directory:
-        journal = Writer(open_database(Path(directory) / "queue.db"))
+        journal = Writer(open_database(Path(directory) / "queue.db"), "unix:socket")
         await journal.start()
 
         def write(*, deferred: bool = False) -> None:

@@ -88,7 +88,8 @@ def statements_of(journal, core):
     journal._db.set_trace_callback(seen.append)
     journal.write(batch)
     journal._db.set_trace_callback(None)
-    return [statement.split()[0] for statement in dict.fromkeys(seen)]  # each is reported again for its trigger
+    seen = dict.fromkeys(seen)  # each is reported again for its trigger
+    return [statement.split()[0] for statement in seen if "UPDATE server" not in statement]  # which is up to the time
 
 
 def test_statements_of_a_batch(core, journal):

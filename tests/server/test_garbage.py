@@ -55,7 +55,9 @@ def lock_for_a_moment(server):
 
 async def garbage_of(settings, lives, meanwhile):
     """How many objects the collector finds after so many clients, with something else at the beginning of each."""
-    server = Server(settings, open_listener(settings), make_journal(settings), utc_clock())
+    server = Server(
+        settings, listener := open_listener(settings), make_journal(settings, listener.address), utc_clock()
+    )
     task = asyncio.create_task(server.serve())
     await until(lambda: hasattr(server, "group_commit"))
     host, port = server._listener.address.split(":")

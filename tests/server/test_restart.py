@@ -126,6 +126,8 @@ class RestartedTwins(Twins):
             self.core.close(session)
         self.journal.write(batch_of(engine.take_changes(deferred=True)))
         self.runner.run(self.journal.close())
+        back = {job_id: self.model.restored(job) for job_id, job in self.stored.jobs.items()}
+        self.stored = self.stored._replace(jobs=back)  # now, and not at the start
         self._restart(down_ns, 0)
 
     def _restart(self, down_ns, ids_left_out):
@@ -143,7 +145,7 @@ class RestartedTwins(Twins):
     def _recover(self):
         """A new engine with what is in the file, the server's own way."""
         engine = Engine()
-        journal = SqliteJournal(self.path, "always", 0, MAX_JOB_SIZE)
+        journal = SqliteJournal(self.path, "always", 0, MAX_JOB_SIZE, "unix:socket")
         self.runner.run(journal.recover(engine, self.core.now_ns, asyncio.Event()))
         self.runner.run(journal._bodies.close())
         self.journal = journal._writer

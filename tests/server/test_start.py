@@ -54,7 +54,9 @@ async def test_a_stop_does_not_wait_for_all_jobs_to_be_read_and_changes_nothing(
     read["signal"] = number
     settings = Settings(port=0, db=path)
     listener = open_listener(settings)
-    await asyncio.wait_for(Server(settings, listener, make_journal(settings), utc_clock()).serve(), 10)
+    await asyncio.wait_for(
+        Server(settings, listener, make_journal(settings, listener.address), utc_clock()).serve(), 10
+    )
     listener.close()
     assert 0 < read["jobs"] < CHUNKS * 1000
     assert path.read_bytes() == before

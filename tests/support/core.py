@@ -5,6 +5,7 @@ from beanlite.core.job import SECOND_NS
 from beanlite.protocol.blocked import YIELDING
 from beanlite.protocol.commands import new_commands
 from beanlite.protocol.framing import FramedSession
+from beanlite.protocol.operator import new_operator_commands
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
 
@@ -23,7 +24,15 @@ class Core:
         self.engine = engine
         self.refused = []
         self.service = Service(
-            engine, max_job_size, lambda: FACTS, new_commands(), self.refused.append, lambda: None, journaled=True
+            engine,
+            max_job_size,
+            lambda: FACTS,
+            new_commands(),
+            new_operator_commands(),
+            self.refused.append,
+            lambda: None,
+            lambda client: self.sessions[client].pending,
+            journaled=True,
         )
         self.sessions = {}
 

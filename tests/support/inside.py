@@ -44,7 +44,9 @@ class Disk:
 @contextlib.asynccontextmanager
 async def serving(path, fsync="always", failure=JournalFailed, **others):
     settings = Settings(port=0, db=path, fsync=fsync, **others)
-    server = Server(settings, open_listener(settings), make_journal(settings), utc_clock())
+    server = Server(
+        settings, listener := open_listener(settings), make_journal(settings, listener.address), utc_clock()
+    )
     task = asyncio.create_task(server.serve())
     try:
         while not hasattr(server, "group_commit"):

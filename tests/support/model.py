@@ -113,7 +113,8 @@ class Model(Queues):
         if job is None:
             return b"NOT_FOUND\r\n"
         self.burials += 1
-        job.pri, job.state, job.holder, job.burial = int(pri), "buried", None, self.burials
+        self._enter(job, "buried")
+        job.pri, job.burial, job.why = int(pri), self.burials, "client"
         job.buries += 1
         self.promised.add(job.id)
         return b"BURIED\r\n"

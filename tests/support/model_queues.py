@@ -28,6 +28,8 @@ class Tube:
 @dataclass(eq=False)
 class Client:
     serial: int
+    number: int
+    """Of the connection, since the start."""
     use: Tube
     watched: list[Tube]
     producer: bool = False
@@ -48,10 +50,14 @@ class Job:
     body: bytes
     created_ns: int
     state: str = "ready"
+    since_ns: int = 0
     ends_ns: int = 0
     """The delay or the ttr."""
     burial: int = 0
     holder: Client | None = None
+    last_holder: int | None = None
+    """The number of its connection."""
+    why: str | None = None
     reserves: int = 0
     timeouts: int = 0
     releases: int = 0
@@ -104,7 +110,7 @@ class Queues:
     def restored(self, job):
         """A job of a snapshot as it is after a restart now."""
         back = job.state == "reserved" or (job.state == "delayed" and job.ends_ns <= self.now_ns)
-        return replace(job, holder=None, state="ready" if back else job.state)
+        return replace(job, holder=None) if not back else replace(job, holder=None, state="ready", since_ns=self.now_ns)
 
     def pauses(self):
         return {tube.name: (tube.pause_s, tube.pause_until_ns) for tube in self.tubes if tube.pause_until_ns}
@@ -114,7 +120,7 @@ class Queues:
     def connect(self):
         self.serial += 1
         self.total_clients += 1
-        client = Client(self.serial, self.default, [self.default])
+        client = Client(self.serial, self.total_clients, self.default, [self.default])
         self.clients.append(client)
         return client
 
@@ -257,16 +263,19 @@ class Queues:
             (job for job in self.jobs if job.state == "buried" and job.tube is tube), key=lambda job: job.burial
         )
 
+    def _enter(self, job, state):
+        job.state, job.since_ns, job.holder, job.why = state, self.now_ns, None, None
+
     def _make_ready(self, job):
-        job.state = "ready"
-        job.holder = None
+        self._enter(job, "ready")
         self._serve()
 
     def _place(self, job, delay_s):
         """After a put or a release."""
         job.delay_s = delay_s
         if delay_s:
-            job.state, job.holder, job.ends_ns = "delayed", None, self.now_ns + delay_s * SECOND_NS
+            self._enter(job, "delayed")
+            job.ends_ns = self.now_ns + delay_s * SECOND_NS
         else:
             self._make_ready(job)
 
@@ -282,7 +291,8 @@ class Queues:
         return next(iter(self._ready([tube for tube in client.watched if not tube.pause_until_ns])), None)
 
     def _hand_out(self, job, client):
-        job.state, job.holder, job.ends_ns = "reserved", client, self.now_ns + job.ttr_s * SECOND_NS
+        self._enter(job, "reserved")
+        job.holder, job.last_holder, job.ends_ns = client, client.number, self.now_ns + job.ttr_s * SECOND_NS
         job.reserves += 1
         return b"RESERVED %d %d\r\n%b\r\n" % (job.id, len(job.body), job.body)
 

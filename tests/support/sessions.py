@@ -70,6 +70,11 @@ def without_memory(replies):
     return MEMORY.sub(lambda match: b"OK %d\r\n%b" % (int(match[1]) - len(match[3]), match[2]), replies)
 
 
+def facts_of(job):
+    """What no command of the protocol tells of a job."""
+    return job.since_ns, job.last_holder and job.last_holder.number, job.why
+
+
 class Twins:
     """The core and the model, which have to agree after each action."""
 
@@ -100,6 +105,9 @@ class Twins:
         assert self.core.now_ns == self.model.now_ns
         tubes, expected_tubes = list(self.core.engine.tubes), [tube.name for tube in self.model.tubes]
         assert tubes == expected_tubes, f"the core has tubes {tubes}, the model {expected_tubes}"
+        known = {job.id: facts_of(self.core.engine.jobs[job.id]) for job in self.model.jobs}
+        right = {job.id: (job.since_ns, job.last_holder, job.why) for job in self.model.jobs}
+        assert known == right, f"the core knows {known} of its jobs, the model {right}"
 
     def ask(self, line):
         """A command of a client that comes and goes; compares, and returns the reply."""

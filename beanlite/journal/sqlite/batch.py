@@ -17,7 +17,7 @@ from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX, counters, facts, p
 
 _Parameters = Sequence[tuple[object, ...]]
 
-_INSERT: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * 20)})"
+_INSERT: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * 20)})"  # noqa: S608 - our own words
 # Most jobs are first written as this: fewer parameters to bind, and several rows in one statement, are much cheaper.
 _READY: Final = (
     "(?{0}, ?{1}, 'ready', ?{2}, ?{3}, ?{4}, ?{5}, NULL, NULL, 0, 0, 0, 0, 0, ?{5}, NULL, NULL, NULL, ?{6}, ?{7})"
@@ -29,7 +29,7 @@ def _insert_ready(rows: int) -> str:
     """A statement that inserts so many of these; such a job is in its state since it was put."""
     first = range(1, rows * _READY_PARAMETERS, _READY_PARAMETERS)
     values = [_READY.format(*range(number, number + _READY_PARAMETERS)) for number in first]
-    return f"INSERT INTO jobs ({COLUMNS}) VALUES {', '.join(values)}"  # noqa: S608 - our own words
+    return f"INSERT INTO jobs ({COLUMNS}) VALUES {', '.join(values)}"  # noqa: S608 - likewise
 
 
 _INSERT_READY: Final = _insert_ready(1)

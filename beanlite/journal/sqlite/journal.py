@@ -52,15 +52,17 @@ class SqliteJournal(Journal):
 
     fetches = True
 
-    def __init__(self, path: Path, fsync: str, sync_interval_ms: int | None, max_job_size: int) -> None:
+    def __init__(self, path: Path, fsync: str, sync_interval_ms: int | None, max_job_size: int, address: str) -> None:
         """``fsync`` is the setting as it was given, to be noted at the file; ``sync_interval_ms`` is what it means.
 
-        0 syncs each batch before it is called durable, None leaves syncing to the system.
+        0 syncs each batch before it is called durable, None leaves syncing to the system. ``address`` is where the
+        server listens.
         """
         self._path = path
         self._fsync = fsync
         self._sync_interval_ms = sync_interval_ms
         self._max_job_size = max_job_size
+        self._address = address
         self._slow_syncs = log.Seldom()
         self._logs_commits = False
         self._began_s = 0.0
@@ -95,7 +97,7 @@ class SqliteJournal(Journal):
             engine.restore_pause(name, pause_s, until_ns)
         engine.recovered(state.last_id, state.batch)
         self._engine = engine
-        self._writer = Writer(database)
+        self._writer = Writer(database, self._address)
         self._bodies = BodyReader(database.path)
         signals.hold()  # in the thread that this starts; signals are for the thread of the loop
         try:
@@ -159,8 +161,7 @@ class SqliteJournal(Journal):
         self._upkeep = Upkeep(self._writer, self._engine, loop, listener.ready, listener.failed)
         self._awake = StayAwake(loop, self.poll)
         self._logs_commits = log.is_debug()
-        interval_ms = self._sync_interval_ms
-        self._upkeep.start(interval_ms / 1000 if interval_ms else None)
+        self._upkeep.start(self._sync_interval_ms)
 
     # -- batch by batch
 

@@ -16,6 +16,7 @@ from beanlite import log
 from beanlite.core.engine import Engine
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.journal.sqlite.batch import Batch
+from beanlite.journal.sqlite.heartbeat import IDLE_S
 from beanlite.journal.sqlite.writer import Writer
 
 # How long to wait before a batch is tried again while another program has the file locked.
@@ -76,11 +77,12 @@ class Upkeep:
         self._warned_frames = 0
         """What the -wal had when the log last told that a reader keeps it from shrinking; 0: not since it shrank."""
 
-    def start(self, sync_interval_s: float | None) -> None:
+    def start(self, sync_interval_ms: int | None) -> None:
         """Begin the tasks that last as long as the server; with an interval, the syncs by time are one of them."""
-        if sync_interval_s:
-            self._timed_sync = self._begin(self._sync_by_time(sync_interval_s))
+        if sync_interval_ms:
+            self._timed_sync = self._begin(self._sync_by_time(sync_interval_ms / 1000))
         self._begin(self._shrink_by_and_by())
+        self._begin(self._beat(syncs=sync_interval_ms == 0))
         if self._engine.admission.disk_full:
             self._begin(self._await_room())
 
@@ -258,6 +260,24 @@ class Upkeep:
                 shrinking = writer.loose
                 if writer.frames.checkpoint_due or not shrinking:
                     self._begin_alone(self._checkpoint())
+
+    # -- a sign of life
+
+    async def _beat(self, *, syncs: bool) -> None:
+        """Tell those who read the file that the server lives, while no batch does so. ``syncs``: as each batch is."""
+        while True:
+            await asyncio.sleep(IDLE_S)
+            if self._stopping:
+                return
+            if self.busy and not self.syncing:
+                continue
+            with contextlib.suppress(JournalFull, JournalBusy):
+                if self._writer.beat():
+                    self._unsynced = True
+                    if syncs:
+                        await self._writer.sync()
+            if self._writer.frames.checkpoint_due and not self.busy:
+                self._begin_alone(self._checkpoint())
 
     # -- other programs, and syncs by time
 

@@ -25,6 +25,7 @@ from beanlite.journal.sqlite.batch import FRAMES_BESIDE_ROWS, FRAMES_PER_ROW, Ba
 from beanlite.journal.sqlite.database import Database
 from beanlite.journal.sqlite.fileformat import failing, is_full, refused, said, wal_of, wal_size
 from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES, Frames
+from beanlite.journal.sqlite.heartbeat import BUSY_S, IDLE_S, Heartbeat
 from beanlite.journal.sqlite.sync import SoonestSync, background_sync
 from beanlite.journal.sqlite.watch import Outsiders, Watch
 
@@ -57,12 +58,14 @@ def _disagreement(database: Database, statement: str, jobs: int, changed: int) -
 class Writer:
     """Writes batches to a database that it has to itself, and gives back room that is no longer needed.
 
-    Its attributes are the database with its connection, thread, room, -wal and frames, three objects that sync and
-    guard it, and what has been written so far.
+    Its attributes are the database with its connection, thread, room, -wal and frames, four objects that sync it, guard
+    it and tell of it, and what has been written so far.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, address: str) -> None:
+        """``address`` is where the server listens, for those who read the file."""
         self._database = database
+        self._heartbeat = Heartbeat(database.connection, address)
         self._db = database.connection
         self._worker = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
         self.room = database.room
@@ -90,7 +93,7 @@ class Writer:
             self._outsiders = Outsiders(self._db, path, self._database.objects)
             (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
             self.frames.allocate(CHECKPOINT_FRAMES)
-            self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists
+            self._heartbeat.begin()  # from now on the -wal exists
             # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
@@ -151,6 +154,7 @@ class Writer:
         if batch.last_id > promised_id:
             promised_id = batch.last_id + IDS_AHEAD
             db.execute(_UPDATE_META, (batch.number, promised_id))
+        self._heartbeat.beat(BUSY_S)
         return promised_id
 
     def _committed(self, batch: Batch, promised_id: int) -> None:
@@ -219,6 +223,16 @@ class Writer:
         self._watch.note_size()
         self.frames.end_checkpoint(frames, moved)
 
+    def beat(self) -> bool:
+        """Tell that the server lives, if no batch has done so lately; returns whether. Raises what ``write`` does."""
+        try:
+            self.frames.allocate(FRAMES_BESIDE_ROWS)
+            beaten = self._heartbeat.beat(IDLE_S)
+        except _FAILURES as error:
+            raise self._undo(error) from error
+        self._count_frames()
+        return beaten
+
     @property
     def loose(self) -> bool:
         """Whether so many pages of the file are free that some are worth giving back."""
@@ -271,9 +285,8 @@ class Writer:
         except JournalFailed as error:  # raised below, when everything else has been stored
             failure = error
         try:
-            if self._last is not None:
-                with contextlib.suppress(JournalBusy, JournalFull):  # then there is a gap before the next ids
-                    self._note_last_id(*self._last)
+            with contextlib.suppress(JournalBusy, JournalFull):  # then there is a gap before the next ids
+                self._note_end()
             with failing(self._database.path):
                 os.close(self._wal)
                 left = self._database.close()
@@ -283,9 +296,11 @@ class Writer:
             raise failure
         return left
 
-    def _note_last_id(self, batch: int, last_id: int) -> None:
+    def _note_end(self) -> None:
         try:
-            self._db.execute(_UPDATE_META, (batch, last_id))
+            if self._last is not None:
+                self._db.execute(_UPDATE_META, self._last)
+            self._heartbeat.end()
         except sqlite3.Error as error:
             raise self._undo(error) from error
 

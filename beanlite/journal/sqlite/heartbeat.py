@@ -1,0 +1,42 @@
+"""The row that tells which server has the file, and when it was last seen alive: for those who read the file."""
+
+import os
+import sqlite3
+import time
+from typing import Final
+
+from beanlite import __version__
+
+# How often the row is written with the batches at most, and how often while there are none.
+BUSY_S: Final = 1.0
+IDLE_S: Final = 10.0
+
+
+class Heartbeat:
+    """Writes the row, on a connection that the caller may use at that moment."""
+
+    def __init__(self, connection: sqlite3.Connection, address: str) -> None:
+        """``address`` is where the server listens."""
+        self._db = connection
+        self._address = address
+        self._beat_s = 0.0
+
+    def begin(self) -> None:
+        """The server has the file from now on."""
+        self._beat_s = time.monotonic()
+        now = time.time()
+        row = (1, __version__, os.getpid(), self._address, now, now)
+        self._db.execute("REPLACE INTO server VALUES (?, ?, ?, ?, ?, ?, NULL)", row)
+
+    def beat(self, every_s: float) -> bool:
+        """The server lives; returns whether it was time to say so again."""
+        now_s = time.monotonic()
+        if now_s - self._beat_s < every_s:
+            return False
+        self._beat_s = now_s
+        self._db.execute("UPDATE server SET seen_at = ?", (time.time(),))
+        return True
+
+    def end(self) -> None:
+        """The server stops in an orderly way."""
+        self._db.execute("UPDATE server SET seen_at = :now, stopped_at = :now", {"now": time.time()})
