@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +18,9 @@ from beanlite.operators.filters import Record
 
 # What is not shown on a terminal is not cut to fit one.
 _ENDLESS: Final = 1 << 20
+# What stands between two columns, and how narrow a column of text may become.
+_GAP: Final = "  "
+_SHRUNK: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class Column:
     show: Callable[[Any], str]
     shrinks: bool = False
     """Whether it is cut when the terminal is too narrow: it is text, the others are numbers."""
+    leaves: int = 0
+    """If that is not enough the columns that have a number here are left out, the largest first."""
 
     def text(self, record: Record) -> str:
         """What stands in the column, on one line."""
@@ -45,12 +51,12 @@ JOBS: Final = (
     Column("tube", "tube", str, shrinks=True),
     Column("state", "state", str),
     Column("pri", "pri", str),
-    Column("age_s", "age", units.age),
+    Column("age_s", "age", units.age, leaves=2),
     Column("in_state_s", "in state", units.age),
-    Column("left_s", "left", units.age),
-    Column("size", "size", units.size),
-    Column("holder", "last holder", peer),
-    Column("why", "why", str),
+    Column("left_s", "left", units.age, leaves=4),
+    Column("size", "size", units.size, leaves=1),
+    Column("holder", "last holder", peer, leaves=5),
+    Column("why", "why", str, leaves=3),
     Column("preview", "body", str, shrinks=True),
 )
 TUBES: Final = (
@@ -59,13 +65,13 @@ TUBES: Final = (
     Column("reserved", "reserved", units.count),
     Column("delayed", "delayed", units.count),
     Column("buried", "buried", units.count),
-    Column("bytes", "bytes", units.size),
-    Column("first_ready_s", "next waits", units.age),
+    Column("bytes", "bytes", units.size, leaves=1),
+    Column("first_ready_s", "next waits", units.age, leaves=3),
     Column("oldest_ready_s", "oldest ready", units.age),
-    Column("using", "using", units.count),
-    Column("watching", "watching", units.count),
-    Column("waiting", "waiting", units.count),
-    Column("pause_left_s", "paused for", lambda left_s: units.age(left_s) if left_s else ""),
+    Column("using", "using", units.count, leaves=6),
+    Column("watching", "watching", units.count, leaves=5),
+    Column("waiting", "waiting", units.count, leaves=4),
+    Column("pause_left_s", "paused for", lambda left_s: units.age(left_s) if left_s else "", leaves=2),
 )
 CLIENTS: Final = (
     Column("number", "number", str),
@@ -75,7 +81,7 @@ CLIENTS: Final = (
     Column("waits_s", "waits for", units.age),
     Column("holds", "holds", units.count),
     Column("oldest_hold_s", "longest for", units.age),
-    Column("buffered", "buffered", units.size),
+    Column("buffered", "buffered", units.size, leaves=1),
 )
 
 
@@ -88,20 +94,33 @@ def console() -> Console:
 def print_table(records: Iterable[Record], columns: Sequence[Column]) -> int:
     """Print a line for each record, and leave out the columns that are empty in all; returns how many there were."""
     rows = [[column.text(record) for column in columns] for record in records]
-    shown = [(at, column) for at, column in enumerate(columns) if any(row[at] for row in rows)]
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for _, column in shown:
+    shown = [at for at in range(len(columns)) if any(row[at] for row in rows)]
+    widths = [max(map(cell_len, [column.title, *(row[at] for row in rows)])) for at, column in enumerate(columns)]
+    width = console().width
+    while sum(_least(columns[at], widths[at]) for at in shown) > width + len(_GAP):
+        leaving = max(shown, key=lambda at: columns[at].leaves)
+        if not columns[leaving].leaves:
+            break
+        shown.remove(leaving)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, len(_GAP), 0, 0))
+    for at in shown:
+        column = columns[at]
         table.add_column(column.title, no_wrap=not column.shrinks, justify="left" if column.shrinks else "right")
     for row in rows:
-        table.add_row(*(Text(row[at], no_wrap=True, overflow="ellipsis") for at, _ in shown))
+        table.add_row(*(Text(row[at], no_wrap=True, overflow="ellipsis") for at in shown))
     if rows:
         _print(table)
     return len(rows)
 
 
+def _least(column: Column, width: int) -> int:
+    """How many characters a column needs, and the gap behind it."""
+    return (min(width, _SHRUNK) if column.shrinks else width) + len(_GAP)
+
+
 def print_facts(facts: Record) -> None:
     """Print what is known of one thing, a line for each fact."""
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, len(_GAP), 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for key, value in facts.items():
