@@ -165,7 +165,9 @@ class Server:
         addresses = Addresses(
             settings.connections_per_address, spare_local=settings.max_connections_per_address is None
         )
-        self.roster = Roster(self.loop, settings.max_connections, addresses, self._refusals)
+        self.roster = Roster(
+            self.loop, settings.max_connections, addresses, Operators(settings.operators), self._refusals
+        )
         self.turns = Turns(self.loop, self.engine, self.group_commit, self._clock, self.roster.wake)
         self._crossings = Crossings(self.engine.memory)
         self.fetcher = Fetcher(self.loop, self.engine, self._journal, self._stop_for)
@@ -179,7 +181,6 @@ class Server:
             self.roster.part,
             self.fetcher.fetch,
             self.roster.spare_others,
-            Operators(settings.operators).include,
         )
 
     def _bound_memory(self) -> None:

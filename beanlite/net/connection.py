@@ -15,7 +15,7 @@ from beanlite.core.tube import Client
 from beanlite.net.addresses import peer_name
 from beanlite.net.buffers import Buffers
 from beanlite.net.turns import LATE, Turns
-from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, REPLETE, YIELDING
+from beanlite.protocol.blocked import CLOSING, KICKING, REPLETE, YIELDING
 from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.session import Service
 
@@ -41,8 +41,6 @@ class Host:
     """Fetches the body of a job for a connection."""
     spare_others: Callable[[Exception], None]
     """Logs a bug that only one client has met, and raises any other."""
-    is_operator: Callable[[asyncio.BaseTransport], bool]
-    """Whether a client may give operators' commands."""
 
 
 class Connection(asyncio.Protocol):
@@ -86,7 +84,6 @@ class Connection(asyncio.Protocol):
         """A client has come; one too many is closed at once."""
         self._transport = cast(asyncio.Transport, transport)
         self.session = self._new_session(self._host.service, peer_name(transport))
-        self.session.operator = self._host.is_operator(transport)
         self._transport.set_write_buffer_limits(high=self._host.buffers.unread_max_bytes)
         if not self._host.admit(self, transport):
             self.cut_off()
@@ -227,23 +224,14 @@ class Connection(asyncio.Protocol):
             if not self._resuming:
                 self._resuming = True
                 self._turns.resume_later(self.resume)
-        elif session.blocked is FETCHING:
-            if not self._resuming:
-                self._resuming = True
-                self._fetch()
+        elif session.gathering is not None and not self._resuming:
+            self._resuming = True
+            for job in session.gathering.jobs:
+                self._host.fetch(job, Part(self, job))
         elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self._owes():
             self.part()
             return
         self._read_or_pause()
-
-    def _fetch(self) -> None:
-        """Have the journal read what the session waits for."""
-        session, fetch = self.session, self._host.fetch
-        if session.wanted is not None:
-            fetch(session.wanted[1], self)
-        elif session.gathering is not None:
-            for job in session.gathering.jobs:
-                fetch(job, Part(self, job))
 
     def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
         """The client has waited for this."""
@@ -255,24 +243,19 @@ class Connection(asyncio.Protocol):
             self._fail(bug)
         self.settle()
 
-    def resume(self, body: bytes | None = None) -> None:
-        """Let the session continue where it was blocked, with the body if it has waited for one."""
+    def resume(self) -> None:
+        """Let the session continue where it was blocked."""
         self._resuming = False
         session = self.session
         if self._leaving or self._deaf or session.blocked is None:
             return
         now_ns = self._turns.now()
         try:
-            session.resume(now_ns, body)
+            session.resume(now_ns)
         except Exception as bug:  # noqa: BLE001 - as above
             self._fail(bug)
         self.settle()
         self._turns.wake(now_ns)
-
-    def bring(self, job: Job, body: bytes | None) -> None:
-        """One of several bodies that the session waits for."""
-        if self.session.bring(job, body):
-            self.resume()
 
     def lack_memory(self) -> None:
         """There is no memory for the body that the session waits for."""
@@ -312,7 +295,7 @@ class Connection(asyncio.Protocol):
 
 
 class Part:
-    """Waits for one of several bodies that a connection needs, and is the fetcher's ``Waiter`` for it."""
+    """Waits for one of the bodies that a connection needs, and is the fetcher's ``Waiter`` for it."""
 
     __slots__ = ("_connection", "_job")
 
@@ -322,7 +305,8 @@ class Part:
 
     def resume(self, body: bytes | None) -> None:
         """Hand over the body, or None if the job is gone."""
-        self._connection.bring(self._job, body)
+        if self._connection.session.bring(self._job, body):
+            self._connection.resume()
 
     def lack_memory(self) -> None:
         """There is no memory for the body."""

@@ -36,8 +36,9 @@ class Core:
         )
         self.sessions = {}
 
-    def client(self):
+    def client(self, *, operator=False):
         session = FramedSession(self.service, f"10.0.0.1:{len(self.sessions) + 1}")
+        session.operator = operator
         self.sessions[session.client] = session
         return session
 
