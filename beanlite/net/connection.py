@@ -55,10 +55,10 @@ class Connection(asyncio.Protocol):
         "_owed",
         "_reading",
         "_resuming",
-        "_transport",
         "_turns",
         "_unread_bytes",
         "session",
+        "transport",
     )
 
     def __init__(self, host: Host) -> None:
@@ -82,9 +82,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come; one too many is closed at once."""
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         self.session = self._new_session(self._host.service, peer_name(transport))
-        self._transport.set_write_buffer_limits(high=self._host.buffers.unread_max_bytes)
+        self.transport.set_write_buffer_limits(high=self._host.buffers.unread_max_bytes)
         if not self._host.admit(self, transport):
             self.cut_off()
 
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client does not read: it is not served, nor read from, until it does."""
-        self._unread_bytes = self._transport.get_write_buffer_size()
+        self._unread_bytes = self.transport.get_write_buffer_size()
         self._read_or_pause()
 
     def resume_writing(self) -> None:
@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
 
     def _half_close(self) -> None:
         if self._leaving:  # it was to have its turn later, and meanwhile all was over
-            self._transport.close()
+            self.transport.close()
             return
         now_ns = self._turns.now()
         self._turns.wake(now_ns)  # what has come true by now is told first
@@ -151,7 +151,7 @@ class Connection(asyncio.Protocol):
     def cut_off(self) -> None:
         """Close it at once, whatever is left to send."""
         self._leaving = True
-        self._transport.abort()
+        self.transport.abort()
 
     def _leave(self) -> None:
         self._host.forget(self.session.client)
@@ -166,9 +166,9 @@ class Connection(asyncio.Protocol):
         self._leaving = True
         self._disconnect()  # now, not when the socket is closed: whoever asks next finds the reservations returned
         if self.session.half_closed:
-            self._transport.close()
-        elif not self._transport.is_closing():
-            self._host.part(self.session.client, self._transport)
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self._host.part(self.session.client, self.transport)
 
     # -- replies
 
@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
                     self._owed += 1
                     self._group.hold(self, session.take_replies(hold=True))
                 elif not self._owed:
-                    self._transport.write(session.take_replies())
+                    self.transport.write(session.take_replies())
             if session.blocked or session.half_closed or not self._reading:
                 self._settle_rest()
         except Exception as bug:  # noqa: BLE001 - as above
@@ -199,7 +199,7 @@ class Connection(asyncio.Protocol):
                 if session.replies:
                     replies += session.take_replies()  # answered meanwhile, and true already
             if not self._leaving:
-                self._transport.write(replies)
+                self.transport.write(replies)
             if session.blocked or session.half_closed:
                 self._settle_rest()
         except Exception as bug:  # noqa: BLE001 - as above
@@ -286,12 +286,12 @@ class Connection(asyncio.Protocol):
         """Read from the client unless it is ahead of us, or does not read itself."""
         reading = self.session.wants_more and not self._unread_bytes and not self._deaf
         self._note_buffers()
-        if reading != self._reading and not self._transport.is_closing():
+        if reading != self._reading and not self.transport.is_closing():
             self._reading = reading
             if reading:
-                self._transport.resume_reading()
+                self.transport.resume_reading()
             else:
-                self._transport.pause_reading()
+                self.transport.pause_reading()
 
 
 class Part:

@@ -62,6 +62,7 @@ class Service:
         "operator_commands",
         "refused",
         "took_long",
+        "watch",
         "with_arguments",
     )
 
@@ -75,12 +76,13 @@ class Service:
         refused: Callable[[str], None],
         took_long: Callable[[], None],
         buffered: Callable[[Client], int],
+        watch: Callable[[Client, bytes | None, list[str] | None], None],
         *,
         journaled: bool,
     ) -> None:
         """``refused`` is told what a client can't have; ``took_long`` is called by commands that may take a while.
 
-        ``buffered`` tells how many bytes are buffered for a client.
+        ``buffered`` tells how many bytes are buffered for a client; ``watch`` has it told what happens to jobs.
         """
         self.engine = engine
         self.max_job_size = max_job_size
@@ -89,6 +91,7 @@ class Service:
         self.refused = refused
         self.took_long = took_long
         self.buffered = buffered
+        self.watch = watch
         self.commands = commands
         self.operator_commands = {command.word: command for command in operator_commands}
         self.bare = {command.word: command for command in commands if command.read is None}

@@ -23,6 +23,7 @@ class Core:
         """Serve from this engine, without clients at first."""
         self.engine = engine
         self.refused = []
+        self.watching = []
         self.service = Service(
             engine,
             max_job_size,
@@ -32,6 +33,7 @@ class Core:
             self.refused.append,
             lambda: None,
             lambda client: self.sessions[client].pending,
+            lambda *watched: self.watching.append(watched),
             journaled=True,
         )
         self.sessions = {}
