@@ -103,8 +103,8 @@ class Settings(BaseModel):
     )
     operators: Annotated[str, AfterValidator(_of_operators)] = Field(
         "unix, 127.0.0.0/8, ::1",
-        description="addresses and networks, and unix for the Unix socket, from which operators' commands are understood;"
-        " separated by commas, or none",
+        description="addresses and networks, and unix for the Unix socket, from which operators' commands are"
+        " understood; separated by commas, or none",
     )
     user: str | None = Field(
         None, min_length=1, description="name of the user to become, with its groups, once the sockets are bound"

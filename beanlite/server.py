@@ -16,6 +16,7 @@ from beanlite.commit.crossings import Crossings
 from beanlite.commit.fetch import Fetcher
 from beanlite.commit.group import GroupCommit
 from beanlite.core.engine import Engine
+from beanlite.core.events import Event
 from beanlite.core.job import SECOND_NS
 from beanlite.core.tube import Client
 from beanlite.errors import is_ours
@@ -26,6 +27,7 @@ from beanlite.net.addresses import Addresses
 from beanlite.net.buffers import Buffers, buffers_max_bytes
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
+from beanlite.net.feed import Feed
 from beanlite.net.listener import BACKLOG, Listener, become, open_listener, room_for
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
@@ -127,6 +129,7 @@ class Server:
             self._refusals.note,
             self._took_long,
             self._buffered,
+            self._watch,
             journaled=not journal.immediate,
         )
 
@@ -160,12 +163,17 @@ class Server:
 
     def _wire(self) -> None:
         """Make the parts that need the loop and the journal, and let them know of each other."""
-        self.group_commit = GroupCommit(self.loop, self.engine, self._journal, self._stop_for, self._batch_taken)
+        self.group_commit = GroupCommit(
+            self.loop, self.engine, self._journal, self._stop_for, self._batch_taken, self._happened
+        )
         settings = self._settings
         addresses = Addresses(
             settings.connections_per_address, spare_local=settings.max_connections_per_address is None
         )
-        self.roster = Roster(self.loop, settings.max_connections, addresses, self._refusals)
+        self.roster = Roster(
+            self.loop, settings.max_connections, addresses, Operators(settings.operators), self._refusals
+        )
+        self.feed = Feed(self.loop, self.engine.ledger, self.roster.connections)
         self.turns = Turns(self.loop, self.engine, self.group_commit, self._clock, self.roster.wake)
         self._crossings = Crossings(self.engine.memory)
         self.fetcher = Fetcher(self.loop, self.engine, self._journal, self._stop_for)
@@ -179,7 +187,6 @@ class Server:
             self.roster.part,
             self.fetcher.fetch,
             self.roster.spare_others,
-            Operators(settings.operators).include,
         )
 
     def _bound_memory(self) -> None:
@@ -201,6 +208,12 @@ class Server:
         """How many bytes are buffered for a client, as far as they are counted."""
         connection = self.roster.connections.get(client)
         return 0 if connection is None else self._host.buffers.amounts.get(connection, 0)
+
+    def _watch(self, client: Client, tube: bytes | None, what: list[str] | None) -> None:
+        self.feed.watch(client, tube, what)
+
+    def _happened(self, events: list[Event]) -> None:
+        self.feed.tell(events)
 
     def _batch_taken(self) -> None:
         self.turns.resume_soon()

@@ -13,14 +13,19 @@ from tests.support.layout import FILES, ROOT, ROW, circles, imports, room_of, ro
 CORE = {"protocol", "core"}
 CORE_MAY_IMPORT = {
     "__future__",
+    "base64",
     "beanlite",
     "bisect",
     "collections",
     "dataclasses",
     "enum",
+    "fnmatch",
     "functools",
     "heapq",
     "itertools",
+    "json",
+    "operator",
+    "pydantic",
     "re",
     "typing",
 }

@@ -29,8 +29,7 @@ from beanlite.core.tube import Client, Tube
 class Engine:
     """All that clients do to jobs, and what time does.
 
-    The attributes are for others to read, where a call would cost too much; only the methods change anything. These are
-    many attributes because each part that others read is one of them.
+    The attributes, which are many for that reason, are for others to read; only the methods change anything.
     """
 
     def __init__(self) -> None:
@@ -243,8 +242,7 @@ class Engine:
         """All is restored: ids and batches continue after the last ones that the journal knows."""
         ledger = self.ledger
         self.last_id = ledger.taken_id = ledger.stored_id = last_id
-        ledger.stored_batch = batch
-        ledger.batch = batch + 1
+        ledger.stored_batch, ledger.batch = batch, batch + 1
         self.bodies.recovered(last_id)
         self.admission.grant()
 

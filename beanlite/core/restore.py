@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from sys import intern
 from typing import Final, NamedTuple
 
 from beanlite.core.job import BURIED, DELAYED, RESERVED, Job, Past
@@ -66,6 +65,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
     tubes, deferred = queues.tubes, queues.ledger.deferred
     shared = dict[int, int]().setdefault  # equal numbers are one object, as in puts that are alike: it saves memory
     peers: dict[tuple[str, int], Peer] = {}
+    whys = dict[str, str]().setdefault
     queues.jobs.make_room()
     newest = queues.jobs.newest
     for (
@@ -98,7 +98,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
         if state is None:
             queues.make_ready(job, since_ns)
         elif state == _BURIED and place is not None:
-            queues.make_buried(job, place, None if why is None else intern(why), since_ns)
+            queues.make_buried(job, place, None if why is None else whys(why, why), since_ns)
         elif state == _DELAYED and place is not None and place > now_ns:
             queues.make_delayed(job, place, since_ns)
         elif state == _RESERVED or (state == _DELAYED and place is not None):

@@ -10,7 +10,7 @@ from beanlite.protocol import commands, replies
 from beanlite.protocol.arguments import parse_pause
 from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, REPLETE, WAITING, YIELDING
 from beanlite.protocol.operator import give
-from beanlite.protocol.session import Gathering, Service, Session
+from beanlite.protocol.session import Service, Session
 
 LINE_MAX: Final = 224  # bytes of a command line with its CR LF
 UNSENT_MAX: Final = 10_000  # replies that are not sent yet; with more, a client has to read first
@@ -36,8 +36,8 @@ class FramedSession(Session):
     - None: all that was complete has been carried out. If the client has sent its last (``half_closed``), the
       connection is closed when the replies are sent.
     - WAITING: nothing is to be done before ``wake``.
-    - FETCHING: the body of ``wanted`` is fetched from the journal, and handed to ``resume``; None if the job is gone.
-      If it is ``gathering`` several, each is handed to ``bring``, and ``resume`` is called after the last one.
+    - FETCHING: the bodies that it is ``gathering`` are fetched from the journal, and each is handed to ``bring``;
+      ``resume`` is called after the last one.
     - KICKING: ``resume`` carries out the next slice, when the one before is stored.
     - YIELDING: ``resume`` is called when others have had their turn.
     - REPLETE: ``resume`` is called when the replies are sent.
@@ -77,16 +77,14 @@ class FramedSession(Session):
         if self._missing <= 0 and self.blocked is None:  # until a large body is complete there is nothing to resume
             self.blocked = YIELDING
 
-    def resume(self, now_ns: int, body: bytes | None = None) -> None:
+    def resume(self, now_ns: int) -> None:
         """Carry out what comes next: another slice of a kick, or the commands after whatever blocked."""
         if self.blocked is REPLETE or self.blocked is YIELDING:
             self.blocked = None
         elif self.blocked is KICKING:
             commands.resume_kick(self, now_ns)
         elif self.blocked is FETCHING:
-            reply = self._fetched(body) if self.gathering is None else self._gathered(self.gathering, now_ns)
-            if reply is not None:
-                self.replies.append(reply)
+            self.answer_with_bodies(now_ns)
         if self.blocked is None:
             self._carry_out(self._take_parts(now_ns), now_ns)
 
@@ -102,28 +100,6 @@ class FramedSession(Session):
         if self._parts and self.blocked is None:
             self.resume(now_ns)
 
-    def _fetched(self, body: bytes | None) -> bytes:
-        """The reply to what was blocked by a body on its way; None if the job is gone."""
-        assert self.wanted is not None
-        form, job = self.wanted
-        self.wanted = self.blocked = None
-        reply = None if body is None else self.job_reply(form, job, body)
-        if reply is None:  # others have deleted it, and if it was reserved, it has timed out before
-            reply = replies.NOT_FOUND if form is replies.FOUND else replies.TIMED_OUT
-        return reply
-
-    def bring(self, job: Job, body: bytes | None) -> bool:
-        """One of the bodies that are gathered has come, or its job is gone; returns whether it was the last."""
-        gathering = self.gathering
-        if gathering is None:  # the client has met a bug meanwhile
-            return False
-        gathering.bodies[job] = body
-        return len(gathering.bodies) == len(gathering.jobs)
-
-    def _gathered(self, gathering: Gathering, now_ns: int) -> bytes | None:
-        self.gathering = self.blocked = None
-        return gathering.then(gathering.bodies, now_ns)
-
     def half_close(self, now_ns: int) -> None:
         """The client sends no more, but may still read. From now on none of its reserves waits."""
         self.half_closed = True
@@ -134,7 +110,8 @@ class FramedSession(Session):
             self.resume(now_ns)
 
     def stop_waiting(self) -> None:
-        """The client is gone: whatever it waits for in a reserve is for others."""
+        """The client is gone: whatever it waits for in a reserve is for others, and no body is for it."""
+        self.gathering = None
         self.engine.clients.stop_waiting(self.client)
 
     def fail(self, bug: Exception) -> None:

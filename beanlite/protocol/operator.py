@@ -14,7 +14,7 @@ from beanlite.protocol.arguments import Put
 from beanlite.protocol.batches import put_jobs, reserve_batch
 from beanlite.protocol.operator_changes import change_jobs
 from beanlite.protocol.operator_lists import list_clients, list_jobs, list_tube_stats, show_job
-from beanlite.protocol.operator_replies import refused
+from beanlite.protocol.operator_replies import as_json, refused
 from beanlite.protocol.operator_requests import (
     ChangeJobs,
     ListClients,
@@ -23,6 +23,7 @@ from beanlite.protocol.operator_requests import (
     PutJobs,
     Refused,
     Request,
+    WatchEvents,
     read,
 )
 from beanlite.protocol.session import Command, Session
@@ -68,6 +69,12 @@ def finish_request(session: Session, line: Put, body: bytes | None, now_ns: int)
         return refused("the order of a queue is not known so far from its head; ask for the order of ids")
 
 
+def watch_events(session: Session, request: WatchEvents, _now_ns: int) -> bytes:
+    """Have the client told of what happens to jobs from now on."""
+    session.service.watch(session.client, request.tube, request.what)
+    return session.ok_reply(as_json({}))
+
+
 def _taking(word: bytes, model: type[_Given], carry_out: Callable[[Session, _Given, int], bytes | None]) -> Command:
     """A command that takes such an object."""
 
@@ -92,4 +99,5 @@ def new_operator_commands() -> list[Command]:
         _taking(b"change-jobs", ChangeJobs, change_jobs),
         _taking(b"put-jobs", PutJobs, put_jobs),
         Command(b"reserve-batch", arguments.parse_batch, reserve_batch, in_stats=False),
+        _taking(b"watch-events", WatchEvents, watch_events),
     ]

@@ -15,6 +15,7 @@ from beanlite.protocol.operator_replies import Record, as_json, cursor
 from beanlite.protocol.operator_requests import ChangeJobs
 from beanlite.protocol.session import Session
 
+
 def change_jobs(session: Session, request: ChangeJobs, now_ns: int) -> bytes | None:
     engine = session.engine
     asked = filter_of(engine, request, now_ns)

@@ -12,10 +12,10 @@ from operator import attrgetter
 from typing import Final
 
 from beanlite.core.engine import Engine
+from beanlite.core.heap import KeyHeap
 from beanlite.core.job import GONE, SECOND_NS, Job, State
 from beanlite.core.operator_find import Filter, find
 from beanlite.core.snapshot import client_snapshot, first_s
-from beanlite.core.heap import KeyHeap
 from beanlite.core.tube import Client, Tube
 from beanlite.protocol import replies
 from beanlite.protocol.operator_replies import Record, as_json, client_record, cursor, job_record, tube_record

@@ -6,10 +6,11 @@ import json
 
 from beanlite.clock import utc_s
 from beanlite.core.engine import Engine
+from beanlite.core.events import Event
 from beanlite.core.job import DELAYED, RESERVED, Job
 from beanlite.core.snapshot import ClientSnapshot, first_s, job_snapshot, tube_snapshot
 from beanlite.core.tube import Peer, Tube
-from beanlite.protocol.replies import REFUSED
+from beanlite.protocol.replies import EVENT, REFUSED
 
 Record = dict[str, object]
 
@@ -73,3 +74,28 @@ def tube_record(engine: Engine, tube: Tube, now_ns: int) -> Record:
 def client_record(client: ClientSnapshot, buffered: int) -> Record:
     """A client."""
     return {**client._asdict(), "buffered": buffered}
+
+
+def event_reply(event: Event) -> bytes:
+    """What those who watch are told of an event."""
+    by = peer_record(event.by)
+    if by is not None:
+        by["operator"] = event.by_operator
+    body = as_json(
+        {
+            "at": round(utc_s(event.at_ns), 6),
+            "id": event.job_id,
+            "tube": event.tube.name.decode(),
+            "what": event.what,
+            "by": by,
+            "pri": event.pri,
+            "delay_s": event.delay_s,
+        }
+    )
+    return EVENT % (len(body), body)
+
+
+def lost_reply(lost: int) -> bytes:
+    """What they are told who have missed so many."""
+    body = as_json({"lost": lost})
+    return EVENT % (len(body), body)

@@ -179,6 +179,13 @@ class PutJobs(Request):
     jobs: Annotated[list[NewJob], Field(max_length=SLICE)]
 
 
+class WatchEvents(Request):
+    """The body of ``watch-events``."""
+
+    tube: TubeName | None = None
+    what: list[str] | None = Field(None, max_length=IDS_MAX)
+
+
 _Model = TypeVar("_Model", bound=Request)
 
 

@@ -39,6 +39,9 @@ OK: Final = b"OK %d\r\n%b\r\n"
 # To operators, of whom a request was refused: size, and an object that says why
 REFUSED: Final = b"REFUSED %d\r\n%b\r\n"
 
+# To those who watch, without being asked each time: size, and an object
+EVENT: Final = b"EVENT %d\r\n%b\r\n"
+
 # To any command
 NOT_FOUND: Final = b"NOT_FOUND\r\n"
 BAD_FORMAT: Final = b"BAD_FORMAT\r\n"

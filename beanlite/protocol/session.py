@@ -14,7 +14,7 @@ from beanlite.core.job import Job
 from beanlite.core.tube import Client
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import FETCHING, REPLETE, YIELDING, Blocked
-from beanlite.protocol.replies import OK, RESERVED
+from beanlite.protocol.replies import FOUND, NOT_FOUND, OK, RESERVED, TIMED_OUT
 from beanlite.protocol.stats import Facts
 
 # Bytes of bodies in replies that are not sent yet: a client that has been given more has to read first.
@@ -62,6 +62,7 @@ class Service:
         "operator_commands",
         "refused",
         "took_long",
+        "watch",
         "with_arguments",
     )
 
@@ -75,12 +76,13 @@ class Service:
         refused: Callable[[str], None],
         took_long: Callable[[], None],
         buffered: Callable[[Client], int],
+        watch: Callable[[Client, bytes | None, list[str] | None], None],
         *,
         journaled: bool,
     ) -> None:
         """``refused`` is told what a client can't have; ``took_long`` is called by commands that may take a while.
 
-        ``buffered`` tells how many bytes are buffered for a client.
+        ``buffered`` tells how many bytes are buffered for a client; ``watch`` has it told what happens to jobs.
         """
         self.engine = engine
         self.max_job_size = max_job_size
@@ -89,6 +91,7 @@ class Service:
         self.refused = refused
         self.took_long = took_long
         self.buffered = buffered
+        self.watch = watch
         self.commands = commands
         self.operator_commands = {command.word: command for command in operator_commands}
         self.bare = {command.word: command for command in commands if command.read is None}
@@ -129,7 +132,6 @@ class Session:
         "service",
         "wait_form",
         "waits",
-        "wanted",
     )
 
     def __init__(self, service: Service, address: str) -> None:
@@ -155,10 +157,8 @@ class Session:
         """What it is to be answered then."""
         self.kick: tuple[KeyHeap, int, int] | None = None
         """A kick under way: the queue, how many jobs are left to kick, how many have been."""
-        self.wanted: tuple[bytes, Job] | None = None
-        """The reply whose body is on its way: its form, and the job."""
         self.gathering: Gathering | None = None
-        """The reply for which several are."""
+        """The bodies that are on their way for a reply."""
         self.wait_form = RESERVED
         """How a job is told that ends the client's wait."""
         self._body_bytes = 0
@@ -174,8 +174,7 @@ class Session:
         if job.id > self.engine.ledger.stored_id:
             self.waits = True  # nobody works on, or sees, a job that a crash could still undo
         if body is None:
-            self.blocked = FETCHING
-            self.wanted = form, job
+            self.gather([job], lambda bodies, _now_ns: self._fetched_reply(form, job, bodies[job]))
             return None
         if self.engine.bodies.ahead:
             self.engine.bodies.given(job)
@@ -198,10 +197,33 @@ class Session:
         if self._body_bytes > REPLIES_MAX:
             self.blocked = REPLETE
 
+    def _fetched_reply(self, form: bytes, job: Job, body: bytes | None) -> bytes:
+        reply = None if body is None else self.job_reply(form, job, body)
+        if reply is None:  # others have deleted it, and if it was reserved, it has timed out before
+            reply = NOT_FOUND if form is FOUND else TIMED_OUT
+        return reply
+
     def gather(self, jobs: list[Job], then: Callable[[dict[Job, bytes | None], int], bytes | None]) -> None:
         """Have the bodies of jobs fetched; ``then`` is called with them and the time, and returns the reply."""
         self.blocked = FETCHING
         self.gathering = Gathering(jobs, then)
+
+    def bring(self, job: Job, body: bytes | None) -> bool:
+        """One of the bodies has come, or its job is gone (None); returns whether it was the last."""
+        gathering = self.gathering
+        if gathering is None:  # the client has met a bug meanwhile
+            return False
+        gathering.bodies[job] = body
+        return len(gathering.bodies) == len(gathering.jobs)
+
+    def answer_with_bodies(self, now_ns: int) -> None:
+        """All have come."""
+        assert self.gathering is not None
+        gathering = self.gathering
+        self.gathering = self.blocked = None
+        reply = gathering.then(gathering.bodies, now_ns)
+        if reply is not None:
+            self.replies.append(reply)
 
     def take_replies(self, *, hold: bool = False) -> bytes:
         """All replies so far, to be sent now; or, with ``hold``, later, when ``replies_sent`` is to be called."""

@@ -12,7 +12,7 @@ import pytest
 
 from beanlite.commit import group
 from beanlite.errors import JournalFailed
-from beanlite.journal.sqlite import awake, sync, upkeep, writer
+from beanlite.journal.sqlite import awake, leisure, sync, upkeep, writer
 from beanlite.journal.sqlite.fileformat import PAGE_SIZE
 from tests.support.inside import PUT, ask, connect, is_silent, serving, until
 
@@ -52,7 +52,7 @@ async def test_a_stop_that_is_halted_for_long_is_still_one_in_order(tmp_path, mo
         client[1].write(PUT)
         assert await is_silent(client, other)
         server._stopped.set()
-        await until(lambda: server._journal._upkeep._stopping)
+        await until(lambda: server._journal._upkeep.stopping)
         now_s = server.loop.time
         monkeypatch.setattr(server.loop, "time", lambda: now_s() + 3600.0)
         for _ in range(10):
@@ -131,7 +131,7 @@ async def test_a_stop_waits_for_the_sync_of_an_interval_and_hears_of_its_failure
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
         await until(lambda: not server._journal._upkeep._no_timed_sync.is_set())
         server._stopped.set()
-        await until(lambda: server._journal._upkeep._stopping)
+        await until(lambda: server._journal._upkeep.stopping)
         for _ in range(20):
             await asyncio.sleep(0)
         assert not task.done()
@@ -144,9 +144,9 @@ async def test_a_stop_waits_for_the_sync_of_an_interval_and_hears_of_its_failure
 @pytest.fixture
 def slices(monkeypatch):
     """How many pages are to be given back at a time, and how many less the file has then; no rest in between."""
-    monkeypatch.setattr(upkeep, "LOOSE_LOOK_S", 0.01)
-    monkeypatch.setattr(upkeep, "SHRINK_REST_S", 0)
-    monkeypatch.setattr(upkeep, "SHRINK_REST_TIMES", 0)
+    monkeypatch.setattr(leisure, "LOOSE_LOOK_S", 0.01)
+    monkeypatch.setattr(leisure, "SHRINK_REST_S", 0)
+    monkeypatch.setattr(leisure, "SHRINK_REST_TIMES", 0)
     seen = []
     give_back = writer.Writer.give_back
 
@@ -171,7 +171,7 @@ async def fill_and_drain(server, jobs, size, first=1):
 
 
 async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_time(tmp_path, slices, monkeypatch):
-    monkeypatch.setattr(upkeep, "SHRINK_S", 60.0)
+    monkeypatch.setattr(leisure, "SHRINK_S", 60.0)
     file = tmp_path / "q.db"
     async with serving(file) as (server, _):
         size = 60_000
@@ -188,7 +188,7 @@ async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_tim
 
 
 async def test_pages_that_take_long_to_give_back_go_one_at_a_time(tmp_path, slices, monkeypatch):
-    monkeypatch.setattr(upkeep, "SHRINK_S", 0.0)
+    monkeypatch.setattr(leisure, "SHRINK_S", 0.0)
     monkeypatch.setattr(writer, "SPARE_PAGES", 10)
     async with serving(tmp_path / "q.db") as (server, _):
         await fill_and_drain(server, 20, 60_000)

@@ -88,8 +88,10 @@ def statements_of(journal, core):
     journal._db.set_trace_callback(seen.append)
     journal.write(batch)
     journal._db.set_trace_callback(None)
-    seen = dict.fromkeys(seen)  # each is reported again for its trigger
-    return [statement.split()[0] for statement in seen if "UPDATE server" not in statement]  # which is up to the time
+    statements = dict.fromkeys(seen)  # each is reported again for its trigger
+    return [
+        statement.split()[0] for statement in statements if "INTO server" not in statement
+    ]  # which is up to the time
 
 
 def test_statements_of_a_batch(core, journal):

@@ -23,6 +23,7 @@ class Core:
         """Serve from this engine, without clients at first."""
         self.engine = engine
         self.refused = []
+        self.watching = []
         self.service = Service(
             engine,
             max_job_size,
@@ -32,12 +33,14 @@ class Core:
             self.refused.append,
             lambda: None,
             lambda client: self.sessions[client].pending,
+            lambda *watched: self.watching.append(watched),
             journaled=True,
         )
         self.sessions = {}
 
-    def client(self):
+    def client(self, *, operator=False):
         session = FramedSession(self.service, f"10.0.0.1:{len(self.sessions) + 1}")
+        session.operator = operator
         self.sessions[session.client] = session
         return session
 

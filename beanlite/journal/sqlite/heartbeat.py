@@ -18,25 +18,19 @@ class Heartbeat:
     def __init__(self, connection: sqlite3.Connection, address: str) -> None:
         """``address`` is where the server listens."""
         self._db = connection
-        self._address = address
+        self._row = (1, __version__, os.getpid(), address, time.time())
         self._beat_s = 0.0
 
-    def begin(self) -> None:
-        """The server has the file from now on."""
-        self._beat_s = time.monotonic()
-        now = time.time()
-        row = (1, __version__, os.getpid(), self._address, now, now)
-        self._db.execute("REPLACE INTO server VALUES (?, ?, ?, ?, ?, ?, NULL)", row)
-
-    def beat(self, every_s: float) -> bool:
+    def beat(self, every_s: float = 0.0) -> bool:
         """The server lives; returns whether it was time to say so again."""
         now_s = time.monotonic()
         if now_s - self._beat_s < every_s:
             return False
         self._beat_s = now_s
-        self._db.execute("UPDATE server SET seen_at = ?", (time.time(),))
+        self._db.execute("REPLACE INTO server VALUES (?, ?, ?, ?, ?, ?, NULL)", (*self._row, time.time()))
         return True
 
     def end(self) -> None:
         """The server stops in an orderly way."""
-        self._db.execute("UPDATE server SET seen_at = :now, stopped_at = :now", {"now": time.time()})
+        now = time.time()
+        self._db.execute("REPLACE INTO server VALUES (?, ?, ?, ?, ?, ?, ?)", (*self._row, now, now))

@@ -21,6 +21,7 @@ from beanlite.journal.sqlite.awake import StayAwake
 from beanlite.journal.sqlite.batch import Batch, batch_of
 from beanlite.journal.sqlite.bodies import BodyReader
 from beanlite.journal.sqlite.database import WAL_BYTES_MAX, Database, check_body_size, open_database
+from beanlite.journal.sqlite.leisure import Leisure
 from beanlite.journal.sqlite.replay import (
     BELOW_ALL,
     check_jobs,
@@ -161,7 +162,9 @@ class SqliteJournal(Journal):
         self._upkeep = Upkeep(self._writer, self._engine, loop, listener.ready, listener.failed)
         self._awake = StayAwake(loop, self.poll)
         self._logs_commits = log.is_debug()
-        self._upkeep.start(self._sync_interval_ms)
+        interval_ms = self._sync_interval_ms
+        self._upkeep.start(interval_ms / 1000 if interval_ms else None)
+        Leisure(self._writer, self._upkeep).start(syncs=interval_ms == 0)
 
     # -- batch by batch
 

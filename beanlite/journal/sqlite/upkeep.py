@@ -1,4 +1,4 @@
-"""What the file needs beside commits: checkpoints, a full disk, room given back, syncs by time, audits.
+"""What the file needs beside commits: checkpoints, a full disk, syncs by time, audits.
 
 Only one thing at a time may use the writer: a batch that is being committed, or upkeep that takes long. While a batch
 is merely being synced, the writer itself is free, and upkeep that is done in slices continues.
@@ -16,7 +16,6 @@ from beanlite import log
 from beanlite.core.engine import Engine
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.journal.sqlite.batch import Batch
-from beanlite.journal.sqlite.heartbeat import IDLE_S
 from beanlite.journal.sqlite.writer import Writer
 
 # How long to wait before a batch is tried again while another program has the file locked.
@@ -25,14 +24,6 @@ BUSY_RETRY_S: Final = 0.005
 FULL_RETRY_S: Final = 1.0
 # The rest between two slices of an audit.
 AUDIT_REST_S: Final = 0.01
-# How often to look whether the file has pages to give back, and the rest between two slices while it has: at least this
-# long, and in any case this many times as long as the slice took.
-LOOSE_LOOK_S: Final = 1.0
-SHRINK_REST_S: Final = 0.01
-SHRINK_REST_TIMES: Final = 9
-# The most pages in a slice; fewer if that takes longer than the time given here.
-SHRINK_PAGES_MAX: Final = 100
-SHRINK_S: Final = 0.001
 # A commit that waits longer for another program is worth a line in the log.
 LOCKED_S: Final = 0.5
 # So is a -wal of more frames than this (200 MB) that a reader keeps from shrinking.
@@ -64,7 +55,8 @@ class Upkeep:
         """A batch is being committed, or upkeep that takes long is under way: no other batch may be written."""
         self.syncing = False
         """``busy`` only because a batch is being synced."""
-        self._stopping = False
+        self.stopping = False
+        """The server is about to stop: nothing more is begun."""
         self._auditing = False
         self._unsynced = False
         """Something has been committed since the last sync by time."""
@@ -77,18 +69,16 @@ class Upkeep:
         self._warned_frames = 0
         """What the -wal had when the log last told that a reader keeps it from shrinking; 0: not since it shrank."""
 
-    def start(self, sync_interval_ms: int | None) -> None:
-        """Begin the tasks that last as long as the server; with an interval, the syncs by time are one of them."""
-        if sync_interval_ms:
-            self._timed_sync = self._begin(self._sync_by_time(sync_interval_ms / 1000))
-        self._begin(self._shrink_by_and_by())
-        self._begin(self._beat(syncs=sync_interval_ms == 0))
+    def start(self, sync_interval_s: float | None) -> None:
+        """Begin what lasts as long as the server; with an interval, that is the syncs by time."""
+        if sync_interval_s:
+            self._timed_sync = self.begin(self._sync_by_time(sync_interval_s))
         if self._engine.admission.disk_full:
-            self._begin(self._await_room())
+            self.begin(self._await_room())
 
     def begin_stop(self) -> None:
-        """Begin nothing more: the server is about to stop."""
-        self._stopping = True
+        """Begin nothing more."""
+        self.stopping = True
 
     async def flush(self) -> None:
         """Sync whatever has been committed. JournalFailed."""
@@ -102,12 +92,21 @@ class Upkeep:
 
     # -- around each batch
 
+    @property
+    def may_write(self) -> bool:
+        """Whether a slice may be written now that ends before anything else goes on."""
+        return not self.busy or self.syncing
+
+    def note_unsynced(self) -> None:
+        """Something has been committed that the next sync by time is to take along."""
+        self._unsynced = True
+
     def committed(self) -> None:
         """A batch has been written, and may still have to be synced."""
         self._unsynced = True
         if self._writer.others_came and not self._auditing:
             self._auditing = True
-            self._begin(self._audit())
+            self.begin(self._audit())
         if not self._engine.admission.disk_full:
             self._engine.admission.accept_puts(self._writer.room.for_bodies())
 
@@ -115,13 +114,13 @@ class Upkeep:
         """A batch is durable: the writer is free again, unless a checkpoint is due."""
         # While the disk is full, a -wal that grew would use up what room is left.
         if self._writer.frames.checkpoint_due or self._engine.admission.disk_full:
-            self._begin_alone(self._checkpoint())
+            self.begin_checkpoint()
         else:
             self._free()
 
     def write_apart(self, batch: Batch, written: Callable[[Batch], None]) -> None:
         """Write a batch that takes long beside everything that needs no commit; then call ``written``."""
-        self._begin(self._write_apart(batch, written))
+        self.begin(self._write_apart(batch, written))
 
     async def _write_apart(self, batch: Batch, written: Callable[[Batch], None]) -> None:
         try:
@@ -136,7 +135,7 @@ class Upkeep:
 
         Nobody is told anything meanwhile. ``written`` is called when it has been written.
         """
-        self._begin(self._write_again(batch, error, written))
+        self.begin(self._write_again(batch, error, written))
 
     async def _write_again(self, batch: Batch, error: JournalFailed, written: Callable[[Batch], None]) -> None:
         since_s = time.monotonic()
@@ -166,7 +165,8 @@ class Upkeep:
 
     # -- tasks
 
-    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Begin a task whose failure ends the server."""
         task = self._loop.create_task(work)
         task.add_done_callback(self._hear_of_failure)
         return task
@@ -179,13 +179,17 @@ class Upkeep:
     def _begin_alone(self, work: Coroutine[None, None, None]) -> None:
         """Begin upkeep during which no batch may be written; it ends with ``_free``."""
         self.busy = True
-        self._begin(work)
+        self.begin(work)
 
     def _free(self) -> None:
         self.busy = False
         self._tell_ready()
 
     # -- checkpoints
+
+    def begin_checkpoint(self) -> None:
+        """Move the -wal into the file; nothing may be under way."""
+        self._begin_alone(self._checkpoint())
 
     async def _checkpoint(self) -> None:
         await self._move_wal()
@@ -214,12 +218,12 @@ class Upkeep:
         log.warning("disk full: puts are refused until there is room again")
         self._engine.admission.refuse_puts()
         self._writer.room.give_up_reserve()
-        self._begin(self._await_room())
+        self.begin(self._await_room())
 
     async def _await_room(self) -> None:
         while self._engine.admission.disk_full:
             await asyncio.sleep(FULL_RETRY_S)
-            if self._engine.admission.disk_full and not self.busy and not self._stopping:
+            if self._engine.admission.disk_full and not self.busy and not self.stopping:
                 self._begin_alone(self._make_room())
 
     async def _make_room(self) -> None:
@@ -231,54 +235,6 @@ class Upkeep:
             log.info("disk has room again: puts are accepted")
         self._free()
 
-    # -- room that is no longer needed
-
-    async def _shrink_by_and_by(self) -> None:
-        """Give free pages back to the disk, a few at a time.
-
-        SQLite looks for each page at the end of the file among all the free ones, so that the time this takes depends
-        on the order in which the jobs were deleted.
-        """
-        writer = self._writer
-        shrinking = False
-        pages, took_s = 1, 0.0
-        while True:
-            await asyncio.sleep(max(SHRINK_REST_S, SHRINK_REST_TIMES * took_s) if shrinking else LOOSE_LOOK_S)
-            if self._stopping:
-                return
-            if self.busy and not self.syncing:
-                continue
-            if writer.loose:
-                if not shrinking:
-                    shrinking, pages = True, 1  # this backlog may have been deleted in another order than the last
-                began_s = time.monotonic()
-                with contextlib.suppress(JournalFull, JournalBusy):
-                    writer.give_back(pages)
-                took_s = time.monotonic() - began_s
-                pages = min(2 * pages, SHRINK_PAGES_MAX) if took_s < SHRINK_S else int(pages * SHRINK_S / took_s) or 1
-            if shrinking and not self.busy:
-                shrinking = writer.loose
-                if writer.frames.checkpoint_due or not shrinking:
-                    self._begin_alone(self._checkpoint())
-
-    # -- a sign of life
-
-    async def _beat(self, *, syncs: bool) -> None:
-        """Tell those who read the file that the server lives, while no batch does so. ``syncs``: as each batch is."""
-        while True:
-            await asyncio.sleep(IDLE_S)
-            if self._stopping:
-                return
-            if self.busy and not self.syncing:
-                continue
-            with contextlib.suppress(JournalFull, JournalBusy):
-                if self._writer.beat():
-                    self._unsynced = True
-                    if syncs:
-                        await self._writer.sync()
-            if self._writer.frames.checkpoint_due and not self.busy:
-                self._begin_alone(self._checkpoint())
-
     # -- other programs, and syncs by time
 
     async def _audit(self) -> None:
@@ -289,7 +245,7 @@ class Upkeep:
                 await asyncio.sleep(AUDIT_REST_S)
                 while self.busy and not self.syncing:  # noqa: ASYNC110 - it lasts for moments, except on a full disk
                     await asyncio.sleep(AUDIT_REST_S)
-                if self._stopping:
+                if self.stopping:
                     return
         self._auditing = False
 

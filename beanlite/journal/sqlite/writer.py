@@ -14,7 +14,8 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeVar
 
 import aiosqlite
 
@@ -45,6 +46,27 @@ SPARE_PAGES: Final = 2000
 _FAILURES: Final = (sqlite3.Error, OSError, MemoryError)
 # What is known of the last batch; there is one row.
 _UPDATE_META: Final = "UPDATE meta SET batch = ?, last_id = ?"
+
+
+_Written = TypeVar("_Written")
+
+
+def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> JournalFailed:
+    if isinstance(error, MemoryError):
+        return JournalBusy(f"there is not enough memory to write to {path}")
+    code = getattr(error, "sqlite_errorcode", 0)  # neither the system nor Python's own layer gives one
+    if code & 0xFF == sqlite3.SQLITE_BUSY:
+        return JournalBusy(f"another program holds the write lock of {path}")
+    if is_full(error):
+        return JournalFull(f"no room on the disk of {path}")
+    return JournalFailed(f"writing to {path} failed: {said(error)}")
+
+
+def _write_pauses(db: sqlite3.Connection, pauses: list[tuple[str, tuple[int, float] | None]]) -> None:
+    for name, pause in pauses:
+        db.execute("DELETE FROM pauses WHERE tube = ?", (name,))
+        if pause is not None:
+            db.execute("INSERT INTO pauses VALUES (?, ?, ?)", (name, *pause))
 
 
 def _disagreement(database: Database, statement: str, jobs: int, changed: int) -> Exception:
@@ -93,13 +115,13 @@ class Writer:
             self._outsiders = Outsiders(self._db, path, self._database.objects)
             (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
             self.frames.allocate(CHECKPOINT_FRAMES)
-            self._heartbeat.begin()  # from now on the -wal exists
+            self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists
             # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
         await self._worker
         with refused(path):
-            return self.room.take_reserve()
+            return self.room.take_reserve() and self._heartbeat.beat()
 
     def write(self, batch: Batch) -> None:
         """Commit a batch. It then survives the end of this process, and a power failure once it has been synced.
@@ -146,10 +168,7 @@ class Writer:
     def _end(self, batch: Batch) -> int:
         """Write what is not about jobs; returns the last id that is then promised."""
         db = self._db
-        for name, pause in batch.pauses:
-            db.execute("DELETE FROM pauses WHERE tube = ?", (name,))
-            if pause is not None:
-                db.execute("INSERT INTO pauses VALUES (?, ?, ?)", (name, *pause))
+        _write_pauses(db, batch.pauses)
         promised_id = self._promised_id
         if batch.last_id > promised_id:
             promised_id = batch.last_id + IDS_AHEAD
@@ -225,13 +244,7 @@ class Writer:
 
     def beat(self) -> bool:
         """Tell that the server lives, if no batch has done so lately; returns whether. Raises what ``write`` does."""
-        try:
-            self.frames.allocate(FRAMES_BESIDE_ROWS)
-            beaten = self._heartbeat.beat(IDLE_S)
-        except _FAILURES as error:
-            raise self._undo(error) from error
-        self._count_frames()
-        return beaten
+        return self._write_slice(0, lambda: self._heartbeat.beat(IDLE_S))
 
     @property
     def loose(self) -> bool:
@@ -243,12 +256,17 @@ class Writer:
 
     def give_back(self, pages: int) -> None:
         """Free some pages at the end of the file, which the next checkpoint cuts off. Raises what ``write`` does."""
+        vacuum = f"PRAGMA incremental_vacuum({pages})"
+        self._write_slice(pages, lambda: self._db.executescript(vacuum))  # execute() would do only one page
+
+    def _write_slice(self, rows: int, write: Callable[[], _Written]) -> _Written:
         try:
-            self.frames.allocate(FRAMES_PER_ROW * pages + FRAMES_BESIDE_ROWS)
-            self._db.executescript(f"PRAGMA incremental_vacuum({pages})")  # execute() would do only one page
+            self.frames.allocate(FRAMES_PER_ROW * rows + FRAMES_BESIDE_ROWS)
+            written = write()
         except _FAILURES as error:
             raise self._undo(error) from error
         self._count_frames()
+        return written
 
     async def shrink(self) -> None:
         """Give free pages of the file, and the -wal, back to the disk; to be called after a checkpoint.
@@ -286,7 +304,7 @@ class Writer:
             failure = error
         try:
             with contextlib.suppress(JournalBusy, JournalFull):  # then there is a gap before the next ids
-                self._note_end()
+                self._write_slice(0, self._note_end)
             with failing(self._database.path):
                 os.close(self._wal)
                 left = self._database.close()
@@ -297,23 +315,14 @@ class Writer:
         return left
 
     def _note_end(self) -> None:
-        try:
-            if self._last is not None:
-                self._db.execute(_UPDATE_META, self._last)
-            self._heartbeat.end()
-        except sqlite3.Error as error:
-            raise self._undo(error) from error
+        if self._last is not None:
+            self._db.execute(_UPDATE_META, self._last)
+        self._heartbeat.end()
 
     def _undo(self, error: sqlite3.Error | OSError | MemoryError) -> JournalFailed:
         if self._db.in_transaction:
             with failing(self._database.path):
                 self._db.execute("ROLLBACK")
-        if isinstance(error, MemoryError):
-            return JournalBusy(f"there is not enough memory to write to {self._database.path}")
-        code = getattr(error, "sqlite_errorcode", 0)  # neither the system nor Python's own layer gives one
-        if code & 0xFF == sqlite3.SQLITE_BUSY:
-            return JournalBusy(f"another program holds the write lock of {self._database.path}")
-        self._outsiders.may_be_us = True
-        if is_full(error):
-            return JournalFull(f"no room on the disk of {self._database.path}")
-        return JournalFailed(f"writing to {self._database.path} failed: {said(error)}")
+        failure = _failure(error, self._database.path)
+        self._outsiders.may_be_us |= not isinstance(failure, JournalBusy)
+        return failure
