@@ -48,7 +48,13 @@ def test_each_setting_is_in_the_readme(key, readme):
     assert re.search(rf"(?<![\w-])({config.flag(key)}|{config.variable(key)}|`{key}`)(?![\w-])", readme)
 
 
-PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+PAGES = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
+]
 PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*/?")
 TOP = {entry.name for entry in ROOT.iterdir()}
 

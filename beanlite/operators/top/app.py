@@ -75,6 +75,8 @@ _WIDE: Final = 150
 class Table(DataTable[Text]):
     """Rows of facts, as wide as the terminal."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Open")]
+
     def __init__(self, columns: Sequence[Column]) -> None:
         super().__init__(cursor_type="row", zebra_stripes=True)
         self._all = columns
@@ -117,7 +119,6 @@ class Tubes(Screen[None]):
         Binding("s", "sort(1)", "Sort by the next column"),
         Binding("S", "sort(-1)", "Sort by the one before", show=False),
         Binding("r", "reverse", "Reverse"),
-        Binding("enter", "", "Jobs", show=True),
         Binding("q", "app.quit", "Quit"),
     ]
 
@@ -243,7 +244,6 @@ class Jobs(Screen[None]):
         Binding("escape", "app.pop_screen", "Back"),
         Binding("s", "state", "Another state"),
         Binding("r", "look", "Look again"),
-        Binding("enter", "", "Show the job", show=True),
         Binding("q", "app.quit", "Quit"),
     ]
 
