@@ -54,6 +54,9 @@ class Watcher:
         while self.queue and len(told) < most:
             event = self.queue.popleft()
             told.append(lost_reply(event) if isinstance(event, int) else event_reply(event))
+        if self._lost and not self.queue:
+            told.append(lost_reply(self._lost))
+            self._lost = 0
         return b"".join(told)
 
 
