@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,6 +37,19 @@ def _file_in(path: Path) -> Path:
     """A directory stands for the file in it: beanstalkd's ``-b`` takes a directory."""
     # Not Path.is_dir: it raises an error where the disk does not answer, and the journal describes that better.
     return path / DB_NAME if os.path.isdir(path) else path  # noqa: PTH112
+
+
+def operator_networks(text: str) -> tuple[bool, list[IPv4Network | IPv6Network]]:
+    """Whether the setting ``operators`` has the Unix socket, and its networks. ValueError: that is no such list."""
+    items = [item.strip() for item in text.split(",")]
+    if items == ["none"]:
+        return False, []
+    return "unix" in items, [ip_network(item) for item in items if item != "unix"]
+
+
+def _of_operators(text: str) -> str:
+    operator_networks(text)
+    return text
 
 
 class Settings(BaseModel):
@@ -94,6 +108,11 @@ class Settings(BaseModel):
     )
     backup_dir: Path | None = Field(None, description="folder of these backups, which must exist")
     backup_keep: int = Field(7, ge=1, description="number of backups that are kept there, 1 or more")
+    operators: Annotated[str, AfterValidator(_of_operators)] = Field(
+        "unix, 127.0.0.0/8, ::1",
+        description="addresses and networks, and unix for the Unix socket, from which operators' commands are"
+        " understood; separated by commas, or none",
+    )
     user: str | None = Field(
         None, min_length=1, description="name of the user to become, with its groups, once the sockets are bound"
     )

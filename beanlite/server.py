@@ -16,7 +16,9 @@ from beanlite.commit.crossings import Crossings
 from beanlite.commit.fetch import Fetcher
 from beanlite.commit.group import GroupCommit
 from beanlite.core.engine import Engine
+from beanlite.core.events import Event
 from beanlite.core.job import SECOND_NS
+from beanlite.core.tube import Client
 from beanlite.errors import is_ours
 from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
@@ -25,11 +27,14 @@ from beanlite.net.addresses import Addresses
 from beanlite.net.buffers import Buffers, buffers_max_bytes
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
+from beanlite.net.feed import Feed
 from beanlite.net.listener import BACKLOG, Listener, become, open_listener, room_for
+from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 from beanlite.net.roster import Roster
 from beanlite.net.turns import Turns
 from beanlite.protocol.commands import new_commands
+from beanlite.protocol.operator import new_operator_commands
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
 
@@ -130,8 +135,11 @@ class Server:
             settings.max_job_size,
             self._facts,
             new_commands(),
+            new_operator_commands(),
             self._refusals.note,
             self._took_long,
+            self._buffered,
+            self._watch,
             journaled=not journal.immediate,
         )
 
@@ -168,12 +176,17 @@ class Server:
 
     def _wire(self) -> None:
         """Make the parts that need the loop and the journal, and let them know of each other."""
-        self.group_commit = GroupCommit(self.loop, self.engine, self._journal, self._stop_for, self._batch_taken)
+        self.group_commit = GroupCommit(
+            self.loop, self.engine, self._journal, self._stop_for, self._batch_taken, self._happened
+        )
         settings = self._settings
         addresses = Addresses(
             settings.connections_per_address, spare_local=settings.max_connections_per_address is None
         )
-        self.roster = Roster(self.loop, settings.max_connections, addresses, self._refusals)
+        self.roster = Roster(
+            self.loop, settings.max_connections, addresses, Operators(settings.operators), self._refusals
+        )
+        self.feed = Feed(self.loop, self.engine.ledger, self.roster.connections)
         self.turns = Turns(self.loop, self.engine, self.group_commit, self._clock, self.roster.wake)
         self._crossings = Crossings(self.engine.memory)
         self.fetcher = Fetcher(self.loop, self.engine, self._journal, self._stop_for)
@@ -203,6 +216,17 @@ class Server:
 
     def _took_long(self) -> None:
         self.turns.look_at_clock()
+
+    def _buffered(self, client: Client) -> int:
+        """How many bytes are buffered for a client, as far as they are counted."""
+        connection = self.roster.connections.get(client)
+        return 0 if connection is None else self._host.buffers.amounts.get(connection, 0)
+
+    def _watch(self, client: Client, tube: bytes | None, what: list[str] | None) -> None:
+        self.feed.watch(client, tube, what)
+
+    def _happened(self, events: list[Event]) -> None:
+        self.feed.tell(events)
 
     def _batch_taken(self) -> None:
         self.turns.resume_soon()

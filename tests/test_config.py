@@ -45,6 +45,7 @@ def test_defaults():
         "backup_every": None,
         "backup_dir": None,
         "backup_keep": 7,
+        "operators": "unix, 127.0.0.0/8, ::1",
         "user": None,
         "log_level": "info",
         "log_format": "text",

@@ -8,7 +8,7 @@ import typer
 from beanlite import __version__, config, is_compiled, log
 from beanlite.errors import ConfigError
 
-EXIT_CODES = (
+EPILOG = (
     "Exit codes: 0 stopped in order; 1 a bug, or out of memory; 2 a wrong setting or flag, or too low a limit of open"
     " files; 3 the database was refused, nothing was written; 4 the disk failed while serving; 5 the address can't be"
     " listened on."
@@ -82,6 +82,7 @@ def serve(
     backup_every: Annotated[str | None, _option("backup_every", metavar="TIME")] = None,
     backup_dir: Annotated[str | None, _option("backup_dir", metavar="FOLDER")] = None,
     backup_keep: Annotated[str | None, _option("backup_keep", metavar="N")] = None,
+    operators: Annotated[str | None, _option("operators", metavar="LIST")] = None,
     user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
     config_file: Annotated[
         Path | None,
@@ -122,6 +123,7 @@ def serve(
         "backup_every": backup_every,
         "backup_dir": backup_dir,
         "backup_keep": backup_keep,
+        "operators": operators,
         "user": user,
         "log_level": "debug" if verbose else log_level,
         "log_format": log_format,

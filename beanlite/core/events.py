@@ -10,7 +10,7 @@ from typing import Final
 
 from beanlite.core.tube import Peer, Tube
 
-# What can happen to a job. Operators can do more to it; what that is called is up to their commands.
+# What can happen to a job.
 PUT: Final = "put"
 DELAY_OVER: Final = "delay over"
 RESERVE: Final = "reserve"
@@ -21,6 +21,11 @@ TTR_OVER: Final = "ttr over"
 CLIENT_GONE: Final = "client gone"
 KICK: Final = "kick"
 DELETE: Final = "delete"
+# Only operators do these.
+MOVE: Final = "move"
+COPY: Final = "copy"
+REPRIORITISE: Final = "reprioritise"
+DELAY: Final = "delay"
 
 
 class Event:

@@ -151,7 +151,7 @@ class Turns:
         """After anything has changed: wake whoever waited for it, have it written, set the timer."""
         ledger = self._engine.ledger
         self.wake(now_ns)
-        if not self._group.deferring and (ledger.deferred or ledger.changed or ledger.pauses):
+        if not self._group.deferring and (ledger.deferred or ledger.changed or ledger.pauses or ledger.events):
             self._group.defer()
         if self._timers.next_ns < self._timer_ns:
             self._set_timer(now_ns)

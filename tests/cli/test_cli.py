@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from beanlite import __version__, cli, config, log
 from beanlite.cli import main
@@ -180,7 +179,7 @@ def test_version(line, server, capsys):
 def test_help_lists_the_commands(line, capsys):
     assert main([line]) == 0
     out = capsys.readouterr().out
-    assert [command for command in typer.main.get_group(cli.app).commands if f"\n  {command} " not in out] == []
+    assert [command for command in cli.COMMANDS if f"\n  {command} " not in out] == []
 
 
 def words(text):
@@ -215,3 +214,23 @@ def test_the_module_is_the_program():
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("beanlite: --port: port = 'x'")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_has_had_enough_ends_a_command_quietly(tmp_path):
+    """As `head` does."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "beanlite", "serve", "--help"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False, cwd=tmp_path, env=environment)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_the_completion_of_a_shell_is_printed(monkeypatch, capsys):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    with pytest.raises(SystemExit) as ended:
+        main(["--show-completion", "bash"])
+    assert ended.value.code == 0
+    assert "_BEANLITE_COMPLETE=complete_bash" in capsys.readouterr().out

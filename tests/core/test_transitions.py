@@ -62,7 +62,7 @@ class Watched:
     def reserve(self):
         client = self.rng.choice(self.clients)
         if not client.waiting and self.engine.reserve(client, self.now_ns) is None:
-            self.engine.clients.wait(client, self.now_ns + 3 * SECOND_NS)
+            self.engine.clients.wait(client, self.now_ns + 3 * SECOND_NS, self.now_ns)
         return "reserve"
 
     def reserve_job(self):

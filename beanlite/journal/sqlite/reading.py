@@ -33,7 +33,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
                 stand_in(connection, find_migrations())
             yield connection
     finally:
-        _tidy(path)
+        tidy(path)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -56,7 +56,7 @@ def check_readable(path: Path) -> None:
             os.close(descriptor)
 
 
-def _tidy(path: Path) -> None:
+def tidy(path: Path) -> None:
     """Remove the empty -wal that SQLite may have left."""
     if wal_of(path).exists() and not wal_size(path):
         # No server is running, or one has only just begun. The empty -wal may be our own, and nobody else will remove

@@ -1,0 +1,148 @@
+"""Operators' commands: who may give them, how their requests are received, and which are refused."""
+
+import json
+
+import pytest
+
+from beanlite.protocol.blocked import CLOSING
+from beanlite.protocol.operator import REQUEST_MAX, new_operator_commands
+from tests.support.core import Core, put
+from tests.support.operators import Operator, told
+
+COMMANDS = [command.word for command in new_operator_commands()]
+
+
+@pytest.fixture
+def operator(core):
+    return Operator(core)
+
+
+@pytest.mark.parametrize("word", COMMANDS)
+def test_to_others_they_are_what_they_are_to_beanstalkd(core, word):
+    answer = b"BAD_FORMAT\r\n" if word.startswith(b"reserve") else b"UNKNOWN_COMMAND\r\n"
+    assert core.send(core.client(), word + b" 0\r\n") == answer
+
+
+def test_each_stands_once_in_the_table_and_none_in_the_statistics(core, operator):
+    assert len(set(COMMANDS)) == len(COMMANDS)
+    assert not set(COMMANDS) & {command.word for command in core.service.commands}
+    before = core.send(operator.session, b"stats\r\n")
+    operator.ask("list-jobs")
+    assert core.service.operator_commands[b"list-jobs"].count == 1
+    assert core.send(operator.session, b"stats\r\n").count(b"cmd-") == before.count(b"cmd-")
+
+
+def test_a_client_can_find_out(core, operator):
+    assert core.send(operator.session, b"show-job 0\r\n") == b"NOT_FOUND\r\n"
+
+
+@pytest.mark.parametrize(
+    "line", [b"list-jobs", b"list-jobs ", b"list-jobs x", b"list-jobs -1", b"list-jobs 2 2", b"show-job"]
+)
+def test_a_malformed_line(core, operator, line):
+    assert core.send(operator.session, line + b"\r\nlist-tube-used\r\n") == b"BAD_FORMAT\r\nUSING default\r\n"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1", b'"x"', b"{}x", b'{"text": "\xff"}', b"[" * 5000])
+def test_a_body_that_is_no_object(operator, body):
+    assert operator.raw("list-jobs", body) == b"BAD_FORMAT\r\n"
+
+
+def test_a_body_that_does_not_end_well(core, operator):
+    assert (
+        core.send(operator.session, b"list-jobs 2\r\n{}xylist-tube-used\r\n") == b"EXPECTED_CRLF\r\nUSING default\r\n"
+    )
+
+
+def test_a_body_that_is_too_large_is_skipped(core, operator):
+    size = REQUEST_MAX + 1
+    reply = core.send(operator.session, b"list-jobs %d\r\n%b\r\n" % (size, b"x" * size) + b"list-tube-used\r\n")
+    refused, rest = reply[:-15], reply[-15:]
+    assert rest == b"USING default\r\n"
+    assert told(refused) == {"error": "the body of a request has at most 1048576 bytes"}
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_a_request_cut_anywhere(cut):
+    core = Core()
+    session = core.client(operator=True)
+    put(core, session, b"body")
+    data = b'list-jobs 12\r\n{"limit": 1}\r\nlist-tube-used\r\n'
+    reply = core.send(session, data[:cut]) + core.send(session, data[cut:])
+    assert reply.startswith(b"OK 2")
+    assert reply.endswith(b"}\r\nUSING default\r\n")
+
+
+def test_a_request_of_full_size_comes_in_pieces(core, operator):
+    body = json.dumps({"text": "x" * (REQUEST_MAX - 12)}).encode()
+    assert len(body) == REQUEST_MAX
+    data = b"list-jobs %d\r\n%b\r\nlist-tube-used\r\n" % (len(body), body)
+    for at in range(0, len(data), 100_000):
+        reply = core.send(operator.session, data[at : at + 100_000])
+    assert reply.startswith(b'OK 46\r\n{"jobs":[]')
+    assert reply.endswith(b"USING default\r\n")
+
+
+def test_nothing_is_done_after_quit(core, operator):
+    put(core, operator.session)
+    body = b'{"do": "delete", "ids": [1]}'
+    core.send(operator.session, b"quit\r\nchange-jobs %d\r\n%b\r\n" % (len(body), body))
+    assert operator.session.blocked is CLOSING
+    assert len(core.engine.jobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "what", "why"),
+    [
+        ("list-jobs", {"tubes": "x"}, "tubes: unknown key"),
+        ("list-jobs", {"tube": "-x"}, "tube: no tube can have this name"),
+        ("list-jobs", {"tube": 1}, "tube: "),
+        ("list-jobs", {"state": "gone"}, "state: "),
+        ("list-jobs", {"ids": [-1]}, "ids.0: "),
+        ("list-jobs", {"ids": list(range(1001))}, "ids: "),
+        ("list-jobs", {"limit": 0}, "limit: "),
+        ("list-jobs", {"limit": 201}, "limit: "),
+        ("list-jobs", {"limit": True}, "limit: "),
+        ("list-jobs", {"preview": 5000}, "preview: "),
+        ("list-jobs", {"older_s": -1}, "older_s: "),
+        ("list-jobs", {"pri_min": 1 << 32}, "pri_min: "),
+        ("list-jobs", {"after": "x"}, "after: "),
+        ("list-jobs", {"after": "1-1\n"}, "after: "),
+        ("list-jobs", {"order": "queue"}, "the order of a queue needs a tube and a state, which is not reserved"),
+        ("list-jobs", {"order": "queue", "tube": "a", "state": "reserved"}, "the order of a queue needs"),
+        ("list-tube-stats", {"order": "age"}, "order: "),
+        ("list-tube-stats", {"names": ["a"], "like": "a"}, "it is either names or like"),
+        ("list-clients", {"limit": "1"}, "limit: "),
+        ("change-jobs", {"ids": [1]}, "do: this key is required"),
+        ("change-jobs", {"do": "eat", "ids": [1]}, "do: "),
+        ("change-jobs", {"do": "kick"}, "it has to be said which jobs are meant"),
+        ("change-jobs", {"do": "kick", "tube": None}, "it has to be said which jobs are meant"),
+        ("change-jobs", {"do": "move", "ids": [1]}, "move needs to"),
+        ("change-jobs", {"do": "copy", "ids": [1]}, "copy needs to"),
+        ("change-jobs", {"do": "kick", "ids": [1], "to": "x"}, "kick takes no to"),
+        ("change-jobs", {"do": "reprioritise", "ids": [1]}, "reprioritise needs pri"),
+        ("change-jobs", {"do": "kick", "ids": [1], "pri": 0}, "kick takes no pri"),
+        ("change-jobs", {"do": "delay", "ids": [1]}, "delay needs delay_s"),
+        ("change-jobs", {"do": "delay", "ids": [1], "delay_s": 0}, "delay needs delay_s"),
+        ("change-jobs", {"do": "bury", "ids": [1], "delay_s": 1}, "bury takes no delay_s"),
+        ("change-jobs", {"do": "kick", "ids": [1], "limit": 501}, "limit: "),
+        ("put-jobs", {}, "jobs: this key is required"),
+        ("put-jobs", {"jobs": [{}]}, "jobs.0: it is either body or base64"),
+        ("put-jobs", {"jobs": [{"body": "x", "base64": "eA=="}]}, "jobs.0: it is either body or base64"),
+        ("put-jobs", {"jobs": [{"base64": "!!!!"}]}, "jobs.0.base64: "),
+        ("put-jobs", {"jobs": [{"body": "x", "pri": -1}]}, "jobs.0.pri: "),
+        ("put-jobs", {"jobs": [{"body": "x"}] * 501}, "jobs: "),
+        ("watch-events", {"what": "put"}, "what: "),
+    ],
+)
+def test_what_is_refused_and_why(core, operator, word, what, why):
+    put(core, operator.session)
+    refusal = operator.refusal(word, **what)
+    assert refusal.startswith(why)
+    assert "\n" not in refusal
+    assert len(core.engine.jobs) == 1
+
+
+def test_watching_is_up_to_the_server(core, operator):
+    assert operator.ask("watch-events", tube="a", what=["put"]) == {}
+    assert core.watching == [(operator.session.client, b"a", ["put"])]
