@@ -27,8 +27,11 @@ _OF_A_SERVICE = re.compile(
 # In bytes. SQLite takes up to a billion for a row, of which the body is not quite all; beanstalkd allows 1 << 30.
 MAX_JOB_SIZE_LIMIT = 999_999_000
 
+# A number and its unit.
+Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}[smhd]$")]
 _SECONDS_IN = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
+# Less history than this would be pruned as it is written.
+HISTORY_LEAST = 1 << 20
 # Less memory than this is no help: a single batch of bodies takes a quarter of it.
 MEMORY_LEAST = 16 << 20
 
@@ -50,6 +53,10 @@ def operator_networks(text: str) -> tuple[bool, list[IPv4Network | IPv6Network]]
 def _of_operators(text: str) -> str:
     operator_networks(text)
     return text
+
+
+def _seconds(given: str | None) -> int | None:
+    return None if given is None else int(given[:-1]) * _SECONDS_IN[given[-1]]
 
 
 class Settings(BaseModel):
@@ -103,11 +110,20 @@ class Settings(BaseModel):
         description="how much of that bodies may take, in bytes or as 512MiB, 16MiB or more; others stay in the"
         " database until they are needed",
     )
-    backup_every: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}[smhd]$")] | None = Field(
+    backup_every: Duration | None = Field(
         None, description="time from one backup to the next, such as 30m, 24h or 7d; none is made without it"
     )
     backup_dir: Path | None = Field(None, description="folder of these backups, which must exist")
     backup_keep: int = Field(7, ge=1, description="number of backups that are kept there, 1 or more")
+    history: Duration | None = Field(
+        None,
+        description="for how long it is kept in the database what has happened to each job, such as 12h or 7d; without"
+        " it, only what operators do is recorded",
+    history_bytes: ByteSize = Field(
+        ByteSize(1 << 30),
+        ge=HISTORY_LEAST,
+        description="how large that may become, in bytes or as 512MiB, 1MiB or more; the oldest goes first",
+    history_bodies: bool = Field(default=False, description="whether it has the bodies of deleted jobs, too")
     operators: Annotated[str, AfterValidator(_of_operators)] = Field(
         "unix, 127.0.0.0/8, ::1",
         description="addresses and networks, and unix for the Unix socket, from which operators' commands are"
@@ -132,8 +148,12 @@ class Settings(BaseModel):
     @property
     def backup_every_s(self) -> int | None:
         """Seconds from one backup to the next; None: none is made."""
-        every = self.backup_every
-        return None if every is None else int(every[:-1]) * _SECONDS_IN[every[-1]]
+        return _seconds(self.backup_every)
+
+    @property
+    def history_s(self) -> int | None:
+        """Seconds for which the history is kept; None: there is none but of what operators do."""
+        return _seconds(self.history)
 
     @property
     def fsync_interval_ms(self) -> int | None:

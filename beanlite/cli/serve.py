@@ -82,6 +82,11 @@ def serve(
     backup_every: Annotated[str | None, _option("backup_every", metavar="TIME")] = None,
     backup_dir: Annotated[str | None, _option("backup_dir", metavar="FOLDER")] = None,
     backup_keep: Annotated[str | None, _option("backup_keep", metavar="N")] = None,
+    history: Annotated[str | None, _option("history", metavar="TIME")] = None,
+    history_bytes: Annotated[str | None, _option("history_bytes", metavar="BYTES")] = None,
+    history_bodies: Annotated[
+        bool, typer.Option("--history-bodies", help="Keep the bodies of deleted jobs in the history, too.")
+    ] = False,
     operators: Annotated[str | None, _option("operators", metavar="LIST")] = None,
     user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
     config_file: Annotated[
@@ -123,6 +128,9 @@ def serve(
         "backup_every": backup_every,
         "backup_dir": backup_dir,
         "backup_keep": backup_keep,
+        "history": history,
+        "history_bytes": history_bytes,
+        "history_bodies": True if history_bodies else None,
         "operators": operators,
         "user": user,
         "log_level": "debug" if verbose else log_level,
