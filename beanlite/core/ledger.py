@@ -71,11 +71,8 @@ class Ledger:
         """More of those. A job that has been written meanwhile may be among them, and is then written once more."""
         self.pauses: dict[bytes, Tube] = {}
         """Tubes whose pause has begun or ended."""
-        self.recording = 0
-        """By how many everything that happens to a job is wanted: a history, and whoever listens. 0: it isn't recorded.
-
-        Who begins or ends to want it adds or takes away one.
-        """
+        self.recording = False
+        """Whether everything that happens to a job is recorded: a history is kept, or somebody listens."""
         self.events: list[Event] = []
         """What has been recorded since the last batch was taken."""
         self.tallied: list[Tube] = []

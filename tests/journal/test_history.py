@@ -44,9 +44,10 @@ async def keep(tmp_path):
 
     async def begin(bounds, *, recording=True):
         writers.append(Writer(open_database(tmp_path / f"{len(writers)}.db"), "unix:socket", bounds))
+        writers[-1].prepare()
         await writers[-1].start()
         kept = Kept(writers[-1])
-        kept.core.engine.ledger.recording = int(recording)
+        kept.core.engine.ledger.recording = recording
         return kept
 
     yield begin
@@ -87,7 +88,7 @@ async def test_nothing_is_kept_unless_asked_for_but_what_operators_do(keep):
     life(kept.core)
     kept.store()
     assert kept.ask("SELECT * FROM history") == []
-    kept.core.engine.ledger.recording += 1  # somebody listens
+    kept.core.engine.ledger.recording = True  # somebody listens
     session = kept.core.client()
     job_id = put(kept.core, session)
     job = kept.core.engine.jobs[job_id]
