@@ -19,7 +19,7 @@ _LOOK_S: Final = 0.1
 # How long one may take to tidy up when it is told to end.
 _ENDS_WITHIN_S: Final = 5.0
 # How much less of the processor it gets than the server, as in nice(1).
-_NICE: Final = 10
+_NICE: Final = 19
 
 
 class Backups:

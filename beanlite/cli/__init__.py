@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from beanlite.cli import backup, bench, compact, export, import_binlog, restore, serve, verify
+from beanlite.cli import backup, bench, compact, export, import_, import_binlog, restore, serve, verify
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 from beanlite.stderr import last_words
 
@@ -24,8 +24,8 @@ app.command(epilog=backup.EPILOG)(backup.backup)
 app.command(epilog=restore.EPILOG)(restore.restore)
 app.command(epilog=verify.EPILOG)(verify.verify)
 app.command(epilog=compact.EPILOG)(compact.compact)
-app.command(epilog=export.EXPORT_EPILOG)(export.export)
-app.command("import", epilog=export.IMPORT_EPILOG)(export.import_)
+app.command(epilog=export.EPILOG)(export.export)
+app.command("import", epilog=import_.EPILOG)(import_.import_)
 app.command(epilog=import_binlog.EPILOG)(import_binlog.import_binlog)
 app.command(epilog=bench.EXIT_CODES)(bench.bench)
 

@@ -45,3 +45,8 @@ def counting(shown: Callable[[int], str]) -> Iterator[Callable[[int], None] | No
 def mebibytes(size: int) -> str:
     """How much of a file has been written."""
     return f"{size >> 20} MiB"
+
+
+def lines(count: int) -> str:
+    """How many lines have been read or written."""
+    return f"{count} lines"

@@ -80,7 +80,7 @@ class _Loading:
         self._connection.execute("UPDATE meta SET last_id = ?", (self._last_id,))
 
     def _take(self, line: bytes) -> None:
-        values = json.loads(line, parse_constant=_refuse)
+        values = _DECODER.decode(line.decode())
         if not isinstance(values, dict):
             raise _Wrong("it is no JSON object")
         take = {"queue": self._begin, "end": self._end, "pause": self._pause, "job": self._job}
@@ -168,3 +168,6 @@ def _is_number(value: object, most: int) -> bool:
 
 def _refuse(constant: str) -> None:
     raise _Wrong(f"{constant} is no number")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse)
