@@ -27,6 +27,10 @@ _OF_A_SERVICE = re.compile(
 # In bytes. SQLite takes up to a billion for a row, of which the body is not quite all; beanstalkd allows 1 << 30.
 MAX_JOB_SIZE_LIMIT = 999_999_000
 
+_SECONDS_IN = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+# Less history than this would be pruned as it is written.
+HISTORY_LEAST = 1 << 20
 # Less memory than this is no help: a single batch of bodies takes a quarter of it.
 MEMORY_LEAST = 16 << 20
 
@@ -101,6 +105,17 @@ class Settings(BaseModel):
         description="how much of that bodies may take, in bytes or as 512MiB, 16MiB or more; others stay in the"
         " database until they are needed",
     )
+    history: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}[smhd]$")] | None = Field(
+        None,
+        description="for how long it is kept in the database what has happened to each job, such as 12h or 7d; without"
+        " it, only what operators do is recorded",
+    )
+    history_bytes: ByteSize = Field(
+        ByteSize(1 << 30),
+        ge=HISTORY_LEAST,
+        description="how large that may become, in bytes or as 512MiB, 1MiB or more; the oldest goes first",
+    )
+    history_bodies: bool = Field(default=False, description="whether it has the bodies of deleted jobs, too")
     operators: Annotated[str, AfterValidator(_of_operators)] = Field(
         "unix, 127.0.0.0/8, ::1",
         description="addresses and networks, and unix for the Unix socket, from which operators' commands are"
@@ -121,6 +136,12 @@ class Settings(BaseModel):
         """How many connections of one address are served at a time."""
         given = self.max_connections_per_address
         return self.max_connections - self.max_connections // 10 if given is None else given
+
+    @property
+    def history_s(self) -> int | None:
+        """Seconds for which the history is kept; None: there is none but of what operators do."""
+        given = self.history
+        return None if given is None else int(given[:-1]) * _SECONDS_IN[given[-1]]
 
     @property
     def fsync_interval_ms(self) -> int | None:

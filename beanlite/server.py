@@ -91,9 +91,14 @@ def make_journal(settings: Settings, address: str) -> Journal:
     """The journal that the settings ask for, of a server that listens there; ``Journal.recover`` opens it."""
     if not settings.journal:
         return MemoryJournal()
-    from beanlite.journal.sqlite.journal import SqliteJournal  # noqa: PLC0415 - --no-journal starts faster without it
+    # --no-journal starts faster without them.
+    from beanlite.journal.sqlite.history import HistoryBounds  # noqa: PLC0415
+    from beanlite.journal.sqlite.journal import SqliteJournal  # noqa: PLC0415
 
-    return SqliteJournal(settings.db, settings.fsync, settings.fsync_interval_ms, settings.max_job_size, address)
+    history = HistoryBounds(settings.history_s, settings.history_bytes, settings.history_bodies)
+    return SqliteJournal(
+        settings.db, settings.fsync, settings.fsync_interval_ms, settings.max_job_size, address, history
+    )
 
 
 class Server:
@@ -113,6 +118,8 @@ class Server:
         self.engine.clients.max_tubes = settings.max_tubes
         self.engine.clients.max_watched = settings.max_watched
         self._bound_memory()
+        if settings.history is not None and settings.journal:
+            self.engine.ledger.recording += 1
         self._refusals = Refusals(
             settings.max_connections,
             settings.connections_per_address,

@@ -29,6 +29,59 @@ BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
 CREATE TRIGGER server_delete AFTER DELETE ON server WHEN OLD.one IS NULL AND only_the_beanlite_server_may_write()
 BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
 
+-- What has been done in each tube in each hour, and in each day: at is the beginning of that span, in UTC seconds. Written
+-- with the batches, a second late at most. Hours are kept for 14 days, days for 400.
+CREATE TABLE totals (
+    span_s    INTEGER NOT NULL,  -- 3600 or 86400
+    at        INTEGER NOT NULL,
+    tube      TEXT    NOT NULL,
+    put       INTEGER NOT NULL,
+    reserved  INTEGER NOT NULL,
+    deleted   INTEGER NOT NULL,
+    released  INTEGER NOT NULL,
+    timed_out INTEGER NOT NULL,
+    buried    INTEGER NOT NULL,
+    kicked    INTEGER NOT NULL,
+    waited_s  REAL    NOT NULL,  -- for how long the jobs that were reserved had been ready, in all
+    held_s    REAL    NOT NULL,  -- for how long the jobs that came back or were deleted had been reserved, in all
+    PRIMARY KEY (span_s, at, tube)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER totals_insert AFTER INSERT ON totals WHEN NEW.at IS NULL AND only_the_beanlite_server_may_write()
+BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
+
+CREATE TRIGGER totals_update AFTER UPDATE ON totals WHEN NEW.at IS NULL AND only_the_beanlite_server_may_write()
+BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
+
+CREATE TRIGGER totals_delete AFTER DELETE ON totals WHEN OLD.at IS NULL AND only_the_beanlite_server_may_write()
+BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
+
+-- What has happened to jobs, in that order, as long as it is kept. n rises with each row by about the bytes that it takes,
+-- so that the difference of two tells how much is between them.
+CREATE TABLE history (
+    n       INTEGER PRIMARY KEY,
+    at      REAL    NOT NULL,
+    job     INTEGER NOT NULL,
+    tube    TEXT    NOT NULL,     -- the one that the job was in from then on
+    what    TEXT    NOT NULL,
+    by      TEXT,                 -- the client: host:port, or unix; what operators did begins with 'operator '
+    conn    INTEGER,              -- that client's connection, counted from the start of its server
+    pri     INTEGER NOT NULL,
+    delay_s INTEGER NOT NULL,
+    body    BLOB                  -- of a job that was deleted, if bodies are kept
+) STRICT;
+
+CREATE INDEX history_of_job ON history (job);
+
+CREATE TRIGGER history_insert AFTER INSERT ON history WHEN NEW.n IS NULL AND only_the_beanlite_server_may_write()
+BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
+
+CREATE TRIGGER history_update AFTER UPDATE ON history WHEN NEW.n IS NULL AND only_the_beanlite_server_may_write()
+BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
+
+CREATE TRIGGER history_delete AFTER DELETE ON history WHEN OLD.n IS NULL AND only_the_beanlite_server_may_write()
+BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
+
 -- The views are for people. Ages and what is left are whole seconds, as of the moment of reading. What ends in _at is a
 -- number, UTC seconds since 1970; the same moment as text is in the column without the ending.
 
@@ -135,3 +188,47 @@ SELECT
     CAST(now - seen_at AS INTEGER) AS seen_s,
     started_at, seen_at, stopped_at
 FROM server, (SELECT (julianday('now') - 2440587.5) * 86400 AS now);
+
+-- The totals, with the beginning of each hour or day as text, and what a job has waited and was held on average.
+CREATE VIEW hours AS
+SELECT
+    datetime(at, 'unixepoch') AS hour, tube, put, reserved, deleted, released, timed_out, buried, kicked,
+    round(waited_s / reserved, 3) AS wait_s, round(held_s / reserved, 3) AS hold_s, waited_s, held_s, at
+FROM totals
+WHERE span_s = 3600;
+
+CREATE VIEW days AS
+SELECT
+    date(at, 'unixepoch') AS day, tube, put, reserved, deleted, released, timed_out, buried, kicked,
+    round(waited_s / reserved, 3) AS wait_s, round(held_s / reserved, 3) AS hold_s, waited_s, held_s, at
+FROM totals
+WHERE span_s = 86400;
+
+-- How many a minute, in this hour and the one before: over_s is how long that is.
+CREATE VIEW rates AS
+SELECT
+    tube,
+    round(sum(put) * 60 / over_s, 2) AS put,
+    round(sum(reserved) * 60 / over_s, 2) AS reserved,
+    round(sum(deleted) * 60 / over_s, 2) AS deleted,
+    round(sum(released) * 60 / over_s, 2) AS released,
+    round(sum(timed_out) * 60 / over_s, 2) AS timed_out,
+    round(sum(buried) * 60 / over_s, 2) AS buried,
+    round(sum(kicked) * 60 / over_s, 2) AS kicked,
+    round(sum(waited_s) / sum(reserved), 3) AS wait_s,
+    round(sum(held_s) / sum(reserved), 3) AS hold_s,
+    CAST(over_s AS INTEGER) AS over_s
+FROM totals, (
+    SELECT 3600 + now % 3600 + now - CAST(now AS INTEGER) AS over_s, CAST(now AS INTEGER) / 3600 * 3600 - 3600 AS begin
+    FROM (SELECT (julianday('now') - 2440587.5) * 86400 AS now)
+)
+WHERE span_s = 3600 AND at >= begin
+GROUP BY tube
+ORDER BY tube;
+
+-- The history with its times as text, and the bodies that it has.
+CREATE VIEW events AS
+SELECT
+    strftime('%Y-%m-%d %H:%M:%f', at, 'unixepoch') AS time, job, tube, what, by, conn, pri, delay_s,
+    CAST(body AS TEXT) AS text, body, at, n
+FROM history;

@@ -14,6 +14,7 @@ from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.writer import Writer
 from tests.support.core import Core
 from tests.support.inside import Disk
+from tests.support.journal_files import NO_HISTORY
 
 # What starts no process and is over in seconds: these tests are marked fast, for `pytest -m fast`.
 FAST = [
@@ -74,7 +75,7 @@ def core():
 async def journal(tmp_path):
     """A journal on a new file."""
     database = open_database(tmp_path / "queue.db")
-    journal = Writer(database, "unix:socket")
+    journal = Writer(database, "unix:socket", NO_HISTORY)
     await journal.start()
     yield journal
     await journal.close()

@@ -79,6 +79,11 @@ def serve(
     body_memory: Annotated[
         str | None, _option("body_memory", metavar="BYTES", more="; by default all that max_memory leaves")
     ] = None,
+    history: Annotated[str | None, _option("history", metavar="TIME")] = None,
+    history_bytes: Annotated[str | None, _option("history_bytes", metavar="BYTES")] = None,
+    history_bodies: Annotated[
+        bool, typer.Option("--history-bodies", help="Keep the bodies of deleted jobs in the history, too.")
+    ] = False,
     operators: Annotated[str | None, _option("operators", metavar="LIST")] = None,
     user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
     config_file: Annotated[
@@ -117,6 +122,9 @@ def serve(
         "max_tubes": max_tubes,
         "max_memory": max_memory,
         "body_memory": body_memory,
+        "history": history,
+        "history_bytes": history_bytes,
+        "history_bodies": True if history_bodies else None,
         "operators": operators,
         "user": user,
         "log_level": "debug" if verbose else log_level,

@@ -18,9 +18,12 @@ from beanlite.journal.base import Journal
 
 # A reservation, a touch or a timeout is in the journal after this time, unless another batch takes it there sooner.
 DEFER_S: Final = 0.02
-# A batch with more changed jobs, or with more bytes of bodies, would keep others waiting while it is being written.
+# So is what has been counted after this time.
+TOTALS_S: Final = 1.0
+# A batch with more changed jobs, bytes of bodies or events would keep others waiting while it is being written.
 BATCH_JOBS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
+BATCH_EVENTS: Final = 2000
 # At the stop, the longest time without progress, and how often it is checked. Checks are counted, not seconds, because
 # the process itself may have been halted meanwhile.
 FLUSH_S: Final = 10.0
@@ -37,7 +40,8 @@ class Holder(Protocol):
 class GroupCommit:
     """Gathers changes and the replies that wait for them, and hands them to the journal batch by batch.
 
-    It is the journal's ``Listener``.
+    It is the journal's ``Listener``. Its attributes are those whom it works with, the replies that wait, and what the
+    next batch is to take along.
     """
 
     def __init__(
@@ -69,6 +73,10 @@ class GroupCommit:
         """A batch will be made before long, for the sake of what nobody waits for."""
         self._deferred_due = False
         """The next batch takes deferred changes along."""
+        self._totals_wait = False
+        """They will be taken before long."""
+        self._totals_due = False
+        """The next batch takes totals along."""
         self._closed = False
         self._progress = asyncio.Event()
         """Set whenever something has happened that ``flush`` may have waited for."""
@@ -90,8 +98,11 @@ class GroupCommit:
         Never true while nobody waits for it. When it has been taken, ``tell_taken`` is called.
         """
         engine = self._engine
+        ledger = engine.ledger
         return bool(self._held) and (
-            len(engine.ledger.changed) > BATCH_JOBS or engine.admission.used_bytes > BATCH_BYTES
+            len(ledger.changed) > BATCH_JOBS
+            or engine.admission.used_bytes > BATCH_BYTES
+            or len(ledger.events) > BATCH_EVENTS
         )
 
     @property
@@ -113,6 +124,11 @@ class GroupCommit:
         self._deferred_due = True
         self._turn()
 
+    def _take_totals(self) -> None:
+        self._totals_wait = False
+        self._totals_due = True
+        self._turn()
+
     # -- batch by batch
 
     def _turn(self) -> None:
@@ -121,11 +137,16 @@ class GroupCommit:
         if self._journal.busy or self._closed:
             return  # ``ready`` will bring us back here
         engine = self._engine
-        changes = engine.take_changes(deferred=self._deferred_due)
-        self._deferred_due = self._deferred_due and engine.ledger.has_deferred
+        ledger = engine.ledger
+        changes = engine.take_changes(deferred=self._deferred_due, totals=self._totals_due)
+        self._deferred_due = self._deferred_due and ledger.has_deferred
+        self._totals_due = self._totals_due and bool(ledger.tallied)
+        if ledger.tallied and not self._totals_wait:
+            self._totals_wait = True
+            self._loop.call_later(TOTALS_S, self._take_totals)
         held, self._held = self._held, []
         self._tell_taken()
-        if held or changes.jobs or changes.pauses or changes.events:
+        if held or changes.jobs or changes.pauses or changes.events or changes.tallies:
             self._committing.append((changes.batch, held, changes.events))
             self._journal.commit(changes)
         else:
@@ -152,7 +173,7 @@ class GroupCommit:
         read first, which makes the batches larger and the server faster.
         """
         self._progress.set()
-        if not self._turn_due and (self._held or self._deferred_due):
+        if not self._turn_due and (self._held or self._deferred_due or self._totals_due):
             self._turn_due = True
             self._loop.call_soon(self._loop.call_soon, self._turn)
 
@@ -172,6 +193,7 @@ class GroupCommit:
         """Commit and release everything there is; to be called at the stop. JournalFailed: that can't be done."""
         self._journal.begin_stop()
         await self._until_idle()
+        self._totals_due = True
         self._take_deferred()
         await self._until_idle()
         if not self._closed:
@@ -180,7 +202,9 @@ class GroupCommit:
     async def _until_idle(self) -> None:
         ledger = self._engine.ledger
         stored, looks = ledger.stored_batch, 0
-        while (self._journal.busy or self._turn_due or self._deferred_due or self._committing) and not self._closed:
+        while not self._closed and (
+            self._journal.busy or self._turn_due or self._deferred_due or self._totals_due or self._committing
+        ):
             if ledger.stored_batch != stored:
                 stored, looks = ledger.stored_batch, 0
             if looks * LOOK_S >= FLUSH_S:

@@ -12,7 +12,7 @@ from beanlite.core.ticker import Ticker
 from beanlite.core.tube import NOBODY, Client, Peer, Tube
 
 # No limit.
-_ANY: Final = 1 << 62
+_ANY: Final = 1 << 60
 
 
 class Refusal(Enum):

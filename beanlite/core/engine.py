@@ -57,6 +57,7 @@ class Engine:
         job = Job(job_id, tube, pri, delay_s, ttr_s, now_ns, body, size)
         self.jobs.newest[job_id] = self.ledger.changed[job_id] = job
         tube.total_jobs += 1
+        (tube.tally or self.ledger.tally(tube)).put += 1
         self.counts.total_jobs += 1
         self.admission.room_bytes -= size + PUT_BYTES
         if self.ledger.recording:
@@ -94,7 +95,7 @@ class Engine:
         job = self.jobs.find(job_id)
         if job is None or job.state is RESERVED:
             return None
-        self._queues.leave_state(job)
+        self._queues.leave_state(job, now_ns)
         self._queues.make_reserved(job, client, now_ns)
         return job
 
@@ -107,7 +108,7 @@ class Engine:
         ledger = self.ledger
         if ledger.recording or by_operator:
             ledger.record(job, DELETE, client.peer, now_ns, body=job.body, by_operator=by_operator)
-        self._queues.leave_state(job)
+        self._queues.leave_state(job, now_ns)
         if job.body is None or self.bodies.ahead:
             self.bodies.deleted(job)
         else:
@@ -123,6 +124,7 @@ class Engine:
             ledger.changed[job_id] = job
         tube = job.tube
         tube.cmd_delete += 1
+        (tube.tally or ledger.tally(tube)).deleted += 1
         if not tube.using:
             self._queues.drop_if_unused(tube)
         return True
@@ -132,10 +134,11 @@ class Engine:
         job = self._held_by(client, job_id)
         if job is None:
             return False
-        self._queues.leave_state(job)
+        self._queues.leave_state(job, now_ns)
         job.pri = pri
         job.delay_s = delay_s
         job.own_past().releases += 1
+        self.ledger.tally(job.tube).released += 1
         self.ledger.note(job)
         if self.ledger.recording:
             self.ledger.record(job, RELEASE, client.peer, now_ns, delay_s=delay_s)
@@ -150,9 +153,10 @@ class Engine:
         job = self._held_by(client, job_id)
         if job is None:
             return False
-        self._queues.leave_state(job)
+        self._queues.leave_state(job, now_ns)
         job.pri = pri
         job.own_past().buries += 1
+        self.ledger.tally(job.tube).buried += 1
         self.ledger.note(job)
         if self.ledger.recording:
             self.ledger.record(job, BURY, client.peer, now_ns)
@@ -191,8 +195,9 @@ class Engine:
         return True
 
     def _kick(self, client: Client, job: Job, now_ns: int) -> None:
-        self._queues.leave_state(job)
+        self._queues.leave_state(job, now_ns)
         job.own_past().kicks += 1
+        self.ledger.tally(job.tube).kicked += 1
         self.ledger.note(job)
         if self.ledger.recording:
             self.ledger.record(job, KICK, client.peer, now_ns)
@@ -204,14 +209,7 @@ class Engine:
         if tube is None:
             return False
         tube.cmd_pause += 1
-        self.ledger.pauses[name] = tube
-        tube.pause_s = pause_s
-        if pause_s:
-            tube.pause_until_ns = now_ns + pause_s * SECOND_NS
-            self.timers.set(tube, tube.pause_until_ns)
-        else:
-            self._ticker.end_pause(tube, now_ns)
-            self._queues.drop_if_unused(tube)  # a restored pause may have been all that kept it
+        self._ticker.pause(tube, pause_s, now_ns)
         return True
 
     def _held_by(self, client: Client, job_id: int) -> Job | None:
@@ -250,14 +248,14 @@ class Engine:
         """Make room in memory for the way out, when there is too little to restore all jobs."""
         self.jobs.clear()
 
-    def take_changes(self, *, deferred: bool) -> Changes:
-        """What has changed since the last call; the next batch begins. ``deferred``: a slice of that, too."""
+    def take_changes(self, *, deferred: bool, totals: bool = False) -> Changes:
+        """What has changed since the last call, and a slice of the deferred changes and of the totals if asked for."""
         self.jobs.make_room()
         ledger = self.ledger
         jobs = self.last_id - ledger.taken_id
         self.memory.body_bytes += self.admission.take(jobs) + jobs * BODY_BYTES
         self.admission.grant()
-        return ledger.take(self.last_id, deferred=deferred)
+        return ledger.take(self.last_id, deferred=deferred, totals=totals)
 
     def stored(self, batch: int, last_id: int) -> None:
         """The journal has stored this batch, whose last id is given."""

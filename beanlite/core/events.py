@@ -21,6 +21,7 @@ TTR_OVER: Final = "ttr over"
 CLIENT_GONE: Final = "client gone"
 KICK: Final = "kick"
 DELETE: Final = "delete"
+RESTART: Final = "restart"  # which made a job ready that was reserved before, or whose delay has passed meanwhile
 # Only operators do these.
 MOVE: Final = "move"
 COPY: Final = "copy"
@@ -31,7 +32,7 @@ DELAY: Final = "delay"
 class Event:
     """Something that has happened to a job, and how things were at that moment: the job may change again at once."""
 
-    __slots__ = ("at_ns", "body", "by", "by_operator", "delay_s", "job_id", "pri", "tube", "what")
+    __slots__ = ("at_ns", "body", "by", "by_operator", "delay_s", "job_id", "pri", "size", "tube", "what")
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Event:
         by: Peer | None,
         pri: int,
         delay_s: int,
+        size: int,
         body: bytes | None,
         *,
         by_operator: bool,
@@ -56,6 +58,8 @@ class Event:
         self.pri = pri
         self.delay_s = delay_s
         """For how long the job is delayed; 0 if it is not."""
+        self.size = size
+        """Of the job's body."""
         self.body = body
         """Of a job that is deleted, since nobody can ask for it later, if it was in memory."""
         self.by_operator = by_operator

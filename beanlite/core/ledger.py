@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from beanlite.core.events import Event
+from beanlite.core.events import RESTART, Event
 from beanlite.core.job import GONE, SLICE, Job
+from beanlite.core.totals import Tally
 from beanlite.core.tube import Peer, Tube
 
 # Jobs. A dict that grows to a million stops everybody for a noticeable moment while Python moves it.
 DEFERRED_MAX: Final = 50_000
+# Tubes whose totals are in a batch at most.
+TALLIES: Final = 200
 
 
 class Changes(NamedTuple):
@@ -30,6 +33,8 @@ class Changes(NamedTuple):
     """Tubes whose pause has begun or, where ``pause_until_ns`` is 0, ended."""
     events: list[Event]
     """All that has happened, if it is recorded. What was done to a job and the job as it is then are in one batch."""
+    tallies: list[Tally]
+    """What is to be added to the totals of some tubes."""
 
 
 class Ledger:
@@ -46,6 +51,7 @@ class Ledger:
         "stored_batch",
         "stored_id",
         "taken_id",
+        "tallied",
     )
 
     def __init__(self) -> None:
@@ -65,10 +71,15 @@ class Ledger:
         """More of those. A job that has been written meanwhile may be among them, and is then written once more."""
         self.pauses: dict[bytes, Tube] = {}
         """Tubes whose pause has begun or ended."""
-        self.recording = False
-        """Whether everything that happens to a job is recorded: a history is kept, or somebody listens."""
+        self.recording = 0
+        """By how many everything that happens to a job is wanted: a history, and whoever listens. 0: it isn't recorded.
+
+        Who begins or ends to want it adds or takes away one.
+        """
         self.events: list[Event] = []
         """What has been recorded since the last batch was taken."""
+        self.tallied: list[Tube] = []
+        """Tubes that have a tally which is still to be taken."""
 
     def note(self, job: Job) -> None:
         """Have the job written in the batch that is being gathered."""
@@ -93,7 +104,17 @@ class Ledger:
         """
         if self.deferred.pop(job.id, None) is not None:
             self.changed[job.id] = job
-        self.events.append(Event(now_ns, job.id, job.tube, what, by, job.pri, delay_s, body, by_operator=by_operator))
+        self.events.append(
+            Event(now_ns, job.id, job.tube, what, by, job.pri, delay_s, job.size, body, by_operator=by_operator)
+        )
+
+    def tally(self, tube: Tube) -> Tally:
+        """What is being counted of a tube."""
+        tally = tube.tally
+        if tally is None:
+            tally = tube.tally = Tally(tube.name)
+            self.tallied.append(tube)
+        return tally
 
     def bound_deferred(self) -> None:
         """Keep ``deferred`` from growing too large; to be called before another SLICE of jobs is deferred."""
@@ -111,18 +132,35 @@ class Ledger:
         pending = (self.changed, self.deferred, *self._older_deferred)
         return job_id <= self.taken_id and not any(job_id in each for each in pending)
 
-    def take(self, last_id: int, *, deferred: bool) -> Changes:
+    def take(self, last_id: int, *, deferred: bool, totals: bool) -> Changes:
         """The batch that has been gathered, whose last id is given; the next one begins."""
         if deferred:
             self._take_deferred()
+        tallies = self._take_tallies() if totals else []
         jobs, pauses = list(self.changed.values()), list(self.pauses.values())
-        changes = Changes(self.batch, last_id, self.taken_id + 1, jobs, pauses, self.events)
+        changes = Changes(self.batch, last_id, self.taken_id + 1, jobs, pauses, self.events, tallies)
         self.batch += 1
         self.taken_id = last_id
         self.changed = {}
         self.pauses = {}
         self.events = []
         return changes
+
+    def take_restarted(self, now_ns: int) -> Changes:
+        """A slice of the jobs that the start has made ready, recorded; to be called before anything else happens."""
+        self._take_deferred()
+        for job in self.changed.values():
+            self.record(job, RESTART, None, now_ns)
+        return self.take(self.taken_id, deferred=False, totals=False)
+
+    def _take_tallies(self) -> list[Tally]:
+        taken, self.tallied = self.tallied[:TALLIES], self.tallied[TALLIES:]
+        tallies = []
+        for tube in taken:
+            assert tube.tally is not None
+            tallies.append(tube.tally)
+            tube.tally = None
+        return tallies
 
     def _take_deferred(self) -> None:
         """Add a slice of the deferred changes to the batch."""

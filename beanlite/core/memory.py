@@ -21,8 +21,8 @@ GAPS: Final = 4
 # Of the bound, the part that bodies have at least, however many jobs there are: a sixteenth. What has been put must be
 # in memory until it is stored, and what is read back until it is sent.
 BODIES_LEAST: Final = 16
-# More bytes than any machine has.
-NO_BOUND: Final = 1 << 62
+# More bytes than any machine has, and small enough for arithmetic without objects in compiled code.
+NO_BOUND: Final = 1 << 60
 
 
 class Memory:

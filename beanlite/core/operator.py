@@ -49,35 +49,38 @@ class Operator:
 
     def kick(self, job: Job, by: Peer, now_ns: int) -> None:
         """Make a buried or delayed job ready."""
-        self._queues.leave_state(job)
+        self._queues.leave_state(job, now_ns)
         job.own_past().kicks += 1
+        self._ledger.tally(job.tube).kicked += 1
         self._record(job, KICK, by, now_ns, 0)
         self._queues.make_ready(job, now_ns)
 
     def bury(self, job: Job, pri: int, by: Peer, now_ns: int) -> None:
         """Bury a job that is not buried, behind all others."""
-        self._queues.leave_state(job)
+        self._queues.leave_state(job, now_ns)
         job.pri = pri
         job.own_past().buries += 1
+        self._ledger.tally(job.tube).buried += 1
         self._record(job, BURY, by, now_ns, 0)
         self._queues.bury(job, BURIED_BY_OPERATOR, now_ns)
 
     def release(self, job: Job, pri: int, delay_s: int, by: Peer, now_ns: int) -> None:
         """Take a job from the client that has it reserved."""
-        self._queues.leave_state(job)
+        self._queues.leave_state(job, now_ns)
         job.pri = pri
         job.own_past().releases += 1
+        self._ledger.tally(job.tube).released += 1
         self._delay_or_make_ready(job, RELEASE, delay_s, by, now_ns)
 
     def delay(self, job: Job, delay_s: int, by: Peer, now_ns: int) -> None:
         """Delay a ready or delayed job from now on."""
-        self._queues.leave_state(job)
+        self._queues.leave_state(job, now_ns)
         self._delay_or_make_ready(job, DELAY, delay_s, by, now_ns)
 
     def reprioritise(self, job: Job, pri: int, by: Peer, now_ns: int) -> None:
         """Give a job another pri, in the state that it is in."""
         if job.state is READY:
-            self._queues.leave_state(job)
+            self._queues.leave_state(job, now_ns)
             job.pri = pri
             self._record(job, REPRIORITISE, by, now_ns, 0)
             self._still_ready(job, now_ns)
@@ -95,7 +98,7 @@ class Operator:
             tube.reserved += 1
         else:
             why = job.why
-            queues.leave_state(job)
+            queues.leave_state(job, now_ns)
         job.tube = tube
         self._record(job, MOVE, by, now_ns, 0)
         if state is READY:

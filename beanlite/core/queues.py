@@ -125,6 +125,11 @@ class Queues:
 
     def make_reserved(self, job: Job, client: Client, now_ns: int) -> None:
         """Among the client's reserved jobs, for the job's ttr."""
+        ledger, tube = self.ledger, job.tube
+        tally = tube.tally or ledger.tally(tube)
+        tally.reserved += 1
+        if job.state is READY:  # else it comes from elsewhere, and has not waited
+            tally.waited_ns += now_ns - job.since_ns
         job.state = RESERVED
         job.since_ns = now_ns
         job.holder = client
@@ -135,9 +140,8 @@ class Queues:
         client.deadlines.push(key)
         if deadline_ns < client.timer_ns:
             self.timers.set(client, deadline_ns)
-        job.tube.reserved += 1
+        tube.reserved += 1
         self.counts.reserved += 1
-        ledger = self.ledger
         ledger.deferred[job.id] = job
         if ledger.recording:
             ledger.record(job, RESERVE, client.peer, now_ns)
@@ -159,13 +163,15 @@ class Queues:
         tube.buried.push(job.key)
         self.counts.buried += 1
 
-    def leave_state(self, job: Job) -> None:
+    def leave_state(self, job: Job, now_ns: int) -> None:
         """Out of the queue that it is in; the caller puts it into another, or deletes it."""
         state, tube = job.state, job.tube
         if state is RESERVED:
             assert job.holder is not None
             job.holder.deadlines.remove(job.key)
             job.holder = None
+            tally = tube.tally or self.ledger.tally(tube)
+            tally.held_ns += now_ns - job.since_ns
             tube.reserved -= 1
             self.counts.reserved -= 1
         elif state is READY:
@@ -202,7 +208,7 @@ class Queues:
         while served < bound and tube.waiting and tube.ready.keys:
             client = next(iter(tube.waiting))
             job = self.jobs[tube.ready.keys[0] & ID_MASK]
-            self.leave_state(job)
+            self.leave_state(job, now_ns)
             self.make_reserved(job, client, now_ns)
             self.wake(client, job)
             served += 1

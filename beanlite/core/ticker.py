@@ -75,7 +75,7 @@ class Ticker:
         done = 0
         while keys and done < budget:
             job = self._jobs[keys[0] & ID_MASK]
-            self._queues.leave_state(job)
+            self._queues.leave_state(job, now_ns)
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
                 self._ledger.record(job, CLIENT_GONE, client.peer, now_ns)
@@ -85,7 +85,18 @@ class Ticker:
             self._timers.set(client, now_ns)
         return done + 1
 
-    def end_pause(self, tube: Tube, now_ns: int) -> int:
+    def pause(self, tube: Tube, pause_s: int, now_ns: int) -> None:
+        """Hand out none of its jobs for so long; 0 ends a pause."""
+        self._ledger.pauses[tube.name] = tube
+        tube.pause_s = pause_s
+        if pause_s:
+            tube.pause_until_ns = now_ns + pause_s * SECOND_NS
+            self._timers.set(tube, tube.pause_until_ns)
+        else:
+            self._end_pause(tube, now_ns)
+            self._queues.drop_if_unused(tube)  # a restored pause may have been all that kept it
+
+    def _end_pause(self, tube: Tube, now_ns: int) -> int:
         """Give ready jobs to the clients that wait for them, a slice at a time; returns how many.
 
         Until all have been given the tube counts as paused, so that nobody who comes meanwhile is served out of turn.
@@ -116,11 +127,11 @@ class Ticker:
     def _tick_tube(self, tube: Tube, now_ns: int, budget: int) -> int:
         done = 0
         if tube.pause_until_ns and tube.pause_until_ns <= now_ns:
-            done = WAKE_COST * self.end_pause(tube, now_ns)
+            done = WAKE_COST * self._end_pause(tube, now_ns)
         keys = tube.delayed.keys
         while keys and done < budget and keys[0] >> ID_BITS <= now_ns:
             job = self._jobs[keys[0] & ID_MASK]
-            self._queues.leave_state(job)
+            self._queues.leave_state(job, now_ns)
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
                 self._ledger.record(job, DELAY_OVER, None, now_ns)
@@ -142,8 +153,9 @@ class Ticker:
             self._queues.wake(client, Outcome.DEADLINE_SOON)
         while keys and done < budget and keys[0] >> ID_BITS <= now_ns:
             job = self._jobs[keys[0] & ID_MASK]
-            self._queues.leave_state(job)
+            self._queues.leave_state(job, now_ns)
             job.own_past().timeouts += 1
+            self._ledger.tally(job.tube).timed_out += 1
             self._counts.timeouts += 1
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:

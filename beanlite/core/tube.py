@@ -11,6 +11,7 @@ from typing import Final
 
 from beanlite.core.heap import KeyHeap
 from beanlite.core.timers import NEVER_NS, Timed
+from beanlite.core.totals import Tally
 
 # Shared by all tubes that have none of what it would hold; never added to.
 NO_JOBS: Final = KeyHeap()
@@ -53,6 +54,7 @@ class Tube(Timed):
         "pause_until_ns",
         "ready",
         "reserved",
+        "tally",
         "total_jobs",
         "urgent",
         "using",
@@ -76,6 +78,8 @@ class Tube(Timed):
         self.total_jobs = 0
         self.cmd_delete = 0
         self.cmd_pause = 0
+        self.tally: Tally | None = None
+        """What has been counted since the totals were last taken; None if nothing has. ``Ledger.tally`` makes one."""
         self.pause_s = 0
         self.pause_until_ns = 0
         """0: not paused."""

@@ -69,16 +69,12 @@ class Feed:
         self._ledger = ledger
         self._connections = connections
         self._watchers: dict[Client, Watcher] = {}
-        self._records_anyway = False
-        """Whether events are made without watchers, too."""
         self._timer: asyncio.Handle | None = None
 
     def watch(self, client: Client, tube: bytes | None, what: list[str] | None) -> None:
         """Tell this client from now on what happens to jobs; in one tube, or of one kind, if these are given."""
-        if not self._watchers:
-            self._records_anyway = self._ledger.recording
+        self._ledger.recording += client not in self._watchers
         self._watchers[client] = Watcher(tube, what)
-        self._ledger.recording = True
 
     def tell(self, events: list[Event]) -> None:
         """Something has happened, and is durable."""
@@ -96,7 +92,8 @@ class Feed:
         for client, watcher in list(self._watchers.items()):
             connection = self._connections.get(client)
             if connection is None:
-                self._drop(client)
+                del self._watchers[client]
+                self._ledger.recording -= 1
             elif connection.transport.get_write_buffer_size() > UNREAD_MAX:
                 delay_s = RETRY_S if delay_s is None else delay_s
             else:
@@ -106,8 +103,3 @@ class Feed:
                     delay_s = 0.0
         if delay_s is not None:
             self._timer = self._loop.call_later(delay_s, self._send)
-
-    def _drop(self, client: Client) -> None:
-        del self._watchers[client]
-        if not self._watchers:
-            self._ledger.recording = self._records_anyway

@@ -90,6 +90,7 @@ def event_reply(event: Event) -> bytes:
             "by": by,
             "pri": event.pri,
             "delay_s": event.delay_s,
+            "size": event.size,
         }
     )
     return EVENT % (len(body), body)

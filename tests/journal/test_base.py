@@ -14,6 +14,7 @@ from beanlite.journal.memory import MemoryJournal
 from beanlite.journal.sqlite.journal import SqliteJournal
 from tests.support.core import Core, put
 from tests.support.inside import abandon
+from tests.support.journal_files import NO_HISTORY
 from tests.support.simulated import FakeJournal
 
 IN_FLIGHT_MAX = 3
@@ -90,7 +91,7 @@ class Sqlite:
         self._disk = disk
 
     def open(self):
-        return SqliteJournal(self._path, "always", 0, 65535, "unix:socket")
+        return SqliteJournal(self._path, "always", 0, 65535, "unix:socket", NO_HISTORY)
 
     def hold_up(self):
         self._disk.free.clear()

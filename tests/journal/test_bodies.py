@@ -14,7 +14,7 @@ from beanlite.journal.sqlite.journal import SqliteJournal
 from beanlite.journal.sqlite.replay import BELOW_ALL, read_jobs
 from beanlite.journal.sqlite.rows import INLINE_MAX
 from tests.support.core import Core, put as put_to
-from tests.support.journal_files import put
+from tests.support.journal_files import NO_HISTORY, put
 
 BODIES = (b"", b"\x00\xff\r\n", b"x" * INLINE_MAX, b"y" * (INLINE_MAX + 1), b"z" * 70_000)
 
@@ -157,7 +157,7 @@ class Listening:
 
 async def started(path, body_max_bytes=NO_BOUND):
     """A core, and the journal that has recovered it."""
-    core, journal = Core(1 << 20), SqliteJournal(path, "never", None, 1 << 20, "unix:socket")
+    core, journal = Core(1 << 20), SqliteJournal(path, "never", None, 1 << 20, "unix:socket", NO_HISTORY)
     core.engine.bound_memory(NO_BOUND, body_max_bytes, fetches=True)
     assert await journal.recover(core.engine, core.now_ns, asyncio.Event())
     journal.attach(Listening(core.engine))

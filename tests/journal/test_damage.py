@@ -25,7 +25,7 @@ from beanlite.journal.sqlite.journal import SqliteJournal
 from beanlite.journal.sqlite.migrations import allow_writing
 from beanlite.protocol.stats import job_stats, tube_stats
 from tests.support.inside import abandon
-from tests.support.journal_files import put
+from tests.support.journal_files import NO_HISTORY, put
 from tests.support.servers import ServerDied, start_beanlite
 
 PAGE = 4096
@@ -106,7 +106,11 @@ def start(monkeypatch):
     monkeypatch.setattr(journal_module, "open_database", open_and_note)
 
     async def run(path):
-        engine, journal, now_ns = Engine(), SqliteJournal(path, "always", 0, 65535, "unix:socket"), utc_clock()()
+        engine, journal, now_ns = (
+            Engine(),
+            SqliteJournal(path, "always", 0, 65535, "unix:socket", NO_HISTORY),
+            utc_clock()(),
+        )
         opened.clear()
         try:
             await journal.recover(engine, now_ns, asyncio.Event())
@@ -138,7 +142,7 @@ def use(engine, journal, now_ns):
         engine.clients.use(client, name)
         engine.put(client, 0, 0, 10, b"new", now_ns)
         engine.pause(name, 1, now_ns)
-    journal._writer.write(batch_of(engine.take_changes(deferred=True)))
+    journal._writer.write(batch_of(engine.take_changes(deferred=True), journal._writer.chronicle.history))
 
 
 def test_a_sound_file_starts_and_is_copied(stopped, start):

@@ -11,10 +11,11 @@ from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES
 from beanlite.journal.sqlite.replay import read_jobs
 from beanlite.journal.sqlite.writer import IDS_AHEAD, Writer
 from tests.support.core import Core
+from tests.support.journal_files import NO_HISTORY
 
 
 def write(journal, core):
-    journal.write(batch_of(core.store()))
+    journal.write(batch_of(core.store(), journal.chronicle.history))
 
 
 def stored(journal):
@@ -95,7 +96,7 @@ async def test_a_checkpoint_is_due_after_so_many_frames_whatever_is_in_them(jour
 @pytest.mark.parametrize("hindrance", [None, "another", "a fault"])
 async def test_the_last_id_is_noted_at_the_end_and_a_failure_to_do_so_is_raised(tmp_path, hindrance):
     path = tmp_path / "queue.db"
-    journal = Writer(open_database(path), "unix:socket")
+    journal = Writer(open_database(path), "unix:socket", NO_HISTORY)
     await journal.start()
     core = Core()
     core.send(core.client(), b"put 0 0 60 0\r\n\r\n" * 3)

@@ -1,5 +1,7 @@
 """Who may give operators' commands."""
 
+import asyncio
+
 import pytest
 
 from beanlite import config
@@ -8,12 +10,9 @@ from beanlite.net.operators import Operators
 DEFAULT = config.Settings().operators
 
 
-class Transport:
+class Transport(asyncio.BaseTransport):
     def __init__(self, peer):
-        self.peer = peer
-
-    def get_extra_info(self, _name):
-        return self.peer
+        super().__init__({"peername": peer})
 
 
 @pytest.mark.parametrize(

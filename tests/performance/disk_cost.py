@@ -11,6 +11,7 @@ from pathlib import Path
 from beanlite.core.engine import Engine
 from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.history import HistoryBounds
 from beanlite.journal.sqlite.writer import Writer
 
 BODY_SIZES = (100, 1000, 65535)  # bytes
@@ -29,13 +30,15 @@ async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = Fal
         return [engine.put(client, 1024, 0, 60, body, NOW_NS).id for _ in range(count)]
 
     with tempfile.TemporaryDirectory() as directory:
-        journal = Writer(open_database(Path(directory) / "queue.db"), "unix:socket")
+        journal = Writer(
+            open_database(Path(directory) / "queue.db"), "unix:socket", HistoryBounds(None, 1 << 30, bodies=False)
+        )
         await journal.start()
 
         def write(*, deferred: bool = False) -> None:
-            journal.write(batch_of(engine.take_changes(deferred=deferred)))
+            journal.write(batch_of(engine.take_changes(deferred=deferred), journal.chronicle.history))
             while engine.ledger.deferred and deferred:  # it comes in slices
-                journal.write(batch_of(engine.take_changes(deferred=True)))
+                journal.write(batch_of(engine.take_changes(deferred=True), journal.chronicle.history))
 
         put(BACKLOG)
         write()

@@ -83,7 +83,7 @@ def test_memory_of_a_job(core):
 
 def statements_of(journal, core):
     """The statements of a batch with what the core's clients have done."""
-    batch = batch_of(core.store())
+    batch = batch_of(core.store(), journal.chronicle.history)
     seen = []
     journal._db.set_trace_callback(seen.append)
     journal.write(batch)

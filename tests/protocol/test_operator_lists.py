@@ -3,6 +3,7 @@
 import base64
 import random
 from itertools import chain
+from typing import Any
 
 import pytest
 
@@ -133,11 +134,13 @@ def test_only_what_comes_into_question_is_looked_at(core, operator):
     in_tube(core, producer, b"many", 100)
     in_tube(core, producer, b"few", 3)
     core.send(producer, b"watch few\r\nignore default\r\nreserve\r\n")
-    for what in ({"tube": "few"}, {"ids": [1, 2, 3]}):
-        assert operator.ask("list-jobs", **what)["looked"] == 3
-    for what in ({"state": "reserved"}, {"holder": 2}, {"tube": "few", "state": "reserved"}):
-        assert operator.ask("list-jobs", **what)["looked"] == 1
-    assert operator.ask("list-jobs", state="ready")["looked"] == 100  # as many as the limit
+
+    def looked(**what):
+        return operator.ask("list-jobs", **what)["looked"]
+
+    assert looked(tube="few") == looked(ids=[1, 2, 3]) == 3
+    assert looked(state="reserved") == looked(holder=2) == looked(tube="few", state="reserved") == 1
+    assert looked(state="ready") == 100  # as many as the limit
 
 
 def test_jobs_of_a_client_that_has_just_gone_are_not_passed_over(core, operator):
@@ -166,7 +169,7 @@ def test_the_order_of_a_queue(core, operator, state, monkeypatch):
         order = rng.sample(sorted(keys), 60)
         core.send(producer, b"".join(b"reserve-job %d\r\nbury %d 0\r\n" % (job_id, job_id) for job_id in order))
     else:
-        order = sorted(keys, key=keys.get)
+        order = sorted(keys, key=keys.__getitem__)
     for job_id in rng.sample(order, 20):
         core.send(producer, b"delete %d\r\n" % job_id)
         order.remove(job_id)
@@ -191,12 +194,11 @@ def test_the_order_of_a_queue_is_known_up_to_some_depth(core, operator, monkeypa
 
 
 def test_the_ids_after_one_where_they_stand_close_and_where_they_do_not():
-    table = JobTable()
     ids = [*range(1, 50), *range(1000, 1010), 5000, 10**12]
-    table.newest.update(dict.fromkeys(ids, None))
-    table._segments = [dict.fromkeys(ids[:20]), dict.fromkeys(ids[20:55])]
+    parts: list[dict[int, Any]] = [dict.fromkeys(part) for part in (ids[:20], ids[20:55], ids[55:])]
+    table = JobTable()
+    *table._segments, table.newest = parts
     table._last_ids = [ids[19], ids[54]]
-    table.newest = dict.fromkeys(ids[55:])
     for after in (-1, 0, 5, 20, 49, 999, 1004, 4999, 5000, 10**12, 10**13):
         for most in (1, 3, 30, 1000):
             assert table.ids_after(after, most) == [each for each in ids if each > after][:most]

@@ -10,6 +10,7 @@ from beanlite.journal.sqlite import writer
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.writer import Writer
 from tests.support.inside import PUT, ask, connect, serving, until
+from tests.support.journal_files import NO_HISTORY
 
 
 def gone(*_):
@@ -38,7 +39,7 @@ async def test_whatever_the_journal_asks_of_it_is_a_failure_of_the_disk(call, us
 
 async def test_at_the_stop_it_is_one_too(tmp_path, monkeypatch):
     database = open_database(tmp_path / "queue.db")
-    journal = Writer(database, "unix:socket")
+    journal = Writer(database, "unix:socket", NO_HISTORY)
     await journal.start()
     with monkeypatch.context() as dying:
         dying.setattr(type(database), "close", gone)

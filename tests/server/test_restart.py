@@ -22,7 +22,7 @@ from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.fileformat import wal_of
 from beanlite.journal.sqlite.journal import SqliteJournal
 from beanlite.journal.sqlite.writer import IDS_AHEAD
-from tests.support.journal_files import make
+from tests.support.journal_files import NO_HISTORY, make
 from tests.support.model_queues import SECOND_NS, Job
 from tests.support.sessions import (
     ACTIONS,
@@ -82,7 +82,7 @@ class RestartedTwins(Twins):
         """Take a batch; only ``lagging`` has what nobody was promised."""
         if self.batch is not None:
             return
-        self.batch = batch_of(self.core.engine.take_changes(deferred=lagging))
+        self.batch = batch_of(self.core.engine.take_changes(deferred=lagging), self.journal.chronicle.history)
         model = self.model
         now = {job.id: job for job in model.snapshot()}
         if lagging:
@@ -124,7 +124,7 @@ class RestartedTwins(Twins):
             engine.clients.stop_waiting(session.client)
         for session, _ in self.pairs:
             self.core.close(session)
-        self.journal.write(batch_of(engine.take_changes(deferred=True)))
+        self.journal.write(batch_of(engine.take_changes(deferred=True), self.journal.chronicle.history))
         self.runner.run(self.journal.close())
         back = {job_id: self.model.restored(job) for job_id, job in self.stored.jobs.items()}
         self.stored = self.stored._replace(jobs=back)  # now, and not at the start
@@ -145,7 +145,7 @@ class RestartedTwins(Twins):
     def _recover(self):
         """A new engine with what is in the file, the server's own way."""
         engine = Engine()
-        journal = SqliteJournal(self.path, "always", 0, MAX_JOB_SIZE, "unix:socket")
+        journal = SqliteJournal(self.path, "always", 0, MAX_JOB_SIZE, "unix:socket", NO_HISTORY)
         self.runner.run(journal.recover(engine, self.core.now_ns, asyncio.Event()))
         self.runner.run(journal._bodies.close())
         self.journal = journal._writer

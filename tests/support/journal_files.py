@@ -15,11 +15,13 @@ from zlib import crc32
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.history import HistoryBounds
 from beanlite.journal.sqlite.migrations import find_migrations
 
 ROOT = Path(__file__).parents[2]
 VERSION = len(find_migrations())  # of the files that this beanlite makes
 KEPT_BATCHES = 50
+NO_HISTORY = HistoryBounds(None, 1 << 30, bodies=False)
 LARGE = b"large" * 1000
 
 

@@ -5,6 +5,7 @@ A job that was put and deleted within a batch is never written at all.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import chain
 from typing import Final, NamedTuple
@@ -13,9 +14,11 @@ from zlib import crc32
 from beanlite.clock import utc_s
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
+from beanlite.journal.sqlite.history import AT_ONCE, FETCH_BODY, INSERT, INSERT_SEVERAL, PRUNED_EACH, History
 from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX, counters, facts, place
+from beanlite.journal.sqlite.totals import totals_rows
 
-_Parameters = Sequence[tuple[object, ...]]
+Parameters = Sequence[tuple[object, ...]]
 
 _INSERT: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * 20)})"  # noqa: S608 - our own words
 # Most jobs are first written as this: fewer parameters to bind, and several rows in one statement, are much cheaper.
@@ -33,8 +36,7 @@ def _insert_ready(rows: int) -> str:
 
 
 _INSERT_READY: Final = _insert_ready(1)
-_AT_ONCE: Final = 16
-_INSERT_SEVERAL: Final = _insert_ready(_AT_ONCE)
+_INSERT_SEVERAL: Final = _insert_ready(AT_ONCE)
 _INSERT_BODY: Final = "INSERT INTO bodies VALUES (?, ?)"
 _UPDATE: Final = """
     UPDATE jobs SET tube = ?, state = ?, pri = ?, delay_s = ?, due_at = ?, buried_seq = ?,
@@ -57,10 +59,14 @@ class Batch(NamedTuple):
     number: int
     last_id: int
     jobs: int
-    changes: list[tuple[str, int, _Parameters]]
+    changes: list[tuple[str, int, Parameters]]
     """Each statement, how many jobs it has to change in all, and its parameters."""
     pauses: list[tuple[str, tuple[int, float] | None]]
     """Each tube, with its pause_s and until, or with None if the pause is over."""
+    totals: Parameters
+    """What is to be added to the totals."""
+    events: int
+    """How many rows it adds to the history."""
     frames: int
     """The most that it takes in the -wal."""
     body_bytes: int
@@ -83,8 +89,16 @@ def _runs(ids: list[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def batch_of(changes: Changes) -> Batch:
+def _several(several: str, one: str, rows: list[tuple[object, ...]]) -> list[tuple[str, int, Parameters]]:
+    """The rows as parameters of a statement that takes AT_ONCE of them, and the rest of one that takes one."""
+    most = len(rows) // AT_ONCE * AT_ONCE
+    together = [tuple(chain.from_iterable(rows[at : at + AT_ONCE])) for at in range(0, most, AT_ONCE)]
+    return [(several, most, together), (one, len(rows) - most, rows[most:])]
+
+
+def batch_of(changes: Changes, history: History) -> Batch:
     """Make the rows of a batch."""
+    past = history.rows_of(changes.events)
     ready: list[tuple[object, ...]] = []
     inserts: list[tuple[object, ...]] = []
     updates: list[tuple[object, ...]] = []
@@ -92,7 +106,7 @@ def batch_of(changes: Changes) -> Batch:
     bodies: list[tuple[object, ...]] = []
     body_deletes: list[tuple[object, ...]] = []
     first_id = changes.first_id
-    body_bytes = 0
+    body_bytes = past.body_bytes
     for job in changes.jobs:
         state = job.state  # its text is read as _value_, which is .value without a call
         if state is GONE:
@@ -117,11 +131,10 @@ def batch_of(changes: Changes) -> Batch:
         else:
             rest = (*place(job), *counters(job), *facts(job), checksum, inline)
             inserts.append((job.id, job.tube.name.decode(), state._value_, *put, *rest))
-    most = len(ready) // _AT_ONCE * _AT_ONCE
-    several = [tuple(chain.from_iterable(ready[at : at + _AT_ONCE])) for at in range(0, most, _AT_ONCE)]
-    all_rows: tuple[tuple[str, int, _Parameters], ...] = (
-        (_INSERT_SEVERAL, most, several),
-        (_INSERT_READY, len(ready) - most, ready[most:]),
+    all_rows: tuple[tuple[str, int, Parameters], ...] = (
+        *_several(INSERT_SEVERAL, INSERT, past.rows),
+        (FETCH_BODY, len(past.to_fetch), past.to_fetch),
+        *_several(_INSERT_SEVERAL, _INSERT_READY, ready),
         (_INSERT, len(inserts), inserts),
         (_INSERT_BODY, len(bodies), bodies),
         (_UPDATE, len(updates), updates),
@@ -132,9 +145,13 @@ def batch_of(changes: Changes) -> Batch:
         (tube.name.decode(), (tube.pause_s, utc_s(tube.pause_until_ns)) if tube.pause_until_ns else None)
         for tube in changes.pauses
     ]
-    rows = len(changes.jobs) + len(pauses)
+    totals = totals_rows(changes.tallies, time.time())
+    rows = len(changes.jobs) + len(pauses) + len(totals) + (1 + PRUNED_EACH) * len(past.rows)
     frames = FRAMES_BESIDE_ROWS + FRAMES_PER_ROW * rows
+    frames += past.body_bytes // BODY_BYTES_PER_FRAME
     if bodies:
         frames += sum(job.size for job in changes.jobs if job.id >= first_id) // BODY_BYTES_PER_FRAME
     changed = [each for each in all_rows if each[1]]
-    return Batch(changes.batch, changes.last_id, len(changes.jobs), changed, pauses, frames, body_bytes)
+    return Batch(
+        changes.batch, changes.last_id, len(changes.jobs), changed, pauses, totals, len(past.rows), frames, body_bytes
+    )

@@ -21,6 +21,7 @@ from beanlite.journal.sqlite.awake import StayAwake
 from beanlite.journal.sqlite.batch import Batch, batch_of
 from beanlite.journal.sqlite.bodies import BodyReader
 from beanlite.journal.sqlite.database import WAL_BYTES_MAX, Database, check_body_size, open_database
+from beanlite.journal.sqlite.history import HistoryBounds
 from beanlite.journal.sqlite.leisure import Leisure
 from beanlite.journal.sqlite.replay import (
     BELOW_ALL,
@@ -53,7 +54,15 @@ class SqliteJournal(Journal):
 
     fetches = True
 
-    def __init__(self, path: Path, fsync: str, sync_interval_ms: int | None, max_job_size: int, address: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        fsync: str,
+        sync_interval_ms: int | None,
+        max_job_size: int,
+        address: str,
+        history: HistoryBounds,
+    ) -> None:
         """``fsync`` is the setting as it was given, to be noted at the file; ``sync_interval_ms`` is what it means.
 
         0 syncs each batch before it is called durable, None leaves syncing to the system. ``address`` is where the
@@ -64,6 +73,7 @@ class SqliteJournal(Journal):
         self._sync_interval_ms = sync_interval_ms
         self._max_job_size = max_job_size
         self._address = address
+        self._history = history
         self._slow_syncs = log.Seldom()
         self._logs_commits = False
         self._began_s = 0.0
@@ -98,7 +108,7 @@ class SqliteJournal(Journal):
             engine.restore_pause(name, pause_s, until_ns)
         engine.recovered(state.last_id, state.batch)
         self._engine = engine
-        self._writer = Writer(database, self._address)
+        self._writer = Writer(database, self._address, self._history)
         self._bodies = BodyReader(database.path)
         signals.hold()  # in the thread that this starts; signals are for the thread of the loop
         try:
@@ -106,11 +116,20 @@ class SqliteJournal(Journal):
             await self._bodies.open()
         finally:
             signals.hear()
+        if has_room and engine.ledger.recording:
+            self._record_restart(engine, now_ns)
         if not has_room:
             log.warning("disk full: puts are refused until there is room again")
             engine.admission.refuse_puts()
         log.info("recovered", file=database.path, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
         return True
+
+    def _record_restart(self, engine: Engine, now_ns: int) -> None:
+        """Write what the start has done to jobs, slice by slice, with its history."""
+        while engine.ledger.has_deferred:
+            changes = engine.ledger.take_restarted(now_ns)
+            self._writer.write(batch_of(changes, self._writer.chronicle.history))
+            engine.stored(changes.batch, changes.last_id)
 
     async def _restore_jobs(
         self, database: Database, engine: Engine, now_ns: int, stopped: asyncio.Event
@@ -183,7 +202,7 @@ class SqliteJournal(Journal):
         self._upkeep.busy = True
         if self._logs_commits:
             self._began_s = time.monotonic()
-        batch = batch_of(changes)
+        batch = batch_of(changes, self._writer.chronicle.history)
         if batch.body_bytes > APART_BYTES:
             self._upkeep.write_apart(batch, self._written)
             return

@@ -23,10 +23,11 @@ from beanlite.core.engine import Engine
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.journal.sqlite.audit import audit
 from beanlite.journal.sqlite.batch import FRAMES_BESIDE_ROWS, FRAMES_PER_ROW, Batch
+from beanlite.journal.sqlite.chronicle import Chronicle
 from beanlite.journal.sqlite.database import Database
 from beanlite.journal.sqlite.fileformat import failing, is_full, refused, said, wal_of, wal_size
 from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES, Frames
-from beanlite.journal.sqlite.heartbeat import BUSY_S, IDLE_S, Heartbeat
+from beanlite.journal.sqlite.history import HistoryBounds
 from beanlite.journal.sqlite.sync import SoonestSync, background_sync
 from beanlite.journal.sqlite.watch import Outsiders, Watch
 
@@ -84,10 +85,10 @@ class Writer:
     it and tell of it, and what has been written so far.
     """
 
-    def __init__(self, database: Database, address: str) -> None:
+    def __init__(self, database: Database, address: str, bounds: HistoryBounds) -> None:
         """``address`` is where the server listens, for those who read the file."""
         self._database = database
-        self._heartbeat = Heartbeat(database.connection, address)
+        self.chronicle = Chronicle(database.connection, address, bounds)
         self._db = database.connection
         self._worker = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
         self.room = database.room
@@ -121,7 +122,7 @@ class Writer:
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
         await self._worker
         with refused(path):
-            return self.room.take_reserve() and self._heartbeat.beat()
+            return self.room.take_reserve() and self.chronicle.begin()
 
     def write(self, batch: Batch) -> None:
         """Commit a batch. It then survives the end of this process, and a power failure once it has been synced.
@@ -173,7 +174,7 @@ class Writer:
         if batch.last_id > promised_id:
             promised_id = batch.last_id + IDS_AHEAD
             db.execute(_UPDATE_META, (batch.number, promised_id))
-        self._heartbeat.beat(BUSY_S)
+        self.chronicle.write(batch)
         return promised_id
 
     def _committed(self, batch: Batch, promised_id: int) -> None:
@@ -242,10 +243,6 @@ class Writer:
         self._watch.note_size()
         self.frames.end_checkpoint(frames, moved)
 
-    def beat(self) -> bool:
-        """Tell that the server lives, if no batch has done so lately; returns whether. Raises what ``write`` does."""
-        return self._write_slice(0, lambda: self._heartbeat.beat(IDLE_S))
-
     @property
     def loose(self) -> bool:
         """Whether so many pages of the file are free that some are worth giving back."""
@@ -257,9 +254,10 @@ class Writer:
     def give_back(self, pages: int) -> None:
         """Free some pages at the end of the file, which the next checkpoint cuts off. Raises what ``write`` does."""
         vacuum = f"PRAGMA incremental_vacuum({pages})"
-        self._write_slice(pages, lambda: self._db.executescript(vacuum))  # execute() would do only one page
+        self.write_slice(pages, lambda: self._db.executescript(vacuum))  # execute() would do only one page
 
-    def _write_slice(self, rows: int, write: Callable[[], _Written]) -> _Written:
+    def write_slice(self, rows: int, write: Callable[[], _Written]) -> _Written:
+        """Have up to so many rows or pages written between batches; returns what that does. Raises what they do."""
         try:
             self.frames.allocate(FRAMES_PER_ROW * rows + FRAMES_BESIDE_ROWS)
             written = write()
@@ -304,7 +302,7 @@ class Writer:
             failure = error
         try:
             with contextlib.suppress(JournalBusy, JournalFull):  # then there is a gap before the next ids
-                self._write_slice(0, self._note_end)
+                self.write_slice(0, self._note_end)
             with failing(self._database.path):
                 os.close(self._wal)
                 left = self._database.close()
@@ -317,7 +315,7 @@ class Writer:
     def _note_end(self) -> None:
         if self._last is not None:
             self._db.execute(_UPDATE_META, self._last)
-        self._heartbeat.end()
+        self.chronicle.end()
 
     def _undo(self, error: sqlite3.Error | OSError | MemoryError) -> JournalFailed:
         if self._db.in_transaction:

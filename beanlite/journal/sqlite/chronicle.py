@@ -1,0 +1,48 @@
+"""What the file tells of the past, and of the server itself: totals, history, and a sign of life."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+from beanlite.journal.sqlite.batch import Batch
+from beanlite.journal.sqlite.heartbeat import BUSY_S, IDLE_S, Heartbeat
+from beanlite.journal.sqlite.history import PRUNED_EACH, PRUNED_MAX, History, HistoryBounds
+from beanlite.journal.sqlite.totals import ADD_TOTALS, prune_totals
+
+
+class Chronicle:
+    """Writes it on a connection, whenever the caller may use that: with a batch, or in a slice of its own."""
+
+    def __init__(self, connection: sqlite3.Connection, address: str, bounds: HistoryBounds) -> None:
+        """``address`` is where the server listens."""
+        self._db = connection
+        self._heartbeat = Heartbeat(connection, address)
+        self.history = History(bounds)
+
+    def begin(self) -> bool:
+        """The server has the file from now on; returns True."""
+        self.history.read(self._db)
+        return self._heartbeat.beat()
+
+    def write(self, batch: Batch) -> None:
+        """Write what goes with a batch, in its transaction, beside its rows."""
+        if batch.totals:
+            self._db.executemany(ADD_TOTALS, batch.totals)
+        if batch.events:
+            self.history.prune(self._db, PRUNED_EACH * batch.events, time.time())
+        self._heartbeat.beat(BUSY_S)
+
+    def beat(self) -> bool:
+        """Tell that the server lives, if no batch has done so lately; returns whether."""
+        return self._heartbeat.beat(IDLE_S)
+
+    def prune(self) -> bool:
+        """Take a slice of what is too old away; returns whether there may be more."""
+        now_s = time.time()
+        more_totals = prune_totals(self._db, now_s)
+        return self.history.prune(self._db, PRUNED_MAX, now_s) or more_totals
+
+    def end(self) -> None:
+        """The server stops in an orderly way."""
+        self._heartbeat.end()

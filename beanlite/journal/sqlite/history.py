@@ -1,0 +1,121 @@
+"""The history: a row for each thing that has happened to a job, and how the oldest rows are taken away."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from beanlite.clock import utc_s
+from beanlite.core.events import DELETE, Event
+
+_DAY_S: Final = 24 * 3600
+# How long what operators do is kept where no other history is.
+OPERATORS_KEPT_S: Final = 400 * _DAY_S
+# About what a row takes beside its body, with its place in the index.
+ROW_BYTES: Final = 100
+# Rows taken away in one go while there is nothing else to do, and for each row that is written.
+PRUNED_MAX: Final = 500
+PRUNED_EACH: Final = 2
+
+_COLUMNS: Final = "n, at, job, tube, what, by, conn, pri, delay_s, body"
+_ROW: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT: Final = f"INSERT INTO history ({_COLUMNS}) VALUES {_ROW}"  # noqa: S608 - our own words
+# Several rows in one statement are cheaper.
+AT_ONCE: Final = 16
+INSERT_SEVERAL: Final = f"INSERT INTO history ({_COLUMNS}) VALUES {', '.join([_ROW] * AT_ONCE)}"  # noqa: S608 - likewise
+# Of a job that is deleted, the body that was not in memory: before the job itself is deleted.
+FETCH_BODY: Final = """
+    UPDATE history SET body = (
+        SELECT coalesce(jobs.body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
+        FROM jobs WHERE jobs.id = history.job
+    ) WHERE n = ?
+"""
+_OLDEST: Final = "SELECT n, at FROM history ORDER BY n LIMIT 1"
+_NTH: Final = "SELECT n FROM history ORDER BY n LIMIT 1 OFFSET ?"
+_PRUNE: Final = "DELETE FROM history WHERE n <= ? AND (at < ? OR n < ?)"
+
+Row = tuple[object, ...]
+
+
+class HistoryBounds(NamedTuple):
+    """What is kept of what has happened."""
+
+    kept_s: int | None
+    """For how long; None: only what operators do is recorded."""
+    max_bytes: int
+    bodies: bool
+    """Whether the bodies of deleted jobs are kept, too."""
+
+
+class Rows(NamedTuple):
+    """What has happened, as rows."""
+
+    rows: list[Row]
+    to_fetch: list[Row]
+    """The numbers of those whose body is still to be taken from the job's row."""
+    body_bytes: int
+
+
+class History:
+    """Numbers the rows, and says which are to go.
+
+    The number of a row is that of the one before plus about what the row takes: so the difference of two numbers tells
+    how many bytes are between them.
+    """
+
+    def __init__(self, bounds: HistoryBounds) -> None:
+        self._bounds = bounds
+        self._kept_s = OPERATORS_KEPT_S if bounds.kept_s is None else bounds.kept_s
+        self._last = 0
+        """The number of the last row."""
+        self._oldest: tuple[int, float] | None = None
+        """The number and the time of the oldest one, as far as is known; None if there is none."""
+
+    def read(self, connection: sqlite3.Connection) -> None:
+        """Continue after what the file has."""
+        (last,) = connection.execute("SELECT max(n) FROM history").fetchone()
+        self._last = last or 0
+        self._oldest = connection.execute(_OLDEST).fetchone()
+
+    def rows_of(self, events: Sequence[Event]) -> Rows:
+        """The rows of what has happened, those left out that nobody asked for."""
+        rows: list[Row] = []
+        to_fetch: list[Row] = []
+        body_bytes = 0
+        all_of_them, bodies = self._bounds.kept_s is not None, self._bounds.bodies
+        n = self._last
+        for event in events:
+            if not (all_of_them or event.by_operator):
+                continue
+            peer = event.by
+            by, conn = (None, None) if peer is None else (peer.address, peer.number)
+            if event.by_operator:
+                by = f"operator {by}"
+            body = None
+            n += ROW_BYTES
+            if bodies and event.what == DELETE:
+                n += event.size
+                body_bytes += event.size
+                body = event.body
+                if body is None:
+                    to_fetch.append((n,))
+            what = (event.job_id, event.tube.name.decode(), event.what, by, conn, event.pri, event.delay_s, body)
+            rows.append((n, utc_s(event.at_ns), *what))
+        self._last = n
+        if rows and self._oldest is None:
+            self._oldest = n, utc_s(events[0].at_ns)
+        return Rows(rows, to_fetch, body_bytes)
+
+    def prune(self, connection: sqlite3.Connection, rows: int, now_s: float) -> bool:
+        """Take up to so many of the oldest rows away, if it is time; returns whether there may be more."""
+        if self._oldest is None:
+            return False
+        before_s, before_n = now_s - self._kept_s, self._last - self._bounds.max_bytes
+        n, at_s = self._oldest
+        if at_s >= before_s and n >= before_n:
+            return False
+        nth = connection.execute(_NTH, (rows - 1,)).fetchone() or (self._last,)
+        pruned = connection.execute(_PRUNE, (*nth, before_s, before_n)).rowcount
+        self._oldest = connection.execute(_OLDEST).fetchone()
+        return pruned >= rows

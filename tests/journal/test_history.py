@@ -1,0 +1,246 @@
+"""What has happened to jobs, as the file tells it: all of it, in order, for as long as it is to be kept."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from beanlite.clock import utc_clock, utc_s
+from beanlite.core.job import SECOND_NS, SLICE
+from beanlite.journal.sqlite.batch import batch_of
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.history import OPERATORS_KEPT_S, ROW_BYTES, HistoryBounds
+from beanlite.journal.sqlite.totals import DAY_S, HOUR_S, prune_totals, totals_rows
+from beanlite.journal.sqlite.writer import Writer
+from tests.support.core import Core, put
+
+ALL = HistoryBounds(7 * DAY_S, 1 << 30, bodies=False)
+
+
+class Kept:
+    """A core whose batches are written when a test says so."""
+
+    def __init__(self, writer):
+        self.core = Core()
+        self.core.now_ns = utc_clock()()  # or all of it would be too old
+        self.writer = writer
+
+    def store(self):
+        engine = self.core.engine
+        while True:
+            changes = engine.take_changes(deferred=True, totals=True)
+            self.writer.write(batch_of(changes, self.writer.chronicle.history))
+            engine.stored(changes.batch, changes.last_id)
+            if not engine.ledger.has_deferred and not engine.ledger.tallied:
+                break
+
+    def ask(self, sql):
+        return self.writer._db.execute(sql).fetchall()
+
+
+@pytest.fixture
+async def keep(tmp_path):
+    writers = []
+
+    async def begin(bounds, *, recording=True):
+        writers.append(Writer(open_database(tmp_path / f"{len(writers)}.db"), "unix:socket", bounds))
+        await writers[-1].start()
+        kept = Kept(writers[-1])
+        kept.core.engine.ledger.recording = int(recording)
+        return kept
+
+    yield begin
+    for writer in writers:
+        await writer.close()
+
+
+def life(core):
+    """Everything that can happen to a job, and what the history is to tell of it."""
+    first, second = core.client(), core.client()
+    a, b = (core.sessions[each].client.peer.address for each in (first.client, second.client))
+    job_id = put(core, first, b"body", pri=5, delay_s=3, ttr_s=2)
+    core.wait(3)
+    core.send(second, b"reserve\r\ntouch %d\r\n" % job_id)
+    core.wait(2)
+    core.send(second, b"reserve\r\nrelease %d 7 4\r\nkick-job %d\r\nreserve\r\nbury %d 9\r\n" % ((job_id,) * 3))
+    core.send(first, b"kick 1\r\nreserve\r\n")
+    core.close(first)
+    core.send(second, b"delete %d\r\n" % job_id)
+    return job_id, [
+        ("put", a, 5, 3), ("delay over", None, 5, 0), ("reserve", b, 5, 0), ("touch", b, 5, 0),
+        ("ttr over", b, 5, 0), ("reserve", b, 5, 0), ("release", b, 7, 4), ("kick", b, 7, 0), ("reserve", b, 7, 0),
+        ("bury", b, 9, 0), ("kick", a, 9, 0), ("reserve", a, 9, 0), ("client gone", a, 9, 0), ("delete", b, 9, 0),
+    ]  # fmt: skip
+
+
+async def test_all_of_a_life_within_one_batch(keep):
+    kept = await keep(ALL)
+    job_id, told = life(kept.core)
+    kept.store()
+    assert kept.ask("SELECT what, by, pri, delay_s FROM history ORDER BY n") == told
+    assert kept.ask("SELECT DISTINCT job, tube, body FROM history") == [(job_id, "default", None)]
+    assert kept.ask("SELECT count(*) FROM jobs") == [(0,)]
+
+
+async def test_nothing_is_kept_unless_asked_for_but_what_operators_do(keep):
+    kept = await keep(HistoryBounds(None, 1 << 30, bodies=False), recording=False)
+    life(kept.core)
+    kept.store()
+    assert kept.ask("SELECT * FROM history") == []
+    kept.core.engine.ledger.recording += 1  # somebody listens
+    session = kept.core.client()
+    job_id = put(kept.core, session)
+    job = kept.core.engine.jobs[job_id]
+    kept.core.engine.ledger.record(job, "move", session.client.peer, kept.core.now_ns, by_operator=True)
+    kept.store()
+    address = session.client.peer.address
+    assert kept.ask("SELECT job, what, by FROM history") == [(job_id, "move", f"operator {address}")]
+
+
+async def test_the_job_as_it_is_then_is_in_the_same_batch_as_what_has_happened(keep):
+    """Even a reservation, which would be deferred otherwise."""
+    kept = await keep(ALL)
+    client = kept.core.client()
+    job_id = put(kept.core, client)
+    kept.store()
+    kept.core.send(client, b"reserve\r\n")
+    changes = kept.core.engine.take_changes(deferred=False)
+    assert [job.id for job in changes.jobs] == [job_id]
+    assert [event.what for event in changes.events] == ["reserve"]
+
+
+@pytest.mark.parametrize("where", ["in memory", "in its row", "apart"])
+async def test_the_bodies_of_deleted_jobs_are_kept_if_asked_for(keep, where):
+    kept = await keep(ALL._replace(bodies=True))
+    client = kept.core.client()
+    body = b"x" * (5000 if where == "apart" else 100)
+    job_id = put(kept.core, client, body)
+    if where != "in memory":
+        kept.store()
+        kept.core.engine.bodies.unload(kept.core.engine.jobs[job_id])
+    kept.core.send(client, b"delete %d\r\n" % job_id)
+    kept.store()
+    assert kept.ask("SELECT what, body FROM history ORDER BY n") == [("put", None), ("delete", body)]
+    ((n,),) = kept.ask("SELECT max(n) - min(n) FROM history")
+    assert n == ROW_BYTES + len(body)
+
+
+async def test_what_is_too_old_goes_and_what_follows_it_stays(keep):
+    kept = await keep(ALL)
+    core, history = kept.core, kept.writer.chronicle.history
+    client = core.client()
+    for _ in range(10):
+        put(core, client)
+        core.now_ns += 10 * SECOND_NS
+    kept.store()
+    end_s = utc_s(core.now_ns)
+
+    def prune(rows, now_s):
+        return history.prune(kept.writer._db, rows, now_s), [job for (job,) in kept.ask("SELECT job FROM history")]
+
+    assert prune(5, end_s) == (False, list(range(1, 11)))
+    assert prune(5, end_s + 7 * DAY_S - 65) == (False, list(range(5, 11)))
+    assert prune(2, end_s + 7 * DAY_S) == (True, list(range(7, 11)))
+    assert prune(20, end_s + 7 * DAY_S) == (False, [])
+    put(core, client)
+    kept.store()
+    assert prune(20, end_s + 1) == (False, [11])
+
+
+async def test_the_oldest_goes_when_there_are_too_many_bytes(keep):
+    kept = await keep(HistoryBounds(7 * DAY_S, 100 * ROW_BYTES, bodies=False))
+    client = kept.core.client()
+    for _ in range(30):
+        for _ in range(10):
+            put(kept.core, client)
+        kept.store()
+    ((first, last, count),) = kept.ask("SELECT min(job), max(job), count(*) FROM history")
+    assert (last, count) == (300, last - first + 1)
+    assert 100 <= count <= 110
+
+
+async def test_what_operators_do_is_kept_where_nothing_else_is(keep):
+    kept = await keep(HistoryBounds(None, 1 << 30, bodies=False), recording=False)
+    core = kept.core
+    client = core.client()
+    job = core.engine.jobs[put(core, client)]
+    core.engine.ledger.record(job, "move", client.client.peer, core.now_ns, by_operator=True)
+    kept.store()
+    history, now_s = kept.writer.chronicle.history, utc_s(core.now_ns)
+    history.prune(kept.writer._db, SLICE, now_s + OPERATORS_KEPT_S - 1)
+    assert len(kept.ask("SELECT * FROM history")) == 1
+    history.prune(kept.writer._db, SLICE, now_s + OPERATORS_KEPT_S + 1)
+    assert kept.ask("SELECT * FROM history") == []
+
+
+WORDS = {"put": "put", "reserve": "reserved", "delete": "deleted", "release": "released", "ttr over": "timed_out"}
+WORDS |= {"bury": "buried", "kick": "kicked"}
+LINES = (
+    b"put 0 0 2 1\r\nx\r\n", b"put 0 3 1 1\r\nx\r\n", b"reserve-with-timeout 0\r\n", b"release %d 0 0\r\n",
+    b"release %d 0 2\r\n", b"bury %d 0\r\n", b"kick 2\r\n", b"kick-job %d\r\n", b"delete %d\r\n", b"touch %d\r\n",
+)  # fmt: skip
+
+
+def recount(history):
+    """The totals of each tube once more, from what has happened: time, job, tube, what, delay."""
+    counts = Counter()
+    ready_since, held_since = {}, {}
+    for at_s, job, tube, what, delay_s in history:
+        if what in WORDS:
+            counts[tube, WORDS[what]] += 1
+        if what == "touch":
+            continue
+        if job in held_since:
+            counts[tube, "held_s"] += at_s - held_since.pop(job)
+        since = ready_since.pop(job, None)
+        if what == "reserve":
+            held_since[job] = at_s
+            counts[tube, "waited_s"] += at_s - since if since is not None else 0
+        elif not delay_s and what not in {"bury", "delete"}:
+            ready_since[job] = at_s
+    return counts
+
+
+async def test_totals_are_those_of_the_history(keep):
+    kept = await keep(ALL)
+    core, rng = kept.core, random.Random(7)
+    clients = [core.client() for _ in range(3)]
+    for client, tube in zip(clients, (b"a", b"b", b"b"), strict=True):
+        core.send(client, b"use %b\r\nwatch a\r\nwatch b\r\n" % tube)
+    for step in range(3000):
+        jobs = list(core.engine.jobs.newest.values())
+        job = rng.choice([None, *jobs[-2:], *(each for each in jobs if each.holder)])
+        client = core.sessions[job.holder] if job and job.holder else rng.choice(clients)
+        core.send(client, rng.choice(LINES).replace(b"%d", b"%d" % job.id if job else b"1"))
+        core.wait(rng.choice((0, 0, 0.25)))
+        if step % 50 == 0:
+            kept.store()
+    kept.store()
+    told = recount(kept.ask("SELECT at, job, tube, what, delay_s FROM history ORDER BY n"))
+    columns = [*WORDS.values(), "waited_s", "held_s"]
+    for name in ("a", "b"):
+        for span_s in (HOUR_S, DAY_S):
+            sums = ", ".join(f"sum({column})" for column in columns)
+            rows = kept.ask(f"SELECT {sums} FROM totals WHERE tube = '{name}' AND span_s = {span_s}")  # noqa: S608
+            assert rows == [tuple(pytest.approx(told[name, column]) for column in columns)]
+            assert all(rows[0]), rows
+
+
+async def test_totals_are_kept_by_the_hour_and_by_the_day_and_go_in_slices(keep):
+    kept = await keep(ALL)
+    put(kept.core, kept.core.client())
+    (tally,) = kept.core.engine.take_changes(deferred=True, totals=True).tallies
+    now_s = 400_000 * HOUR_S + 1234.5
+    rows = totals_rows([tally], now_s)
+    assert [row[:4] for row in rows] == [
+        (HOUR_S, 400_000 * HOUR_S, "default", 1), (DAY_S, 400_000 * HOUR_S // DAY_S * DAY_S, "default", 1)
+    ]  # fmt: skip
+    db = kept.writer._db
+    for hours in range(0, 500 * 24, 12):
+        for span_s in (HOUR_S, DAY_S):
+            at_s = (now_s - hours * HOUR_S) // span_s * span_s
+            row = (span_s, at_s, "t", *[0] * 9)
+            db.execute("INSERT OR IGNORE INTO totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    assert [prune_totals(db, now_s) for _ in range(2)] == [True, False]
+    kept_days = dict(kept.ask("SELECT span_s, count(*) FROM totals GROUP BY span_s"))
+    assert kept_days == {HOUR_S: 14 * 2, DAY_S: 400}
