@@ -108,7 +108,7 @@ def job(
     place: Place,
     as_json: Json = False,
 ) -> None:
-    """Show all that is known of a job."""
+    """Show all that is known of a job; of a file, its history as well, even if the job has gone."""
     if body not in FORMS:
         raise ConfigError(f"--body: there is no form {body!r}, only {', '.join(FORMS)}")
     with place.open() as source:
@@ -116,8 +116,11 @@ def job(
     if found is None:
         raise BeanliteError(f"there is no job {job_id}")
     if as_json:
-        tables.print_json([{**found, **tables.body_fields(found.pop("body"))}])
+        text = tables.body_fields(found.pop("body")) if "body" in found else {}
+        tables.print_json([{**found, **text}])
     elif body == "raw":
+        if "body" not in found:
+            raise BeanliteError(f"job {job_id} has gone, and its body with it")
         sys.stdout.buffer.write(found["body"])
     else:
         print(tables.job_text(found, body))

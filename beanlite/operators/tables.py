@@ -71,6 +71,10 @@ TUBES: Final = (
     Column("using", "using", units.count, leaves=6),
     Column("watching", "watching", units.count, leaves=5),
     Column("waiting", "waiting", units.count, leaves=4),
+    Column("puts_per_min", "puts/min", units.rate, leaves=7),
+    Column("deletes_per_min", "deletes/min", units.rate, leaves=7),
+    Column("wait_s", "mean wait", units.age, leaves=8),
+    Column("hold_s", "mean hold", units.age, leaves=8),
     Column("pause_left_s", "paused for", lambda left_s: units.age(left_s) if left_s else "", leaves=2),
 )
 CLIENTS: Final = (
@@ -129,15 +133,23 @@ def print_facts(facts: Record) -> None:
 
 
 def job_text(job: Record, form: str) -> str:
-    """What is known of a job, a fact a line, and its body. ConfigError: the body has no such form."""
+    """What is known of a job, a fact a line, its body and its history. ConfigError: the body has no such form."""
+    history = [event_line(event) for event in job.get("history", ())]
+    parts = [] if "body" not in job else ["\n".join(_job_lines(job)), body_lines(job["body"], form)]
+    if history:
+        gone = "" if parts else f"job {job['id']} has gone; "
+        parts.append("\n".join([f"{gone}its history:", *history]))
+    return "\n\n".join(parts)
+
+
+def _job_lines(job: Record) -> list[str]:
     facts = {column.title: column.text(job) for column in JOBS} | {
         "put": units.utc(job["created_at"]),
         "delay": units.age(job["delay_s"]),
         "ttr": units.age(job["ttr_s"]),
         **{key: str(job[key]) for key in ("reserves", "timeouts", "releases", "buries", "kicks")},
     }
-    lines = [f"{key:<12} {value}" for key, value in facts.items() if value]
-    return "\n".join([*lines, "", body_lines(job["body"], form)])
+    return [f"{key:<12} {value}" for key, value in facts.items() if value]
 
 
 def event_line(event: Record) -> str:

@@ -288,6 +288,31 @@ def test_a_job_is_shown_whole(queue, run):
     assert run(queue, "job", "99") == (1, "", "beanlite: there is no job 99\n")
 
 
+def test_a_file_knows_rates_and_what_became_of_a_job(tmp_path, capsys):
+    with start_beanlite(tmp_path, "--history", "7d") as server, Wire(server.connect()) as client:
+        client.ask("use mail")
+        client.ask("watch mail")
+        for job_id in 1, 2:
+            assert client.put(b"x") == job_id
+        client.ask("reserve")
+        client.ask("delete 1")
+        assert main(["bury", "2", "--connect", f"127.0.0.1:{server.port}"]) == 0
+        server.stop()
+    db = ["--db", str(tmp_path / "queue.db")]
+    capsys.readouterr()
+    assert main(["job", "1", *db]) == 0
+    gone = capsys.readouterr().out.splitlines()
+    assert gone[0] == "job 1 has gone; its history:"
+    assert [line.split("  ")[-3] for line in gone[1:]] == ["put", "reserve", "delete"]
+    assert main(["job", "2", "--json", *db]) == 0
+    history = json.loads(capsys.readouterr().out)["history"]
+    assert [(event["what"], event["by"]["operator"]) for event in history] == [("put", False), ("bury", True)]
+    assert main(["job", "1", "--body", "raw", *db]) == 1
+    assert main(["tubes", "--json", *db]) == 0
+    (mail,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert mail["puts_per_min"] == 2 * mail["deletes_per_min"] > 0
+
+
 def test_clients_and_stats(queue, run):
     _, out, _ = run(queue, "clients", "--json")
     assert [client["holds"] for client in map(json.loads, out.splitlines())] == [2, 0]

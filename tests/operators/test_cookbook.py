@@ -10,8 +10,10 @@ from sqlite3 import connect
 import pytest
 
 from beanlite.cli import COMMANDS, main
+from beanlite.operators.file import File
 from tests.operators.conftest import filled
 from tests.support.servers import start_beanlite
+from tests.support.wire import until
 
 PAGE = Path(__file__).parents[2] / "docs/cookbook.md"
 RECIPE = re.compile(r"^### (\d+)\. (.+?)\n\n```sh\n(.+?)\n```\n\n```sql\n(.+?)\n```\n", re.MULTILINE | re.DOTALL)
@@ -21,9 +23,10 @@ RECIPES = RECIPE.findall(PAGE.read_text(encoding="utf-8"))
 @pytest.fixture(scope="module")
 def kitchen(tmp_path_factory):
     """One queue for all recipes: those at the end change it."""
-    with start_beanlite(tmp_path_factory.mktemp("kitchen")) as server:
+    with start_beanlite(tmp_path_factory.mktemp("kitchen"), "--history", "7d") as server:
         queue = filled(server)
-        with queue.worker:
+        with queue.worker, File(queue.db) as file:
+            until(lambda: file.list_tubes({})["tubes"][0]["puts_per_min"])  # written a second late
             yield queue
 
 

@@ -23,6 +23,15 @@ _JOB: Final = """
     SELECT id, tube, state, pri, delay_s, ttr_s, reserves, timeouts, releases, buries, kicks, size, created_at, age_s,
            in_state_s, max(due_in_s, 0) AS left_s, holder, holder_conn, why
 """
+# What has happened to a job, as a server tells of it to whoever watches.
+_HISTORY: Final = "SELECT at, job AS id, tube, what, by, conn, pri, delay_s FROM history WHERE job = :id ORDER BY n"
+# Tubes, and what has been done in them in a minute of this hour and the one before.
+_TUBES: Final = """
+    SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
+           rates.put AS puts_per_min, rates.reserved AS reserves_per_min, rates.deleted AS deletes_per_min,
+           rates.wait_s, rates.hold_s
+    FROM tubes LEFT JOIN rates USING (tube) WHERE tube GLOB :like
+"""
 # What the keys of a filter mean. They are compared with numbers, or with text that is given apart.
 _CONDITIONS: Final = {
     "tube": "tube = :tube",
@@ -36,6 +45,8 @@ _CONDITIONS: Final = {
     "text": "instr(body, CAST(:text AS BLOB))",
     "up_to_id": "id <= :up_to_id",
 }
+# How the history marks what operators did.
+_OPERATOR: Final = "operator "
 # How the jobs of a queue come out of it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
 
@@ -67,15 +78,16 @@ class Look:
         return {"jobs": jobs, "next": cursor}
 
     async def show_job(self, job_id: int) -> Record | None:
-        """All that is known of a job."""
+        """All that is known of a job, and its history as far as it is kept; one that has gone may still have that."""
         rows = await self._rows(f"{_JOB}, body FROM all_jobs WHERE id = :id", {"id": job_id})
-        return _job(rows[0]) if rows else None
+        history = await self._rows(_HISTORY, {"id": job_id})
+        if not rows and not history:
+            return None
+        return {**(_job(rows[0]) if rows else {"id": job_id}), "history": [_event(row) for row in history]}
 
     async def list_tubes(self, request: Mapping[str, Any]) -> Record:
         """All tubes whose name fits, at once: to count their jobs each of them is looked at."""
-        left = "CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER)"
-        statement = f"SELECT *, {left} AS pause_left_s FROM tubes WHERE tube GLOB :like"  # noqa: S608 - our own words
-        rows = await self._rows(statement, {"like": request.get("like") or "*"})
+        rows = await self._rows(_TUBES, {"like": request.get("like") or "*"})
         return {"tubes": [{"name": row.pop("tube"), **row} for row in rows], "next": None}
 
     async def stats(self) -> Record:
@@ -99,6 +111,14 @@ def _job(row: Record) -> Record:
         row["left_s"] = None
     if "preview" in row:
         row["preview"] = (row["preview"] or b"").decode(errors="replace")
+    return row
+
+
+def _event(row: Record) -> Record:
+    """A row of the history as a server tells of an event."""
+    by, number = row.pop("by"), row.pop("conn")
+    address = None if by is None else by.removeprefix(_OPERATOR)
+    row["by"] = by and {"address": address, "number": number, "operator": by != address}
     return row
 
 
