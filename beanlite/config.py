@@ -119,6 +119,7 @@ class Settings(BaseModel):
         None,
         description="for how long it is kept in the database what has happened to each job, such as 12h or 7d; without"
         " it, only what operators do is recorded",
+    )
     history_bytes: ByteSize = Field(
         ByteSize(1 << 30),
         ge=HISTORY_LEAST,
