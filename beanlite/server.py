@@ -128,7 +128,8 @@ class Server:
         self.engine.clients.max_tubes = settings.max_tubes
         self.engine.clients.max_watched = settings.max_watched
         self._bound_memory()
-        self.engine.ledger.recording = settings.history is not None and settings.journal
+        if settings.history is not None and settings.journal:
+            self.engine.ledger.start_recording()
         self._refusals = Refusals(
             settings.max_connections,
             settings.connections_per_address,

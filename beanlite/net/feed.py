@@ -73,7 +73,8 @@ class Feed:
 
     def watch(self, client: Client, tube: bytes | None, what: list[str] | None) -> None:
         """Tell this client from now on what happens to jobs; in one tube, or of one kind, if these are given."""
-        self._ledger.recording += client not in self._watchers
+        if client not in self._watchers:
+            self._ledger.start_recording()
         self._watchers[client] = Watcher(tube, what)
 
     def tell(self, events: list[Event]) -> None:
@@ -93,7 +94,7 @@ class Feed:
             connection = self._connections.get(client)
             if connection is None:
                 del self._watchers[client]
-                self._ledger.recording -= 1
+                self._ledger.stop_recording()
             elif connection.transport.get_write_buffer_size() > UNREAD_MAX:
                 delay_s = RETRY_S if delay_s is None else delay_s
             else:
