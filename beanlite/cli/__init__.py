@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Collection
 from importlib import import_module
+from keyword import iskeyword
 from typing import Final, NoReturn
 
 import typer
@@ -49,7 +50,8 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
         examples = getattr(module, "EXAMPLES", {}).get(name)
         # The mark at its beginning keeps a paragraph's lines as they are.
         epilog = "\n  ".join(["\b\nExamples:", *examples]) + "\n\n" if examples else ""
-        app.command(name, epilog=epilog + module.EPILOG)(getattr(module, name.replace("-", "_")))
+        function = name.replace("-", "_") + "_" * iskeyword(name)  # import_ for import
+        app.command(name, epilog=epilog + module.EPILOG)(getattr(module, function))
     return app
 
 
