@@ -73,7 +73,7 @@ def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None
     request |= {"order": sort, "after": after, "limit": _next_slice(limit, 0)}
     for records, cursor in _slices(source.list_jobs, request, "jobs"):
         found += records
-        if len(found) == limit:
+        if limit and len(found) == limit:
             return Listed(found, cursor)
         request["limit"] = _next_slice(limit, len(found))
     return Listed(found, None)

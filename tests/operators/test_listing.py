@@ -8,6 +8,7 @@ from beanlite.operators.file import File
 from beanlite.operators.filters import Filter
 from beanlite.operators.listing import first
 from beanlite.operators.live import Live
+from tests.support.wire import Wire
 
 
 def ids(source, *, sort="id", limit=0, **which):
@@ -66,6 +67,17 @@ def test_a_list_goes_on_where_it_ended(source, queue):
             if after is None:
                 break
         assert found == expected
+
+
+def test_a_slice_in_which_nothing_is_found_is_not_the_end(own_queue):
+    """A server looks at some thousand jobs at a time."""
+    with Wire(own_queue.server.connect()) as client:
+        client.send(b"put 0 0 60 1\r\nx\r\n" * 9000)
+        for _ in range(9000):
+            client.reply()
+        last = client.put(b"needle")
+    with Live(own_queue.address) as live:
+        assert ids(live, text="needle") == ids(live, text="needle", limit=5) == [last]
 
 
 @pytest.mark.parametrize(
