@@ -53,11 +53,7 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
         examples = getattr(module, "EXAMPLES", {}).get(name)
         # The mark at its beginning keeps a paragraph's lines as they are.
         epilog = "\n  ".join(["\b\nExamples:", *examples]) + "\n\n" if examples else ""
-<<<<<<< HEAD
-        function = name.replace("-", "_") + "_" * iskeyword(name)
-=======
         function = name.replace("-", "_") + "_" * iskeyword(name)  # import_ for import
->>>>>>> side-cli
         app.command(name, epilog=epilog + module.EPILOG)(getattr(module, function))
     return app
 
