@@ -125,7 +125,7 @@ class Settings(BaseModel):
         ge=HISTORY_LEAST,
         description="how large that may become, in bytes or as 512MiB, 1MiB or more; the oldest goes first",
     )
-    history_bodies: bool = Field(default=False, description="whether it has the bodies of deleted jobs, too")
+    history_bodies: bool = Field(default=False, description="whether the history has the bodies of deleted jobs, too")
     operators: Annotated[str, AfterValidator(_of_operators)] = Field(
         "unix, 127.0.0.0/8, ::1",
         description="addresses and networks, and unix for the Unix socket, from which operators' commands are"

@@ -84,9 +84,7 @@ def serve(
     backup_keep: Annotated[str | None, _option("backup_keep", metavar="N")] = None,
     history: Annotated[str | None, _option("history", metavar="TIME")] = None,
     history_bytes: Annotated[str | None, _option("history_bytes", metavar="BYTES")] = None,
-    history_bodies: Annotated[
-        bool, typer.Option("--history-bodies", help="Keep the bodies of deleted jobs in the history, too.")
-    ] = False,
+    history_bodies: Annotated[bool, _option("history_bodies", metavar="")] = False,
     operators: Annotated[str | None, _option("operators", metavar="LIST")] = None,
     user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
     config_file: Annotated[

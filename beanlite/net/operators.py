@@ -13,13 +13,13 @@ class Operators:
     """The addresses of operators, as the setting has them."""
 
     def __init__(self, setting: str) -> None:
-        self._unix_socket, self._networks = operator_networks(setting)
+        self._local, self._networks = operator_networks(setting)
         self._has = lru_cache(maxsize=1024)(self._look_up)
 
     def include(self, transport: asyncio.BaseTransport) -> bool:
         """Whether a client is one of them."""
         peer = transport.get_extra_info("peername")
-        return self._has(peer[0]) if isinstance(peer, tuple) else self._unix_socket
+        return self._has(peer[0]) if isinstance(peer, tuple) else self._local
 
     def _look_up(self, host: str) -> bool:
         address = ip_address(host.partition("%")[0])  # what follows is the interface of a link-local address

@@ -310,7 +310,7 @@ def test_a_file_knows_rates_and_what_became_of_a_job(tmp_path, capsys):
     assert main(["job", "1", "--body", "raw", *db]) == 1
     assert main(["tubes", "--json", *db]) == 0
     (mail,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert mail["puts_per_min"] == 2 * mail["deletes_per_min"] > 0
+    assert mail["puts_per_min"] > mail["deletes_per_min"] > 0
 
 
 def test_clients_and_stats(queue, run):

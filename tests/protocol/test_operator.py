@@ -1,15 +1,22 @@
 """Operators' commands: who may give them, how their requests are received, and which are refused."""
 
 import json
+import os
+import random
+import re
+from typing import Any
 
 import pytest
 
+from beanlite.core.operator import CONCERNS
 from beanlite.protocol.blocked import CLOSING
 from beanlite.protocol.operator import REQUEST_MAX, new_operator_commands
 from tests.support.core import Core, put
-from tests.support.operators import Operator, told
+from tests.support.operators import Operator, recount, told
 
 COMMANDS = [command.word for command in new_operator_commands()]
+WHOLE = rb"(OK|REFUSED) \d+|RESERVED_BATCH \d+|BAD_FORMAT|NOT_FOUND|TIMED_OUT|DEADLINE_SOON"
+NO_BODY = {b"show-job", b"reserve-batch"}
 
 
 @pytest.fixture
@@ -146,3 +153,56 @@ def test_what_is_refused_and_why(core, operator, word, what, why):
 def test_watching_is_up_to_the_server(core, operator):
     assert operator.ask("watch-events", tube="a", what=["put"]) == {}
     assert core.watching == [(operator.session.client, b"a", ["put"])]
+
+
+KEYS = (
+    "after base64 body delay_s do dry_run holder ids in_state_s jobs like limit names newer_s older_s order pri pri_max"
+    " pri_min preview state text to tube up_to_id what"
+).split()
+VALUES: list[Any] = [
+    *CONCERNS, "ready", "delayed", "reserved", "buried", "default", "a", "queue", "name", "*", "1-9", "eA==", "ä", "",
+    None, True, False, -1, 0, 1, 2, 3, 200, 1 << 31, 1 << 70, 0.5, 1e300, float("nan"), [], [1, 2, 3], ["a"],
+    [{"body": "x"}], {},
+]  # fmt: skip
+LIKELY: dict[str, list[Any]] = {
+    "do": [*CONCERNS],
+    "to": ["a", "default"],
+    "pri": [0, 5],
+    "delay_s": [1],
+    "state": ["ready", "buried"],
+    "jobs": [[], [{"body": "x", "tube": "a"}]],
+}
+SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
+STEPS = 3000
+
+
+def test_whatever_is_asked_the_reply_is_whole_and_nothing_breaks(record_property):
+    rng = random.Random(SEED)
+    core = Core()
+    operator = Operator(core)
+    words = set()
+    for step in range(STEPS):
+        if step % 20 == 0:
+            put(core, operator.session, b"a", pri=step % 3, delay_s=step % 2)
+            core.send(operator.session, b"reserve-with-timeout 0\r\nbury %d 0\r\n" % rng.randint(1, step + 1))
+        word = rng.choice(COMMANDS)
+        keys = rng.sample(KEYS, rng.choice((0, 1, 1, 2, 3))) + (["do", "state", "to"] if rng.random() < 0.3 else [])
+        if word == b"put-jobs" and rng.random() < 0.5:
+            keys = ["jobs"]
+        what = {key: rng.choice(LIKELY.get(key, VALUES) if rng.random() < 0.7 else VALUES) for key in keys}
+        if word in NO_BODY:
+            line = b" %d 0" % rng.randint(0, 3) if word == b"reserve-batch" else b" %d" % rng.randint(0, 20)
+            reply = core.send(operator.session, word + line + b"\r\n")
+        else:
+            reply = operator.raw(word.decode(), json.dumps(what).encode())
+        first, rest = reply.split(b"\r\n", 1)
+        assert re.fullmatch(WHOLE, first), (word, what, reply)
+        if first.startswith((b"OK", b"REFUSED")):
+            told(reply)
+        else:
+            assert bool(rest) == first.startswith(b"RESERVED")
+        words.add((word, first.split()[0]))
+    recount(core.engine)
+    often = (b"list-jobs", b"list-tube-stats", b"list-clients", b"change-jobs", b"put-jobs")
+    assert {(word, reply) for word in often for reply in (b"OK", b"REFUSED")} <= words
+    record_property("model steps", (STEPS, f"MODEL_SEED={SEED}"))
