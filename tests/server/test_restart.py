@@ -94,7 +94,6 @@ class RestartedTwins(Twins):
         """Take a batch; only ``lagging`` has what nobody was promised."""
         if self.batch is not None:
             return
-        lagging = lagging or self.history  # nothing is deferred then
         self.batch = batch_of(self.core.engine.take_changes(deferred=lagging), self.journal.chronicle.history)
         model = self.model
         now = {job.id: job for job in model.snapshot()}
