@@ -5,14 +5,14 @@ from __future__ import annotations
 from beanlite.core.clients import Refusal
 from beanlite.core.engine import Engine
 from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, RELEASE
-from beanlite.core.job import SLICE, Job
+from beanlite.core.job import Job
 from beanlite.core.operator import CONCERNS
 from beanlite.core.operator_find import Filter, Found, find
 from beanlite.core.tube import Tube
 from beanlite.protocol.batches import OUT_OF_MEMORY, putting_into, refusal_of_puts
 from beanlite.protocol.operator_lists import filter_of, place_of, still_fits
 from beanlite.protocol.operator_replies import Record, as_json, cursor
-from beanlite.protocol.operator_requests import ChangeJobs
+from beanlite.protocol.operator_requests import CHANGED_MAX, ChangeJobs
 from beanlite.protocol.session import Session
 
 
@@ -22,7 +22,7 @@ def change_jobs(session: Session, request: ChangeJobs, now_ns: int) -> bytes | N
     if asked is None:
         return Change(session, request, Filter(engine.last_id), Found()).carry_out({}, now_ns)
     copies = request.do == COPY and not request.dry_run
-    found = find(engine, asked, place_of(request), request.limit or SLICE, need_bodies=copies)
+    found = find(engine, asked, place_of(request), request.limit or CHANGED_MAX, need_bodies=copies)
     change = Change(session, request, asked, found)
     if found.missing:
         session.gather(found.missing, change.carry_out)

@@ -17,6 +17,8 @@ from beanlite.core.tube import is_tube_name
 IDS_MAX: Final = 1000
 RECORDS_MAX: Final = 200
 PREVIEW_MAX: Final = 4096
+# Jobs changed by a slice: to write them, and what has been done to them, must not keep others waiting.
+CHANGED_MAX: Final = 100
 # What an age can be, in seconds: some thousand years.
 _AGE_MAX_S: Final = 1e11
 _U64_MAX: Final = (1 << 64) - 1
@@ -102,7 +104,7 @@ class ChangeJobs(Chosen):
     pri: U32 | None = None
     delay_s: U32 | None = None
     dry_run: bool | None = None
-    limit: Annotated[int, Field(ge=1, le=SLICE)] | None = None
+    limit: Annotated[int, Field(ge=1, le=CHANGED_MAX)] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

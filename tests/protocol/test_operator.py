@@ -132,7 +132,7 @@ def test_nothing_is_done_after_quit(core, operator):
         ("change-jobs", {"do": "delay", "ids": [1]}, "delay needs delay_s"),
         ("change-jobs", {"do": "delay", "ids": [1], "delay_s": 0}, "delay needs delay_s"),
         ("change-jobs", {"do": "bury", "ids": [1], "delay_s": 1}, "bury takes no delay_s"),
-        ("change-jobs", {"do": "kick", "ids": [1], "limit": 501}, "limit: "),
+        ("change-jobs", {"do": "kick", "ids": [1], "limit": 101}, "limit: "),
         ("put-jobs", {}, "jobs: this key is required"),
         ("put-jobs", {"jobs": [{}]}, "jobs.0: it is either body or base64"),
         ("put-jobs", {"jobs": [{"body": "x", "base64": "eA=="}]}, "jobs.0: it is either body or base64"),
