@@ -93,6 +93,8 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
         job.reserves = reserves
         if holder is not None or holder_conn is not None:
             job.last_holder = _peer(peers, holder, holder_conn)
+        if why is not None and (state != _BURIED or not isinstance(why, str)):
+            raise ValueError(f"job {job_id} is {state!r}, and has {why!r} as the reason")
         if past:
             job.past = Past(timeouts, releases, buries, kicks)
         if state is None:
