@@ -11,6 +11,7 @@ import typer
 
 from beanlite import config
 from beanlite.beanstalk.client import Address, parse_address
+from beanlite.cli.options import path_of_db
 from beanlite.errors import ConfigError
 from beanlite.operators.file import File
 from beanlite.operators.filters import STATES, Filter
@@ -68,7 +69,7 @@ class Place(Server):
     """Which server to ask, or which file to read."""
 
     db: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--db", metavar="PATH", help="Read this database instead, whether or not a server runs on it."),
     ] = None
 
@@ -78,7 +79,7 @@ class Place(Server):
             return Live(self.address)
         if self.connect is not None:
             raise ConfigError("--connect and --db exclude each other")
-        return File(self.db)
+        return File(path_of_db(self.db, None))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

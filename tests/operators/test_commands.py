@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from beanlite.cli import main
+from beanlite.config import DB_NAME
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.migrations import find_migrations
 from beanlite.operators import listing
@@ -372,6 +373,12 @@ def test_a_file_that_nobody_serves(tmp_path, capsys):
     assert capsys.readouterr().err == "no jobs\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert main(["jobs", "--db", str(tmp_path / "other.db")]) == 3
+
+
+def test_a_folder_stands_for_the_database_in_it_as_for_the_server(tmp_path, capsys):
+    open_database(tmp_path / DB_NAME).connection.close()
+    assert main(["jobs", "--db", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == "no jobs\n"
 
 
 def test_a_file_of_an_older_version_is_refused(tmp_path, capsys):
