@@ -118,8 +118,7 @@ class Server:
         self.engine.clients.max_tubes = settings.max_tubes
         self.engine.clients.max_watched = settings.max_watched
         self._bound_memory()
-        if settings.history is not None and settings.journal:
-            self.engine.ledger.recording += 1
+        self.engine.ledger.recording = settings.history is not None and settings.journal
         self._refusals = Refusals(
             settings.max_connections,
             settings.connections_per_address,

@@ -73,9 +73,7 @@ CREATE TABLE history (
 
 CREATE INDEX history_of_job ON history (job);
 
-CREATE TRIGGER history_insert AFTER INSERT ON history WHEN NEW.n IS NULL AND only_the_beanlite_server_may_write()
-BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
-
+-- There is no trigger that refuses inserts here: it would take a quarter of the time of each.
 CREATE TRIGGER history_update AFTER UPDATE ON history WHEN NEW.n IS NULL AND only_the_beanlite_server_may_write()
 BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
 

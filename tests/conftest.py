@@ -76,6 +76,7 @@ async def journal(tmp_path):
     """A journal on a new file."""
     database = open_database(tmp_path / "queue.db")
     journal = Writer(database, "unix:socket", NO_HISTORY)
+    journal.prepare()
     await journal.start()
     yield journal
     await journal.close()

@@ -173,7 +173,7 @@ class Engine:
         client.deadlines.push(job.key)
         self.ledger.deferred[job_id] = job
         if self.ledger.recording:
-            self.ledger.record(job, TOUCH, client.peer, now_ns)
+            self.ledger.record_deferred(job, TOUCH, client.peer, now_ns)
         return True
 
     def kick(self, client: Client, queue: KeyHeap, bound: int, now_ns: int) -> int:

@@ -43,13 +43,15 @@ ID_MASK: Final = (1 << ID_BITS) - 1
 class Past:
     """What has happened to a job, reservations aside."""
 
-    __slots__ = ("buries", "kicks", "releases", "timeouts")
+    __slots__ = ("buries", "kicks", "releases", "timeouts", "why")
 
     def __init__(self, timeouts: int = 0, releases: int = 0, buries: int = 0, kicks: int = 0) -> None:
         self.timeouts = timeouts
         self.releases = releases
         self.buries = buries
         self.kicks = kicks
+        self.why: str | None = None
+        """Why the job is buried; None unless it is."""
 
 
 # Shared by all jobs to which nothing has happened; never changed.
@@ -82,7 +84,6 @@ class Job:
         "state",
         "ttr_s",
         "tube",
-        "why",  # it is buried; None unless it is
     )
 
     def __init__(
@@ -109,7 +110,6 @@ class Job:
         self.since_ns = created_ns
         self.holder: Client | None = None
         self.last_holder: Peer | None = None
-        self.why: str | None = None
         self.reserves = 0
         self.past = NO_PAST
 
@@ -118,6 +118,11 @@ class Job:
         if self.past is NO_PAST:
             self.past = Past()
         return self.past
+
+    @property
+    def why(self) -> str | None:
+        """Why it is buried; None unless it is."""
+        return self.past.why
 
     @property
     def due_ns(self) -> int:

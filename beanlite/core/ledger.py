@@ -32,7 +32,7 @@ class Changes(NamedTuple):
     pauses: list[Tube]
     """Tubes whose pause has begun or, where ``pause_until_ns`` is 0, ended."""
     events: list[Event]
-    """All that has happened, if it is recorded. What was done to a job and the job as it is then are in one batch."""
+    """What has happened, if it is recorded, each job's in its order; an event is in the same batch as the change."""
     tallies: list[Tally]
     """What is to be added to the totals of some tubes."""
 
@@ -42,6 +42,7 @@ class Ledger:
 
     __slots__ = (
         "_older_deferred",
+        "_waiting",
         "batch",
         "changed",
         "deferred",
@@ -71,13 +72,12 @@ class Ledger:
         """More of those. A job that has been written meanwhile may be among them, and is then written once more."""
         self.pauses: dict[bytes, Tube] = {}
         """Tubes whose pause has begun or ended."""
-        self.recording = 0
-        """By how many everything that happens to a job is wanted: a history, and whoever listens. 0: it isn't recorded.
-
-        Who begins or ends to want it adds or takes away one.
-        """
+        self.recording = False
+        """Whether everything that happens to a job is recorded: a history is kept, or somebody listens."""
         self.events: list[Event] = []
         """What has been recorded since the last batch was taken."""
+        self._waiting: dict[int, list[Event]] = {}
+        """What has happened to jobs whose change is deferred."""
         self.tallied: list[Tube] = []
         """Tubes that have a tally which is still to be taken."""
 
@@ -99,14 +99,24 @@ class Ledger:
     ) -> None:
         """Make an event of what happens to a job; to be called while ``recording``, and by operators' commands always.
 
-        The job's change is then written with the event, even if it could be deferred: call it when that is noted. Of a
-        deletion the body is told, and it is recorded before the job leaves the ledger.
+        It is for changes that somebody waits for. Of a deletion the body is told.
         """
-        if self.deferred.pop(job.id, None) is not None:
-            self.changed[job.id] = job
+        waiting = self._waiting.pop(job.id, None)
+        if waiting is not None:
+            self.events += waiting
         self.events.append(
             Event(now_ns, job.id, job.tube, what, by, job.pri, delay_s, job.size, body, by_operator=by_operator)
         )
+
+    def record_deferred(self, job: Job, what: str, by: Peer | None, now_ns: int) -> None:
+        """The same of a change that is deferred: the event waits with it, so that they come into the file together."""
+        event = Event(now_ns, job.id, job.tube, what, by, job.pri, 0, job.size, None, by_operator=False)
+        if job.id in self.changed:
+            self.events.append(event)
+        elif job.id in self._waiting:
+            self._waiting[job.id].append(event)
+        else:
+            self._waiting[job.id] = [event]
 
     def tally(self, tube: Tube) -> Tally:
         """What is being counted of a tube."""
@@ -169,6 +179,7 @@ class Ledger:
             if not self.deferred:
                 self.deferred = self._older_deferred.pop()
             job_id, job = self.deferred.popitem()
+            self.events += self._waiting.pop(job_id, ())
             if job.state is not GONE:
                 self.changed[job_id] = job
                 room -= 1

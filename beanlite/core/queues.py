@@ -144,7 +144,7 @@ class Queues:
         self.counts.reserved += 1
         ledger.deferred[job.id] = job
         if ledger.recording:
-            ledger.record(job, RESERVE, client.peer, now_ns)
+            ledger.record_deferred(job, RESERVE, client.peer, now_ns)
 
     def bury(self, job: Job, why: str | None, now_ns: int) -> None:
         """At the end of its tube's buried queue."""
@@ -154,7 +154,8 @@ class Queues:
         """Into its tube's buried queue, whose order is that of the numbers."""
         job.state = BURIED
         job.since_ns = now_ns
-        job.why = why
+        if why is not None:
+            job.own_past().why = why
         self._burials = max(self._burials, number)
         job.key = number << ID_BITS | job.id
         tube = job.tube
@@ -184,7 +185,8 @@ class Queues:
             self.counts.delayed -= 1
         else:
             tube.buried.remove(job.key)
-            job.why = None
+            if job.past.why is not None:
+                job.past.why = None
             self.counts.buried -= 1
 
     # -- who waits

@@ -78,7 +78,7 @@ class Ticker:
             self._queues.leave_state(job, now_ns)
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
-                self._ledger.record(job, CLIENT_GONE, client.peer, now_ns)
+                self._ledger.record_deferred(job, CLIENT_GONE, client.peer, now_ns)
             self._queues.make_ready(job, now_ns)
             done += 1
         if keys:
@@ -134,7 +134,7 @@ class Ticker:
             self._queues.leave_state(job, now_ns)
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
-                self._ledger.record(job, DELAY_OVER, None, now_ns)
+                self._ledger.record_deferred(job, DELAY_OVER, None, now_ns)
             self._queues.make_ready(job, now_ns)
             done += 1
         if keys:
@@ -159,7 +159,7 @@ class Ticker:
             self._counts.timeouts += 1
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
-                self._ledger.record(job, TTR_OVER, client.peer, now_ns)
+                self._ledger.record_deferred(job, TTR_OVER, client.peer, now_ns)
             self._queues.make_ready(job, now_ns)
             done += 1
         if not client.waiting:

@@ -69,11 +69,15 @@ class Feed:
         self._ledger = ledger
         self._connections = connections
         self._watchers: dict[Client, Watcher] = {}
+        self._records_anyway = False
+        """Whether events are made without watchers, too, for a history."""
         self._timer: asyncio.Handle | None = None
 
     def watch(self, client: Client, tube: bytes | None, what: list[str] | None) -> None:
         """Tell this client from now on what happens to jobs; in one tube, or of one kind, if these are given."""
-        self._ledger.recording += client not in self._watchers
+        if not self._watchers:
+            self._records_anyway = self._ledger.recording
+            self._ledger.recording = True
         self._watchers[client] = Watcher(tube, what)
 
     def tell(self, events: list[Event]) -> None:
@@ -93,7 +97,8 @@ class Feed:
             connection = self._connections.get(client)
             if connection is None:
                 del self._watchers[client]
-                self._ledger.recording -= 1
+                if not self._watchers:
+                    self._ledger.recording = self._records_anyway
             elif connection.transport.get_write_buffer_size() > UNREAD_MAX:
                 delay_s = RETRY_S if delay_s is None else delay_s
             else:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from beanlite.clock import utc_clock, utc_s
-from beanlite.core.job import SECOND_NS, SLICE
+from beanlite.core.job import RESERVED, SECOND_NS, SLICE
 from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.history import OPERATORS_KEPT_S, ROW_BYTES, HistoryBounds
@@ -44,9 +44,10 @@ async def keep(tmp_path):
 
     async def begin(bounds, *, recording=True):
         writers.append(Writer(open_database(tmp_path / f"{len(writers)}.db"), "unix:socket", bounds))
+        writers[-1].prepare()
         await writers[-1].start()
         kept = Kept(writers[-1])
-        kept.core.engine.ledger.recording = int(recording)
+        kept.core.engine.ledger.recording = recording
         return kept
 
     yield begin
@@ -87,7 +88,7 @@ async def test_nothing_is_kept_unless_asked_for_but_what_operators_do(keep):
     life(kept.core)
     kept.store()
     assert kept.ask("SELECT * FROM history") == []
-    kept.core.engine.ledger.recording += 1  # somebody listens
+    kept.core.engine.ledger.recording = True  # somebody listens
     session = kept.core.client()
     job_id = put(kept.core, session)
     job = kept.core.engine.jobs[job_id]
@@ -98,15 +99,22 @@ async def test_nothing_is_kept_unless_asked_for_but_what_operators_do(keep):
 
 
 async def test_the_job_as_it_is_then_is_in_the_same_batch_as_what_has_happened(keep):
-    """Even a reservation, which would be deferred otherwise."""
+    """A reservation is deferred, and what has happened waits with it."""
     kept = await keep(ALL)
     client = kept.core.client()
     job_id = put(kept.core, client)
     kept.store()
     kept.core.send(client, b"reserve\r\n")
     changes = kept.core.engine.take_changes(deferred=False)
+    assert (changes.jobs, changes.events) == ([], [])
+    kept.core.send(client, b"touch %d\r\n" % job_id)
+    changes = kept.core.engine.take_changes(deferred=True)
     assert [job.id for job in changes.jobs] == [job_id]
-    assert [event.what for event in changes.events] == ["reserve"]
+    assert [event.what for event in changes.events] == ["reserve", "touch"]
+    kept.core.send(client, b"touch %d\r\nrelease %d 0 0\r\nreserve\r\n" % (job_id, job_id))
+    changes = kept.core.engine.take_changes(deferred=False)
+    assert [job.state for job in changes.jobs] == [RESERVED]
+    assert [event.what for event in changes.events] == ["touch", "release", "reserve"]
 
 
 @pytest.mark.parametrize("where", ["in memory", "in its row", "apart"])

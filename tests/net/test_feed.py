@@ -3,6 +3,8 @@
 import asyncio
 import json
 
+import pytest
+
 from beanlite.net import feed
 from tests.support.simulated import Client, settle, simulated
 
@@ -37,19 +39,20 @@ def test_nothing_is_told_that_a_crash_could_undo():
     assert simulated(play) is None
 
 
-def test_events_are_made_only_while_somebody_watches():
+@pytest.mark.parametrize("with_history", [False, True])
+def test_events_are_made_only_while_somebody_watches_or_a_history_is_kept(with_history):
     async def play(server, _journal):
         ledger = server.engine.ledger
         first, second, producer = Client(server), Client(server), Client(server)
-        assert not ledger.recording
+        ledger.recording = with_history
         for watcher in (first, second, second):
             await watcher.ask(WATCH)
-        assert ledger.recording == 2
+        assert ledger.recording
         for watcher in (first, second):
             watcher.close()
             await settle()
             await producer.ask(PUT)
-        assert not ledger.recording
+        assert ledger.recording == with_history
         assert not server.feed._watchers
 
     assert simulated(play) is None

@@ -33,6 +33,7 @@ async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = Fal
         journal = Writer(
             open_database(Path(directory) / "queue.db"), "unix:socket", HistoryBounds(None, 1 << 30, bodies=False)
         )
+        journal.prepare()
         await journal.start()
 
         def write(*, deferred: bool = False) -> None:

@@ -14,7 +14,15 @@ from zlib import crc32
 from beanlite.clock import utc_s
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
-from beanlite.journal.sqlite.history import AT_ONCE, FETCH_BODY, INSERT, INSERT_SEVERAL, PRUNED_EACH, History
+from beanlite.journal.sqlite.history import (
+    AT_ONCE,
+    FETCH_BODY,
+    INSERT,
+    INSERT_SEVERAL,
+    PRUNED_EACH,
+    STORE_BODY,
+    History,
+)
 from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX, counters, facts, place
 from beanlite.journal.sqlite.totals import totals_rows
 
@@ -133,6 +141,7 @@ def batch_of(changes: Changes, history: History) -> Batch:
             inserts.append((job.id, job.tube.name.decode(), state._value_, *put, *rest))
     all_rows: tuple[tuple[str, int, Parameters], ...] = (
         *_several(INSERT_SEVERAL, INSERT, past.rows),
+        (STORE_BODY, len(past.bodies), past.bodies),
         (FETCH_BODY, len(past.to_fetch), past.to_fetch),
         *_several(_INSERT_SEVERAL, _INSERT_READY, ready),
         (_INSERT, len(inserts), inserts),

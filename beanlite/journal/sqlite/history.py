@@ -13,17 +13,18 @@ _DAY_S: Final = 24 * 3600
 # How long what operators do is kept where no other history is.
 OPERATORS_KEPT_S: Final = 400 * _DAY_S
 # About what a row takes beside its body, with its place in the index.
-ROW_BYTES: Final = 100
+ROW_BYTES: Final = 70
 # Rows taken away in one go while there is nothing else to do, and for each row that is written.
 PRUNED_MAX: Final = 500
 PRUNED_EACH: Final = 2
 
 _COLUMNS: Final = "n, at, job, tube, what, by, conn, pri, delay_s, body"
-_ROW: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ROW: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"
 INSERT: Final = f"INSERT INTO history ({_COLUMNS}) VALUES {_ROW}"  # noqa: S608 - our own words
 # Several rows in one statement are cheaper.
 AT_ONCE: Final = 16
 INSERT_SEVERAL: Final = f"INSERT INTO history ({_COLUMNS}) VALUES {', '.join([_ROW] * AT_ONCE)}"  # noqa: S608 - likewise
+STORE_BODY: Final = "UPDATE history SET body = ? WHERE n = ?"
 # Of a job that is deleted, the body that was not in memory: before the job itself is deleted.
 FETCH_BODY: Final = """
     UPDATE history SET body = (
@@ -52,8 +53,10 @@ class Rows(NamedTuple):
     """What has happened, as rows."""
 
     rows: list[Row]
+    bodies: list[Row]
+    """The bodies that some of them have, each with the number of its row."""
     to_fetch: list[Row]
-    """The numbers of those whose body is still to be taken from the job's row."""
+    """The numbers of those whose body is to be taken from the job's row."""
     body_bytes: int
 
 
@@ -81,9 +84,10 @@ class History:
     def rows_of(self, events: Sequence[Event]) -> Rows:
         """The rows of what has happened, those left out that nobody asked for."""
         rows: list[Row] = []
+        bodies: list[Row] = []
         to_fetch: list[Row] = []
         body_bytes = 0
-        all_of_them, bodies = self._bounds.kept_s is not None, self._bounds.bodies
+        all_of_them, with_bodies = self._bounds.kept_s is not None, self._bounds.bodies
         n = self._last
         for event in events:
             if not (all_of_them or event.by_operator):
@@ -92,20 +96,20 @@ class History:
             by, conn = (None, None) if peer is None else (peer.address, peer.number)
             if event.by_operator:
                 by = f"operator {by}"
-            body = None
             n += ROW_BYTES
-            if bodies and event.what == DELETE:
+            if with_bodies and event.what == DELETE:
                 n += event.size
                 body_bytes += event.size
-                body = event.body
-                if body is None:
+                if event.body is None:
                     to_fetch.append((n,))
-            what = (event.job_id, event.tube.name.decode(), event.what, by, conn, event.pri, event.delay_s, body)
-            rows.append((n, utc_s(event.at_ns), *what))
+                else:
+                    bodies.append((event.body, n))
+            name = event.tube.name.decode()
+            rows.append((n, utc_s(event.at_ns), event.job_id, name, event.what, by, conn, event.pri, event.delay_s))
         self._last = n
         if rows and self._oldest is None:
             self._oldest = n, utc_s(events[0].at_ns)
-        return Rows(rows, to_fetch, body_bytes)
+        return Rows(rows, bodies, to_fetch, body_bytes)
 
     def prune(self, connection: sqlite3.Connection, rows: int, now_s: float) -> bool:
         """Take up to so many of the oldest rows away, if it is time; returns whether there may be more."""

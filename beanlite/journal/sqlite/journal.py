@@ -110,14 +110,15 @@ class SqliteJournal(Journal):
         self._engine = engine
         self._writer = Writer(database, self._address, self._history)
         self._bodies = BodyReader(database.path)
+        has_room = self._writer.prepare()
+        if has_room and engine.ledger.recording:
+            self._record_restart(engine, now_ns)
         signals.hold()  # in the thread that this starts; signals are for the thread of the loop
         try:
-            has_room = await self._writer.start()
+            await self._writer.start()
             await self._bodies.open()
         finally:
             signals.hear()
-        if has_room and engine.ledger.recording:
-            self._record_restart(engine, now_ns)
         if not has_room:
             log.warning("disk full: puts are refused until there is room again")
             engine.admission.refuse_puts()
@@ -126,9 +127,15 @@ class SqliteJournal(Journal):
 
     def _record_restart(self, engine: Engine, now_ns: int) -> None:
         """Write what the start has done to jobs, slice by slice, with its history."""
-        while engine.ledger.has_deferred:
-            changes = engine.ledger.take_restarted(now_ns)
-            self._writer.write(batch_of(changes, self._writer.chronicle.history))
+        ledger = engine.ledger
+        while ledger.has_deferred:
+            changes = ledger.take_restarted(now_ns)
+            try:
+                self._writer.write(batch_of(changes, self._writer.chronicle.history))
+            except JournalFull:
+                ledger.deferred.update((job.id, job) for job in changes.jobs)
+                log.warning("disk full: that the restart made jobs ready is not in the history")
+                return
             engine.stored(changes.batch, changes.last_id)
 
     async def _restore_jobs(

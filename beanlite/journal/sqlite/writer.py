@@ -104,7 +104,7 @@ class Writer:
         self.records = 0
         """Rows written."""
 
-    async def start(self) -> bool:
+    def prepare(self) -> bool:
         """Prepare to write. False: the disk has no room for the reserve. JournalRefused: nor for anything else."""
         self._sync = SoonestSync(background_sync())
         path = self._database.path
@@ -120,9 +120,11 @@ class Writer:
             # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
-        await self._worker
-        with refused(path):
             return self.room.take_reserve() and self.chronicle.begin()
+
+    async def start(self) -> None:
+        """Start the other thread, which only ``close`` ends: what can fail is done before."""
+        await self._worker
 
     def write(self, batch: Batch) -> None:
         """Commit a batch. It then survives the end of this process, and a power failure once it has been synced.
