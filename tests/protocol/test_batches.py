@@ -161,3 +161,18 @@ def test_bodies_that_are_not_in_memory_are_fetched_for_a_batch():
     told = b"".join(b"RESERVED %d 6\r\nbody %d\r\n" % (job_id, job_id - 1) for job_id in (1, 2, 4))
     assert session.take_replies() == b"RESERVED_BATCH 3\r\n" + told
     core.compare_counts()
+
+
+def test_bodies_that_were_fetched_ahead_are_not_kept_when_they_have_been_given():
+    core = FetchingCore()
+    session = core.client(operator=True)
+    for number in range(4):
+        put(core, session, b"body %d" % number, ttr_s=100)
+    core.store()
+    core.store()
+    core.engine.memory.body_max_bytes = 10_000
+    core.send(session, b"reserve\r\n")
+    assert len(core.fetch_ahead()) == 3
+    assert core.send(session, b"reserve-batch 2 0\r\n").startswith(b"RESERVED_BATCH 2\r\n")
+    assert list(core.engine.bodies.ahead) == [4]
+    core.compare_counts()

@@ -189,6 +189,8 @@ def test_whatever_is_asked_the_reply_is_whole_and_nothing_breaks(record_property
         keys = rng.sample(KEYS, rng.choice((0, 1, 1, 2, 3))) + (["do", "state", "to"] if rng.random() < 0.3 else [])
         if word == b"put-jobs" and rng.random() < 0.5:
             keys = ["jobs"]
+        if word == b"change-jobs" and rng.random() < 0.5:
+            keys = ["do", "state"]
         what = {key: rng.choice(LIKELY.get(key, VALUES) if rng.random() < 0.7 else VALUES) for key in keys}
         if word in NO_BODY:
             line = b" %d 0" % rng.randint(0, 3) if word == b"reserve-batch" else b" %d" % rng.randint(0, 20)

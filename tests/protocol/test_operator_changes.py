@@ -262,7 +262,7 @@ def test_random_changes_leave_counts_and_queues_as_a_recount_finds_them(record_p
     workers = [core.client() for _ in range(4)]
     for step in range(STEPS):
         worker = rng.choice(workers)
-        core.engine.ledger.recording = rng.randrange(2)
+        core.engine.ledger.recording = rng.random() < 0.5
         match rng.randrange(6):
             case 0 | 1:
                 core.send(worker, b"use %b\r\n" % rng.choice((b"a", b"b", b"default")))
@@ -309,7 +309,7 @@ def change(rng, operator, last_id):
 
 
 def test_what_operators_do_to_waiting_clients_is_an_event_of_theirs_too(core, operator):
-    core.engine.ledger.recording = 1
+    core.engine.ledger.recording = True
     worker = core.client()
     put(core, worker)
     core.send(worker, b"watch b\r\nignore default\r\nreserve\r\n")

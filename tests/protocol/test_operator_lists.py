@@ -182,6 +182,26 @@ def test_the_order_of_a_queue(core, operator, state, monkeypatch):
         assert operator.ids(tube="default", state=state, order="queue", limit=2, pri_min=77) == needed
 
 
+def test_what_has_left_a_queue_and_come_back_stands_in_it_once(core, operator):
+    """It leaves an entry behind, which is swept away later."""
+    for number in range(40):
+        put(core, operator.session, delay_s=number + 1)
+    core.send(operator.session, b"reserve-job 30\r\nrelease 30 0 60\r\n")
+    assert len(core.engine.tubes[b"default"].delayed.keys) == 41
+    ids = [*range(1, 30), *range(31, 41), 30]
+    asked = {"tube": "default", "state": "delayed", "order": "queue"}
+    assert operator.ids(**asked) == ids
+    assert operator.ids(**asked, up_to_id=35) == [job_id for job_id in ids if job_id <= 35]
+
+
+def test_a_list_that_ends_with_a_slice_has_no_cursor(core, operator):
+    for _ in range(3):
+        put(core, operator.session)
+    for what in ({}, {"tube": "default"}, {"tube": "default", "state": "ready", "order": "queue"}, {"ids": [1, 2, 3]}):
+        assert operator.ask("list-jobs", limit=3, **what)["next"] is None
+        assert operator.ask("list-jobs", limit=2, **what)["next"] is not None
+
+
 def test_the_order_of_a_queue_is_known_up_to_some_depth(core, operator, monkeypatch):
     monkeypatch.setattr(operator_find, "DEPTH_MAX", 4)
     for _ in range(10):
