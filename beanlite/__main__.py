@@ -1,9 +1,11 @@
 """The way in, for the console script and for ``python -m beanlite``."""
 
 import gc
+import os
 import sys
 
 from beanlite import signals
+from beanlite.defaults import COMPLETES
 
 
 def main() -> int:
@@ -13,7 +15,9 @@ def main() -> int:
     it can: signals are held first, and then the server listens if the flags alone say where.
     """
     args = sys.argv[1:]
-    signals.hold_early(args)
+    serves = COMPLETES not in os.environ
+    if serves:
+        signals.hold_early(args)
 
     from beanlite import stderr  # noqa: PLC0415 - not before signals are held
     from beanlite.net.listener import listen_early  # noqa: PLC0415 - likewise
@@ -22,7 +26,8 @@ def main() -> int:
     # million jobs would stop all clients for as long as that takes.
     gc.disable()
     stderr.install()
-    listen_early(args)
+    if serves:
+        listen_early(args)
 
     from beanlite import cli  # noqa: PLC0415 - not before the server listens
 

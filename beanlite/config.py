@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,8 +27,9 @@ _OF_A_SERVICE = re.compile(
 # In bytes. SQLite takes up to a billion for a row, of which the body is not quite all; beanstalkd allows 1 << 30.
 MAX_JOB_SIZE_LIMIT = 999_999_000
 
+# A number and its unit.
+Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}[smhd]$")]
 _SECONDS_IN = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
 # Less history than this would be pruned as it is written.
 HISTORY_LEAST = 1 << 20
 # Less memory than this is no help: a single batch of bodies takes a quarter of it.
@@ -38,6 +40,23 @@ def _file_in(path: Path) -> Path:
     """A directory stands for the file in it: beanstalkd's ``-b`` takes a directory."""
     # Not Path.is_dir: it raises an error where the disk does not answer, and the journal describes that better.
     return path / DB_NAME if os.path.isdir(path) else path  # noqa: PTH112
+
+
+def operator_networks(text: str) -> tuple[bool, list[IPv4Network | IPv6Network]]:
+    """Whether the setting ``operators`` has the Unix socket, and its networks. ValueError: that is no such list."""
+    items = [item.strip() for item in text.split(",")]
+    if items == ["none"]:
+        return False, []
+    return "unix" in items, [ip_network(item) for item in items if item != "unix"]
+
+
+def _of_operators(text: str) -> str:
+    operator_networks(text)
+    return text
+
+
+def _seconds(given: str | None) -> int | None:
+    return None if given is None else int(given[:-1]) * _SECONDS_IN[given[-1]]
 
 
 class Settings(BaseModel):
@@ -91,7 +110,12 @@ class Settings(BaseModel):
         description="how much of that bodies may take, in bytes or as 512MiB, 16MiB or more; others stay in the"
         " database until they are needed",
     )
-    history: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}[smhd]$")] | None = Field(
+    backup_every: Duration | None = Field(
+        None, description="time from one backup to the next, such as 30m, 24h or 7d; none is made without it"
+    )
+    backup_dir: Path | None = Field(None, description="folder of these backups, which must exist")
+    backup_keep: int = Field(7, ge=1, description="number of backups that are kept there, 1 or more")
+    history: Duration | None = Field(
         None,
         description="for how long it is kept in the database what has happened to each job, such as 12h or 7d; without"
         " it, only what operators do is recorded",
@@ -101,8 +125,11 @@ class Settings(BaseModel):
         ge=HISTORY_LEAST,
         description="how large that may become, in bytes or as 512MiB, 1MiB or more; the oldest goes first",
     )
-    history_bodies: bool = Field(
-        default=False, description="whether the bodies of deleted jobs are kept in the history, too"
+    history_bodies: bool = Field(default=False, description="whether the history has the bodies of deleted jobs, too")
+    operators: Annotated[str, AfterValidator(_of_operators)] = Field(
+        "unix, 127.0.0.0/8, ::1",
+        description="addresses and networks, and unix for the Unix socket, from which operators' commands are"
+        " understood; separated by commas, or none",
     )
     user: str | None = Field(
         None, min_length=1, description="name of the user to become, with its groups, once the sockets are bound"
@@ -121,10 +148,14 @@ class Settings(BaseModel):
         return self.max_connections - self.max_connections // 10 if given is None else given
 
     @property
+    def backup_every_s(self) -> int | None:
+        """Seconds from one backup to the next; None: none is made."""
+        return _seconds(self.backup_every)
+
+    @property
     def history_s(self) -> int | None:
         """Seconds for which the history is kept; None: there is none but of what operators do."""
-        given = self.history
-        return None if given is None else int(given[:-1]) * _SECONDS_IN[given[-1]]
+        return _seconds(self.history)
 
     @property
     def fsync_interval_ms(self) -> int | None:
@@ -145,8 +176,8 @@ def load(file: Path | None = None, flags: Mapping[str, object] | None = None) ->
     in_environment = _variables()
     try:
         if in_file or in_environment:
-            return _from_all_sources(in_file, in_environment, flags)
-        return Settings.model_validate(flags)
+            return _consistent(_from_all_sources(in_file, in_environment, flags))
+        return _consistent(Settings.model_validate(flags))
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
@@ -158,6 +189,15 @@ def load(file: Path | None = None, flags: Mapping[str, object] | None = None) ->
             source = str(file)
         allowed = Settings.model_fields[key].description
         raise ConfigError(f"{source}: {key} = {first['input']!r} is not allowed; {key}: {allowed}") from error
+
+
+def _consistent(settings: Settings) -> Settings:
+    """The same. ConfigError: some of them contradict each other."""
+    if (settings.backup_every is None) != (settings.backup_dir is None):
+        raise ConfigError("backup_every and backup_dir need each other")
+    if settings.backup_every is not None and not settings.journal:
+        raise ConfigError("backup_every is of no use without a database, as with --no-journal")
+    return settings
 
 
 def _from_all_sources(in_file: dict[str, object], in_environment: set[str], flags: Mapping[str, Any]) -> Settings:

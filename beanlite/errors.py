@@ -4,6 +4,7 @@
 
     BeanliteError            an operator reads it: one line on stderr, then exit_code
     ├── ConfigError          a setting is unknown, malformed or contradicts another
+    ├── BinlogRefused        beanstalkd's binlog is not one that can be imported; nothing was written
     ├── BenchFailed          a server could not be reached under load, or answered what it should not
     ├── ListenError          an address can't be listened on
     ├── JournalRefused       the file is not one this server may use; nothing was written
@@ -19,9 +20,9 @@ from typing import ClassVar, Final
 
 # Where the code is of what all clients share: an error raised there, or below, may have left it half changed.
 SHARED: Final = ("beanlite/core/", "beanlite/commit/", "beanlite/net/turns.py", "beanlite/server.py")
-# What only reads all that, for the statistics: a function of the server, and a file.
+# What only reads all that, for the statistics and for operators: a function of the server, and files.
 _READER: Final = "_facts"
-READS: Final = "beanlite/core/snapshot.py"
+READS: Final = ("beanlite/core/snapshot.py", "beanlite/core/operator_find.py")
 
 
 def spares_others(bug: Exception) -> bool:
@@ -31,7 +32,7 @@ def spares_others(bug: Exception) -> bool:
     trace = bug.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if code.co_name == _READER or READS in code.co_filename:
+        if code.co_name == _READER or any(place in code.co_filename for place in READS):
             return True
         if any(place in code.co_filename for place in SHARED):
             return False
@@ -87,6 +88,12 @@ class JournalFull(JournalFailed):
 
 class JournalBusy(JournalFailed):
     """Another program holds the write lock of the file; nothing was written."""
+
+
+class BinlogRefused(BeanliteError):
+    """beanstalkd's binlog can't be imported as it is; nothing was written."""
+
+    exit_code = 3
 
 
 class BenchFailed(BeanliteError):

@@ -16,7 +16,9 @@ from beanlite.commit.crossings import Crossings
 from beanlite.commit.fetch import Fetcher
 from beanlite.commit.group import GroupCommit
 from beanlite.core.engine import Engine
+from beanlite.core.events import Event
 from beanlite.core.job import SECOND_NS
+from beanlite.core.tube import Client
 from beanlite.errors import is_ours
 from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
@@ -25,15 +27,19 @@ from beanlite.net.addresses import Addresses
 from beanlite.net.buffers import Buffers, buffers_max_bytes
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
+from beanlite.net.feed import Feed
 from beanlite.net.listener import BACKLOG, Listener, become, open_listener, room_for
+from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 from beanlite.net.roster import Roster
 from beanlite.net.turns import Turns
 from beanlite.protocol.commands import new_commands
+from beanlite.protocol.operator import new_operator_commands
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
 
 if TYPE_CHECKING:
+    from beanlite.backups import Backups
     from beanlite.config import Settings
 
 # How many connections are accepted before those that are refused are closed: they take descriptors, too.
@@ -96,6 +102,15 @@ def make_journal(settings: Settings, address: str) -> Journal:
     )
 
 
+def make_backups(settings: Settings, loop: asyncio.AbstractEventLoop) -> Backups | None:
+    """What makes the backups that the settings ask for; None if they ask for none."""
+    if settings.backup_every_s is None or settings.backup_dir is None:
+        return None
+    from beanlite.backups import Backups  # noqa: PLC0415 - a start without is faster
+
+    return Backups(loop, settings.db, settings.backup_dir, settings.backup_every_s, settings.backup_keep)
+
+
 class Server:
     """A server in its loop. It has more attributes than most classes because it holds all the parts."""
 
@@ -113,7 +128,8 @@ class Server:
         self.engine.clients.max_tubes = settings.max_tubes
         self.engine.clients.max_watched = settings.max_watched
         self._bound_memory()
-        self.engine.ledger.recording = settings.history is not None and settings.journal
+        if settings.history is not None and settings.journal:
+            self.engine.ledger.start_recording()
         self._refusals = Refusals(
             settings.max_connections,
             settings.connections_per_address,
@@ -126,8 +142,11 @@ class Server:
             settings.max_job_size,
             self._facts,
             new_commands(),
+            new_operator_commands(),
             self._refusals.note,
             self._took_long,
+            self._buffered,
+            self._watch,
             journaled=not journal.immediate,
         )
 
@@ -141,6 +160,9 @@ class Server:
             log.info("stopped before the start was over")
             return
         self._wire()
+        self._backups = make_backups(self._settings, self.loop)
+        if self._backups is not None:
+            self._backups.begin()
         self.turns.follow_up(self.turns.now())
         connection = LoggedConnection if self._settings.log_level == "debug" else Connection
         servers = []
@@ -161,12 +183,17 @@ class Server:
 
     def _wire(self) -> None:
         """Make the parts that need the loop and the journal, and let them know of each other."""
-        self.group_commit = GroupCommit(self.loop, self.engine, self._journal, self._stop_for, self._batch_taken)
+        self.group_commit = GroupCommit(
+            self.loop, self.engine, self._journal, self._stop_for, self._batch_taken, self._happened
+        )
         settings = self._settings
         addresses = Addresses(
             settings.connections_per_address, spare_local=settings.max_connections_per_address is None
         )
-        self.roster = Roster(self.loop, settings.max_connections, addresses, self._refusals)
+        self.roster = Roster(
+            self.loop, settings.max_connections, addresses, Operators(settings.operators), self._refusals
+        )
+        self.feed = Feed(self.loop, self.engine.ledger, self.roster.connections)
         self.turns = Turns(self.loop, self.engine, self.group_commit, self._clock, self.roster.wake)
         self._crossings = Crossings(self.engine.memory)
         self.fetcher = Fetcher(self.loop, self.engine, self._journal, self._stop_for)
@@ -196,6 +223,17 @@ class Server:
 
     def _took_long(self) -> None:
         self.turns.look_at_clock()
+
+    def _buffered(self, client: Client) -> int:
+        """How many bytes are buffered for a client, as far as they are counted."""
+        connection = self.roster.connections.get(client)
+        return 0 if connection is None else self._host.buffers.amounts.get(connection, 0)
+
+    def _watch(self, client: Client, tube: bytes | None, what: list[str] | None) -> None:
+        self.feed.watch(client, tube, what)
+
+    def _happened(self, events: list[Event]) -> None:
+        self.feed.tell(events)
 
     def _batch_taken(self) -> None:
         self.turns.resume_soon()
@@ -234,6 +272,8 @@ class Server:
         for server in servers:
             server.close()
         self.roster.close()
+        if self._backups is not None:
+            self._backups.end()
         await self._settle()
         self.turns.follow_up(self.turns.now())
         self.engine.begin_stop()
@@ -242,6 +282,8 @@ class Server:
         await self.roster.part_from_all()
         await self._settle()  # what the connections had reserved is ready again
         await self.fetcher.close()
+        if self._backups is not None:
+            await self._backups.ended()  # or its reading would leave a -wal
         left = await self._journal.close()
         log.info("stopped", jobs=len(self.engine.jobs), **({} if left is None else {"left": left}))
 
@@ -272,4 +314,6 @@ class Server:
             wal_bytes=journal.log_bytes,
             wal_bytes_max=journal.log_bytes_max,
             refused=self._refusals.counts,
+            backup_succeeded_at=0 if self._backups is None else self._backups.succeeded_at,
+            backup_failed_at=0 if self._backups is None else self._backups.failed_at,
         )

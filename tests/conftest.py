@@ -24,6 +24,7 @@ FAST = [
         "protocol",
         "commit",
         "bench/test_runner.py",
+        "binlog/test_records.py",
         "conformance/test_runner.py",
         "soak/test_books.py",
         "test_config.py",

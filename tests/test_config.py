@@ -42,9 +42,13 @@ def test_defaults():
         "max_tubes": 200_000,
         "max_memory": None,
         "body_memory": None,
+        "backup_every": None,
+        "backup_dir": None,
+        "backup_keep": 7,
         "history": None,
         "history_bytes": 1 << 30,
         "history_bodies": False,
+        "operators": "unix, 127.0.0.0/8, ::1",
         "user": None,
         "log_level": "info",
         "log_format": "text",
@@ -187,6 +191,29 @@ def test_settings_do_not_change_while_the_server_runs():
 
 def test_the_example_equals_the_defaults():
     assert config.load(EXAMPLE) == config.load()
+
+
+@pytest.mark.parametrize(("every", "seconds"), [("1s", 1), ("30m", 1800), ("24h", 86400), ("7d", 604_800)])
+def test_the_time_between_backups(every, seconds):
+    assert config.load(None, {"backup_every": every, "backup_dir": "x"}).backup_every_s == seconds
+    assert config.load().backup_every_s is None
+
+
+@pytest.mark.parametrize("every", ["0s", "24", "h", "1w", "1.5h", "-1h", ""])
+def test_what_is_no_time_between_backups(every):
+    assert "backup_every: time from one backup to the next" in refusal(None, {"backup_every": every, "backup_dir": "x"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"backup_every": "1h"}, "backup_every and backup_dir need each other"),
+        ({"backup_dir": "x"}, "backup_every and backup_dir need each other"),
+        ({"backup_every": "1h", "backup_dir": "x", "journal": False}, "backup_every is of no use without a database"),
+    ],
+)
+def test_settings_of_backups_that_contradict_each_other(flags, said):
+    assert refusal(None, flags).startswith(said)
 
 
 @pytest.mark.parametrize("key", FIELDS)

@@ -3,6 +3,8 @@
 import socket
 from typing import Final, Self
 
+from beanlite.errors import ConfigError
+
 Address = tuple[str, int] | tuple[str]
 """Host and port, or the path of a unix socket."""
 
@@ -11,6 +13,16 @@ TIMEOUT_S: Final = 30.0
 
 class UnexpectedReply(Exception):
     """A server answered a command with something else than it should; the text shows it."""
+
+
+def parse_address(where: str) -> Address:
+    """The address that an operator has written as HOST:PORT or unix:PATH. ConfigError."""
+    if where.startswith("unix:"):
+        return (where.removeprefix("unix:"),)
+    host, _, port = where.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"--connect takes HOST:PORT or unix:PATH, not {where!r}")
+    return (host.strip("[]"), int(port))
 
 
 def connect(address: Address) -> socket.socket:
@@ -50,14 +62,30 @@ class Client:
             return {}
         if not line.startswith(b"OK "):
             raise UnexpectedReply(f"{line!r} came where OK was due")
-        text = self._lines.read(int(line[3:]) + 2).decode(errors="replace")
+        text = self.body(line).decode(errors="replace")
         pairs = (line.partition(": ") for line in text.splitlines())
         return {key: value.strip('"') for key, colon, value in pairs if colon}
 
     def ask(self, command: bytes) -> bytes:
         """The first line of what a command, given with its end of line, is answered."""
         self._socket.sendall(command)
+        return self.line()
+
+    def line(self) -> bytes:
+        """The next line that the server sends."""
         line = self._lines.readline()
         if not line.endswith(b"\r\n"):
             raise ConnectionResetError("the server closed a connection")
         return line
+
+    def body(self, line: bytes) -> bytes:
+        """What follows a line that ends with its size."""
+        size = int(line.split()[-1])
+        body = self._lines.read(size + 2)
+        if len(body) < size + 2:
+            raise ConnectionResetError("the server closed a connection")
+        return body[:size]
+
+    def wait_as_long_as_it_takes(self) -> None:
+        """From now on no reply is late."""
+        self._socket.settimeout(None)

@@ -16,7 +16,7 @@ from os import environ
 from pathlib import Path
 from typing import Final
 
-from beanlite.beanstalk.client import Address, Client, UnexpectedReply, connect
+from beanlite.beanstalk.client import Address, Client, UnexpectedReply, connect, parse_address
 from beanlite.bench import machine
 from beanlite.errors import BenchFailed, ConfigError
 
@@ -39,7 +39,7 @@ def reached(place: str) -> Target:
     """A server that runs already at HOST:PORT or unix:PATH, perhaps with NAME= before it. ConfigError, BenchFailed."""
     named = re.fullmatch(r"([^:/=]+)=(.+)", place)
     name, where = (named[1], named[2]) if named else (place, place)
-    return _target(name, _address(where))
+    return _target(name, parse_address(where))
 
 
 @contextlib.contextmanager
@@ -87,15 +87,6 @@ def _words(command: str) -> list[str]:
     if not words:
         raise ConfigError("--against needs a command")
     return [sys.executable, "-m", *words] if words[0] == "beanlite" else words
-
-
-def _address(where: str) -> Address:
-    if where.startswith("unix:"):
-        return (where.removeprefix("unix:"),)
-    host, _, port = where.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"--connect takes HOST:PORT or unix:PATH, not {where!r}")
-    return (host.strip("[]"), int(port))
 
 
 def _target(name: str, address: Address) -> Target:

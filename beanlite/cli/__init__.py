@@ -3,28 +3,61 @@
 import os
 import sys
 import traceback
-from typing import NoReturn
+from collections.abc import Collection
+from importlib import import_module
+from keyword import iskeyword
+from typing import Final, NoReturn
 
 import typer
 
-from beanlite.cli import backup, bench, serve
+from beanlite.defaults import COMPLETES
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 from beanlite.stderr import last_words
 
-# No rich and no completion: they cost more time than all the rest of the start.
-app = typer.Typer(
-    name="beanlite",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command(epilog=serve.EXIT_CODES)(serve.serve)
-app.command(epilog=backup.EXIT_CODES)(backup.backup)
-app.command(epilog=bench.EXIT_CODES)(bench.bench)
+# Each command's file in this folder, which has a function of the command's name, an EPILOG, and perhaps EXAMPLES. Only
+# that of the command that was typed is imported: a server starts sooner without the others.
+COMMANDS: Final = {
+    "serve": "serve",
+    "backup": "backup",
+    "restore": "restore",
+    "verify": "verify",
+    "compact": "compact",
+    "export": "export",
+    "import": "import_",
+    "import-binlog": "import_binlog",
+    "bench": "bench",
+    **dict.fromkeys(("tubes", "jobs", "job", "clients", "stats", "tail"), "see"),
+    "top": "top",
+    "put": "put",
+    **dict.fromkeys(
+        ("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush", "pause"), "change"
+    ),
+}
+# What may stand in a command's place.
+_GENERAL: Final = {"-h", "--help", "--install-completion", "--show-completion"}
 
 
-@app.callback()
+def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = False) -> typer.Typer:
+    """The command line with these commands."""
+    # No rich, and completion only when it is asked for: they cost more time than all the rest of the start.
+    app = typer.Typer(
+        name="beanlite",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=completes,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_top)
+    for name in names:
+        module = import_module(f"beanlite.cli.{COMMANDS[name]}")
+        examples = getattr(module, "EXAMPLES", {}).get(name)
+        # The mark at its beginning keeps a paragraph's lines as they are.
+        epilog = "\n  ".join(["\b\nExamples:", *examples]) + "\n\n" if examples else ""
+        function = name.replace("-", "_") + "_" * iskeyword(name)  # import_ for import
+        app.command(name, epilog=epilog + module.EPILOG)(getattr(module, function))
+    return app
+
+
 def _top() -> None:
     """A durable work queue that speaks the beanstalk protocol.
 
@@ -35,10 +68,14 @@ def _top() -> None:
 def main(args: list[str] | None = None) -> int:
     """Carry out the command line `args` (sys.argv's by default); returns the exit code."""
     args = sys.argv[1:] if args is None else args
-    if not args or (args[0].startswith("-") and args[0] not in {"-h", "--help"}):  # as an init script of beanstalkd
-        args = ["serve", *args]
+    completes = COMPLETES in os.environ or args[:1] in (["--install-completion"], ["--show-completion"])
+    if not completes and (not args or (args[0].startswith("-") and args[0] not in _GENERAL)):
+        args = ["serve", *args]  # as an init script of beanstalkd
+    app = build_app(args[:1] if not completes and args[0] in COMMANDS else COMMANDS, completes=completes)
     try:
-        return int(app(args, prog_name="beanlite", standalone_mode=False) or 0)
+        exit_code = int(app(args, prog_name="beanlite", standalone_mode=False) or 0)
+        print(end="", flush=True)  # or a reader that has gone would be noticed too late
+        return exit_code  # noqa: TRY300 - what follows are errors
     except typer.TyperException as error:
         message, exit_code = " ".join(error.format_message().split()), ConfigError.exit_code
     except JournalFailed as error:
@@ -47,6 +84,9 @@ def main(args: list[str] | None = None) -> int:
         message, exit_code = str(error), error.exit_code
     except KeyboardInterrupt:  # in a backup or a bench; a server handles it itself
         return 130
+    except BrokenPipeError:  # who reads what is printed has had enough, as typer says of it, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed
+        return BeanliteError.exit_code
     except MemoryError:
         _fall(
             "beanlite: out of memory, and so it ended at once; what is in the database is safe", BeanliteError.exit_code

@@ -1,7 +1,6 @@
 """``beanlite backup``."""
 
 import json
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -9,49 +8,71 @@ from typing import Annotated
 
 import typer
 
-from beanlite import config
-from beanlite.cli.terminable import terminable
+from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, path_of_db
+from beanlite.errors import BeanliteError, ConfigError
 
-EXIT_CODES = (
-    "Exit codes: 0 the backup is in its place; 1 it could not be made; 2 a wrong setting or flag; 3 the database was"
-    " refused, or is damaged; 130 it was told to end. After all of these but 0 there is no file DEST of ours."
+EPILOG = (
+    "Examples: beanlite backup copy.db; beanlite backup /backups --keep 7 --db /var/lib/beanlite/beanlite.db."
+    "\n\n"
+    "Exit codes: 0 the backup is in its place; 1 it could not be made, or an old one not be deleted; 2 a wrong setting"
+    " or flag; 3 the database was refused, or is damaged; 130 it was told to end. If there is no backup,"
+    " DEST is as it was."
 )
 
 
 def backup(
-    dest: Annotated[Path, typer.Argument(metavar="DEST", help="The file to write; it must not exist yet.")],
+    dest: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DEST",
+            help="The file to write, which must not exist yet; or a folder, in which it is named after the database"
+            " and the time (UTC), such as beanlite-20261122T213456.789Z.db.",
+        ),
+    ],
     *,
-    db: Annotated[
-        str | None,
-        typer.Option("--db", "-b", metavar="PATH", help="The database. Default: the db of the server's settings."),
+    db: Db = None,
+    config_file: ConfigFile = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="In a folder: when the backup is in its place, delete the oldest of this database beyond N.",
+        ),
     ] = None,
-    config_file: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="TOML file of the server's settings.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as a JSON object, for scripts.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace DEST if it is a file that no server holds.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Copy a database, live or not, into one new file.
 
     The copy is the state of one moment. It is read back and synced before it gets its name.
     """
-    settings = config.load(config_file, {} if db is None else {"db": db})
+    source = path_of_db(db, config_file)
 
-    from beanlite.journal.sqlite.backup import backup as copy  # noqa: PLC0415 - `serve` starts faster without it
+    from beanlite.journal.sqlite import dated  # noqa: PLC0415 - `serve` starts faster without it
+    from beanlite.journal.sqlite.backup import backup as copy  # noqa: PLC0415 - likewise
 
-    on_terminal = sys.stderr.isatty()
+    folder = dest if dest.is_dir() else None
+    if keep is not None and folder is None:
+        raise ConfigError(f"--keep: {dest} is not a folder")
+    if folder is not None:
+        if force:
+            raise ConfigError(f"--force: {dest} is a folder, in which each backup has a name of its own")
+        dest = dated.dated(folder, source, time.time())
     began_s = time.monotonic()
-    try:
-        with terminable():
-            result = copy(settings.db, dest, _progress if on_terminal else None)
-    finally:
-        if on_terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    with counting(mebibytes) as progress:
+        result = copy(source, dest, progress, replace=force)
     seconds = round(time.monotonic() - began_s, 3)
+    deleted: list[Path] = []
+    if keep is not None and folder is not None:
+        try:
+            deleted = dated.delete_oldest(folder, source, keep, dest)
+        except OSError as error:
+            raise BeanliteError(f"{dest} is made, but an older backup can't be deleted: {error}") from error
     if as_json:
-        print(json.dumps({"file": str(dest), **asdict(result), "seconds": seconds}))
-    else:
-        print(f"{dest}: {result.jobs} jobs, {result.size} bytes, {seconds} s")
-
-
-def _progress(size: int) -> None:
-    print(f"\r{size >> 20} MiB", end="", file=sys.stderr, flush=True)
+        names = [str(file) for file in deleted]
+        print(json.dumps({"file": str(dest), **asdict(result), "seconds": seconds, "deleted": names}))
+        return
+    print(f"{dest}: {result.jobs} jobs, {result.size} bytes, {seconds} s")
+    for file in deleted:
+        print(f"{file}: deleted")

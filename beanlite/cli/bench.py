@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from beanlite.bench.runner import Options
     from beanlite.bench.target import Target
 
-EXIT_CODES = (
+EPILOG = (
     "Exit codes: 0 done; 1 a server can't be reached, or answered what it should not; 2 a wrong option. Jobs are put"
     " in tubes of their own, bench-PID-N, and deleted again."
 )

@@ -8,7 +8,7 @@ import typer
 from beanlite import __version__, config, is_compiled, log
 from beanlite.errors import ConfigError
 
-EXIT_CODES = (
+EPILOG = (
     "Exit codes: 0 stopped in order; 1 a bug, or out of memory; 2 a wrong setting or flag, or too low a limit of open"
     " files; 3 the database was refused, nothing was written; 4 the disk failed while serving; 5 the address can't be"
     " listened on."
@@ -79,11 +79,13 @@ def serve(
     body_memory: Annotated[
         str | None, _option("body_memory", metavar="BYTES", more="; by default all that max_memory leaves")
     ] = None,
+    backup_every: Annotated[str | None, _option("backup_every", metavar="TIME")] = None,
+    backup_dir: Annotated[str | None, _option("backup_dir", metavar="FOLDER")] = None,
+    backup_keep: Annotated[str | None, _option("backup_keep", metavar="N")] = None,
     history: Annotated[str | None, _option("history", metavar="TIME")] = None,
     history_bytes: Annotated[str | None, _option("history_bytes", metavar="BYTES")] = None,
-    history_bodies: Annotated[
-        bool, typer.Option("--history-bodies", help="Whether the bodies of deleted jobs are kept in the history, too.")
-    ] = False,
+    history_bodies: Annotated[bool, _option("history_bodies", metavar="")] = False,
+    operators: Annotated[str | None, _option("operators", metavar="LIST")] = None,
     user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
     config_file: Annotated[
         Path | None,
@@ -121,9 +123,13 @@ def serve(
         "max_tubes": max_tubes,
         "max_memory": max_memory,
         "body_memory": body_memory,
+        "backup_every": backup_every,
+        "backup_dir": backup_dir,
+        "backup_keep": backup_keep,
         "history": history,
         "history_bytes": history_bytes,
         "history_bodies": True if history_bodies else None,
+        "operators": operators,
         "user": user,
         "log_level": "debug" if verbose else log_level,
         "log_format": log_format,

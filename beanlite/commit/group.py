@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from beanlite.core.engine import Engine
+from beanlite.core.events import Event
 from beanlite.errors import JournalFailed
 from beanlite.journal.base import Journal
 
@@ -50,17 +51,23 @@ class GroupCommit:
         journal: Journal,
         tell_failure: Callable[[Exception], None],
         tell_taken: Callable[[], None],
+        tell_events: Callable[[list[Event]], None],
     ) -> None:
-        """``tell_failure`` hears of the end, ``tell_taken`` that a batch was taken and the next one has room."""
+        """``tell_failure`` hears of the end, ``tell_taken`` that a batch was taken and the next one has room.
+
+        ``tell_events`` hears of what has happened when it is durable.
+        """
         self._loop = loop
         self._engine = engine
         self._journal = journal
         self._tell_failure = tell_failure
         self._tell_taken = tell_taken
+        self._tell_events = tell_events
         self._held: list[tuple[Holder, bytes]] = []
         """Replies that wait for the batch being gathered."""
-        self._committing: deque[tuple[int, list[tuple[Holder, bytes]]]] = deque()
-        """The batches that the journal has and that are not durable yet: their numbers, and the replies that wait."""
+        self._committing: deque[tuple[int, list[tuple[Holder, bytes]], list[Event]]] = deque()
+        """The batches that the journal has and that are not durable yet: their numbers, the replies that wait, and what
+        has happened."""
         self._turn_due = False
         self.deferring = False
         """A batch will be made before long, for the sake of what nobody waits for."""
@@ -140,7 +147,7 @@ class GroupCommit:
         held, self._held = self._held, []
         self._tell_taken()
         if held or changes.jobs or changes.pauses or changes.events or changes.tallies:
-            self._committing.append((changes.batch, held))
+            self._committing.append((changes.batch, held, changes.events))
             self._journal.commit(changes)
         else:
             self.ready()
@@ -151,8 +158,11 @@ class GroupCommit:
         self._progress.set()
         try:
             while self._committing and self._committing[0][0] <= batch:
-                for holder, replies in self._committing.popleft()[1]:
+                _, held, events = self._committing.popleft()
+                for holder, replies in held:
                     holder.release(replies)
+                if events:
+                    self._tell_events(events)
         except Exception as bug:  # noqa: BLE001 - this may be called amid the commands of any client
             self.failed(bug)
 

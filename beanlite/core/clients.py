@@ -25,13 +25,15 @@ class Refusal(Enum):
 class Clients:
     """What concerns a client itself, and no job."""
 
-    __slots__ = ("_counts", "_queues", "_ticker", "_tubes", "max_tubes", "max_watched", "woken")
+    __slots__ = ("_counts", "_queues", "_ticker", "_tubes", "connected", "max_tubes", "max_watched", "woken")
 
     def __init__(self, queues: Queues, ticker: Ticker) -> None:
         self._queues = queues
         self._ticker = ticker
         self._tubes = queues.tubes
         self._counts = queues.counts
+        self.connected: dict[int, Client] = {}
+        """All clients by the numbers of their connections, which rise."""
         self.max_tubes = _ANY
         """No client makes a tube when there are so many. Those that the journal brings back are not counted out."""
         self.max_watched = _ANY
@@ -45,7 +47,8 @@ class Clients:
         """A new client: it uses and watches the default tube."""
         self._counts.clients += 1
         self._counts.total_clients += 1
-        client = self._queues.make_client(Peer(address, self._counts.total_clients))
+        number = self._counts.total_clients
+        client = self.connected[number] = self._queues.make_client(Peer(address, number))
         client.use.using += 1
         client.use.watching += 1
         return client
@@ -54,6 +57,7 @@ class Clients:
         """The client is gone: the jobs it had reserved become ready, the first SLICE of them now, the rest by tick."""
         self._queues.stop_waiting(client)
         client.gone = True
+        del self.connected[client.peer.number]
         self._counts.clients -= 1
         self._counts.producers -= client.producer
         self._counts.workers -= client.worker
@@ -79,7 +83,7 @@ class Clients:
 
     def use(self, client: Client, name: bytes) -> Refusal | None:
         """Put into this tube from now on."""
-        tube = self._tubes.get(name) or self._new_tube(name)
+        tube = self.tube(name)
         if tube is None:
             return Refusal.TUBES
         tube.using += 1
@@ -95,7 +99,7 @@ class Clients:
         if tube is None or tube not in watched:
             if len(watched) >= self.max_watched:
                 return Refusal.WATCHED
-            tube = tube or self._new_tube(name)
+            tube = self.tube(name)
             if tube is None:
                 return Refusal.TUBES
             watched[tube] = None
@@ -113,14 +117,19 @@ class Clients:
             self._queues.drop_if_unused(tube)
         return len(client.watched)
 
-    def _new_tube(self, name: bytes) -> Tube | None:
-        return self._queues.make_tube(name) if len(self._tubes) < self.max_tubes else None
+    def tube(self, name: bytes) -> Tube | None:
+        """The tube of this name, made if need be, and then to be used at once; None: there are too many."""
+        tube = self._tubes.get(name)
+        if tube is None and len(self._tubes) < self.max_tubes:
+            tube = self._queues.make_tube(name)
+        return tube
 
     # -- waiting
 
-    def wait(self, client: Client, until_ns: int) -> None:
+    def wait(self, client: Client, until_ns: int, now_ns: int) -> None:
         """Wait for a job, until ``until_ns`` at the latest (NEVER_NS: for good): ``take_woken`` will tell."""
         client.waiting = True
+        client.waits_since_ns = now_ns
         client.wait_until_ns = until_ns
         self._counts.waiting += 1
         for tube in client.watched:

@@ -20,6 +20,7 @@ from beanlite.core.heap import KeyHeap
 from beanlite.core.job import BURIED, BURIED_BY_CLIENT, DELAYED, GONE, ID_BITS, ID_MASK, RESERVED, SECOND_NS, Job
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import BODY_BYTES, Memory
+from beanlite.core.operator import Operator
 from beanlite.core.queues import URGENT_PRI, Queues
 from beanlite.core.ticker import Ticker
 from beanlite.core.tube import Client, Tube
@@ -28,7 +29,7 @@ from beanlite.core.tube import Client, Tube
 class Engine:
     """All that clients do to jobs, and what time does.
 
-    The attributes are for others to read, where a call would cost too much; only the methods change anything.
+    The attributes, which are many for that reason, are for others to read; only the methods change anything.
     """
 
     def __init__(self) -> None:
@@ -44,6 +45,7 @@ class Engine:
         self.bodies = Bodies(queues, self.memory)
         self.last_id = 0
         self.admission = Admission(self.memory)
+        self.operator = Operator(queues, self.bodies)
 
     # -- what a client does to jobs
 
@@ -97,15 +99,15 @@ class Engine:
         self._queues.make_reserved(job, client, now_ns)
         return job
 
-    def delete(self, client: Client, job_id: int, now_ns: int) -> bool:
-        """Delete a job, unless another client has it reserved."""
+    def delete(self, client: Client, job_id: int, now_ns: int, *, by_operator: bool = False) -> bool:
+        """Delete a job, unless another client has it reserved; operators may delete any."""
         jobs = self.jobs
         job = jobs.newest.get(job_id) or jobs.find_older(job_id)  # find, without its call: hot
-        if job is None or (job.holder is not client and job.state is RESERVED):
+        if job is None or (job.holder is not client and job.state is RESERVED and not by_operator):
             return False
         ledger = self.ledger
-        if ledger.recording:
-            ledger.record(job, DELETE, client.peer, now_ns, body=job.body)
+        if ledger.recording or by_operator:
+            ledger.record(job, DELETE, client.peer, now_ns, body=job.body, by_operator=by_operator)
         self._queues.leave_state(job, now_ns)
         if job.body is None or self.bodies.ahead:
             self.bodies.deleted(job)
@@ -238,8 +240,7 @@ class Engine:
         """All is restored: ids and batches continue after the last ones that the journal knows."""
         ledger = self.ledger
         self.last_id = ledger.taken_id = ledger.stored_id = last_id
-        ledger.stored_batch = batch
-        ledger.batch = batch + 1
+        ledger.stored_batch, ledger.batch = batch, batch + 1
         self.bodies.recovered(last_id)
         self.admission.grant()
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from beanlite.core.tube import Peer, Tube
 
-# What can happen to a job. Operators can do more to it; what that is called is up to their commands.
+# What can happen to a job.
 PUT: Final = "put"
 DELAY_OVER: Final = "delay over"
 RESERVE: Final = "reserve"
@@ -22,6 +22,11 @@ CLIENT_GONE: Final = "client gone"
 KICK: Final = "kick"
 DELETE: Final = "delete"
 RESTART: Final = "restart"  # which made a job ready that was reserved before, or whose delay has passed meanwhile
+# Only operators do these.
+MOVE: Final = "move"
+COPY: Final = "copy"
+REPRIORITISE: Final = "reprioritise"
+DELAY: Final = "delay"
 
 
 class Event:

@@ -1,6 +1,6 @@
 """A heap of integers that entries can be removed from anywhere."""
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 # Slots looked at for each entry removed from the middle. A pass over the heap is thus over after len/SWEEP removals, so
@@ -52,6 +52,34 @@ class KeyHeap:
             self._gone = set()
         self._gone.add(key)
         self._sweep()
+
+    def after(self, key: int, most: int, depth: int) -> list[int] | None:
+        """Up to ``most`` of the next larger keys in order; None if more than ``depth`` are not larger.
+
+        Entries that have been removed may be among them. The heap is walked from its top, and is not sorted for it.
+        """
+        keys = self.keys
+        size = len(keys)
+        next_ones: list[tuple[int, int]] = []
+        passed = 0
+        places = [0] if keys else []
+        while places:
+            at = places.pop()
+            if keys[at] > key:
+                next_ones.append((keys[at], at))
+                continue
+            passed += 1
+            if passed > depth:
+                return None
+            places.extend(range(2 * at + 1, min(2 * at + 3, size)))
+        heapify(next_ones)
+        found: list[int] = []
+        while next_ones and len(found) < most:
+            next_key, at = heappop(next_ones)
+            found.append(next_key)
+            for child in range(2 * at + 1, min(2 * at + 3, size)):
+                heappush(next_ones, (keys[child], child))
+        return found
 
     def _clear_top(self) -> None:
         keys, gone = self.keys, self._gone

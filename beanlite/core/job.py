@@ -31,6 +31,7 @@ U32_MAX: Final = (1 << 32) - 1
 SECOND_NS: Final = 1_000_000_000
 # Why a job is buried.
 BURIED_BY_CLIENT: Final = "client"
+BURIED_BY_OPERATOR: Final = "operator"
 # Jobs that are moved from queue to queue, or written, in one go before other clients get their turn.
 SLICE: Final = 500
 

@@ -72,14 +72,22 @@ class Ledger:
         """More of those. A job that has been written meanwhile may be among them, and is then written once more."""
         self.pauses: dict[bytes, Tube] = {}
         """Tubes whose pause has begun or ended."""
-        self.recording = False
-        """Whether everything that happens to a job is recorded: a history is kept, or somebody listens."""
+        self.recording = 0
+        """For how many everything that happens to a job is recorded: the history, and each who listens."""
         self.events: list[Event] = []
         """What has been recorded since the last batch was taken."""
         self._waiting: dict[int, list[Event]] = {}
         """What has happened to jobs whose change is deferred."""
         self.tallied: list[Tube] = []
         """Tubes that have a tally which is still to be taken."""
+
+    def start_recording(self) -> None:
+        """Record everything from now on, until ``stop_recording`` has been called as often as this."""
+        self.recording += 1
+
+    def stop_recording(self) -> None:
+        """Record no more, unless somebody else still needs it."""
+        self.recording -= 1
 
     def note(self, job: Job) -> None:
         """Have the job written in the batch that is being gathered."""

@@ -65,7 +65,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
     tubes, deferred = queues.tubes, queues.ledger.deferred
     shared = dict[int, int]().setdefault  # equal numbers are one object, as in puts that are alike: it saves memory
     peers: dict[tuple[str, int], Peer] = {}
-    whys: dict[str, str] = {}
+    whys = dict[str, str]().setdefault
     queues.jobs.make_room()
     newest = queues.jobs.newest
     for (
@@ -93,12 +93,14 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
         job.reserves = reserves
         if holder is not None or holder_conn is not None:
             job.last_holder = _peer(peers, holder, holder_conn)
+        if why is not None and (state != _BURIED or not isinstance(why, str)):
+            raise ValueError(f"job {job_id} is {state!r}, and has {why!r} as the reason")
         if past:
             job.past = Past(timeouts, releases, buries, kicks)
         if state is None:
             queues.make_ready(job, since_ns)
         elif state == _BURIED and place is not None:
-            queues.make_buried(job, place, _reason(whys, why), since_ns)
+            queues.make_buried(job, place, None if why is None else whys(why, why), since_ns)
         elif state == _DELAYED and place is not None and place > now_ns:
             queues.make_delayed(job, place, since_ns)
         elif state == _RESERVED or (state == _DELAYED and place is not None):
@@ -121,11 +123,6 @@ def _count_body(memory: Memory, body: bytes | None, size: int | None) -> int:
     else:
         raise ValueError("a job has no body")
     return size
-
-
-def _reason(whys: dict[str, str], why: str | None) -> str | None:
-    """One object for all jobs that are buried for the same reason."""
-    return None if why is None else whys.setdefault("" + why, why)  # raises unless it is text
 
 
 def _peer(peers: dict[tuple[str, int], Peer], address: str | None, number: int | None) -> Peer:

@@ -5,11 +5,15 @@ Only this file takes such facts out of the engine; how they are told is the busi
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from beanlite.core.engine import Engine
-from beanlite.core.job import DELAYED, RESERVED, SECOND_NS, Job
-from beanlite.core.tube import Tube
+from beanlite.core.heap import KeyHeap
+from beanlite.core.job import DELAYED, ID_MASK, RESERVED, SECOND_NS, Job
+from beanlite.core.tube import Client, Peer, Tube
+
+# Of the jobs that a client has reserved, so many are looked at for the one that it has had longest.
+HOLDS_MAX: Final = 1000
 
 
 class ServerSnapshot(NamedTuple):
@@ -76,6 +80,25 @@ class JobSnapshot(NamedTuple):
     releases: int
     buries: int
     kicks: int
+    size: int  # of the body
+    created_ns: int
+    in_state_s: int
+    holder: Peer | None  # who has it reserved, or had it last
+    why: str | None  # it is buried
+
+
+class ClientSnapshot(NamedTuple):
+    """One client. It has as many attributes as there is to know."""
+
+    number: int  # of its connection
+    address: str
+    uses: str
+    watches: list[str]
+    waits_s: int | None  # None: it does not wait
+    holds: int  # jobs that it has reserved
+    oldest_hold_s: int | None  # None: it has none
+    producer: bool
+    worker: bool
 
 
 def server_snapshot(engine: Engine) -> ServerSnapshot:
@@ -147,4 +170,31 @@ def job_snapshot(job: Job, now_ns: int) -> JobSnapshot:
         releases=past.releases,
         buries=past.buries,
         kicks=past.kicks,
+        size=job.size,
+        created_ns=job.created_ns,
+        in_state_s=(now_ns - job.since_ns) // SECOND_NS,
+        holder=job.last_holder,
+        why=job.why,
+    )
+
+
+def first_s(engine: Engine, queue: KeyHeap, now_ns: int) -> int | None:
+    """For how long the first job of a queue has been in its state; None if there is none."""
+    return (now_ns - engine.jobs[queue.keys[0] & ID_MASK].since_ns) // SECOND_NS if queue.keys else None
+
+
+def client_snapshot(engine: Engine, client: Client, now_ns: int) -> ClientSnapshot:
+    """One client. Of its jobs only so many are looked at for the oldest."""
+    held = [engine.jobs.find(key & ID_MASK) for key in client.deadlines.keys[:HOLDS_MAX]]
+    since_ns = [job.since_ns for job in held if job is not None and job.holder is client]
+    return ClientSnapshot(
+        number=client.peer.number,
+        address=client.peer.address,
+        uses=client.use.name.decode(),
+        watches=[tube.name.decode() for tube in client.watched],
+        waits_s=(now_ns - client.waits_since_ns) // SECOND_NS if client.waiting else None,
+        holds=len(client.deadlines),
+        oldest_hold_s=(now_ns - min(since_ns)) // SECOND_NS if since_ns else None,
+        producer=client.producer,
+        worker=client.worker,
     )

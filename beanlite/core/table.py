@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import Final
 
 from beanlite.core.job import Job
@@ -71,8 +71,33 @@ class JobTable:
         """All jobs, the newest first: dicts by rising id, each with the id above which its jobs are."""
         return list(zip([0, *self._last_ids], [*self._segments, self.newest], strict=True))[::-1]
 
+    def ids_after(self, job_id: int, most: int) -> list[int]:
+        """The ids of the next jobs above this one, by rising id; fewer than ``most`` only if there are no more."""
+        found: list[int] = []
+        for place in range(bisect_right(self._last_ids, job_id), len(self._segments) + 1):
+            jobs = self._segments[place] if place < len(self._segments) else self.newest
+            if jobs:
+                found += _ids_after(jobs, job_id, most - len(found))
+            if len(found) >= most:
+                break
+        return found
+
     def clear(self) -> None:
         """Forget all jobs."""
         self.newest.clear()
         self._segments.clear()
         self._last_ids.clear()
+
+
+def _ids_after(jobs: dict[int, Job], job_id: int, most: int) -> list[int]:
+    """Up to ``most`` ids of a segment. Where they stand close they are tried one by one, so that no list is made."""
+    found: list[int] = []
+    stop = min(next(reversed(jobs)), job_id + 4 * most)
+    for each in range(job_id + 1, stop + 1):
+        if each in jobs:
+            found.append(each)
+            if len(found) == most:
+                return found
+    rest = list(jobs)
+    at = bisect_right(rest, stop)
+    return found + rest[at : at + most - len(found)]

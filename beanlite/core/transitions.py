@@ -40,4 +40,8 @@ TRANSITIONS: Final = (
     Transition(DELAYED, "delete", GONE),
     Transition(RESERVED, "delete", GONE),
     Transition(BURIED, "delete", GONE),
+    # Operators kick, release, bury and delete jobs like clients, whoever holds them; only they can do this.
+    Transition(READY, "bury by an operator", BURIED),
+    Transition(DELAYED, "bury by an operator", BURIED),
+    Transition(READY, "delay by an operator", DELAYED),
 )

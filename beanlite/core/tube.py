@@ -93,7 +93,18 @@ class Tube(Timed):
 class Client(Timed):
     """One connection's place in the engine: what it uses, watches, has reserved and waits for."""
 
-    __slots__ = ("deadlines", "gone", "peer", "producer", "use", "wait_until_ns", "waiting", "watched", "worker")
+    __slots__ = (
+        "deadlines",
+        "gone",
+        "peer",
+        "producer",
+        "use",
+        "wait_until_ns",
+        "waiting",
+        "waits_since_ns",
+        "watched",
+        "worker",
+    )
 
     def __init__(self, tube: Tube, serial: int, peer: Peer) -> None:
         super().__init__(serial)
@@ -104,6 +115,7 @@ class Client(Timed):
         """The keys of its reserved jobs: the first to time out on top."""
         self.waiting = False
         self.wait_until_ns = NEVER_NS
+        self.waits_since_ns = 0
         self.producer = False
         self.worker = False
         self.gone = False

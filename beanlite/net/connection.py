@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
+from beanlite.commit.fetch import Waiter
 from beanlite.commit.group import GroupCommit
 from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
@@ -14,7 +15,7 @@ from beanlite.core.tube import Client
 from beanlite.net.addresses import peer_name
 from beanlite.net.buffers import Buffers
 from beanlite.net.turns import LATE, Turns
-from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, REPLETE, YIELDING
+from beanlite.protocol.blocked import CLOSING, KICKING, REPLETE, YIELDING
 from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.session import Service
 
@@ -36,8 +37,8 @@ class Host:
     """Called when a connection is closed."""
     part: Callable[[Client, asyncio.Transport], None]
     """Takes over the socket of a client that is done, to close it."""
-    fetch: Callable[[Job, Connection], None]
-    """Fetches the body of a job for a connection, which is its ``Waiter``."""
+    fetch: Callable[[Job, Waiter], None]
+    """Fetches the body of a job for a connection."""
     spare_others: Callable[[Exception], None]
     """Logs a bug that only one client has met, and raises any other."""
 
@@ -54,10 +55,10 @@ class Connection(asyncio.Protocol):
         "_owed",
         "_reading",
         "_resuming",
-        "_transport",
         "_turns",
         "_unread_bytes",
         "session",
+        "transport",
     )
 
     def __init__(self, host: Host) -> None:
@@ -81,9 +82,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come; one too many is closed at once."""
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         self.session = self._new_session(self._host.service, peer_name(transport))
-        self._transport.set_write_buffer_limits(high=self._host.buffers.unread_max_bytes)
+        self.transport.set_write_buffer_limits(high=self._host.buffers.unread_max_bytes)
         if not self._host.admit(self, transport):
             self.cut_off()
 
@@ -120,7 +121,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client does not read: it is not served, nor read from, until it does."""
-        self._unread_bytes = self._transport.get_write_buffer_size()
+        self._unread_bytes = self.transport.get_write_buffer_size()
         self._read_or_pause()
 
     def resume_writing(self) -> None:
@@ -136,7 +137,7 @@ class Connection(asyncio.Protocol):
 
     def _half_close(self) -> None:
         if self._leaving:  # it was to have its turn later, and meanwhile all was over
-            self._transport.close()
+            self.transport.close()
             return
         now_ns = self._turns.now()
         self._turns.wake(now_ns)  # what has come true by now is told first
@@ -150,7 +151,7 @@ class Connection(asyncio.Protocol):
     def cut_off(self) -> None:
         """Close it at once, whatever is left to send."""
         self._leaving = True
-        self._transport.abort()
+        self.transport.abort()
 
     def _leave(self) -> None:
         self._host.forget(self.session.client)
@@ -165,9 +166,9 @@ class Connection(asyncio.Protocol):
         self._leaving = True
         self._disconnect()  # now, not when the socket is closed: whoever asks next finds the reservations returned
         if self.session.half_closed:
-            self._transport.close()
-        elif not self._transport.is_closing():
-            self._host.part(self.session.client, self._transport)
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self._host.part(self.session.client, self.transport)
 
     # -- replies
 
@@ -182,7 +183,7 @@ class Connection(asyncio.Protocol):
                     self._owed += 1
                     self._group.hold(self, session.take_replies(hold=True))
                 elif not self._owed:
-                    self._transport.write(session.take_replies())
+                    self.transport.write(session.take_replies())
             if session.blocked or session.half_closed or not self._reading:
                 self._settle_rest()
         except Exception as bug:  # noqa: BLE001 - as above
@@ -198,7 +199,7 @@ class Connection(asyncio.Protocol):
                 if session.replies:
                     replies += session.take_replies()  # answered meanwhile, and true already
             if not self._leaving:
-                self._transport.write(replies)
+                self.transport.write(replies)
             if session.blocked or session.half_closed:
                 self._settle_rest()
         except Exception as bug:  # noqa: BLE001 - as above
@@ -223,10 +224,10 @@ class Connection(asyncio.Protocol):
             if not self._resuming:
                 self._resuming = True
                 self._turns.resume_later(self.resume)
-        elif session.blocked is FETCHING:
-            if not self._resuming and session.wanted is not None:
-                self._resuming = True
-                self._host.fetch(session.wanted[1], self)
+        elif session.gathering is not None and not self._resuming:
+            self._resuming = True
+            for job in session.gathering.jobs:
+                self._host.fetch(job, Part(self, job))
         elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self._owes():
             self.part()
             return
@@ -242,15 +243,15 @@ class Connection(asyncio.Protocol):
             self._fail(bug)
         self.settle()
 
-    def resume(self, body: bytes | None = None) -> None:
-        """Let the session continue where it was blocked, with the body if it has waited for one."""
+    def resume(self) -> None:
+        """Let the session continue where it was blocked."""
         self._resuming = False
         session = self.session
         if self._leaving or self._deaf or session.blocked is None:
             return
         now_ns = self._turns.now()
         try:
-            session.resume(now_ns, body)
+            session.resume(now_ns)
         except Exception as bug:  # noqa: BLE001 - as above
             self._fail(bug)
         self.settle()
@@ -285,9 +286,28 @@ class Connection(asyncio.Protocol):
         """Read from the client unless it is ahead of us, or does not read itself."""
         reading = self.session.wants_more and not self._unread_bytes and not self._deaf
         self._note_buffers()
-        if reading != self._reading and not self._transport.is_closing():
+        if reading != self._reading and not self.transport.is_closing():
             self._reading = reading
             if reading:
-                self._transport.resume_reading()
+                self.transport.resume_reading()
             else:
-                self._transport.pause_reading()
+                self.transport.pause_reading()
+
+
+class Part:
+    """Waits for one of the bodies that a connection needs, and is the fetcher's ``Waiter`` for it."""
+
+    __slots__ = ("_connection", "_job")
+
+    def __init__(self, connection: Connection, job: Job) -> None:
+        self._connection = connection
+        self._job = job
+
+    def resume(self, body: bytes | None) -> None:
+        """Hand over the body, or None if the job is gone."""
+        if self._connection.session.bring(self._job, body):
+            self._connection.resume()
+
+    def lack_memory(self) -> None:
+        """There is no memory for the body."""
+        self._connection.lack_memory()

@@ -13,6 +13,7 @@ from beanlite.core.tube import Client
 from beanlite.errors import place_of, spares_others
 from beanlite.net.addresses import Addresses
 from beanlite.net.connection import Connection
+from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals, is_rare
 
 # How long a client that is done has to close its side.
@@ -25,12 +26,18 @@ class Roster:
     """All connections of a server."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, max_connections: int, addresses: Addresses, refusals: Refusals
+        self,
+        loop: asyncio.AbstractEventLoop,
+        max_connections: int,
+        addresses: Addresses,
+        operators: Operators,
+        refusals: Refusals,
     ) -> None:
         self.connections: dict[Client, Connection] = {}
         self._loop = loop
         self._max = max_connections
         self._addresses = addresses
+        self._operators = operators
         self._refusals = refusals
         self._farewells: dict[Client, Farewell] = {}
         """Of clients that are done, the one parted from first at the front."""
@@ -55,6 +62,7 @@ class Roster:
         if self._addresses.is_full(address) and not self._make_room(address):
             self._refusals.note("connections-per-address")
             return False
+        connection.session.operator = self._operators.include(transport)
         client = connection.session.client
         self._addresses.add(client, address)
         self.connections[client] = connection

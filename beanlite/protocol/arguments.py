@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from beanlite.core.job import U32_MAX
+from beanlite.core.job import SLICE, U32_MAX
 from beanlite.core.tube import is_tube_name
 
 U64_MAX: Final = (1 << 64) - 1
@@ -25,11 +25,14 @@ _PAUSE: Final = re.compile(rb" *([A-Za-z0-9+/;.$_()-]+) +([0-9]+)")
 
 
 class Put:
-    """The arguments of a put, ``pri delay_s ttr_s size``."""
+    """The arguments of a put, ``pri delay_s ttr_s size``; or, as ``is_request``, of another command with a body."""
 
-    __slots__ = ("delay_s", "ends_well", "pri", "size", "ttr_s")
+    __slots__ = ("delay_s", "ends_well", "is_request", "pri", "size", "ttr_s")
 
-    def __init__(self, pri: int, delay_s: int, ttr_s: int, size: int, *, ends_well: bool) -> None:
+    def __init__(
+        self, pri: int, delay_s: int, ttr_s: int, size: int, *, ends_well: bool, is_request: bool = False
+    ) -> None:
+        self.is_request = is_request
         self.pri = pri
         self.delay_s = delay_s
         self.ttr_s = ttr_s
@@ -98,6 +101,21 @@ def parse_kick(args: bytes) -> int | None:
     if bound > U64_MAX:
         return None
     return (-bound if found[1] == b"-" else bound) & U32_MAX
+
+
+def parse_size(args: bytes) -> int | None:
+    """The bytes of a body."""
+    size = parse_id(args)
+    return size if size is not None and size <= U32_MAX else None
+
+
+def parse_batch(args: bytes) -> tuple[int, int] | None:
+    """``jobs timeout_s``."""
+    found = _ID_PRI.fullmatch(args)
+    if found is None:
+        return None
+    jobs, timeout_s = map(int, found.groups())
+    return (jobs, timeout_s) if 1 <= jobs <= SLICE and timeout_s <= TIMEOUT_MAX_S else None
 
 
 def parse_name(args: bytes) -> bytes | None:

@@ -18,6 +18,7 @@ from beanlite.core.tube import is_tube_name
 from beanlite.protocol import arguments, replies
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import KICKING, WAITING, YIELDING
+from beanlite.protocol.operator import finish_request
 from beanlite.protocol.session import Command, Session
 from beanlite.protocol.stats import job_stats, server_stats, tube_list, tube_stats
 
@@ -46,9 +47,11 @@ def put(session: Session, line: Put, _now_ns: int) -> bytes | None:
     return None
 
 
-def finish_put(session: Session, line: Put, body: bytes | None, now_ns: int) -> bytes:
-    """The body of a put has come; None if what follows it is not the end of the line."""
+def finish_put(session: Session, line: Put, body: bytes | None, now_ns: int) -> bytes | None:
+    """The body of a put, or of a request, has come; None if what follows it is not the end of the line."""
     session.put = None
+    if line.is_request:
+        return finish_request(session, line, body, now_ns)
     if body is None:
         return replies.EXPECTED_CRLF
     engine = session.engine
@@ -88,7 +91,8 @@ def _reserve_until(session: Session, until_ns: int, now_ns: int) -> bytes | None
         return replies.DEADLINE_SOON
     if until_ns <= now_ns or session.half_closed:
         return replies.TIMED_OUT
-    engine.clients.wait(client, until_ns)
+    engine.clients.wait(client, until_ns, now_ns)
+    session.wait_form = replies.RESERVED
     session.blocked = WAITING
     return None
 

@@ -9,6 +9,7 @@ from beanlite.core.queues import Outcome
 from beanlite.protocol import commands, replies
 from beanlite.protocol.arguments import parse_pause
 from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, REPLETE, WAITING, YIELDING
+from beanlite.protocol.operator import give
 from beanlite.protocol.session import Service, Session
 
 LINE_MAX: Final = 224  # bytes of a command line with its CR LF
@@ -35,7 +36,8 @@ class FramedSession(Session):
     - None: all that was complete has been carried out. If the client has sent its last (``half_closed``), the
       connection is closed when the replies are sent.
     - WAITING: nothing is to be done before ``wake``.
-    - FETCHING: the body of ``wanted`` is fetched from the journal, and handed to ``resume``; None if the job is gone.
+    - FETCHING: the bodies that it is ``gathering`` are fetched from the journal, and each is handed to ``bring``;
+      ``resume`` is called after the last one.
     - KICKING: ``resume`` carries out the next slice, when the one before is stored.
     - YIELDING: ``resume`` is called when others have had their turn.
     - REPLETE: ``resume`` is called when the replies are sent.
@@ -75,14 +77,14 @@ class FramedSession(Session):
         if self._missing <= 0 and self.blocked is None:  # until a large body is complete there is nothing to resume
             self.blocked = YIELDING
 
-    def resume(self, now_ns: int, body: bytes | None = None) -> None:
+    def resume(self, now_ns: int) -> None:
         """Carry out what comes next: another slice of a kick, or the commands after whatever blocked."""
         if self.blocked is REPLETE or self.blocked is YIELDING:
             self.blocked = None
         elif self.blocked is KICKING:
             commands.resume_kick(self, now_ns)
         elif self.blocked is FETCHING:
-            self.replies.append(self._fetched(body))
+            self.answer_with_bodies(now_ns)
         if self.blocked is None:
             self._carry_out(self._take_parts(now_ns), now_ns)
 
@@ -90,23 +92,13 @@ class FramedSession(Session):
         """The wait is over, and this has ended it; the commands after the reserve are carried out."""
         self.blocked = None
         if isinstance(outcome, Job):
-            reply = self.job_reply(replies.RESERVED, outcome, outcome.body)
+            reply = self.job_reply(self.wait_form, outcome, outcome.body)
             if reply is not None:
                 self.replies.append(reply)
         else:
             self.replies.append(replies.DEADLINE_SOON if outcome is Outcome.DEADLINE_SOON else replies.TIMED_OUT)
         if self._parts and self.blocked is None:
             self.resume(now_ns)
-
-    def _fetched(self, body: bytes | None) -> bytes:
-        """The reply to what was blocked by a body on its way; None if the job is gone."""
-        assert self.wanted is not None
-        form, job = self.wanted
-        self.wanted = self.blocked = None
-        reply = None if body is None else self.job_reply(form, job, body)
-        if reply is None:  # others have deleted it, and if it was reserved, it has timed out before
-            reply = replies.NOT_FOUND if form is replies.FOUND else replies.TIMED_OUT
-        return reply
 
     def half_close(self, now_ns: int) -> None:
         """The client sends no more, but may still read. From now on none of its reserves waits."""
@@ -118,7 +110,8 @@ class FramedSession(Session):
             self.resume(now_ns)
 
     def stop_waiting(self) -> None:
-        """The client is gone: whatever it waits for in a reserve is for others."""
+        """The client is gone: whatever it waits for in a reserve is for others, and no body is for it."""
+        self.gathering = None
         self.engine.clients.stop_waiting(self.client)
 
     def fail(self, bug: Exception) -> None:
@@ -127,7 +120,7 @@ class FramedSession(Session):
             return
         self.engine.clients.stop_waiting(self.client)
         self._parts.clear()
-        self.kick = None
+        self.kick = self.gathering = None
         self.replies.append(replies.OUT_OF_MEMORY if isinstance(bug, MemoryError) else replies.INTERNAL_ERROR)
         self.blocked = CLOSING
 
@@ -160,7 +153,9 @@ class FramedSession(Session):
                 parts.append(last[:at])
                 body = b"".join(parts) if last.startswith(b"\r\n", at) else None
                 parts.clear()
-                self.replies.append(commands.finish_put(self, put, body, now_ns))
+                answer = commands.finish_put(self, put, body, now_ns)
+                if answer is not None:
+                    self.replies.append(answer)
                 return last[at + 2 :]
         buffer = b"".join(parts)
         parts.clear()
@@ -184,30 +179,30 @@ class FramedSession(Session):
                     self._missing = stop - size
                     break
                 body = buffer[at : stop - 2] if buffer.startswith(b"\r\n", stop - 2) else None
-                answers.append(commands.finish_put(self, put, body, now_ns))
+                answer = commands.finish_put(self, put, body, now_ns)
                 at = stop
-                continue
-            if self.refused_bytes:
+            elif self.refused_bytes:
                 at = self._skip_refused(buffer, at)
                 continue
-            end = buffer.find(b"\r\n", at)
-            if end < 0 or end - at > LINE_MAX - 2:
-                at = self._keep_line(buffer, at)
-                continue
-            line = buffer[at:end]
-            at = end + 2
-            word, blank, args = line.partition(b" ")
-            command = with_arguments.get(word) if blank else bare.get(word)
-            if command is None:
-                answer = self._odd_line(line, now_ns)
             else:
-                read = command.read
-                given: Any = args if read is None else read(args)
-                if given is None:
-                    answer = replies.BAD_FORMAT
+                end = buffer.find(b"\r\n", at)
+                if end < 0 or end - at > LINE_MAX - 2:
+                    at = self._keep_line(buffer, at)
+                    continue
+                line = buffer[at:end]
+                at = end + 2
+                word, blank, args = line.partition(b" ")
+                command = with_arguments.get(word) if blank else bare.get(word)
+                if command is None:
+                    answer = self._odd_line(line, now_ns)
                 else:
-                    command.count += 1
-                    answer = command.carry_out(self, given, now_ns)
+                    read = command.read
+                    given: Any = args if read is None else read(args)
+                    if given is None:
+                        answer = replies.BAD_FORMAT
+                    else:
+                        command.count += 1
+                        answer = command.carry_out(self, given, now_ns)
             if answer is not None:
                 answers.append(answer)
         if at < size or self.blocked is not None:
@@ -232,7 +227,12 @@ class FramedSession(Session):
         return len(buffer)
 
     def _odd_line(self, line: bytes, now_ns: int) -> bytes | None:
-        """A line that begins with no command's word. The reference is content with the beginning of some words."""
+        """A line that begins with no client's word. The reference is content with the beginning of some words."""
+        if self.operator:
+            word, _, args = line.partition(b" ")
+            command = self.service.operator_commands.get(word)
+            if command is not None:
+                return give(self, command, args, now_ns)
         if b"\0" in line:
             return replies.BAD_FORMAT
         if line.startswith(b"quit"):
@@ -244,9 +244,8 @@ class FramedSession(Session):
                 return replies.BAD_FORMAT
             self.service.with_arguments[b"pause-tube"].count += 1
             return commands.pause_tube(self, given, now_ns)
-        if line.startswith(tuple(self.service.bare)):  # more follows than should
-            return replies.BAD_FORMAT
-        return replies.UNKNOWN_COMMAND
+        more_than_should = line.startswith(tuple(self.service.bare))
+        return replies.BAD_FORMAT if more_than_should else replies.UNKNOWN_COMMAND
 
     def _skip_refused(self, buffer: bytes, at: int) -> int:
         """Skip the body of a put that was refused, as far as it has come; returns where the next line begins."""

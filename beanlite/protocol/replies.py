@@ -14,6 +14,8 @@ OUT_OF_MEMORY: Final = b"OUT_OF_MEMORY\r\n"
 # To the reserves and the peeks: id, size, body
 RESERVED: Final = b"RESERVED %d %d\r\n%b\r\n"
 FOUND: Final = b"FOUND %d %d\r\n%b\r\n"
+RESERVED_BATCH: Final = b"RESERVED_BATCH %d\r\n"
+BATCH_OF_ONE: Final = RESERVED_BATCH % 1 + RESERVED  # to whom a single job comes while it waits for a batch
 DEADLINE_SOON: Final = b"DEADLINE_SOON\r\n"
 TIMED_OUT: Final = b"TIMED_OUT\r\n"
 
@@ -33,6 +35,12 @@ PAUSED: Final = b"PAUSED\r\n"
 
 # Statistics and lists: size, body
 OK: Final = b"OK %d\r\n%b\r\n"
+
+# To operators, of whom a request was refused: size, and an object that says why
+REFUSED: Final = b"REFUSED %d\r\n%b\r\n"
+
+# To those who watch, without being asked each time: size, and an object
+EVENT: Final = b"EVENT %d\r\n%b\r\n"
 
 # To any command
 NOT_FOUND: Final = b"NOT_FOUND\r\n"

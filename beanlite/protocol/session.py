@@ -11,9 +11,10 @@ from typing import Any, Final, TypeVar
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import Job
+from beanlite.core.tube import Client
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import FETCHING, REPLETE, YIELDING, Blocked
-from beanlite.protocol.replies import OK
+from beanlite.protocol.replies import FOUND, NOT_FOUND, OK, RESERVED, TIMED_OUT
 from beanlite.protocol.stats import Facts
 
 # Bytes of bodies in replies that are not sent yet: a client that has been given more has to read first.
@@ -48,17 +49,20 @@ class Command:
 
 
 class Service:
-    """What the sessions of a server share."""
+    """What the sessions of a server share: its attributes are as many as the commands have use for."""
 
     __slots__ = (
         "bare",
+        "buffered",
         "commands",
         "engine",
         "facts",
         "journaled",
         "max_job_size",
+        "operator_commands",
         "refused",
         "took_long",
+        "watch",
         "with_arguments",
     )
 
@@ -68,21 +72,42 @@ class Service:
         max_job_size: int,
         facts: Callable[[], Facts],
         commands: list[Command],
+        operator_commands: list[Command],
         refused: Callable[[str], None],
         took_long: Callable[[], None],
+        buffered: Callable[[Client], int],
+        watch: Callable[[Client, bytes | None, list[str] | None], None],
         *,
         journaled: bool,
     ) -> None:
-        """``refused`` is told what a client can't have; ``took_long`` is called by commands that may take a while."""
+        """``refused`` is told what a client can't have; ``took_long`` is called by commands that may take a while.
+
+        ``buffered`` tells how many bytes are buffered for a client; ``watch`` has it told what happens to jobs.
+        """
         self.engine = engine
         self.max_job_size = max_job_size
         self.journaled = journaled
         self.facts = facts
         self.refused = refused
         self.took_long = took_long
+        self.buffered = buffered
+        self.watch = watch
         self.commands = commands
+        self.operator_commands = {command.word: command for command in operator_commands}
         self.bare = {command.word: command for command in commands if command.read is None}
         self.with_arguments = {command.word: command for command in commands if command.read is not None}
+
+
+class Gathering:
+    """Bodies on their way from the journal, for one reply."""
+
+    __slots__ = ("bodies", "jobs", "then")
+
+    def __init__(self, jobs: list[Job], then: Callable[[dict[Job, bytes | None], int], bytes | None]) -> None:
+        self.jobs = jobs
+        self.then = then
+        self.bodies: dict[Job, bytes | None] = {}
+        """Those that have come; None for a job that is gone."""
 
 
 class Session:
@@ -96,15 +121,17 @@ class Session:
         "blocked",
         "client",
         "engine",
+        "gathering",
         "half_closed",
         "kick",
+        "operator",
         "put",
         "refusal",
         "refused_bytes",
         "replies",
         "service",
+        "wait_form",
         "waits",
-        "wanted",
     )
 
     def __init__(self, service: Service, address: str) -> None:
@@ -118,23 +145,27 @@ class Session:
         """Some of these replies may leave only when the batch being gathered is stored."""
         self.blocked: Blocked | None = None
         """Why the next command is not carried out."""
+        self.operator = False
+        """The client may give operators' commands."""
         self.half_closed = False
         """The client sends no more."""
         self.put: Put | None = None
-        """The put whose body comes next."""
+        """The put, or the request, whose body comes next."""
         self.refused_bytes = 0
-        """How much is still to come of the body of a put that was refused."""
+        """How much is still to come of a body that was refused."""
         self.refusal = b""
         """What it is to be answered then."""
         self.kick: tuple[KeyHeap, int, int] | None = None
         """A kick under way: the queue, how many jobs are left to kick, how many have been."""
-        self.wanted: tuple[bytes, Job] | None = None
-        """The reply whose body is on its way: its form, and the job."""
+        self.gathering: Gathering | None = None
+        """The bodies that are on their way for a reply."""
+        self.wait_form = RESERVED
+        """How a job is told that ends the client's wait."""
         self._body_bytes = 0
         """Bytes of bodies in replies that are not sent yet."""
 
     def refuse(self, put: Put, refusal: bytes) -> None:
-        """Skip the body of a put, and answer this."""
+        """Skip the body of a put, or of a request, and answer this."""
         self.refused_bytes = put.size + 2
         self.refusal = refusal
 
@@ -143,8 +174,7 @@ class Session:
         if job.id > self.engine.ledger.stored_id:
             self.waits = True  # nobody works on, or sees, a job that a crash could still undo
         if body is None:
-            self.blocked = FETCHING
-            self.wanted = form, job
+            self.gather([job], lambda bodies, _now_ns: self._fetched_reply(form, job, bodies[job]))
             return None
         if self.engine.bodies.ahead:
             self.engine.bodies.given(job)
@@ -158,10 +188,42 @@ class Session:
         """OK, with statistics or a list: to make it has taken long, and others have their turn before the next one."""
         self.service.took_long()
         self.blocked = YIELDING
-        self._body_bytes += len(body)
+        self.count_bytes(len(body))
+        return OK % (len(body), body)
+
+    def count_bytes(self, size: int) -> None:
+        """So much more is to be sent: beyond some of it the client has to read first."""
+        self._body_bytes += size
         if self._body_bytes > REPLIES_MAX:
             self.blocked = REPLETE
-        return OK % (len(body), body)
+
+    def _fetched_reply(self, form: bytes, job: Job, body: bytes | None) -> bytes:
+        reply = None if body is None else self.job_reply(form, job, body)
+        if reply is None:  # others have deleted it, and if it was reserved, it has timed out before
+            reply = NOT_FOUND if form is FOUND else TIMED_OUT
+        return reply
+
+    def gather(self, jobs: list[Job], then: Callable[[dict[Job, bytes | None], int], bytes | None]) -> None:
+        """Have the bodies of jobs fetched; ``then`` is called with them and the time, and returns the reply."""
+        self.blocked = FETCHING
+        self.gathering = Gathering(jobs, then)
+
+    def bring(self, job: Job, body: bytes | None) -> bool:
+        """One of the bodies has come, or its job is gone (None); returns whether it was the last."""
+        gathering = self.gathering
+        if gathering is None:  # the client has met a bug meanwhile
+            return False
+        gathering.bodies[job] = body
+        return len(gathering.bodies) == len(gathering.jobs)
+
+    def answer_with_bodies(self, now_ns: int) -> None:
+        """All have come."""
+        assert self.gathering is not None
+        gathering = self.gathering
+        self.gathering = self.blocked = None
+        reply = gathering.then(gathering.bodies, now_ns)
+        if reply is not None:
+            self.replies.append(reply)
 
     def take_replies(self, *, hold: bool = False) -> bytes:
         """All replies so far, to be sent now; or, with ``hold``, later, when ``replies_sent`` is to be called."""

@@ -29,6 +29,8 @@ class Facts(NamedTuple):
     wal_bytes: int  # the size of the -wal file
     wal_bytes_max: int  # what that file is cut back to
     refused: Mapping[str, int]  # how often clients were refused what is limited, since the start
+    backup_succeeded_at: int = 0  # when the newest scheduled backup was made, in UTC seconds; 0: there is none
+    backup_failed_at: int = 0  # when the last one failed; 0: none has since the start
 
 
 def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], facts: Facts, max_job_size: int) -> bytes:
@@ -77,6 +79,8 @@ def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], fa
         ("bodies-fetched", server.fetched),
         ("puts-out-of-memory", server.puts_refused),
         *((f"refused-{limited}", times) for limited, times in facts.refused.items()),
+        ("backup-succeeded-at", facts.backup_succeeded_at),
+        ("backup-failed-at", facts.backup_failed_at),
     )
 
 

@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from beanlite import __version__, cli, config, log
 from beanlite.cli import main
 from beanlite.errors import BeanliteError, JournalFailed, JournalRefused, ListenError
-from beanlite.journal.sqlite.backup import BackupResult
-from beanlite.journal.sqlite.database import open_database
 
 pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
 
@@ -182,7 +179,7 @@ def test_version(line, server, capsys):
 def test_help_lists_the_commands(line, capsys):
     assert main([line]) == 0
     out = capsys.readouterr().out
-    assert [command for command in typer.main.get_group(cli.app).commands if f"\n  {command} " not in out] == []
+    assert [command for command in cli.COMMANDS if f"\n  {command} " not in out] == []
 
 
 def words(text):
@@ -205,53 +202,6 @@ def test_the_help_of_serve_has_each_setting_with_its_default_and_the_exit_codes(
         assert f" {error.exit_code} " in shown.partition("Exit codes:")[2]
 
 
-@pytest.fixture
-def queue(tmp_path):
-    """The path of a database without jobs, that no server has open."""
-    path = tmp_path / "queue.db"
-    open_database(path).close()
-    return path
-
-
-def test_backup_says_what_it_copied(queue, tmp_path, capsys):
-    dest = tmp_path / "copy.db"
-    assert main(["backup", str(dest), "--db", str(queue)]) == 0
-    out, err = capsys.readouterr()
-    assert re.fullmatch(rf"{dest}: 0 jobs, {dest.stat().st_size} bytes, \d+\.\d+ s\n", out)
-    assert err == ""
-
-
-def test_backup_for_scripts(queue, capsys, monkeypatch):
-    monkeypatch.setenv("BEANLITE_DB", str(queue))
-    assert main(["backup", "copy.db", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert 0 < result.pop("seconds") < 20
-    assert result == {"file": "copy.db", "jobs": 0, "size": Path("copy.db").stat().st_size}
-
-
-@pytest.mark.parametrize(("terminal", "shown"), [(True, "\r5 MiB\r\x1b[K"), (False, "")])
-def test_backup_shows_its_progress_on_a_terminal_only(terminal, shown, capsys, monkeypatch):
-    def copy(_source, _dest, progress):
-        if progress:
-            progress(5 << 20)
-        return BackupResult(0, 0)
-
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    monkeypatch.setattr("beanlite.journal.sqlite.backup.backup", copy)
-    assert main(["backup", "copy.db"]) == 0
-    assert capsys.readouterr().err == shown
-
-
-@pytest.mark.parametrize(("db", "dest", "exit_code"), [("none.db", "copy.db", 3), ("queue.db", "queue.db", 1)])
-def test_backup_refuses_in_one_line(db, dest, exit_code, queue, capsys):
-    assert main(["backup", dest, "--db", str(queue.with_name(db))]) == exit_code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("beanlite: ")
-    assert err.count("\n") == 1
-    assert not Path("copy.db").exists()
-
-
 def test_the_module_is_the_program():
     done = subprocess.run(
         [sys.executable, "-m", "beanlite", "--port", "x"],
@@ -264,3 +214,23 @@ def test_the_module_is_the_program():
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("beanlite: --port: port = 'x'")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_has_had_enough_ends_a_command_quietly(tmp_path):
+    """As `head` does."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "beanlite", "serve", "--help"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False, cwd=tmp_path, env=environment)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_the_completion_of_a_shell_is_printed(monkeypatch, capsys):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    with pytest.raises(SystemExit) as ended:
+        main(["--show-completion", "bash"])
+    assert ended.value.code == 0
+    assert "_BEANLITE_COMPLETE=complete_bash" in capsys.readouterr().out

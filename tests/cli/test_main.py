@@ -1,7 +1,9 @@
 """The way in: nothing happens before it is called."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.support.servers import free_port
 
@@ -20,3 +22,28 @@ def test_an_import_does_nothing():
         [sys.executable, "-c", LOOK.format(port=free_port())], capture_output=True, check=True, text=True
     )
     assert done.stdout == "{} True set() True\n"
+
+
+def test_a_shell_that_completes_a_line_starts_no_server(tmp_path):
+    """It runs the program without arguments, which otherwise means serve."""
+    ask = [sys.executable, "-X", "importtime", "-m", "beanlite"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "_BEANLITE_COMPLETE": "complete_bash",
+        "COMP_WORDS": "beanlite backup --d",
+        "COMP_CWORD": "2",
+    }
+    done = subprocess.run(ask, capture_output=True, check=False, text=True, cwd=tmp_path, env=environment)
+    assert done.stdout.split() == ["--db"]
+    assert "beanlite.server" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_serve_is_imported_alone():
+    """What the other commands need would make a start slower."""
+    program = "import sys; from beanlite import cli; cli.main(['serve', '--version']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    imported = set(done.stdout.split())
+    assert {module for module in imported if module.startswith("beanlite.cli.")} == {"beanlite.cli.serve"}
+    assert imported & {"rich", "textual", "aiosqlite", "beanlite.operators"} == set()

@@ -249,11 +249,13 @@ async def test_what_a_client_hears_whose_job_is_gone_before_its_body_came(fetchi
     core = fetching.core
     assert core.send(fetching.client, word + b"\r\nlist-tube-used\r\n") == b""
     told = []
-    fetching.fetcher.fetch(fetching.client.wanted[1], Teller(told, "client"))
+    (job,) = fetching.client.gathering.jobs
+    fetching.fetcher.fetch(job, Teller(told, "client"))
     await turns()
     core.wait(11)  # until the ttr is over
     assert core.send(core.client(), b"delete 1\r\n") == b"DELETED\r\n"
     fetching.journal.gone.add(1)
     await fetching.journal.hand_out()
-    fetching.client.resume(core.now_ns, *(body for _, body in told))
+    assert fetching.client.bring(job, *(body for _, body in told))
+    fetching.client.resume(core.now_ns)
     assert fetching.client.take_replies() == answer + b"USING default\r\n"

@@ -263,7 +263,7 @@ class TwinsWithoutRoom(Twins):
         super().__init__()
         self.core = FetchingCore(MAX_JOB_SIZE)
         # The model waits for no body, so that only who has sent nothing behind may get it late.
-        self.core.answers_late = lambda session: session.wanted[1].id % 2 and not session.pending
+        self.core.answers_late = lambda session: session.gathering.jobs[0].id % 2 and not session.pending
 
     def play(self, action):
         super().play(action)

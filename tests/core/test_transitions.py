@@ -9,6 +9,7 @@ import pytest
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import DELAYED, GONE, READY, RESERVED, SECOND_NS, Job
+from beanlite.core.operator import CONCERNS
 from beanlite.core.transitions import TRANSITIONS, Transition
 from tests.core.diagram import mermaid
 
@@ -35,7 +36,7 @@ class Watched:
         """Have something happen, by chance; note which transitions it has made."""
         before = self.states()
         happened = self.rng.choice(
-            (self.put, self.reserve, self.reserve_job, *[self.change] * 3, self.leave, self.time)
+            (self.put, self.reserve, self.reserve_job, *[self.change] * 3, self.operate, self.leave, self.time)
         )
         event = happened()
         handed = {job.id for _, job in self.engine.clients.take_woken() if isinstance(job, Job)}
@@ -62,7 +63,7 @@ class Watched:
     def reserve(self):
         client = self.rng.choice(self.clients)
         if not client.waiting and self.engine.reserve(client, self.now_ns) is None:
-            self.engine.clients.wait(client, self.now_ns + 3 * SECOND_NS)
+            self.engine.clients.wait(client, self.now_ns + 3 * SECOND_NS, self.now_ns)
         return "reserve"
 
     def reserve_job(self):
@@ -93,6 +94,33 @@ class Watched:
                 engine.delete(client, job_id, self.now_ns)
                 return "delete"
         return "kick"
+
+    def operate(self):
+        operator, by, now_ns = self.engine.operator, self.clients[0].peer, self.now_ns
+        job = self.engine.jobs.find(self.any_id())
+        if job is None:
+            return "nothing"
+        before = job.state
+        do = self.rng.choice([do for do, states in CONCERNS.items() if before in states])
+        match do:
+            case "kick":
+                operator.kick(job, by, now_ns)
+            case "bury":
+                operator.bury(job, 0, by, now_ns)
+                return "bury" if before is RESERVED else "bury by an operator"
+            case "release":
+                operator.release(job, 0, 2, by, now_ns)
+                return "release with a delay"
+            case "delay":
+                operator.delay(job, 2, by, now_ns)
+                return "delay by an operator"
+            case "delete":
+                self.engine.delete(self.clients[0], job.id, now_ns, by_operator=True)
+            case "reprioritise":
+                operator.reprioritise(job, 1, by, now_ns)
+            case _:
+                operator.move(job, self.engine.tubes[b"default"], by, now_ns)
+        return do
 
     def leave(self):
         client = self.clients.pop(self.rng.randrange(len(self.clients)))

@@ -220,7 +220,8 @@ def main(library):
 
     del caio, uvloop
     # Else this would be done at each call.
-    beanlite.cli.app = typer.main.get_command(beanlite.cli.app)  # type: ignore[assignment]
+    serve = typer.main.get_command(beanlite.cli.build_app(["serve"]))
+    beanlite.cli.build_app = lambda *_, **__: serve  # type: ignore[assignment]
     with contextlib.redirect_stdout(None):
         beanlite.cli.main(["serve", "--version"])  # likewise with what that imports
     gc.disable()  # as beanlite does

@@ -217,7 +217,7 @@ def damaged(path):
     ("spoil", "reason"),
     [
         (lambda _: None, "can't be opened: No such file or directory"),
-        (Path.touch, "is empty; there is nothing to back up"),
+        (Path.touch, "is empty; there is nothing in it"),
         (foreign, "is an SQLite database, but not one of beanlite's"),
         (damaged_schema, r"queue\.db is damaged \(.*malformed.*\); restore a backup"),
         (damaged, r"queue\.db is damaged: the body of job \d+ has changed; restore a backup"),
@@ -249,3 +249,40 @@ def test_an_interrupted_copy_is_removed(path, dest):
     with pytest.raises(KeyboardInterrupt):
         backup(path, dest, interrupt)
     assert list(dest.parent.iterdir()) == []
+
+
+def test_a_file_is_replaced_only_if_that_is_asked_for(path, dest):
+    make(path, batches=2)
+    dest.write_text("old")
+    check(dest, backup(path, dest, replace=True))
+    assert [file.name for file in dest.parent.iterdir()] == ["queue.db"]
+
+
+def test_a_replacement_that_fails_leaves_what_was_there(path, dest):
+    make_large(path)
+    dest.write_text("old")
+    with files_of_at_most(40_000), pytest.raises(BeanliteError, match=r"the copy of .*queue\.db failed"):
+        backup(path, dest, replace=True)
+    assert dest.read_text() == "old"
+    assert [file.name for file in dest.parent.iterdir()] == ["queue.db"]
+
+
+def test_the_database_itself_is_never_replaced(path):
+    make(path, batches=2)
+    before = path.read_bytes()
+    with pytest.raises(BeanliteError, match="it is the database itself"):
+        backup(path, path, replace=True)
+    assert path.read_bytes() == before
+
+
+def test_what_a_server_holds_is_never_replaced(path, dest):
+    make(path)
+    with writer(dest, "idle"), pytest.raises(BeanliteError, match="a server holds it"):
+        backup(path, dest, replace=True)
+
+
+def test_what_a_killed_server_has_left_is_never_replaced(path, dest):
+    make(path)
+    make_killed(dest, batches=3)
+    with pytest.raises(BeanliteError, match="it is a database with a -wal, not a backup"):
+        backup(path, dest, replace=True)

@@ -156,7 +156,12 @@ class Serving:
     async def start(self):
         assert await self.journal.recover(self.core.engine, self.core.now_ns, asyncio.Event())
         self.group = GroupCommit(
-            asyncio.get_running_loop(), self.core.engine, self.journal, self.failures.append, lambda: None
+            asyncio.get_running_loop(),
+            self.core.engine,
+            self.journal,
+            self.failures.append,
+            lambda: None,
+            lambda _: None,
         )
         return self
 

@@ -1,5 +1,6 @@
 """Opening a database file: what is made, what is refused and left untouched, and what closing it leaves."""
 
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -318,3 +319,16 @@ def test_a_creation_that_was_killed_is_done_again(tmp_path, path):
     database = open_database(path)
     assert read_state(database.connection, path) == (0, 0, [])
     assert database.close() is None
+
+
+def test_a_file_that_is_replaced_while_it_is_being_locked_is_not_served(path, monkeypatch):
+    lock = fcntl.flock
+
+    def replaced(descriptor, operation):
+        path.with_name("new.db").rename(path)
+        lock(descriptor, operation)
+
+    make(path)
+    make(path.with_name("new.db"))
+    monkeypatch.setattr(fcntl, "flock", replaced)
+    assert refusal(path) == f"{path} has just been replaced; try again"

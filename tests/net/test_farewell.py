@@ -101,7 +101,7 @@ async def test_who_is_gone_but_has_yet_to_leave_is_not_waited_for(tmp_path, monk
         later = []
         with monkeypatch.context() as patch:
             patch.setattr(Turns, "leave", lambda _, leave: later.append(leave))
-            connection._transport.abort()
+            connection.transport.abort()
             await until(lambda: later)
         connection.part()
         assert len(server.roster) == 1
@@ -114,7 +114,7 @@ async def test_connections_are_kept_alive(tmp_path):
         await connect(server)
         await until(lambda: server.roster.connections)
         (connection,) = server.roster.connections.values()
-        sock = connection._transport.get_extra_info("socket")
+        sock = connection.transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 

@@ -138,9 +138,9 @@ async def test_who_comes_when_the_server_stops_is_not_served(tmp_path):
         await connect(server)
         await until(lambda: server.roster.connections)
         (connection,) = server.roster.connections.values()
-        assert server.roster.admit(connection, connection._transport)
+        assert server.roster.admit(connection, connection.transport)
         server.roster.close()
-        assert not server.roster.admit(connection, connection._transport)
+        assert not server.roster.admit(connection, connection.transport)
 
 
 async def test_a_long_kick_waits_for_each_of_its_slices_to_be_stored(tmp_path, disk):

@@ -5,6 +5,7 @@ from beanlite.core.job import SECOND_NS
 from beanlite.protocol.blocked import YIELDING
 from beanlite.protocol.commands import new_commands
 from beanlite.protocol.framing import FramedSession
+from beanlite.protocol.operator import new_operator_commands
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
 
@@ -22,13 +23,24 @@ class Core:
         """Serve from this engine, without clients at first."""
         self.engine = engine
         self.refused = []
+        self.watching = []
         self.service = Service(
-            engine, max_job_size, lambda: FACTS, new_commands(), self.refused.append, lambda: None, journaled=True
+            engine,
+            max_job_size,
+            lambda: FACTS,
+            new_commands(),
+            new_operator_commands(),
+            self.refused.append,
+            lambda: None,
+            lambda client: self.sessions[client].pending,
+            lambda *watched: self.watching.append(watched),
+            journaled=True,
         )
         self.sessions = {}
 
-    def client(self):
+    def client(self, *, operator=False):
         session = FramedSession(self.service, f"10.0.0.1:{len(self.sessions) + 1}")
+        session.operator = operator
         self.sessions[session.client] = session
         return session
 

@@ -49,11 +49,12 @@ class FetchingCore(Core):
         return True
 
     def _hand_over(self, session):
-        _, job = session.wanted
-        # It may have come ahead meanwhile, and even have been deleted since.
-        assert job.body is None or job.id in self.engine.bodies.ahead or job.state is GONE
-        self.engine.bodies.missed(job)
-        session.resume(self.now_ns, self.shelf[job.id])
+        for job in session.gathering.jobs:
+            # It may have come ahead meanwhile, and even have been deleted since.
+            assert job.body is None or job.id in self.engine.bodies.ahead or job.state is GONE
+            self.engine.bodies.missed(job)
+            session.bring(job, self.shelf[job.id])
+        session.resume(self.now_ns)
 
     def fetch_ahead(self):
         """All that is due; returns the jobs."""

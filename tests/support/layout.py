@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2] / "beanlite"
 ROOMS = [
     {"__main__"},
     {"cli"},
-    {"server", "bench"},
-    {"net"},
+    {"server", "bench", "binlog", "operators"},
+    {"net", "backups"},
     {"commit"},
     {"protocol"},
     {"journal"},

@@ -283,6 +283,8 @@ class Model(Queues):
                 *FACTS_AFTER.split("; "),
                 f"disk-full: {str(self.full).lower()}",
                 "refused-tubes: 0",
+                "backup-succeeded-at: 0",
+                "backup-failed-at: 0",
             ]
         )
 

@@ -1,12 +1,13 @@
 """A blocking client for the tests: it sends bytes, and reads reply by reply."""
 
+import json
 import socket
 import time
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 WITHIN_S = 10.0
-HAVE_BODY = (b"RESERVED ", b"FOUND ", b"OK ")
+HAVE_BODY = (b"RESERVED ", b"FOUND ", b"OK ", b"REFUSED ", b"EVENT ")
 
 
 class Wire:
@@ -44,6 +45,13 @@ class Wire:
         word, job_id = self.ask(f"put {pri} {delay_s} {ttr_s} {len(body)}", body).split()
         assert word == "INSERTED"
         return int(job_id)
+
+    def request(self, word: str, **what: object) -> Any:
+        """An operator's command, and the object that it is answered."""
+        body = json.dumps(what).encode()
+        line = self.ask(f"{word} {len(body)}", body)
+        assert line.startswith("OK "), (line, self.body)
+        return json.loads(self.body)
 
     def stats(self, what: str = "stats") -> dict[str, str]:
         """The answer to a stats command."""

@@ -3,21 +3,21 @@
 To be used in a process of its own: in the server's, closing the source would drop SQLite's locks on it.
 """
 
+import fcntl
 import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.sqlite.fileformat import check_file, is_damage, refused, said, wal_of, wal_size
+from beanlite.errors import BeanliteError
+from beanlite.journal.sqlite.fileformat import is_damage, refused, said, wal_size
 from beanlite.journal.sqlite.migrations import check_schema, find_migrations, read_version
+from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import check_jobs, read_jobs, read_state
 from beanlite.journal.sqlite.wholefile import written_whole
 
-# How long to wait for a lock on the source, which others have only for moments.
-_BUSY_TIMEOUT_S = 30.0
 # After how many steps of its virtual machine SQLite calls back: about every hundred jobs.
 _STEPS_PER_CALL = 500
 # The copy is synced whenever this much of it has been written: little enough for a sync to be short.
@@ -33,71 +33,67 @@ class BackupResult:
     """In bytes."""
 
 
-def backup(source: Path, dest: Path, progress: Callable[[int], None] | None = None) -> BackupResult:
+def backup(
+    source: Path, dest: Path, progress: Callable[[int], None] | None = None, *, replace: bool = False
+) -> BackupResult:
     """Copy the present state to a new file `dest` of mode 0600, which appears once it has been synced and read back.
 
-    The source is only read. `progress` is called every few MiB with the number of bytes written so far.
-    JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists, or can't be written.
+    The source is only read. `progress` is called every few MiB with the number of bytes written so far. With `replace`
+    the copy takes the place of a file that is there. JournalRefused: the source is not ours, or damaged. BeanliteError:
+    `dest` exists, is being served, or can't be written.
     """
     source, dest = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
-    _check_source(source)
     try:
-        with written_whole(dest) as partial:
-            _copy(source, partial, progress)
+        with (
+            reading(source) as connection,
+            _unserved(dest, source) if replace else nullcontext(),
+            written_whole(dest, replace=replace) as partial,
+        ):
+            copy(connection, source, partial, progress)
             return _read_back(partial, source)
     except OSError as error:
         raise BeanliteError(f"no backup was made to {dest}: {error.strerror}") from error
 
 
-def _check_source(source: Path) -> None:
+@contextmanager
+def _unserved(dest: Path, source: Path) -> Iterator[None]:
+    """Raise BeanliteError if the file to be replaced is a live database, and keep servers away from it meanwhile."""
     try:
-        descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise JournalRefused(f"{source} can't be opened: {error.strerror}") from error
-    with refused(source):
+        descriptor = os.open(dest, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        if os.path.samestat(os.fstat(descriptor), source.stat()):
+            raise BeanliteError(f"no backup was made to {dest}: it is the database itself")
         try:
-            check_file(descriptor, source, len(find_migrations()))
-            if not os.fstat(descriptor).st_size:
-                raise JournalRefused(f"{source} is empty; there is nothing to back up")
-        finally:
-            os.close(descriptor)
-
-
-def _copy(source: Path, partial: Path, progress: Callable[[int], None] | None) -> None:
-    """Write what one read transaction sees; a plain copy of a file that is being written to would be torn."""
-    try:
-        # A read-only connection never checkpoints, not even if it is the last to close. So a -wal that a killed server
-        # has left is still there for the checks of the next start.
-        with (
-            closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)) as connection,
-            closing(_Syncs(partial, progress)) as syncs,
-        ):
-            with refused(source):  # VACUUM would name the copy
-                connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
-            connection.set_progress_handler(syncs, _STEPS_PER_CALL)
-            try:
-                connection.execute("VACUUM INTO ?", (str(partial),))
-            except (sqlite3.Error, UnicodeDecodeError) as error:
-                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
-                    # A signal just as SQLite calls back ends that call before its first line, and SQLite swallows it.
-                    raise syncs.error or KeyboardInterrupt from error
-                if is_damage(error):
-                    with refused(source):
-                        raise
-                raise BeanliteError(f"the copy of {source} failed: {said(error)}") from error
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BeanliteError(f"no backup was made to {dest}: a server holds it") from error
+        if wal_size(dest):
+            raise BeanliteError(f"no backup was made to {dest}: it is a database with a -wal, not a backup")
+        yield
     finally:
-        _tidy(source, partial)
+        os.close(descriptor)
 
 
-def _tidy(source: Path, partial: Path) -> None:
-    """Remove what SQLite has left beside the source and the copy."""
-    Path(f"{partial}-journal").unlink(missing_ok=True)  # there when the disk was full
-    if wal_of(source).exists() and not wal_size(source):
-        # No server is running, or one has only just begun. The empty -wal may be our own, and nobody else will remove
-        # it. A connection that may write does so when it closes, if it is the last; there is nothing to checkpoint. If
-        # the source is damaged or in use, the -wal stays: whether the copy succeeded matters more.
-        with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(source, timeout=0)) as connection:
-            connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+def copy(connection: sqlite3.Connection, source: Path, partial: Path, progress: Callable[[int], None] | None) -> None:
+    """Write what one read transaction sees; a plain copy of a file that is being written to would be torn."""
+    with closing(_Syncs(partial, progress)) as syncs:
+        connection.set_progress_handler(syncs, _STEPS_PER_CALL)
+        try:
+            connection.execute("VACUUM INTO ?", (str(partial),))
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+                # A signal just as SQLite calls back ends that call before its first line, and SQLite swallows it.
+                raise syncs.error or KeyboardInterrupt from error
+            if is_damage(error):
+                with refused(source):
+                    raise
+            raise BeanliteError(f"the copy of {source} failed: {said(error)}") from error
+        finally:
+            connection.set_progress_handler(None, 0)
+            Path(f"{partial}-journal").unlink(missing_ok=True)  # there when the disk was full
 
 
 class _Syncs:
@@ -134,7 +130,7 @@ class _Syncs:
 
 def _read_back(copy: Path, source: Path) -> BackupResult:
     """Read the copy as the start of a server would; what is wrong with it is wrong with the source."""
-    with closing(sqlite3.connect(f"{copy.as_uri()}?mode=ro", uri=True)) as connection, refused(source):
+    with reading(copy) as connection, refused(source):
         check_schema(connection, source, find_migrations()[: read_version(connection)])
         read_state(connection, source)
         check_jobs(connection, source)

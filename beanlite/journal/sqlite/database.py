@@ -120,7 +120,7 @@ def open_database(path: Path, migrations_folder: Path = FOLDER, *, fsync: str = 
     migrations = find_migrations(migrations_folder)
     path = Path(os.path.realpath(path))
     with refused(path), ExitStack() as undo:
-        file = _lock(path, undo)
+        file = lock_file(path, undo)
         check_file(file, path, len(migrations))
         mark = Mark.read(file)
         if mark is not None:
@@ -176,8 +176,11 @@ def check_body_size(max_job_size: int) -> None:
         )
 
 
-def _lock(path: Path, undo: ExitStack) -> int:
-    """Open the file, made if there is none, and lock it against other servers; the descriptor holds the lock."""
+def lock_file(path: Path, undo: ExitStack) -> int:
+    """Open the file, made if there is none, and lock it against servers; the descriptor holds the lock.
+
+    JournalRefused: it can't be opened, or a server holds it.
+    """
     created = False
     try:
         try:
@@ -195,6 +198,8 @@ def _lock(path: Path, undo: ExitStack) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise JournalRefused(f"another server holds {path}; stop it, or name another file") from error
+    if not os.path.samestat(os.fstat(lock), path.stat()):
+        raise JournalRefused(f"{path} has just been replaced; try again")
     if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):
         raise JournalRefused(f"the directory {path.parent} is not writable; SQLite must keep files beside {path} there")
     return lock

@@ -64,15 +64,38 @@ def check_schema(connection: sqlite3.Connection, path: Path, migrations: list[Pa
     Returns the names of the tables and views that they make. Names are compared rather than statements, whose text
     differs between versions of SQLite.
     """
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
-        allow_writing(model)
-        model.executescript(_script(migrations, 0))
+    with closing(_model(migrations)) as model:
         shape = set(model.execute(_SHAPE))
         missing = shape - set(connection.execute(_SHAPE))
     if missing:
         kind, name, _ = min(missing, key=str)
         raise damaged(path, f"the {kind} {name} is missing or was changed")
     return frozenset(name for kind, name, _ in shape if kind in {"table", "view"})
+
+
+def stand_in(connection: sqlite3.Connection, migrations: list[Path]) -> None:
+    """Have a connection that only reads see the jobs of an older file with all columns of today's, the newer ones NULL.
+
+    A file that is older, such as a backup from before an update, can so be read by the same statements.
+    """
+    version = read_version(connection)
+    if version < len(migrations):
+        has = _columns_of_jobs(migrations[:version])
+        nulls = "".join(f", NULL AS {name}" for name in _columns_of_jobs(migrations) if name not in has)
+        connection.execute(f"CREATE TEMP VIEW jobs AS SELECT *{nulls} FROM main.jobs")  # noqa: S608 - our own names
+
+
+def _columns_of_jobs(migrations: list[Path]) -> list[str]:
+    with closing(_model(migrations)) as model:
+        return [name for (name,) in model.execute("SELECT name FROM pragma_table_info('jobs') ORDER BY cid")]
+
+
+def _model(migrations: list[Path]) -> sqlite3.Connection:
+    """An empty database in memory that these migrations have made."""
+    model = sqlite3.connect(":memory:", isolation_level=None)
+    allow_writing(model)
+    model.executescript(_script(migrations, 0))
+    return model
 
 
 def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> None:

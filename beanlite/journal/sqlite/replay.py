@@ -41,27 +41,30 @@ _JOBS_WITHOUT_BODIES = f"""
     {_FACTS} {_RANGE}
 """  # noqa: S608 - our own words
 _LARGE = "SELECT id, coalesce(length(body), 0) FROM bodies WHERE id > ? ORDER BY id LIMIT ?"
-# Whether each row is one that a server may have written. Only damage can have changed it, but SQLite does not check
-# STRICT types when it reads rows, and the checksum covers only the body.
-_ROWS = """
-    SELECT id, CAST(tube AS BLOB),
-           typeof(tube) = 'text' AND typeof(created_at) = 'real'
-           AND typeof(pri) = 'integer' AND typeof(delay_s) = 'integer' AND typeof(ttr_s) = 'integer'
-           AND typeof(reserves) = 'integer' AND typeof(timeouts) = 'integer' AND typeof(releases) = 'integer'
-           AND typeof(buries) = 'integer' AND typeof(kicks) = 'integer'
-           AND min(pri, delay_s, ttr_s, reserves, timeouts, releases, buries, kicks) >= 0
-           AND max(pri, delay_s, ttr_s) <= :u32_max
-           AND typeof(coalesce(buried_seq, 0)) = 'integer'
-           AND max(reserves, timeouts, releases, buries, kicks, coalesce(buried_seq, 0)) < :counter_max
-           AND typeof(since) IN ('real', 'null') AND typeof(why) IN ('text', 'null')
-           AND typeof(holder) || typeof(holder_conn) IN ('textinteger', 'nullnull')
-           AND CASE state WHEN 'ready' THEN 1 WHEN 'delayed' THEN typeof(due_at) = 'real'
-                          WHEN 'reserved' THEN typeof(due_at) = 'real' WHEN 'buried' THEN typeof(buried_seq) = 'integer'
-                          ELSE 0 END
-    FROM jobs ORDER BY id
+# Whether a row is one that a server may have written. Only damage can have changed it, but SQLite does not check STRICT
+# types when it reads rows, and the checksum covers only the body.
+_SOUND = """
+    typeof(tube) = 'text' AND typeof(created_at) = 'real'
+    AND typeof(pri) = 'integer' AND typeof(delay_s) = 'integer' AND typeof(ttr_s) = 'integer'
+    AND typeof(reserves) = 'integer' AND typeof(timeouts) = 'integer' AND typeof(releases) = 'integer'
+    AND typeof(buries) = 'integer' AND typeof(kicks) = 'integer'
+    AND min(pri, delay_s, ttr_s, reserves, timeouts, releases, buries, kicks) >= 0
+    AND max(pri, delay_s, ttr_s) <= :u32_max
+    AND typeof(coalesce(buried_seq, 0)) = 'integer'
+    AND max(reserves, timeouts, releases, buries, kicks, coalesce(buried_seq, 0)) < :counter_max
+    AND typeof(since) IN ('real', 'null') AND typeof(why) IN ('text', 'null')
+    AND typeof(holder) || typeof(holder_conn) IN ('textinteger', 'nullnull')
+    AND CASE state WHEN 'ready' THEN due_at IS NULL AND buried_seq IS NULL
+                   WHEN 'delayed' THEN typeof(due_at) = 'real' AND buried_seq IS NULL
+                   WHEN 'reserved' THEN typeof(due_at) = 'real' AND buried_seq IS NULL
+                   WHEN 'buried' THEN due_at IS NULL AND typeof(buried_seq) = 'integer'
+                   ELSE 0 END
 """
+_ROWS = f"SELECT id, CAST(tube AS BLOB), {_SOUND} FROM jobs ORDER BY id"  # noqa: S608 - our own words
+_ROW = f"SELECT id, CAST(tube AS BLOB), {_SOUND} FROM jobs WHERE id = :id"  # noqa: S608 - likewise
 # No counter ever gets this far, and SQLite's integers end at twice that.
-_COUNTER_MAX = 1 << 62
+COUNTER_MAX = 1 << 62
+_BOUNDS = {"u32_max": U32_MAX, "counter_max": COUNTER_MAX}
 _body = itemgetter(13)
 _crc32 = itemgetter(14)
 _size = itemgetter(15)
@@ -86,7 +89,7 @@ def read_state(connection: sqlite3.Connection, path: Path) -> State:
             raise damaged(path, "its meta table is empty")
         pauses = connection.execute("SELECT CAST(tube AS BLOB), pause_s, until FROM pauses").fetchall()
     batch, last_id, last_job = meta
-    if not (_is_number(batch, _COUNTER_MAX) and _is_number(last_id, _COUNTER_MAX) and last_id >= (last_job or 0)):
+    if not (_is_number(batch, COUNTER_MAX) and _is_number(last_id, COUNTER_MAX) and last_id >= (last_job or 0)):
         raise damaged(path, "its meta table says what can't be")
     for tube, pause_s, until in pauses:
         if not (_is_name(tube) and _is_number(pause_s, U32_MAX) and isinstance(until, float) and isfinite(until)):
@@ -174,7 +177,13 @@ def check_jobs(connection: sqlite3.Connection, path: Path) -> None:
     """
     last_id = 0
     with refused(path):
-        for job_id, tube, sound in connection.execute(_ROWS, {"u32_max": U32_MAX, "counter_max": _COUNTER_MAX}):
+        for job_id, tube, sound in connection.execute(_ROWS, _BOUNDS):
             if not (sound and job_id > last_id and _is_name(tube)):
                 raise damaged(path, f"the row of job {job_id} has changed")
             last_id = job_id
+
+
+def is_sound(connection: sqlite3.Connection, job_id: int) -> bool:
+    """Whether the row of one job is as a server writes it. sqlite3.Error: it can't be read."""
+    _, tube, sound = connection.execute(_ROW, {**_BOUNDS, "id": job_id}).fetchone()
+    return bool(sound) and 0 < job_id < COUNTER_MAX and _is_name(tube)

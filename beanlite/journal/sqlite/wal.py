@@ -75,10 +75,16 @@ def read_index(path: Path) -> Index | None:
     """
     try:
         with shm_of(path).open("rb", buffering=0) as index:
-            header, copy = index.read(_INDEX_HEADER.size), index.read(_INDEX_HEADER.size)
+            return read_open_index(index.fileno())
     except FileNotFoundError:
         return None
-    if len(copy) < _INDEX_HEADER.size or header != copy:
+
+
+def read_open_index(index: int) -> Index | None:
+    """What an open -shm says; None if it is being written, or was when its server died."""
+    size = _INDEX_HEADER.size
+    header, copy = os.pread(index, size, 0), os.pread(index, size, size)
+    if len(copy) < size or header != copy:
         return None
     _, is_complete, frames, _, salts, _ = _INDEX_HEADER.unpack(header)
     return Index(frames, salts) if is_complete else None

@@ -9,28 +9,41 @@ from pathlib import Path
 
 
 @contextmanager
-def written_whole(dest: Path) -> Iterator[Path]:
-    """Yield an empty file of mode 0600 beside `dest`, to be filled by name; it becomes `dest` at the end of the block.
+def partial_of(dest: Path) -> Iterator[Path]:
+    """Yield an empty file of mode 0600 beside `dest`, to be filled by name, synced and renamed; if it isn't, it goes.
 
-    If the block raises, it is removed. OSError: `dest` exists already, or can't be written, synced or given its name.
+    OSError: it can't be written there.
     """
-    if os.path.lexists(dest):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(dest))
     descriptor, name = tempfile.mkstemp(dir=dest.parent, prefix=f".{dest.name}.", suffix=".partial")
-    ours = os.fstat(descriptor)
     os.close(descriptor)
     partial = Path(name)
     try:
         yield partial
-        sync(partial)
-        partial.rename(dest)
-        sync(dest.parent)
-    except BaseException:
+    finally:
         partial.unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(dest.stat(), ours):  # it had already been renamed
-                dest.unlink()
-        raise
+
+
+@contextmanager
+def written_whole(dest: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield an empty file of mode 0600 beside `dest`, to be filled by name; it becomes `dest` at the end of the block.
+
+    If the block raises, it is removed. OSError: `dest` exists already and is not to be replaced, or it can't be
+    written, synced or given its name.
+    """
+    if not replace and os.path.lexists(dest):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(dest))
+    with partial_of(dest) as partial:
+        ours = partial.stat()
+        try:
+            yield partial
+            sync(partial)
+            partial.rename(dest)
+            sync(dest.parent)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                if not replace and os.path.samestat(dest.stat(), ours):  # it had already been renamed
+                    dest.unlink()
+            raise
 
 
 def sync(path: Path) -> None:

@@ -1,0 +1,116 @@
+"""Backups that the server has made by the clock, each in a process of its own, so that no client waits for one."""
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, Final
+
+from beanlite import log
+from beanlite.journal.sqlite.dated import dated_backups
+
+# How often a backup is asked whether it has ended.
+_LOOK_S: Final = 0.1
+# How long one may take to tidy up when it is told to end.
+_ENDS_WITHIN_S: Final = 5.0
+# How much less of the processor it gets than the server, as in nice(1).
+_NICE: Final = 19
+
+
+class Backups:
+    """Makes backups of a database into a folder, and counts time from the newest that is there."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, db: Path, folder: Path, every_s: int, keep: int) -> None:
+        self._loop = loop
+        self._db = Path(os.path.realpath(db))
+        self._folder = Path(os.path.realpath(folder))
+        self._every_s = every_s
+        self._command = [sys.executable, "-m", "beanlite", "backup", str(self._folder)]
+        self._command += ["--db", str(self._db), "--keep", str(keep), "--json"]
+        self._timer: asyncio.TimerHandle | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output: IO[bytes]
+        """What that process prints."""
+        self.succeeded_at = 0
+        """When the newest backup was made, in UTC seconds; 0: there is none."""
+        self.failed_at = 0
+        """When the last one failed, in UTC seconds; 0: none has since the start."""
+
+    def begin(self) -> None:
+        """Have the first one made when it is due; if there is none in the folder, that is now."""
+        with contextlib.suppress(OSError):  # the first backup will tell what is wrong with the folder
+            made = dated_backups(self._folder, self._db)
+            if made:
+                self.succeeded_at = int(made[-1][1])
+        in_s = self.succeeded_at + self._every_s - time.time()
+        self._timer = self._loop.call_later(min(max(0.0, in_s), self._every_s), self._make)
+
+    def _make(self) -> None:
+        self._timer = self._loop.call_later(self._every_s, self._make)
+        if self._process is not None:
+            log.warning("a backup takes longer than the time from one to the next", seconds=self._every_s)
+            return
+        with contextlib.ExitStack() as undo:
+            try:
+                output = undo.enter_context(tempfile.TemporaryFile())  # not a pipe: nobody reads it before the end
+                process = subprocess.Popen(  # noqa: S603 - the command is our own
+                    self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                )
+            except OSError as error:
+                self._failed(str(error))
+                return
+            undo.pop_all()
+        with contextlib.suppress(OSError):  # it is over already
+            os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
+        self._process, self._output = process, output
+        self._loop.call_later(_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        """See whether the backup has ended, and how."""
+        process = self._process
+        if process is None:
+            return  # the server is about to end
+        if process.poll() is None:
+            self._loop.call_later(_LOOK_S, self._look)
+            return
+        self._process = None
+        with self._output as output:
+            output.seek(0)
+            last_line = output.read().decode(errors="replace").strip().rpartition("\n")[2]
+        if process.returncode:
+            self._failed(last_line.removeprefix("beanlite: ") or f"exit code {process.returncode}")
+            return
+        result = json.loads(last_line)
+        self.succeeded_at = int(time.time())
+        log.info(
+            "backup made", file=result["file"], jobs=result["jobs"], bytes=result["size"], seconds=result["seconds"]
+        )
+
+    def _failed(self, why: str) -> None:
+        self.failed_at = int(time.time())
+        log.error("no backup was made", error=why, next_in_s=self._every_s)
+
+    def end(self) -> None:
+        """Make no more; one that is being made is told to end, and leaves nothing."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._process is not None:
+            self._process.terminate()
+
+    async def ended(self) -> None:
+        """Wait until nobody reads the database any more; to be called after ``end``."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        until_s = self._loop.time() + _ENDS_WITHIN_S
+        while process.poll() is None:
+            if self._loop.time() > until_s:
+                process.kill()
+            await asyncio.sleep(_LOOK_S / 10)
+        self._output.close()
+        log.info("stopped amid a backup")

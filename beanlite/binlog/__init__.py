@@ -1,0 +1,1 @@
+"""beanstalkd's own binlog, read to become a queue of ours."""

@@ -1,0 +1,205 @@
+"""What the files of a binlog say of each job, when all of them have been read.
+
+Bodies are not kept: it is noted where they are, and they are read when they are needed.
+"""
+
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from beanlite.binlog.records import (
+    BURIED,
+    CRLF,
+    DELAYED,
+    GONE,
+    READY,
+    RESERVED,
+    Format,
+    Gap,
+    Record,
+    format_of,
+    records,
+)
+from beanlite.errors import BeanliteError, BinlogRefused
+from beanlite.journal.sqlite.filling import NewJob
+
+_NAME: Final = re.compile(r"binlog\.(0|[1-9][0-9]*)")
+# Who had a job reserved is gone.
+_STATES: Final = {READY: "ready", RESERVED: "ready", BURIED: "buried", DELAYED: "delayed"}
+
+
+class Found(NamedTuple):
+    """A job that has not been deleted."""
+
+    tube: bytes
+    file: Path
+    """The file in which its last full record is, with the body."""
+    body_at: int
+    body_size: int
+    form: Format
+    """Of ``job``: the last record may be of a newer format than the full one."""
+    job: bytes
+    """What the last record says of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A part of the binlog that could not be read."""
+
+    file: str
+    at: int
+    size: int
+    """In bytes, as ``at``."""
+    why: str
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Keep beanstalkd from the directory, by its own lock. BinlogRefused: one is running on it.
+
+    Where there is no lock file no beanstalkd has ever run: it is a copy, in which nothing is created.
+    """
+    file = directory / "lock"
+    with ExitStack() as undo:
+        try:
+            lock = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            undo.callback(os.close, lock)
+            fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno == errno.EAGAIN:
+                raise BinlogRefused(f"a beanstalkd is running on {directory}; stop it first") from error
+            raise BeanliteError(f"{file} can't be opened and locked: {error.strerror}") from error
+        yield
+
+
+def find_files(directory: Path) -> list[tuple[int, Path]]:
+    """The files of the binlog by their numbers, in the order in which they were written."""
+    try:
+        paths = list(directory.iterdir())
+    except OSError as error:
+        raise BeanliteError(f"{directory} can't be read: {error.strerror}") from error
+    files = sorted((int(found[1]), path) for path in paths if (found := _NAME.fullmatch(path.name)))
+    if not files:
+        raise BinlogRefused(f"{directory} has no binlog: no file binlog.1 or the like")
+    return files
+
+
+class Survey:
+    """What is known after some files; ``read`` them in their order."""
+
+    def __init__(self, *, salvage: bool) -> None:
+        self._salvage = salvage
+        self.jobs: dict[int, Found] = {}
+        self.left_out: list[LeftOut] = []
+        self.last_id = 0
+        self.without_body: set[int] = set()
+        """Ids of jobs that were changed later on, but whose own record was in none of these files."""
+        self._tubes: dict[bytes, bytes] = {}  # equal names are one object
+        self._number = 0  # of the last file
+        self._records = 0
+        self._burials: dict[int, int] = {}  # of what is buried: its place in the order of burials
+
+    def read(self, number: int, file: Path) -> None:
+        """Take in the next file. BinlogRefused: it is damaged. BeanliteError: it can't be read."""
+        if self._number and number != self._number + 1:
+            self._leave_out(file, 0, 0, f"the files between binlog.{self._number} and this one are missing")
+        self._number = number
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise BeanliteError(f"{file} can't be read: {error.strerror}") from error
+        try:
+            form = format_of(data, str(file))
+        except BinlogRefused:
+            if not self._salvage:
+                raise
+            self._leave_out(file, 0, len(data), "it does not begin as a binlog")
+            return
+        if form is None:
+            return
+        for each in records(data, form):
+            if isinstance(each, Record):
+                self._take(each, form, file)
+            else:
+                self._pass_over(each, file)
+
+    def _pass_over(self, gap: Gap, file: Path) -> None:
+        size = gap.end - gap.at
+        if gap.is_torn:
+            why = f"the last record, of which no more than {size} bytes were written"
+            self.left_out.append(LeftOut(file.name, gap.at, size, why))
+        else:
+            self._leave_out(file, gap.at, size, f"{size} bytes from byte {gap.at} on are no record")
+
+    def _leave_out(self, file: Path, at: int, size: int, why: str) -> None:
+        if not self._salvage:
+            raise BinlogRefused(f"{file} is damaged: {why}; --salvage goes on without that")
+        self.left_out.append(LeftOut(file.name, at, size, why))
+
+    def _take(self, record: Record, form: Format, file: Path) -> None:
+        self._records += 1
+        job_id = record.id
+        self.last_id = max(self.last_id, job_id)
+        # Files are deleted, the oldest first, when each job in them has been deleted or been written once more, to a
+        # later file. So records of a job may come before its full one. They tell in which order jobs were buried.
+        if record.state != BURIED:
+            self._burials.pop(job_id, None)
+        elif not (record.tube and job_id in self._burials):
+            self._burials[job_id] = self._records
+        if record.state == GONE:
+            self.jobs.pop(job_id, None)
+            self.without_body.discard(job_id)
+        elif record.tube:
+            tube = self._tubes.setdefault(record.tube, record.tube)
+            self.jobs[job_id] = Found(
+                tube, file, record.body_at, record.end - record.body_at - len(CRLF), form, record.job
+            )
+            self.without_body.discard(job_id)
+        elif job_id in self.jobs:
+            self.jobs[job_id] = self.jobs[job_id]._replace(form=form, job=record.job)
+        else:
+            self.without_body.add(job_id)
+
+    def new_jobs(self) -> Iterator[NewJob]:
+        """All jobs with their bodies, by rising id. BeanliteError: a file can't be read."""
+        for file, job_ids in groupby(sorted(self.jobs), lambda job_id: self.jobs[job_id].file):
+            try:
+                with file.open("rb", buffering=0) as opened:
+                    for job_id in job_ids:
+                        yield self._new_job(self.jobs[job_id], opened.fileno())
+            except OSError as error:
+                raise BeanliteError(f"{file} can't be read: {error.strerror}") from error
+
+    def _new_job(self, found: Found, file: int) -> NewJob:
+        """The job, its body read from the file that is open as this descriptor."""
+        job = found.form.read(found.job)
+        second = found.form.second
+        body = os.pread(file, found.body_size, found.body_at)
+        if len(body) != found.body_size:
+            raise BeanliteError(f"{found.file} has changed since it was first read")
+        return NewJob(
+            id=job.id,
+            tube=found.tube.decode(),
+            state=_STATES[job.state],
+            pri=job.pri,
+            delay_s=job.delay // second,
+            ttr_s=job.ttr // second,
+            created_at=job.created_at / second,
+            due_at=job.deadline_at / second if job.state == DELAYED else None,
+            buried_seq=self._burials.get(job.id),
+            reserves=job.reserves,
+            timeouts=job.timeouts,
+            releases=job.releases,
+            buries=job.buries,
+            kicks=job.kicks,
+            body=body,
+        )

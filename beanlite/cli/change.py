@@ -1,0 +1,205 @@
+"""``beanlite kick``, ``bury``, ``delete``, ``release``, ``move``, ``copy``, ``reprioritise``, ``delay``, ``flush``."""
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Final
+
+import typer
+
+from beanlite.cli.groups import Ids, Json, Server, Which, age_option, grouped
+from beanlite.errors import BeanliteError, ConfigError
+from beanlite.operators import changes, units
+from beanlite.operators.filters import Filter, Record
+from beanlite.operators.live import Live
+
+EPILOG: Final = (
+    "Jobs are changed in slices, each durable before the next, so that no client waits; those that are put after the"
+    " command began are left alone. Ctrl-C ends it between two slices. Exit codes: 0 done; 1 the server can't be"
+    " reached or refuses it, a job given by its id was not changed, or the answer was no; 2 a wrong setting or flag;"
+    " 130 it was told to end, and says how far it came."
+)
+EXAMPLES: Final = {
+    "kick": (
+        "beanlite kick 17 18                          these two",
+        "beanlite kick --tube mail                    all buried jobs of a tube",
+        "beanlite kick --tube mail --state delayed    all delayed ones",
+    ),
+    "bury": (
+        "beanlite bury 17",
+        "beanlite bury --tube mail --text @example.org --dry-run",
+    ),
+    "delete": (
+        "beanlite delete 17",
+        "beanlite delete --tube mail --state buried --older 30d",
+        "beanlite delete --tube mail --text spam --yes",
+    ),
+    "release": (
+        "beanlite release 17",
+        "beanlite release --holder 42                 all that this connection holds",
+    ),
+    "move": (
+        "beanlite move 17 --to mail-broken",
+        "beanlite move --tube mail --state buried --text timeout --to mail-broken",
+    ),
+    "copy": (
+        "beanlite copy 17 --to mail-test",
+        "beanlite copy --tube mail --newer 1h --to mail-test",
+    ),
+    "reprioritise": (
+        "beanlite reprioritise 17 --pri 0",
+        "beanlite reprioritise --tube mail --older 1h --pri 10",
+    ),
+    "delay": (
+        "beanlite delay 17 --by 10min",
+        "beanlite delay --tube mail --state ready --by 1h",
+    ),
+    "pause": (
+        "beanlite pause mail 10min",
+        "beanlite pause mail 0                        go on at once",
+    ),
+    "flush": (
+        "beanlite flush mail",
+        "beanlite flush mail --yes                    without a question, for scripts",
+    ),
+}
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask before it.")]
+To = Annotated[str, typer.Option(metavar="TUBE", help="The other tube.")]
+Pri = Annotated[int, typer.Option("--pri", min=0, max=(1 << 32) - 1, metavar="N", help="The new pri; 0 comes first.")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class How(Server):
+    """At which server a change is made, and how it is told. It has as many attributes as there are options."""
+
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, only tell how many jobs it would be.")] = (
+        False
+    )
+    as_json: Json = False
+
+
+@grouped
+def kick(ids: Ids = None, *, which: Which, how: How) -> int:
+    """Make jobs ready that are buried; or delayed, if --state says so or they are given by their ids."""
+    return _carry_out({"do": "kick"}, which.filter(ids, state="buried"), how)
+
+
+@grouped
+def bury(ids: Ids = None, *, which: Which, how: How) -> int:
+    """Set jobs aside until they are kicked; even those that a client holds."""
+    return _carry_out({"do": "bury"}, which.filter(ids), how)
+
+
+@grouped
+def delete(ids: Ids = None, *, which: Which, how: How, yes: Yes = False) -> int:
+    """Delete jobs for good; even those that a client holds."""
+    return _carry_out({"do": "delete"}, which.filter(ids), how, ask=not yes)
+
+
+@grouped
+def flush(tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")], *, how: How, yes: Yes = False) -> int:
+    """Delete all jobs of a tube, in whatever state; those that are put meanwhile stay."""
+    return _carry_out({"do": "delete"}, Filter(tube=tube), how, ask=not yes)
+
+
+@grouped
+def release(ids: Ids = None, *, which: Which, how: How) -> int:
+    """Take jobs from the clients that hold them, and make them ready."""
+    return _carry_out({"do": "release"}, which.filter(ids, state="reserved"), how)
+
+
+@grouped
+def move(ids: Ids = None, *, to: To, which: Which, how: How) -> int:
+    """Move jobs to another tube, with their ids, ages and counters."""
+    return _carry_out({"do": "move", "to": to}, which.filter(ids), how)
+
+
+@grouped
+def copy(ids: Ids = None, *, to: To, which: Which, how: How) -> int:
+    """Put a copy of jobs into another tube, as new jobs."""
+    return _carry_out({"do": "copy", "to": to}, which.filter(ids), how)
+
+
+@grouped
+def reprioritise(ids: Ids = None, *, pri: Pri, which: Which, how: How) -> int:
+    """Give jobs another pri."""
+    return _carry_out({"do": "reprioritise", "pri": pri}, which.filter(ids), how)
+
+
+@grouped
+def delay(
+    ids: Ids = None,
+    *,
+    by: Annotated[float, age_option("--by", text="How long, such as 90s, 5min, 3h or 2d.")],
+    which: Which,
+    how: How,
+) -> int:
+    """Make jobs ready only after some time."""
+    return _carry_out({"do": "delay", "delay_s": round(by)}, which.filter(ids), how)
+
+
+@grouped
+def pause(
+    tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")],
+    time: Annotated[float, age_option(text="For how long, such as 90s, 5min or 3h; 0 ends a pause.")],
+    *,
+    server: Server,
+    as_json: Json = False,
+) -> None:
+    """Let nobody reserve from a tube for some time."""
+    with Live(server.address) as live:
+        live.pause(tube, round(time))
+    if as_json:
+        print(json.dumps({"tube": tube, "pause_s": round(time)}))
+    else:
+        print(f"{tube} is paused for {units.age(time)}" if time else f"{tube} is not paused")
+
+
+def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> int:
+    """Make a change, and tell what became of it; returns the exit code."""
+    if which.is_empty:
+        raise ConfigError("say which jobs: by their ids, or by --tube, --state, --text or another option")
+    ask = ask and not how.dry_run
+    if ask and not sys.stdin.isatty():
+        raise ConfigError(f"{what['do']} can't be undone, and there is no terminal to ask at: say --yes")
+    with Live(how.address) as server:
+        if ask:
+            which = _asked(server, what, which)
+        with _progress(what["do"]) as progress:
+            outcome = changes.change(server, {**what, "dry_run": how.dry_run}, which, progress)
+    done = changes.DONE_WORDS[what["do"]]
+    if how.as_json:
+        facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}
+        print(json.dumps({"do": what["do"], **facts, "dry_run": how.dry_run}))
+    else:
+        would = "would be " if how.dry_run else ""
+        left = f", {outcome.skipped:,} left as they were" if outcome.skipped else ""
+        print(f"{units.jobs(outcome.done)} {would}{done}{left}{', then interrupted' if outcome.interrupted else ''}")
+    if outcome.interrupted:
+        return 130
+    if which.ids is not None and outcome.done < len(set(which.ids)):
+        raise BeanliteError(f"not all of these jobs could be {done}: they have gone, or are in another state")
+    return 0
+
+
+def _asked(server: Live, what: Record, which: Filter) -> Filter:
+    """The jobs that are there now, if the operator means so many. BeanliteError: no."""
+    found = changes.change(server, {**what, "dry_run": True}, which)
+    if found.interrupted or not typer.confirm(f"{what['do'].capitalize()} {units.jobs(found.done)} {which}?", err=True):
+        raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
+    return dataclasses.replace(which, up_to_id=found.last_id)
+
+
+@contextlib.contextmanager
+def _progress(word: str) -> Iterator[Callable[[changes.Outcome], None]]:
+    """A line on stderr, if that is a terminal, that tells how far a change has come."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    try:
+        yield lambda outcome: print(f"\r{word}: {units.jobs(outcome.done)}", end="", file=sys.stderr, flush=True)
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

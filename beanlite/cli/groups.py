@@ -1,0 +1,139 @@
+"""Options that several commands have: where to look, which jobs are meant, and how to print."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from beanlite import config
+from beanlite.beanstalk.client import Address, parse_address
+from beanlite.cli.options import path_of_db
+from beanlite.errors import ConfigError
+from beanlite.operators.file import File
+from beanlite.operators.filters import STATES, Filter
+from beanlite.operators.live import Live
+from beanlite.operators.units import parse_age
+
+Result = TypeVar("Result")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, with plain numbers; of a list, an object a line.")]
+Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="These jobs.", show_default=False)]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="Show so many at most; 0: all.")]
+
+
+def _age(text: object) -> float:
+    try:
+        return parse_age(str(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def age_option(*names: str, text: str) -> Any:  # noqa: ANN401 - as typer.Option itself
+    """Make an option or, without names, an argument whose value is a length of time."""
+    if names:
+        return typer.Option(*names, metavar="TIME", parser=_age, help=text)
+    return typer.Argument(metavar="TIME", parser=_age, help=text)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Server:
+    """Which server to ask."""
+
+    connect: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="The server; also unix:PATH. Default: where the settings say."),
+    ] = None
+    config_file: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="TOML file of the server's settings.")
+    ] = None
+
+    @property
+    def address(self) -> Address:
+        """Where that server listens."""
+        if self.connect is not None:
+            return parse_address(self.connect)
+        settings = config.load(self.config_file, {})
+        if settings.socket is not None:
+            return (str(settings.socket),)
+        # A server that listens on all addresses is reached at the one of this machine.
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
+        return (host, settings.port)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place(Server):
+    """Which server to ask, or which file to read."""
+
+    db: Annotated[
+        str | None,
+        typer.Option("--db", metavar="PATH", help="Read this database instead, whether or not a server runs on it."),
+    ] = None
+
+    def open(self) -> Live | File:
+        """What there is to ask. BeanliteError, ConfigError."""
+        if self.db is None:
+            return Live(self.address)
+        if self.connect is not None:
+            raise ConfigError("--connect and --db exclude each other")
+        return File(path_of_db(self.db, None))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Which:
+    """Which jobs are meant: those of which all of this is true. It has as many attributes as there are options."""
+
+    tube: Annotated[str | None, typer.Option("--tube", "-t", metavar="TUBE", help="Jobs of this tube.")] = None
+    state: Annotated[
+        str | None,
+        typer.Option("--state", "-s", metavar="STATE", help=f"Jobs that are {', '.join(STATES[:-1])} or {STATES[-1]}."),
+    ] = None
+    older: Annotated[float | None, age_option("--older", text="Put longer ago: 90s, 5min, 3h, 2d.")] = None
+    newer: Annotated[float | None, age_option("--newer", text="Put since then.")] = None
+    in_state: Annotated[float | None, age_option("--in-state", text="In their state for at least this long.")] = None
+    pri_min: Annotated[int | None, typer.Option(min=0, metavar="N", help="Of this pri or less urgent.")] = None
+    pri_max: Annotated[int | None, typer.Option(min=0, metavar="N", help="Of this pri or more urgent.")] = None
+    holder: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Held by this connection, as clients shows it.")
+    ] = None
+    text: Annotated[str | None, typer.Option(metavar="TEXT", help="With this text in the body.")] = None
+
+    def filter(self, ids: list[int] | None = None, state: str | None = None) -> Filter:
+        """These options as a filter; `state` is meant if neither they nor ids say which. ConfigError."""
+        return Filter(
+            ids=tuple(ids) if ids else None,
+            tube=self.tube,
+            state=self.state if self.state is not None or ids or self == Which() else state,
+            older_s=self.older,
+            newer_s=self.newer,
+            in_state_s=self.in_state,
+            pri_min=self.pri_min,
+            pri_max=self.pri_max,
+            holder=self.holder,
+            text=self.text,
+        )
+
+
+def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Give a command the options of each of its parameters that is one of the groups above."""
+    signature = inspect.signature(command)
+    groups = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if inspect.isclass(parameter.annotation) and issubclass(parameter.annotation, (Server, Which))
+    }
+    parameters = [parameter for name, parameter in signature.parameters.items() if name not in groups]
+    for group in groups.values():
+        parameters += inspect.signature(group).parameters.values()
+
+    @wraps(command)
+    def with_groups(*args: Any, **given: Any) -> Result:  # noqa: ANN401 - whatever the command takes
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
+        return command(*args, **given)
+
+    with_groups.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return with_groups

@@ -1,0 +1,63 @@
+"""``beanlite import-binlog``."""
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from beanlite.cli.options import AsJson, ConfigFile, Db, counting, path_of_db
+
+EPILOG = (
+    "Examples: beanlite import-binlog /var/lib/beanstalkd --db /var/lib/beanlite/beanlite.db;"
+    " beanlite import-binlog damaged --salvage --db rescued.db --json."
+    "\n\n"
+    "Exit codes: 0 the jobs are in the database; 1 something could not be read or written; 2 a wrong setting or flag;"
+    " 3 a beanstalkd is running on DIR, or DIR has no binlog or a damaged one, or the database was refused, perhaps"
+    " because it has jobs; 4 the jobs are in the database, but the disk failed when it was closed; 130 it was told to"
+    " end. After 1, 2, 3 and 130 the database is as it was."
+)
+# How many ids are listed before the rest is only counted.
+_LISTED = 10
+
+
+def import_binlog(
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="What beanstalkd's -b names: a directory of files binlog.1 and so on."),
+    ],
+    *,
+    db: Db = None,
+    config_file: ConfigFile = None,
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="Go on behind what is damaged, and tell what was left out.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a database of beanstalkd's binlog.
+
+    All jobs come into it or none. It must not exist yet, or have no jobs. Stop beanstalkd before; its directory is only
+    read. The binlogs of beanstalkd 1.4 to 1.13 from 64-bit machines can be read. Jobs that were reserved become ready.
+    """
+    path = path_of_db(db, config_file)
+
+    from beanlite.binlog.importing import import_binlog as fill  # noqa: PLC0415 - `serve` starts faster without it
+
+    began_s = time.monotonic()
+    with counting(lambda percent: f"{percent} %") as progress:
+        result = fill(directory, path, salvage=salvage, progress=progress)
+    seconds = round(time.monotonic() - began_s, 3)
+    if as_json:
+        print(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
+        return
+    states = f"{result.ready} ready, {result.delayed} delayed, {result.buried} buried"
+    print(f"{path}: {result.jobs} jobs ({states}), {seconds} s")
+    for part in result.left_out:
+        print(f"left out: {part.file}: {part.why}")
+    if lost := result.without_body:
+        listed = ", ".join(map(str, lost[:_LISTED])) + (", ..." if len(lost) > _LISTED else "")
+        print(f"lost: {len(lost)} jobs of which the binlog has changes, but not their bodies: {listed}")
+    if result.left:
+        print(f"beside the database there is still {result.left}; it belongs to it")

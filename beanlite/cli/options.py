@@ -1,0 +1,52 @@
+"""What several commands that work on a database have in common: their options, and a count on the terminal."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from beanlite import config
+from beanlite.cli.terminable import terminable
+
+Db = Annotated[
+    str | None,
+    typer.Option("--db", "-b", metavar="PATH", help="The database. Default: the db of the server's settings."),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="TOML file of the server's settings.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object, for scripts.")]
+
+
+def path_of_db(db: str | None, config_file: Path | None) -> Path:
+    """The database that is meant. ConfigError: the settings are wrong."""
+    return config.load(config_file, {} if db is None else {"db": db}).db
+
+
+@contextlib.contextmanager
+def counting(shown: Callable[[int], str]) -> Iterator[Callable[[int], None] | None]:
+    """Yield what tells on a terminal how far the command has come, None elsewhere; SIGTERM ends it as Ctrl-C does."""
+    on_terminal = sys.stderr.isatty()
+
+    def show(count: int) -> None:
+        print(f"\r{shown(count)}", end="", file=sys.stderr, flush=True)
+
+    try:
+        with terminable():
+            yield show if on_terminal else None
+    finally:
+        if on_terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def mebibytes(size: int) -> str:
+    """How much of a file has been written."""
+    return f"{size >> 20} MiB"
+
+
+def lines(count: int) -> str:
+    """How many lines have been read or written."""
+    return f"{count} lines"

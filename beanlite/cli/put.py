@@ -1,0 +1,87 @@
+"""``beanlite put``."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from beanlite.cli.groups import Json, Server, age_option, grouped
+from beanlite.errors import ConfigError
+from beanlite.operators.live import Live
+from beanlite.operators.putting import NewJob, put as put_all, read_jobs
+
+EPILOG: Final = (
+    "Prints the ids. Jobs are put in batches of up to 500, each of them whole or not at all. Exit codes: 0 done; 1"
+    " the server can't be reached, or refuses a job: it says how many were put before; 2 a wrong setting or flag, or"
+    " a line that is no job."
+)
+EXAMPLES: Final = {
+    "put": (
+        "beanlite put --tube mail 'welcome ann' 'welcome bob'",
+        "beanlite put --tube mail --pri 10 --delay 5min < body",
+        "cut -f1 list | beanlite put --tube mail --lines",
+        "beanlite put --jobs jobs.jsonl",
+        """    each line as {"body": "welcome ann", "tube": "mail", "pri": 10, "delay_s": 300, "ttr_s": 60}""",
+    )
+}
+
+
+@grouped
+def put(
+    bodies: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="BODY", help="A job each. Without one, stdin is a body.", show_default=False),
+    ] = None,
+    *,
+    tube: Annotated[str, typer.Option("--tube", "-t", metavar="TUBE", help="The tube.")] = "default",
+    pri: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, metavar="N", help="The pri; 0 comes first.")] = 1024,
+    delay: Annotated[float, age_option("--delay", text="Ready after this time, such as 90s, 5min or 3h.")] = 0,
+    ttr: Annotated[float, age_option("--ttr", text="How long a client may hold it.")] = 60,
+    lines: Annotated[bool, typer.Option("--lines", help="Each line of stdin is a body.")] = False,
+    jobs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Each line of this file is a JSON object: a job; - is stdin."),
+    ] = None,
+    server: Server,
+    as_json: Json = False,
+) -> None:
+    """Put jobs."""
+    if bool(bodies) + lines + (jobs is not None) > 1:
+        raise ConfigError("BODY, --lines and --jobs exclude each other")
+    with ExitStack() as stack:
+        made: Iterable[NewJob]
+        if jobs is None:
+            made = (NewJob(body, tube, pri, round(delay), round(ttr)) for body in _bodies(bodies, lines=lines))
+        else:
+            defaults = {"tube": tube, "pri": pri, "delay_s": round(delay), "ttr_s": round(ttr)}
+            made = _read(jobs, defaults, stack)
+        for ids in put_all(stack.enter_context(Live(server.address)), made):
+            for job_id in ids:
+                print(f'{{"id": {job_id}}}' if as_json else job_id)
+
+
+def _bodies(given: list[str] | None, *, lines: bool) -> Iterator[bytes]:
+    if given:
+        yield from (text.encode(errors="surrogateescape") for text in given)
+    elif lines:
+        yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+    else:
+        yield sys.stdin.buffer.read()
+
+
+def _read(file: Path, defaults: dict[str, object], stack: ExitStack) -> Iterable[NewJob]:
+    """The jobs of a file of JSON lines. ConfigError: it can't be read."""
+    if str(file) == "-":
+        return read_jobs(sys.stdin.buffer, "stdin", defaults)
+    try:
+        opened = stack.enter_context(file.open("rb"))
+    except OSError as error:
+        raise ConfigError(f"{file} can't be read: {error.strerror}") from error
+    if opened.seekable():
+        for _ in read_jobs(opened, str(file), defaults):  # so that a mistake in its last line leaves nothing half done
+            pass
+        opened.seek(0)
+    return read_jobs(opened, str(file), defaults)

@@ -1,0 +1,55 @@
+"""``beanlite restore``."""
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, path_of_db
+from beanlite.errors import ConfigError
+
+EPILOG = (
+    "Examples: beanlite restore /backups/queue.db; beanlite restore --undo; beanlite restore old.db --db new/queue.db."
+    "\n\n"
+    "Exit codes: 0 it is in place; 1 it could not be put there; 2 a wrong setting or flag; 3 FILE is damaged or no"
+    " database of beanlite's, or a server holds the database; 130 it was told to end. After all of these but 0 the"
+    " database is what it was."
+)
+
+
+def restore(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The backup to bring back; it is only read.")
+    ] = None,
+    *,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Bring back what the last restore has set aside, instead of a FILE.")
+    ] = False,
+    db: Db = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a backup in the place of a stopped database, and keep what was there.
+
+    FILE is checked as by "beanlite verify". What was there is set aside as DATABASE.replaced-TIME beside it; remove it
+    when you are sure. Ids that it has given out since the backup are not given out again.
+    """
+    if (file is None) != undo:
+        raise ConfigError("name either a FILE or --undo")
+    target = path_of_db(db, config_file)
+
+    from beanlite.journal.sqlite import restore as journal  # noqa: PLC0415 - `serve` starts faster without it
+
+    began_s = time.monotonic()
+    with counting(mebibytes) as progress:
+        result = journal.undo_restore(target, progress) if file is None else journal.restore(file, target, progress)
+    seconds = round(time.monotonic() - began_s, 3)
+    if as_json:
+        print(json.dumps({"file": str(target), **asdict(result), "seconds": seconds}))
+        return
+    print(f"{target}: {result.jobs} jobs, as in {result.restored}, {seconds} s")
+    if result.kept is not None:
+        print(f"{result.kept}: what was there")

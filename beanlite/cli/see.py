@@ -1,0 +1,168 @@
+"""``beanlite tubes``, ``jobs``, ``job``, ``clients``, ``stats``, ``tail``."""
+
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from beanlite.cli.groups import Json, Limit, Place, Server, Which, grouped
+from beanlite.errors import BeanliteError, ConfigError
+from beanlite.operators import listing, tables
+from beanlite.operators.bodies import FORMS
+from beanlite.operators.live import Live
+
+EPILOG: Final = (
+    "Exit codes: 0 done; 1 the server can't be reached or refuses it, or there is no such job; 2 a wrong setting or"
+    " flag; 3 the database was refused, or is damaged; 130 Ctrl-C."
+)
+EXAMPLES: Final = {
+    "tubes": (
+        "beanlite tubes",
+        "beanlite tubes 'mail*' --sort buried",
+        "beanlite tubes --db /backups/queue.db --json",
+    ),
+    "jobs": (
+        "beanlite jobs --tube mail --state ready --sort queue -n 1    the next one",
+        "beanlite jobs --tube mail --state buried --text timeout",
+        "beanlite jobs --state reserved --in-state 1h --json",
+    ),
+    "job": (
+        "beanlite job 17",
+        "beanlite job 17 --body hex",
+        "beanlite job 17 --db /var/lib/beanlite/beanlite.db          with its history, if there is one",
+    ),
+    "clients": (
+        "beanlite clients",
+        "beanlite clients --connect unix:/run/beanlite.sock --json",
+    ),
+    "stats": (
+        "beanlite stats",
+        "beanlite stats --json --connect queue.example.org:11300",
+        "beanlite stats --db beanlite.db",
+    ),
+    "tail": (
+        "beanlite tail",
+        "beanlite tail --tube mail --what bury --what delete",
+        "beanlite tail --json | tee -a transitions.jsonl",
+    ),
+}
+
+
+@grouped
+def tubes(
+    like: Annotated[
+        str, typer.Argument(metavar="NAME", help="Tubes of this name; * is any text, ? any character.")
+    ] = "*",
+    *,
+    sort: Annotated[str, typer.Option(metavar="COLUMN", help=f"One of {', '.join(listing.TUBE_SORTS)}.")] = "name",
+    limit: Limit = 100,
+    place: Place,
+    as_json: Json = False,
+) -> None:
+    """Show the tubes, with how many jobs they have."""
+    with place.open() as source:
+        found, total = listing.tubes(source, like, sort, limit)
+    if as_json:
+        tables.print_json(found)
+    elif not tables.print_table(found, tables.TUBES):
+        print("no tubes", file=sys.stderr)
+    if len(found) < total and sys.stderr.isatty():
+        print(f"These are {len(found):,} of {total:,} tubes: --limit", file=sys.stderr)
+
+
+@grouped
+def jobs(
+    *,
+    which: Which,
+    sort: Annotated[str, typer.Option(metavar="KEY", help=f"One of {', '.join(listing.JOB_SORTS)}.")] = "id",
+    limit: Limit = 100,
+    after: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Go on where an earlier list, of the same options, ended.")
+    ] = None,
+    place: Place,
+    as_json: Json = False,
+) -> None:
+    """Show jobs, and how their bodies begin.
+
+    They are sorted by id, in the order in which they were put; or as they come out of the queue of one tube and state
+    (queue); or by age, in-state, size or timeouts, the largest first; or by pri, the smallest first.
+    """
+    with place.open() as source:
+        found = listing.jobs(source, which.filter(), sort, limit, after)
+    if as_json:
+        tables.print_json(found.records)
+    elif not tables.print_table(found.records, tables.JOBS):
+        print("no jobs", file=sys.stderr)
+    if found.after is not None:
+        print(f"There may be more: --after {found.after}", file=sys.stderr)
+
+
+@grouped
+def job(
+    job_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The job.")],
+    *,
+    body: Annotated[
+        str,
+        typer.Option(metavar="FORM", help=f"How to show the body: {', '.join(FORMS)}. raw prints nothing else."),
+    ] = "auto",
+    place: Place,
+    as_json: Json = False,
+) -> None:
+    """Show all that is known of a job; of a file, its history as well, even if the job has gone."""
+    if body not in FORMS:
+        raise ConfigError(f"--body: there is no form {body!r}, only {', '.join(FORMS)}")
+    with place.open() as source:
+        found = source.show_job(job_id)
+    if found is None:
+        raise BeanliteError(f"there is no job {job_id}")
+    if as_json:
+        text = tables.body_fields(found.pop("body")) if "body" in found else {}
+        tables.print_json([{**found, **text}])
+    elif body == "raw":
+        if "body" not in found:
+            raise BeanliteError(f"job {job_id} has gone, and its body with it")
+        sys.stdout.buffer.write(found["body"])
+    else:
+        print(tables.job_text(found, body))
+
+
+@grouped
+def clients(*, server: Server, as_json: Json = False) -> None:
+    """Show who is connected, and what for."""
+    with Live(server.address) as source:
+        found = list(listing.everything(source.list_clients, {}, "clients"))
+    if as_json:
+        tables.print_json(found)
+    else:
+        tables.print_table(found, tables.CLIENTS)
+
+
+@grouped
+def stats(*, place: Place, as_json: Json = False) -> None:
+    """Show what the server tells of itself; of a file, whose it is and how many jobs it has."""
+    with place.open() as source:
+        found = source.stats()
+    if as_json:
+        tables.print_json([found])
+    else:
+        tables.print_facts(found)
+
+
+@grouped
+def tail(
+    tube: Annotated[str | None, typer.Option("--tube", "-t", metavar="TUBE", help="Of jobs of this tube only.")] = None,
+    what: Annotated[
+        list[str] | None, typer.Option(metavar="WORD", help="Only this, such as bury; several times: any of them.")
+    ] = None,
+    *,
+    server: Server,
+    as_json: Json = False,
+) -> None:
+    """Show what happens to jobs, as soon as it is durable, until Ctrl-C."""
+    with Live(server.address) as source:
+        for event in source.watch({"tube": tube, "what": what}):
+            if as_json:
+                tables.print_json([event])
+            else:
+                print(tables.event_line(event))
+            sys.stdout.flush()

@@ -1,0 +1,133 @@
+"""What operators do to jobs, whoever has them, beside deleting them and putting copies.
+
+Each of it is recorded as an event, whether a history is kept or not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from beanlite.core.bodies import Bodies
+from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, RELEASE, REPRIORITISE
+from beanlite.core.job import (
+    BURIED,
+    BURIED_BY_OPERATOR,
+    DELAYED,
+    ID_BITS,
+    READY,
+    RESERVED,
+    SECOND_NS,
+    Job,
+    State,
+)
+from beanlite.core.queues import Queues
+from beanlite.core.tube import Peer, Tube
+
+_ANY: Final = (READY, DELAYED, RESERVED, BURIED)
+# What can be done to the jobs of which states.
+CONCERNS: Final[dict[str, tuple[State, ...]]] = {
+    KICK: (BURIED, DELAYED),
+    BURY: (READY, DELAYED, RESERVED),
+    DELETE: _ANY,
+    RELEASE: (RESERVED,),
+    MOVE: _ANY,
+    COPY: _ANY,
+    REPRIORITISE: _ANY,
+    DELAY: (READY, DELAYED),
+}
+
+
+class Operator:
+    """The changes, of which each is made to a job of one of the states that CONCERNS has for it."""
+
+    __slots__ = ("_bodies", "_ledger", "_queues")
+
+    def __init__(self, queues: Queues, bodies: Bodies) -> None:
+        self._queues = queues
+        self._ledger = queues.ledger
+        self._bodies = bodies
+
+    def kick(self, job: Job, by: Peer, now_ns: int) -> None:
+        """Make a buried or delayed job ready."""
+        self._queues.leave_state(job, now_ns)
+        job.own_past().kicks += 1
+        self._ledger.tally(job.tube).kicked += 1
+        self._record(job, KICK, by, now_ns, 0)
+        self._queues.make_ready(job, now_ns)
+
+    def bury(self, job: Job, pri: int, by: Peer, now_ns: int) -> None:
+        """Bury a job that is not buried, behind all others."""
+        self._queues.leave_state(job, now_ns)
+        job.pri = pri
+        job.own_past().buries += 1
+        self._ledger.tally(job.tube).buried += 1
+        self._record(job, BURY, by, now_ns, 0)
+        self._queues.bury(job, BURIED_BY_OPERATOR, now_ns)
+
+    def release(self, job: Job, pri: int, delay_s: int, by: Peer, now_ns: int) -> None:
+        """Take a job from the client that has it reserved."""
+        self._queues.leave_state(job, now_ns)
+        job.pri = pri
+        job.own_past().releases += 1
+        self._ledger.tally(job.tube).released += 1
+        self._delay_or_make_ready(job, RELEASE, delay_s, by, now_ns)
+
+    def delay(self, job: Job, delay_s: int, by: Peer, now_ns: int) -> None:
+        """Delay a ready or delayed job from now on."""
+        self._queues.leave_state(job, now_ns)
+        self._delay_or_make_ready(job, DELAY, delay_s, by, now_ns)
+
+    def reprioritise(self, job: Job, pri: int, by: Peer, now_ns: int) -> None:
+        """Give a job another pri, in the state that it is in."""
+        if job.state is READY:
+            self._queues.leave_state(job, now_ns)
+            job.pri = pri
+            self._record(job, REPRIORITISE, by, now_ns, 0)
+            self._still_ready(job, now_ns)
+        else:
+            job.pri = pri
+            self._record(job, REPRIORITISE, by, now_ns, 0)
+
+    def move(self, job: Job, tube: Tube, by: Peer, now_ns: int) -> None:
+        """Put a job into another tube as it is. One that is reserved stays with its client."""
+        if job.id in self._bodies.ahead:  # fetched for the tube that it leaves
+            self._bodies.unload(job)
+        queues, before, state, place, since_ns = self._queues, job.tube, job.state, job.key >> ID_BITS, job.since_ns
+        if state is RESERVED:
+            before.reserved -= 1
+            tube.reserved += 1
+        else:
+            why = job.why
+            queues.leave_state(job, now_ns)
+        job.tube = tube
+        self._record(job, MOVE, by, now_ns, 0)
+        if state is READY:
+            self._still_ready(job, now_ns)
+        elif state is DELAYED:
+            queues.make_delayed(job, place, since_ns)
+        elif state is BURIED:
+            queues.make_buried(job, place, why, since_ns)
+        queues.drop_if_unused(before)
+
+    def copied(self, job: Job, by: Peer, now_ns: int) -> None:
+        """Record that this job has been put as a copy of another one."""
+        self._record(job, COPY, by, now_ns, 0)
+
+    def _still_ready(self, job: Job, now_ns: int) -> None:
+        """Into the ready queue of its tube, unless somebody waits there; it has been ready before."""
+        since_ns = job.since_ns
+        self._queues.make_ready(job, now_ns)
+        if job.state is READY:
+            job.since_ns = since_ns
+
+    def _delay_or_make_ready(self, job: Job, what: str, delay_s: int, by: Peer, now_ns: int) -> None:
+        job.delay_s = delay_s
+        self._record(job, what, by, now_ns, delay_s)
+        if delay_s:
+            self._queues.make_delayed(job, now_ns + delay_s * SECOND_NS, now_ns)
+        else:
+            self._queues.make_ready(job, now_ns)
+
+    def _record(self, job: Job, what: str, by: Peer, now_ns: int, delay_s: int) -> None:
+        self._ledger.note(job)
+        self._ledger.record(job, what, by, now_ns, delay_s=delay_s, by_operator=True)

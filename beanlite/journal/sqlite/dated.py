@@ -1,0 +1,94 @@
+"""Files named after the moment at which they were made: backups in a folder, and what a restore has set aside.
+
+The names sort by time, which is UTC with milliseconds: queue-20261122T213456.789Z.db.
+"""
+
+import os
+import re
+import time
+from calendar import timegm
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite.fileformat import check_file
+from beanlite.journal.sqlite.migrations import find_migrations
+
+_STAMP: Final = r"(\d{8}T\d{6})\.(\d{3})Z"
+_SUFFIX: Final = ".db"
+# A partial file that has not been written to for as long was left by a backup that was killed.
+_STALE_S: Final = 86400.0
+
+
+def stamp(at_s: float) -> str:
+    """A moment, in UTC seconds, as it stands in a name."""
+    at_ms = int(at_s * 1000)
+    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(at_ms // 1000))}.{at_ms % 1000:03}Z"
+
+
+def dated(folder: Path, source: Path, at_s: float) -> Path:
+    """The name in the folder of a backup that is made of the source now, in UTC seconds."""
+    return folder / f"{source.stem}-{stamp(at_s)}{_SUFFIX}"
+
+
+def dated_files(folder: Path, before: str, after: str = "") -> list[tuple[Path, float]]:
+    """The files there that are named `before`, a moment and `after`, oldest first, each with its moment.
+
+    OSError: the folder can't be read.
+    """
+    pattern = re.compile(re.escape(before) + _STAMP + re.escape(after))
+    found = []
+    for name in os.listdir(folder):  # noqa: PTH208 - names are all that is needed
+        match = pattern.fullmatch(name)
+        if match:
+            moment_s = timegm(time.strptime(match[1], "%Y%m%dT%H%M%S")) + int(match[2]) / 1000
+            found.append((folder / name, moment_s))
+    return sorted(found)
+
+
+def dated_backups(folder: Path, source: Path) -> list[tuple[Path, float]]:
+    """The backups of the source in the folder, oldest first, each with the moment at which it was made.
+
+    What is named so and isn't a database of ours is left out. OSError: the folder can't be read.
+    """
+    found = dated_files(folder, f"{source.stem}-", _SUFFIX)
+    return [(file, moment_s) for file, moment_s in found if _is_ours(file)]
+
+
+def delete_oldest(folder: Path, source: Path, keep: int, newest: Path) -> list[Path]:
+    """Delete the oldest backups of the source in the folder beyond so many, but not the newest; returns which.
+
+    So are the beginnings of copies that were killed. OSError: one can't be deleted.
+    """
+    _delete_stale(folder, source)
+    others = [file for file, _ in dated_backups(folder, source) if file != newest]
+    surplus = others[: max(0, len(others) + 1 - keep)]
+    for file in surplus:
+        file.unlink(missing_ok=True)
+    return surplus
+
+
+def _is_ours(file: Path) -> bool:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        check_file(descriptor, file, len(find_migrations()))
+        return os.fstat(descriptor).st_size > 0
+    except JournalRefused:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _delete_stale(folder: Path, source: Path) -> None:
+    for partial in _partials(folder, source):
+        if partial.stat().st_mtime < time.time() - _STALE_S:
+            partial.unlink()
+
+
+def _partials(folder: Path, source: Path) -> Iterator[Path]:
+    pattern = re.compile(rf"\.{re.escape(source.stem)}-{_STAMP}{re.escape(_SUFFIX)}\.\w+\.partial")
+    return (folder / name for name in os.listdir(folder) if pattern.fullmatch(name))  # noqa: PTH208 - as above

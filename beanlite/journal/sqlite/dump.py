@@ -1,0 +1,106 @@
+"""A database as lines of JSON; ``load`` is the way back. A line has what a row has, by the names of its columns.
+
+::
+
+    {"kind": "queue", "format": 1, "last_id": 2}
+    {"kind": "pause", "tube": "mail", "pause_s": 60, "until": 1795383356.5}
+    {"kind": "job", "id": 1, "tube": "mail", "state": "ready", …, "created_at": 1795383296.7, …, "body": "text"}
+    {"kind": "end"}
+
+What is NULL is left out. Times are UTC seconds. A body that is not UTF-8 is in "base64" instead.
+"""
+
+import base64
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+from zlib import crc32
+
+from beanlite.errors import BeanliteError
+from beanlite.journal.sqlite.fileformat import damaged, refused
+from beanlite.journal.sqlite.reading import reading
+from beanlite.journal.sqlite.replay import read_state
+from beanlite.journal.sqlite.wholefile import written_whole
+
+FORMAT: Final = 1
+# What is about the body, for which a line has "body" or "base64".
+BODY_COLUMNS: Final = ("crc32", "body")
+# After how many lines the caller hears how far it is.
+LINES_PER_CALL: Final = 1000
+_PAUSES: Final = "SELECT tube, pause_s, until FROM pauses ORDER BY tube"
+
+
+def columns_of_jobs(connection: sqlite3.Connection) -> list[str]:
+    """What a job has in this database, the body aside, in the order of the table."""
+    rows = connection.execute("SELECT name FROM pragma_table_info('jobs') ORDER BY cid")
+    return [name for (name,) in rows if name not in BODY_COLUMNS]
+
+
+def export(source: Path, sink: BinaryIO, progress: Callable[[int], None] | None = None) -> int:
+    """Write the lines of a database, served or not, and return their number; `progress` hears it every so often.
+
+    JournalRefused: the source is not ours, or damaged. OSError: the sink takes no more.
+    """
+    source = Path(os.path.realpath(source))
+    count = 0
+    with reading(source) as connection:
+        for count, line in enumerate(dump(connection, source), 1):
+            sink.write(f"{line}\n".encode())
+            if progress is not None and count % LINES_PER_CALL == 0:
+                progress(count)
+    sink.flush()
+    return count
+
+
+def export_to_file(
+    source: Path, dest: Path, progress: Callable[[int], None] | None = None, *, replace: bool = False
+) -> int:
+    """Write the lines of a database to a file of mode 0600, which appears when it is whole; returns their number.
+
+    JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists and is not to be replaced, or can't
+    be written.
+    """
+    try:
+        with written_whole(Path(os.path.realpath(dest)), replace=replace) as partial, partial.open("wb") as sink:
+            return export(source, sink, progress)
+    except OSError as error:
+        raise BeanliteError(f"nothing was exported to {dest}: {error.strerror}") from error
+
+
+def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
+    """The lines of a database, the state of one moment: pauses, and jobs by their ids.
+
+    JournalRefused: it is damaged.
+    """
+    with refused(path):
+        connection.execute("BEGIN")
+        yield _line("queue", {"format": FORMAT, "last_id": read_state(connection, path).last_id})
+        for tube, pause_s, until in connection.execute(_PAUSES):
+            yield _line("pause", {"tube": tube, "pause_s": pause_s, "until": until})
+        names = columns_of_jobs(connection)
+        jobs = connection.execute(
+            f"""
+            SELECT {", ".join(names)}, crc32, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
+            FROM jobs ORDER BY id
+            """  # noqa: S608 - our own names
+        )
+        for *values, checksum, body in jobs:
+            if not isinstance(body, bytes) or crc32(body) != checksum:
+                raise damaged(path, f"the body of job {values[0]} has changed")
+            job = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+            yield _line("job", job | _body(body))
+        yield _line("end", {})
+
+
+def _line(kind: str, values: dict[str, object]) -> str:
+    return json.dumps({"kind": kind} | values, ensure_ascii=False)
+
+
+def _body(body: bytes) -> dict[str, object]:
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(body).decode()}

@@ -1,0 +1,96 @@
+"""Bringing jobs from elsewhere into a database that no server has open: all of them or none."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+from beanlite.errors import BeanliteError, JournalFailed
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.fileformat import said, shm_of, wal_of
+from beanlite.journal.sqlite.rows import INLINE_MAX
+
+_INSERT = """
+    INSERT INTO jobs (id, tube, state, pri, delay_s, ttr_s, created_at, due_at, buried_seq,
+                      reserves, timeouts, releases, buries, kicks, crc32, body)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_INSERT_BODY = "INSERT INTO bodies (id, body) VALUES (?, ?)"
+
+
+class NewJob(NamedTuple):
+    """A job as the table has it; its attributes are the columns. Times are UTC seconds since 1970."""
+
+    id: int
+    tube: str
+    state: str
+    pri: int
+    delay_s: int
+    ttr_s: int
+    created_at: float
+    due_at: float | None
+    """Delayed: when it becomes ready."""
+    buried_seq: int | None
+    """Buried: its place in the order of burials."""
+    reserves: int
+    timeouts: int
+    releases: int
+    buries: int
+    kicks: int
+    body: bytes
+
+
+class Filling:
+    """The one transaction by which jobs come into a database."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.left: str | None = None
+        """In the end: what is left beside the file and why, None if nothing is."""
+
+    def has_jobs(self) -> bool:
+        """Whether there are any, from before or added."""
+        return bool(self.connection.execute("SELECT EXISTS (SELECT 1 FROM jobs)").fetchone()[0])
+
+    def add(self, job: NewJob) -> None:
+        """Add a job. This is quickest by rising id."""
+        body = job.body
+        is_large = len(body) > INLINE_MAX
+        self.connection.execute(_INSERT, (*job[:-1], crc32(body), None if is_large else body))
+        if is_large:
+            self.connection.execute(_INSERT_BODY, (job.id, body))
+
+    def set_last_id(self, last_id: int) -> None:
+        """Have the ids of later jobs begin above this one."""
+        self.connection.execute("UPDATE meta SET last_id = max(last_id, ?)", (last_id,))
+
+
+@contextmanager
+def filling(path: Path) -> Iterator[Filling]:
+    """Open a database, made if it is missing, for a transaction that is committed at the end of the block.
+
+    If the block raises, nothing comes in, and a file that was made is gone. JournalRefused: the database can't be used.
+    BeanliteError: it can't be written. Until the end there is as much beside the file as was added to it.
+    """
+    path = Path(os.path.realpath(path))
+    is_new = not path.exists()
+    database = open_database(path)
+    queue = Filling(database.connection)
+    try:
+        database.connection.execute("BEGIN IMMEDIATE")
+        yield queue
+        database.connection.execute("COMMIT")
+    except BaseException as error:
+        with suppress(sqlite3.Error, JournalFailed):  # whatever fails here, what was not committed is not in the file
+            database.connection.rollback()
+            database.close()
+        if is_new:
+            for file in (path, wal_of(path), shm_of(path)):
+                file.unlink(missing_ok=True)
+        if isinstance(error, sqlite3.Error):
+            raise BeanliteError(f"nothing was added to {path}: {said(error)}") from error
+        raise
+    queue.left = database.close()

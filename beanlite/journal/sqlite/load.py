@@ -1,0 +1,173 @@
+"""Reading lines of JSON, as ``dump`` makes them, into a database that no server has open."""
+
+import base64
+import json
+import sqlite3
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+from beanlite.core.job import U32_MAX
+from beanlite.core.tube import is_tube_name
+from beanlite.errors import BeanliteError
+from beanlite.journal.sqlite.dump import FORMAT, LINES_PER_CALL, columns_of_jobs
+from beanlite.journal.sqlite.fileformat import refused, said
+from beanlite.journal.sqlite.filling import filling
+from beanlite.journal.sqlite.replay import COUNTER_MAX, is_sound
+from beanlite.journal.sqlite.rows import INLINE_MAX
+
+_PAUSE: Final = "INSERT OR REPLACE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
+_BODY: Final = "INSERT INTO bodies (id, body) VALUES (?, ?)"
+# The errors by which SQLite tells that a row can't be as it is.
+_WRONG_ROW: Final = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What has come into the database."""
+
+    jobs: int
+    pauses: int
+
+
+class _Wrong(Exception):
+    """What is wrong with a line."""
+
+
+def load(
+    lines: Iterable[bytes], target: Path, *, new_ids: bool = False, progress: Callable[[int], None] | None = None
+) -> LoadResult:
+    """Put what the lines say into the database, made if there is none: all of it in one transaction, or nothing.
+
+    Jobs keep their ids, or get new ones. Buried ones come behind those that are buried already. `progress` is called
+    with the number of lines read so far. BeanliteError: a line is wrong, or an id is taken. JournalRefused: a server
+    has the database, or it can't be used.
+    """
+    with filling(target) as queue, refused(target):
+        loading = _Loading(queue.connection, new_ids=new_ids)
+        loading.load(lines, progress)
+    return LoadResult(loading.jobs, loading.pauses)
+
+
+class _Loading:
+    """The lines of one import, and the transaction into which they go."""
+
+    def __init__(self, connection: sqlite3.Connection, *, new_ids: bool) -> None:
+        self._connection = connection
+        self._new_ids = new_ids
+        (self._last_id,) = connection.execute("SELECT last_id FROM meta").fetchone()
+        (self._buried,) = connection.execute("SELECT coalesce(max(buried_seq), 0) FROM jobs").fetchone()
+        self._columns = frozenset(columns_of_jobs(connection))
+        self._ends = False
+        """Whether a last line has to come, because there was a first one."""
+        self.jobs = 0
+        self.pauses = 0
+
+    def load(self, lines: Iterable[bytes], progress: Callable[[int], None] | None) -> None:
+        """Take all lines. BeanliteError: one is wrong."""
+        for number, line in enumerate(lines, 1):
+            try:
+                self._take(line)
+            except (_Wrong, ValueError, TypeError, OverflowError) as error:
+                raise BeanliteError(f"nothing was imported: line {number}: {said(error)}") from error
+            if progress is not None and number % LINES_PER_CALL == 0:
+                progress(number)
+        if self._ends:
+            raise BeanliteError("nothing was imported: the last line is missing, the export was cut short")
+        self._connection.execute("UPDATE meta SET last_id = ?", (self._last_id,))
+
+    def _take(self, line: bytes) -> None:
+        values = _DECODER.decode(line.decode())
+        if not isinstance(values, dict):
+            raise _Wrong("it is no JSON object")
+        take = {"queue": self._begin, "end": self._end, "pause": self._pause, "job": self._job}
+        kind = values.pop("kind", None)
+        if kind not in take:
+            raise _Wrong(f"its kind is {kind!r}, and none of {', '.join(take)}")
+        try:
+            take[kind](values)
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", None)  # an error of Python's own layer has none
+            if code is not None and code & 0xFF not in _WRONG_ROW:
+                raise
+            raise _Wrong(said(error)) from error
+
+    def _begin(self, values: dict[str, Any]) -> None:
+        if values.get("format") != FORMAT:
+            raise _Wrong(f"its format is {values.get('format')!r}, and this beanlite knows {FORMAT}")
+        if not _is_number(values.get("last_id"), COUNTER_MAX - 1):
+            raise _Wrong("its last_id can't be")
+        if not self._new_ids:
+            self._last_id = max(self._last_id, values["last_id"])
+        self._ends = True
+
+    def _end(self, values: dict[str, Any]) -> None:
+        del values
+        self._ends = False
+
+    def _pause(self, values: dict[str, Any]) -> None:
+        tube, pause_s, until = values.get("tube"), values.get("pause_s"), values.get("until")
+        is_tube = isinstance(tube, str) and is_tube_name(tube.encode())
+        if not (is_tube and _is_number(pause_s, U32_MAX) and isinstance(until, float | int) and isfinite(until)):
+            raise _Wrong("it is no pause that can be")
+        self._connection.execute(_PAUSE, (tube, pause_s, until))
+        self.pauses += 1
+
+    def _job(self, values: dict[str, Any]) -> None:
+        body = _pop_body(values)
+        unknown = values.keys() - self._columns
+        if unknown:
+            raise _Wrong(f"a job has no {min(unknown)}")
+        if self._new_ids:
+            values["id"] = self._last_id + 1
+        elif not _is_number(values.get("id"), COUNTER_MAX - 1):
+            raise _Wrong("the job has no id that can be")
+        job_id = values["id"]
+        if values.get("buried_seq") is not None:
+            values["buried_seq"] += self._buried
+        self._insert(values, body)
+        if not is_sound(self._connection, job_id):
+            raise _Wrong("no server would write such a job")
+        self._last_id = max(self._last_id, job_id)
+        self.jobs += 1
+
+    def _insert(self, values: dict[str, Any], body: bytes) -> None:
+        is_large = len(body) > INLINE_MAX
+        names = ", ".join(values)  # which are all columns of the table
+        row = (*values.values(), crc32(body), None if is_large else body)
+        try:
+            self._connection.execute(
+                f"INSERT INTO jobs ({names}, crc32, body) VALUES ({', '.join('?' * len(row))})",  # noqa: S608 - see above
+                row,
+            )
+        except sqlite3.IntegrityError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
+                raise _Wrong(f"there is a job {values['id']} already; --new-ids gives each a new one") from error
+            raise
+        if is_large:
+            self._connection.execute(_BODY, (values["id"], body))
+
+
+def _pop_body(values: dict[str, Any]) -> bytes:
+    if ("body" in values) == ("base64" in values):
+        raise _Wrong('a job has either a "body" or a "base64"')
+    if "body" in values:
+        body = values.pop("body")
+        if not isinstance(body, str):
+            raise _Wrong('a "body" is a text')
+        return body.encode()
+    return base64.b64decode(values.pop("base64"), validate=True)
+
+
+def _is_number(value: object, most: int) -> bool:
+    return isinstance(value, int) and 0 <= value <= most
+
+
+def _refuse(constant: str) -> None:
+    raise _Wrong(f"{constant} is no number")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse)

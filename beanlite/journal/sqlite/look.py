@@ -1,0 +1,144 @@
+"""What operators ask of a database file, whether a server is running on it or not.
+
+The answers have the form of those that a server gives (docs/protocol.md). To be used in a process of its own: in the
+server's, closing the file would drop SQLite's locks on it.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import aiosqlite
+
+from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite.fileformat import refused
+from beanlite.journal.sqlite.migrations import find_migrations
+from beanlite.journal.sqlite.reading import check_readable, tidy
+
+Record = dict[str, Any]
+
+# What is known of a job; the preview is made of as much of the body as is asked for.
+_JOB: Final = """
+    SELECT id, tube, state, pri, delay_s, ttr_s, reserves, timeouts, releases, buries, kicks, size, created_at, age_s,
+           in_state_s, max(due_in_s, 0) AS left_s, holder, holder_conn, why
+"""
+# What has happened to a job, as a server tells of it to whoever watches.
+_HISTORY: Final = "SELECT at, job AS id, tube, what, by, conn, pri, delay_s FROM history WHERE job = :id ORDER BY n"
+# Tubes, and what has been done in them in a minute of this hour and the one before.
+_TUBES: Final = """
+    SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
+           rates.put AS puts_per_min, rates.reserved AS reserves_per_min, rates.deleted AS deletes_per_min,
+           rates.wait_s, rates.hold_s
+    FROM tubes LEFT JOIN rates USING (tube) WHERE tube GLOB :like
+"""
+# What the keys of a filter mean. They are compared with numbers, or with text that is given apart.
+_CONDITIONS: Final = {
+    "tube": "tube = :tube",
+    "state": "state = :state",
+    "older_s": "age_s >= :older_s",
+    "newer_s": "age_s < :newer_s",
+    "in_state_s": "in_state_s >= :in_state_s",
+    "pri_min": "pri >= :pri_min",
+    "pri_max": "pri <= :pri_max",
+    "holder": "state = 'reserved' AND holder_conn = :holder",
+    "text": "instr(body, CAST(:text AS BLOB))",
+    "up_to_id": "id <= :up_to_id",
+}
+# How the history marks what operators did.
+_OPERATOR: Final = "operator "
+# How the jobs of a queue come out of it.
+_QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
+
+
+class Look:
+    """An open file. JournalRefused: it is damaged."""
+
+    def __init__(self, connection: aiosqlite.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    async def list_jobs(self, request: Mapping[str, Any]) -> Record:
+        """Jobs that a filter chooses; a cursor is the last id, or how many of a queue have come."""
+        given = {key: value for key, value in request.items() if value is not None}
+        conditions = [_CONDITIONS[key] for key in given if key in _CONDITIONS]
+        after = int(given.get("after", 0))
+        given |= {"after": after, "preview": request.get("preview", 0)}
+        if given.get("order") == "queue":
+            end = f"ORDER BY {_QUEUES[given['state']]} LIMIT :limit OFFSET :after"
+        else:
+            conditions.append("id > :after")
+            end = "ORDER BY id LIMIT :limit"
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        rows = await self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview FROM all_jobs {where} {end}", given)
+        jobs = [_job(row) for row in rows]
+        cursor = None
+        if jobs and len(jobs) == given["limit"]:
+            cursor = str(after + len(jobs) if given.get("order") == "queue" else jobs[-1]["id"])
+        return {"jobs": jobs, "next": cursor}
+
+    async def show_job(self, job_id: int) -> Record | None:
+        """All that is known of a job, and its history as far as it is kept; one that has gone may still have that."""
+        rows = await self._rows(f"{_JOB}, body FROM all_jobs WHERE id = :id", {"id": job_id})
+        history = await self._rows(_HISTORY, {"id": job_id})
+        if not rows and not history:
+            return None
+        return {**(_job(rows[0]) if rows else {"id": job_id}), "history": [_event(row) for row in history]}
+
+    async def list_tubes(self, request: Mapping[str, Any]) -> Record:
+        """All tubes whose name fits, at once: to count their jobs each of them is looked at."""
+        rows = await self._rows(_TUBES, {"like": request.get("like") or "*"})
+        return {"tubes": [{"name": row.pop("tube"), **row} for row in rows], "next": None}
+
+    async def stats(self) -> Record:
+        """The server that has the file, or had it last; and how many jobs there are."""
+        servers = await self._rows("SELECT * FROM alive", {})
+        counts = await self._rows("SELECT state, count(*) AS jobs FROM jobs GROUP BY state", {})
+        return {**(servers[0] if servers else {}), **{row["state"]: row["jobs"] for row in counts}}
+
+    async def _rows(self, statement: str, given: Mapping[str, Any]) -> list[Record]:
+        with refused(self._path):
+            async with self._connection.execute(statement, given) as cursor:
+                names = [column[0] for column in cursor.description]
+                return [dict(zip(names, row, strict=True)) async for row in cursor]
+
+
+def _job(row: Record) -> Record:
+    """A row as a server tells of a job."""
+    address, number = row.pop("holder"), row.pop("holder_conn")
+    row["holder"] = None if address is None else {"address": address, "number": number}
+    if row["state"] not in {"delayed", "reserved"}:
+        row["left_s"] = None
+    if "preview" in row:
+        row["preview"] = (row["preview"] or b"").decode(errors="replace")
+    return row
+
+
+def _event(row: Record) -> Record:
+    """A row of the history as a server tells of an event."""
+    by, number = row.pop("by"), row.pop("conn")
+    address = None if by is None else by.removeprefix(_OPERATOR)
+    row["by"] = by and {"address": address, "number": number, "operator": by != address}
+    return row
+
+
+@asynccontextmanager
+async def looking(path: Path) -> AsyncIterator[Look]:
+    """Open a file; it is only read. JournalRefused: it can't be opened, is not one of ours, or an older one."""
+    check_readable(path)
+    try:
+        with refused(path):
+            connection = await aiosqlite.connect(f"{path.as_uri()}?mode=ro", uri=True)
+        try:
+            with refused(path):
+                async with connection.execute("PRAGMA user_version") as cursor:
+                    (version,) = await anext(aiter(cursor))
+            if version < len(find_migrations()):
+                raise JournalRefused(
+                    f"{path} has version {version}, and can be looked into when a server of this version has served it"
+                )
+            yield Look(connection, path)
+        finally:
+            await connection.close()
+    finally:
+        tidy(path)

@@ -1,0 +1,66 @@
+"""Reading a database file whether a server is running on it or not, without a change to it.
+
+To be used in a process of its own: in the server's, closing the file would drop SQLite's locks on it.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite.fileformat import check_file, refused, wal_of, wal_size
+from beanlite.journal.sqlite.migrations import find_migrations, stand_in
+
+# How long to wait for a lock on the file, which others have only for moments.
+_BUSY_TIMEOUT_S = 30.0
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Yield a connection in autocommit mode that can only read the file. An older one looks as if it were today's.
+
+    JournalRefused: the file can't be opened, holds nothing, or is not one of ours.
+    """
+    check_readable(path)
+    try:
+        # A read-only connection never checkpoints, not even if it is the last to close. So a -wal that a killed server
+        # has left is still there for the checks of the next start.
+        with closing(_connect(path)) as connection:
+            with refused(path):
+                connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+                stand_in(connection, find_migrations())
+            yield connection
+    finally:
+        tidy(path)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    with refused(path):
+        return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+
+
+def check_readable(path: Path) -> None:
+    """Raise JournalRefused unless the file can be opened, holds something, and is one of ours."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise JournalRefused(f"{path} can't be opened: {error.strerror}") from error
+    with refused(path):
+        try:
+            check_file(descriptor, path, len(find_migrations()))
+            if not os.fstat(descriptor).st_size:
+                raise JournalRefused(f"{path} is empty; there is nothing in it")
+        finally:
+            os.close(descriptor)
+
+
+def tidy(path: Path) -> None:
+    """Remove the empty -wal that SQLite may have left."""
+    if wal_of(path).exists() and not wal_size(path):
+        # No server is running, or one has only just begun. The empty -wal may be our own, and nobody else will remove
+        # it. A connection that may write does so when it closes, if it is the last; there is nothing to checkpoint. If
+        # the file is damaged or in use, the -wal stays: whether the reading succeeded matters more.
+        with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(path, timeout=0)) as connection:
+            connection.execute("SELECT 1 FROM sqlite_schema").fetchone()

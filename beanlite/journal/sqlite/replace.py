@@ -1,0 +1,88 @@
+"""Putting a new database file in the place of another while no server can have it.
+
+Whenever this is killed, a server that starts finds the old database or the new one, each whole. The one thing that has
+to be out of the way for that is what SQLite keeps beside the old one: a -wal would be taken for the new one's.
+"""
+
+import fcntl
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite.backup import copy
+from beanlite.journal.sqlite.database import lock_file
+from beanlite.journal.sqlite.fileformat import journal_of, refused, said, shm_of, wal_of, wal_size
+from beanlite.journal.sqlite.reading import reading
+from beanlite.journal.sqlite.replay import count_jobs
+from beanlite.journal.sqlite.verify import findings
+from beanlite.journal.sqlite.wholefile import partial_of, sync
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[tuple[Path, int]]:
+    """Keep servers away from the target, which is made if there is none, and yield what is to take its place.
+
+    That is an empty file, to be filled by name, and an open descriptor of the target. At the end of the block the one
+    becomes the other, with its owner and mode. JournalRefused: a server holds the target. BeanliteError: it can't be
+    replaced.
+    """
+    try:
+        with ExitStack() as undo:
+            with refused(target):
+                held = lock_file(target, undo)
+            with partial_of(target) as partial:
+                yield partial, held
+                _take_place(partial, target, held, undo)
+    except OSError as error:
+        raise BeanliteError(f"{target} was not replaced: {error.strerror or said(error)}") from error
+
+
+def _take_place(partial: Path, target: Path, held: int, undo: ExitStack) -> None:
+    before = os.fstat(held)
+    if before.st_size:
+        partial.chmod(stat.S_IMODE(before.st_mode))
+        os.chown(partial, before.st_uid, before.st_gid)
+    sync(partial)
+    new = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
+    undo.callback(os.close, new)
+    fcntl.flock(new, fcntl.LOCK_EX)  # or a server could begin before all that follows is done
+    if not _move_wal(target):
+        # It is damaged, and so no server could begin on it; nor can one on the new file as long as that -wal is there.
+        journal_of(target).unlink(missing_ok=True)
+    sync(target.parent)
+    partial.rename(target)
+    undo.pop_all()
+    try:
+        sync(target.parent)
+        for beside in (wal_of(target), shm_of(target), journal_of(target)):
+            beside.unlink(missing_ok=True)
+        sync(target.parent)
+    finally:
+        os.close(new)
+        os.close(held)
+
+
+def _move_wal(target: Path) -> bool:
+    """Have SQLite move all that it keeps beside the old file into it; returns whether it could."""
+    if wal_size(target) or journal_of(target).exists():
+        with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(target, timeout=0)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not wal_size(target) and not journal_of(target).exists()
+
+
+def copy_checked(source: Path, partial: Path, progress: Callable[[int], None] | None) -> int:
+    """Fill the partial file with what the source holds, look at it as verify does, and return the number of jobs.
+
+    JournalRefused: the source is not ours, or damaged.
+    """
+    with reading(source) as connection:
+        copy(connection, source, partial, progress)
+    with reading(partial) as connection:
+        for finding in findings(connection, source):
+            if not finding.sound:
+                raise JournalRefused(finding.said)
+        return count_jobs(connection, source)

@@ -1,0 +1,132 @@
+"""Whether a database file is what a server would have written, looked at from all sides, live or not."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite.fileformat import damaged, refused, said, shm_of, wal_size
+from beanlite.journal.sqlite.migrations import check_schema, find_migrations, read_version
+from beanlite.journal.sqlite.reading import reading
+from beanlite.journal.sqlite.replay import check_jobs, read_jobs, read_state
+from beanlite.journal.sqlite.wal import commit_frames, read_open_index
+
+# A body that belongs to no job, or to one that has its body in its own row.
+_ORPHAN: Final = """
+    SELECT bodies.id FROM bodies LEFT JOIN jobs ON jobs.id = bodies.id
+    WHERE jobs.id IS NULL OR jobs.body IS NOT NULL LIMIT 1
+"""
+_STATES: Final = "SELECT state, count(*) FROM jobs GROUP BY state ORDER BY state"
+
+
+class Finding(NamedTuple):
+    """What one check has found."""
+
+    check: str
+    sound: bool
+    said: str
+    """What there is, or what is wrong with it, in one line."""
+
+
+def verify(path: Path) -> Iterator[Finding]:
+    """Check the file, and yield each finding as it comes, of what one read transaction sees.
+
+    BeanliteError: there is no such file, or it can't be opened.
+    """
+    path = Path(os.path.realpath(path))
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise BeanliteError(f"{path} can't be opened: {error.strerror}") from error
+    try:
+        with ExitStack() as after_sqlite, reading(path) as connection:
+            yield Finding("file", sound=True, said=f"{path.stat().st_size} bytes, and {wal_size(path)} in a -wal")
+            with refused(path):
+                connection.execute("BEGIN")
+            yield _look("log", partial(_log, connection, path, after_sqlite))
+            yield from findings(connection, path)
+    except JournalRefused as error:
+        yield Finding("file", sound=False, said=str(error))
+
+
+def findings(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+    """What is found in the database; `path` is what it is called in what they say."""
+    for name, check in _CHECKS:
+        yield _look(name, partial(check, connection, path))
+
+
+def _look(name: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, sound=True, said=check())
+    except JournalRefused as error:
+        return Finding(name, sound=False, said=str(error))
+
+
+def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack) -> str:
+    """Whether SQLite has read the -wal to its end; where a frame is damaged it stops without a word."""
+    with refused(path):
+        connection.execute("SELECT 1 FROM meta").fetchone()  # this makes the -shm, or finds one
+        try:
+            index = os.open(shm_of(path), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return "no -wal"
+        after_sqlite.callback(os.close, index)  # not before SQLite has closed its own, whose locks would be lost
+        before = read_open_index(index)
+        commits = commit_frames(path, before.salts) if before is not None else []
+        after = read_open_index(index)
+    if before is not None and after is not None and before.salts == after.salts:  # it has not been begun anew meanwhile
+        lost = sum(number > after.frames for number in commits)
+        if lost > 1:  # a single one may be under way
+            raise damaged(path, f"{lost} commits stand in its -wal behind a damaged place")
+    return f"{len(commits)} commits in the -wal"
+
+
+def _sqlite(connection: sqlite3.Connection, path: Path) -> str:
+    with refused(path):
+        ((first,), *others) = connection.execute("PRAGMA integrity_check").fetchall()
+    if first != "ok":
+        more = f", and {len(others)} more" if others else ""
+        raise damaged(path, f"SQLite says {said(first)}{more}")
+    return "integrity_check finds nothing"
+
+
+def _schema(connection: sqlite3.Connection, path: Path) -> str:
+    with refused(path):
+        version = read_version(connection)
+        check_schema(connection, path, find_migrations()[:version])
+    return f"version {version}"
+
+
+def _state(connection: sqlite3.Connection, path: Path) -> str:
+    state = read_state(connection, path)
+    return f"last id {state.last_id}, {len(state.pauses)} pauses"
+
+
+def _jobs(connection: sqlite3.Connection, path: Path) -> str:
+    check_jobs(connection, path)
+    with refused(path):
+        counts = connection.execute(_STATES).fetchall()
+    return ", ".join(f"{count} {state}" for state, count in counts) or "none"
+
+
+def _bodies(connection: sqlite3.Connection, path: Path) -> str:
+    """Each body is there, and has the checksum with which it was put; none is left over."""
+    jobs = sum(map(len, read_jobs(connection, path)))
+    with refused(path):
+        orphan = connection.execute(_ORPHAN).fetchone()
+    if orphan is not None:
+        raise damaged(path, f"a body that stands apart, of job {orphan[0]}, belongs to no row")
+    return f"{jobs} checksums are right"
+
+
+_CHECKS: Final = (
+    ("sqlite", _sqlite),
+    ("schema", _schema),
+    ("state", _state),
+    ("jobs", _jobs),
+    ("bodies", _bodies),
+)

@@ -1,0 +1,28 @@
+"""Who may give operators' commands."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+
+from beanlite.config import operator_networks
+
+
+class Operators:
+    """The addresses of operators, as the setting has them."""
+
+    def __init__(self, setting: str) -> None:
+        self._local, self._networks = operator_networks(setting)
+        self._has = lru_cache(maxsize=1024)(self._look_up)
+
+    def include(self, transport: asyncio.BaseTransport) -> bool:
+        """Whether a client is one of them."""
+        peer = transport.get_extra_info("peername")
+        return self._has(peer[0]) if isinstance(peer, tuple) else self._local
+
+    def _look_up(self, host: str) -> bool:
+        address = ip_address(host.partition("%")[0])  # what follows is the interface of a link-local address
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in network for network in self._networks)

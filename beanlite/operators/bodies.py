@@ -1,0 +1,50 @@
+"""How the body of a job is shown."""
+
+import json
+from typing import Final
+
+from beanlite.errors import ConfigError
+from beanlite.operators import units
+
+FORMS: Final = ("auto", "text", "json", "hex", "raw")
+_HEX_LINE: Final = 16
+
+
+def body_lines(body: bytes, form: str) -> str:
+    """A body in one of these forms; "auto" takes JSON if it is some, and text if it can be read. ConfigError."""
+    if form == "hex":
+        return _as_hex(body)
+    if form == "text":
+        return units.on_lines(body.decode(errors="replace"))
+    if form == "json":
+        shown = _as_json(body)
+        if shown is None:
+            raise ConfigError("--body json: the body is no JSON")
+        return shown
+    return _as_json(body) or _as_text(body) or _as_hex(body)
+
+
+def _as_json(body: bytes) -> str | None:
+    try:
+        lines = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):  # it is none, or is nested too deeply to be read
+        return None
+    return units.on_lines(lines)
+
+
+def _as_text(body: bytes) -> str | None:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else units.on_lines(text)
+
+
+def _as_hex(body: bytes) -> str:
+    """Sixteen bytes a line: where they stand, what they are, and as ASCII."""
+    lines = []
+    for at in range(0, len(body), _HEX_LINE):
+        part = body[at : at + _HEX_LINE]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{at:08x}  {part.hex(' '):<{3 * _HEX_LINE - 1}}  {text}")
+    return "\n".join(lines)

@@ -1,0 +1,111 @@
+"""Changing many jobs, in slices that hold nobody up."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from beanlite.errors import BeanliteError
+from beanlite.operators.filters import Filter, Record
+from beanlite.operators.live import Live
+
+# What is said of the jobs that a command has changed.
+DONE_WORDS: Final = {
+    "kick": "kicked",
+    "bury": "buried",
+    "delete": "deleted",
+    "release": "released",
+    "move": "moved",
+    "copy": "copied",
+    "reprioritise": "reprioritised",
+    "delay": "delayed",
+}
+# How many ids a request may have.
+_IDS: Final = 1000
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How far a change has come."""
+
+    done: int = 0
+    """Jobs changed, or that would be."""
+    skipped: int = 0
+    """Jobs that are in no state for it."""
+    interrupted: bool = False
+    """Whether it was told to end before it was through."""
+    last_id: int | None = field(default=None, repr=False)
+    """The last id that had been given out when it began: no job above it has been looked at."""
+
+
+class Interrupt:
+    """Whether Ctrl-C or SIGTERM has told us to end."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Until the end of this block the first one is only noted."""
+
+        def note(*_: object) -> None:
+            if self.came:
+                raise KeyboardInterrupt
+            self.came = True
+
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def change(server: Live, what: Record, which: Filter, progress: Callable[[Outcome], None] = lambda _: None) -> Outcome:
+    """Do something to all jobs that are meant; `what` is a request without its filter. BeanliteError.
+
+    Each slice is durable before the next one is asked for. Ctrl-C ends it between two slices.
+    """
+    outcome = Outcome()
+    interrupt = Interrupt()
+    requests = [{**what, **part.request()} for part in _parts(which)]
+    with interrupt.noted():
+        while requests:
+            if interrupt.came:
+                outcome.interrupted = True
+                break
+            reply = _slice(server, requests[0], outcome)
+            outcome.done += reply["done"]
+            outcome.skipped += reply["skipped"]
+            outcome.last_id = outcome.last_id or reply["last_id"]
+            progress(outcome)
+            if "stopped" in reply:
+                raise BeanliteError(f"{server.name} refused a put: {reply['stopped']}{_so_far(what, outcome)}")
+            if reply["next"] is None:
+                requests.pop(0)
+            else:
+                requests[0]["after"] = reply["next"]
+    return outcome
+
+
+def _parts(which: Filter) -> list[Filter]:
+    """The filter, or several that have no more ids than a request may have."""
+    if which.ids is None:
+        return [which]
+    ids = sorted(set(which.ids))
+    return [replace(which, ids=tuple(ids[at : at + _IDS])) for at in range(0, len(ids), _IDS)]
+
+
+def _slice(server: Live, request: Record, outcome: Outcome) -> Record:
+    try:
+        return server.ask("change-jobs", request)
+    except BeanliteError as error:
+        if not outcome.done:
+            raise
+        raise BeanliteError(f"{error}{_so_far(request, outcome)}") from error
+
+
+def _so_far(what: Record, outcome: Outcome) -> str:
+    would = "would be" if what.get("dry_run") else "had been"
+    return f"; {outcome.done} jobs {would} {DONE_WORDS[what['do']]} before"

@@ -1,0 +1,125 @@
+"""A running server, asked over the wire; docs/protocol.md describes what it is asked."""
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from beanlite.beanstalk.client import Address, Client, UnexpectedReply
+from beanlite.errors import BeanliteError
+from beanlite.operators.filters import Record
+
+
+class Unreachable(BeanliteError):
+    """The server can't be reached, or has gone."""
+
+
+class Live:
+    """A connection to a server. BeanliteError: it can't be reached, refuses what it is asked, or does not know it."""
+
+    def __init__(self, address: Address) -> None:
+        self.name = f"{address[0]}:{address[1]}" if len(address) == 2 else f"unix:{address[0]}"
+        self._understands = False
+        try:
+            self.client = Client(address)
+        except OSError as error:
+            raise Unreachable(f"no server can be reached at {self.name}: {error.strerror or error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.client.__exit__(*error)
+
+    def stats(self) -> Record:
+        """What ``stats`` tells, its numbers as numbers."""
+        with self.conversation():
+            return {key: _value(text) for key, text in self.client.stats().items()}
+
+    def list_jobs(self, request: Record) -> Record:
+        """A slice of the jobs."""
+        return self.ask("list-jobs", request)
+
+    def list_tubes(self, request: Record) -> Record:
+        """A slice of the tubes."""
+        return self.ask("list-tube-stats", request)
+
+    def list_clients(self, request: Record) -> Record:
+        """A slice of the clients."""
+        return self.ask("list-clients", request)
+
+    def show_job(self, job_id: int) -> Record | None:
+        """All that is known of a job, its body as bytes; None: there is no such job."""
+        self._check()
+        job = self._read(b"show-job %d\r\n" % job_id)
+        return None if job is None else {**job, "body": base64.b64decode(job["body"])}
+
+    def ask(self, word: str, request: Record) -> Record:
+        """What a command that takes an object is answered."""
+        self._check()
+        body = json.dumps(request, ensure_ascii=False).encode(errors="surrogateescape")
+        reply = self._read(b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
+        if reply is None:
+            raise BeanliteError(f"{self.name} answered NOT_FOUND to {word}")
+        return reply
+
+    def pause(self, tube: str, pause_s: int) -> None:
+        """Let nobody reserve from a tube for so long."""
+        with self.conversation():
+            line = self.client.ask(b"pause-tube %b %d\r\n" % (tube.encode(), pause_s))
+        if line == b"NOT_FOUND\r\n":
+            raise BeanliteError(f"there is no tube {tube}: it has no job, and nobody uses or watches it")
+        if line != b"PAUSED\r\n":
+            raise BeanliteError(f"{self.name} refused pause-tube: {line.decode(errors='replace').strip()}")
+
+    def watch(self, request: Record) -> Iterator[Record]:
+        """What happens from now on, one event after the other, until the server has gone."""
+        self.ask("watch-events", request)
+        self.client.wait_as_long_as_it_takes()
+        while True:
+            with self.conversation():
+                event: Record = json.loads(self.client.body(self.client.line()))
+            yield event
+
+    def _check(self) -> None:
+        """Find out whether it knows what only beanlite knows, by a command that harms nobody who does not."""
+        if not self._understands:
+            with self.conversation():
+                line = self.client.ask(b"show-job 0\r\n")
+            if line == b"UNKNOWN_COMMAND\r\n":
+                why = "it is another server, an older one, or its setting operators does not have this address"
+                raise BeanliteError(f"{self.name} does not understand the commands of operators: {why}")
+            self._understands = True
+
+    def _read(self, command: bytes) -> Record | None:
+        with self.conversation():
+            line = self.client.ask(command)
+            reply: Record = json.loads(self.client.body(line)) if line.startswith((b"OK ", b"REFUSED ")) else {}
+        if line.startswith(b"OK "):
+            return reply
+        if line == b"NOT_FOUND\r\n":
+            return None
+        word = command.split(maxsplit=1)[0].decode()
+        why = reply.get("error") or line.decode(errors="replace").strip()
+        raise BeanliteError(f"{self.name} refused {word}: {why}")
+
+    @contextmanager
+    def conversation(self) -> Iterator[None]:
+        """Turn what can go wrong with the connection into a BeanliteError."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise Unreachable(f"{self.name} does not answer") from error
+        except (OSError, UnexpectedReply) as error:
+            raise Unreachable(f"{self.name}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _value(text: str) -> int | float | str:
+    """What the text of a statistic stands for."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

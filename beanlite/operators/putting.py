@@ -1,0 +1,120 @@
+"""Putting jobs: from arguments, from stdin, from a file of JSON lines."""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Final, Self
+
+from beanlite.errors import BeanliteError, ConfigError
+from beanlite.operators.filters import Record
+from beanlite.operators.live import Live
+
+# How many jobs, and how many bytes of their bodies, are put at a time: all of them or none. Escaped as JSON, bytes can
+# become six times as many, and a request may have 1 MiB.
+_BATCH_JOBS: Final = 500
+_BATCH_BYTES: Final = 128 << 10
+_U32_MAX: Final = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to put."""
+
+    body: bytes
+    tube: str
+    pri: int
+    delay_s: int
+    ttr_s: int
+
+    @classmethod
+    def from_line(cls, line: bytes, defaults: Mapping[str, object]) -> Self:
+        """Read it from a JSON object, which may leave out all but the body. ValueError: it can't be read."""
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise ValueError("it is no JSON object")  # noqa: TRY004 - one kind of error for a line
+        if ("body" in record) == ("base64" in record):
+            raise ValueError("it needs either body or base64")
+        given = {**defaults, **record}
+        given["body"] = _body(given.pop("base64") if "base64" in given else given["body"], encoded="base64" in record)
+        if unknown := given.keys() - {field.name for field in fields(cls)}:
+            known = "body, base64, tube, pri, delay_s and ttr_s"
+            raise ValueError(f"{min(unknown)!r} is no part of a job; these are: {known}")
+        if not isinstance(given["tube"], str):
+            raise ValueError(f"tube: {given['tube']!r} is no name")  # noqa: TRY004 - likewise
+        for key in ("pri", "delay_s", "ttr_s"):
+            value = given[key]
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _U32_MAX:
+                raise ValueError(f"{key}: {value!r} is not allowed; it is a whole number from 0 to {_U32_MAX}")
+        return cls(**given)
+
+    def record(self) -> Record:
+        """The job as a part of a request."""
+        others = {"tube": self.tube, "pri": self.pri, "delay_s": self.delay_s, "ttr_s": self.ttr_s}
+        try:
+            return {"body": self.body.decode(), **others}
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(self.body).decode(), **others}
+
+
+def _body(value: object, *, encoded: bool) -> bytes:
+    if not isinstance(value, str):
+        raise ValueError(f"the body is {value!r}, and no text")  # noqa: TRY004 - likewise
+    return base64.b64decode(value, validate=True) if encoded else value.encode()
+
+
+def read_jobs(lines: Iterable[bytes], name: str, defaults: Mapping[str, object]) -> Iterator[NewJob]:
+    """The jobs of a file of JSON lines. ConfigError: a line can't be read."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield NewJob.from_line(line, defaults)
+            except ValueError as error:
+                raise ConfigError(f"{name}, line {number}: {error}") from None
+
+
+def put(server: Live, jobs: Iterable[NewJob]) -> Iterator[list[int]]:
+    """Put jobs, and give the ids of each batch when it is durable. BeanliteError."""
+    done = 0
+    for batch in _batches(jobs):
+        try:
+            ids = _put_batch(server, batch)
+        except BeanliteError as error:
+            if not done:
+                raise
+            raise BeanliteError(f"{error}; {done} jobs were put before") from error
+        done += len(ids)
+        yield ids
+
+
+def _batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
+    batch: list[NewJob] = []
+    size = 0
+    for job in jobs:
+        if batch and (len(batch) == _BATCH_JOBS or size + len(job.body) > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(job)
+        size += len(job.body)
+    if batch:
+        yield batch
+
+
+def _put_batch(server: Live, batch: list[NewJob]) -> list[int]:
+    if len(batch) == 1 and len(batch[0].body) > _BATCH_BYTES:  # too large for a request
+        return [_put_one(server, batch[0])]
+    ids: list[int] = server.ask("put-jobs", {"jobs": [job.record() for job in batch]})["ids"]
+    return ids
+
+
+def _put_one(server: Live, job: NewJob) -> int:
+    """Put a job as any client does."""
+    with server.conversation():
+        used = server.client.ask(b"use %b\r\n" % job.tube.encode())
+        if not used.startswith(b"USING "):
+            raise BeanliteError(f"{server.name} answered {used.decode().strip()} to use {job.tube}")
+        line = b"put %d %d %d %d\r\n" % (job.pri, job.delay_s, job.ttr_s, len(job.body))
+        reply = server.client.ask(line + job.body + b"\r\n")
+    if not reply.startswith(b"INSERTED "):
+        raise BeanliteError(f"{server.name} answered {reply.decode().strip()} to put")
+    return int(reply.split()[1])

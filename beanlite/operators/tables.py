@@ -1,0 +1,193 @@
+"""Tables on a terminal, and JSON for scripts."""
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from beanlite.operators import units
+from beanlite.operators.bodies import body_lines
+from beanlite.operators.filters import Record
+
+# What is not shown on a terminal is not cut to fit one.
+_ENDLESS: Final = 1 << 20
+# What stands between two columns, and how narrow a column of text may become.
+_GAP: Final = "  "
+_SHRUNK: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One fact about each record: under which key it is found, and how it is shown."""
+
+    key: str
+    title: str
+    show: Callable[[Any], str]
+    shrinks: bool = False
+    """Whether it is cut when the terminal is too narrow: it is text, the others are numbers."""
+    leaves: int = 0
+    """If that is not enough the columns that have a number here are left out, the largest first."""
+
+    def text(self, record: Record) -> str:
+        """What stands in the column, on one line."""
+        value = record.get(self.key)
+        return "" if value is None else units.on_one_line(self.show(value))
+
+
+def peer(peer: Record) -> str:
+    """A client, as its address and the number of its connection."""
+    return f"{peer['address']} #{peer['number']}"
+
+
+JOBS: Final = (
+    Column("id", "id", str),
+    Column("tube", "tube", str, shrinks=True),
+    Column("state", "state", str),
+    Column("pri", "pri", str),
+    Column("age_s", "age", units.age, leaves=2),
+    Column("in_state_s", "in state", units.age),
+    Column("left_s", "left", units.age, leaves=4),
+    Column("size", "size", units.size, leaves=1),
+    Column("holder", "last holder", peer, leaves=5),
+    Column("why", "why", str, leaves=3),
+    Column("preview", "body", str, shrinks=True),
+)
+TUBES: Final = (
+    Column("name", "tube", str, shrinks=True),
+    Column("ready", "ready", units.count),
+    Column("reserved", "reserved", units.count),
+    Column("delayed", "delayed", units.count),
+    Column("buried", "buried", units.count),
+    Column("bytes", "bytes", units.size, leaves=1),
+    Column("first_ready_s", "next waits", units.age, leaves=3),
+    Column("oldest_ready_s", "oldest ready", units.age),
+    Column("using", "using", units.count, leaves=6),
+    Column("watching", "watching", units.count, leaves=5),
+    Column("waiting", "waiting", units.count, leaves=4),
+    Column("puts_per_min", "puts/min", units.rate, leaves=7),
+    Column("deletes_per_min", "deletes/min", units.rate, leaves=7),
+    Column("wait_s", "mean wait", units.age, leaves=8),
+    Column("hold_s", "mean hold", units.age, leaves=8),
+    Column("pause_left_s", "paused for", lambda left_s: units.age(left_s) if left_s else "", leaves=2),
+)
+CLIENTS: Final = (
+    Column("number", "number", str),
+    Column("address", "address", str, shrinks=True),
+    Column("uses", "uses", str, shrinks=True),
+    Column("watches", "watches", ", ".join, shrinks=True),
+    Column("waits_s", "waits for", units.age),
+    Column("holds", "holds", units.count),
+    Column("oldest_hold_s", "longest for", units.age),
+    Column("buffered", "buffered", units.size, leaves=1),
+)
+
+
+def console() -> Console:
+    """Where tables are printed to: as wide as the terminal, or without an end if it is none."""
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _ENDLESS)
+
+
+def print_table(records: Iterable[Record], columns: Sequence[Column]) -> int:
+    """Print a line for each record, and leave out the columns that are empty in all; returns how many there were."""
+    rows = [[column.text(record) for column in columns] for record in records]
+    shown = [at for at in range(len(columns)) if any(row[at] for row in rows)]
+    widths = [max(map(cell_len, [column.title, *(row[at] for row in rows)])) for at, column in enumerate(columns)]
+    width = console().width
+    while sum(_least(columns[at], widths[at]) for at in shown) > width + len(_GAP):
+        leaving = max(shown, key=lambda at: columns[at].leaves)
+        if not columns[leaving].leaves:
+            break
+        shown.remove(leaving)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, len(_GAP), 0, 0))
+    for at in shown:
+        column = columns[at]
+        table.add_column(column.title, no_wrap=not column.shrinks, justify="left" if column.shrinks else "right")
+    for row in rows:
+        table.add_row(*(Text(row[at], no_wrap=True, overflow="ellipsis") for at in shown))
+    if rows:
+        _print(table)
+    return len(rows)
+
+
+def _least(column: Column, width: int) -> int:
+    """How many characters a column needs, and the gap behind it."""
+    return (min(width, _SHRUNK) if column.shrinks else width) + len(_GAP)
+
+
+def print_facts(facts: Record) -> None:
+    """Print what is known of one thing, a line for each fact."""
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, len(_GAP), 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for key, value in facts.items():
+        table.add_row(key, Text(units.on_one_line(str(value)), overflow="fold"))
+    _print(table)
+
+
+def job_text(job: Record, form: str) -> str:
+    """What is known of a job, a fact a line, its body and its history. ConfigError: the body has no such form."""
+    history = [event_line(event) for event in job.get("history", ())]
+    parts = [] if "body" not in job else ["\n".join(_job_lines(job)), body_lines(job["body"], form)]
+    if history:
+        gone = "" if parts else f"job {job['id']} has gone; "
+        parts.append("\n".join([f"{gone}its history:", *history]))
+    return "\n\n".join(parts)
+
+
+def _job_lines(job: Record) -> list[str]:
+    facts = {column.title: column.text(job) for column in JOBS} | {
+        "put": units.utc(job["created_at"]),
+        "delay": units.age(job["delay_s"]),
+        "ttr": units.age(job["ttr_s"]),
+        **{key: str(job[key]) for key in ("reserves", "timeouts", "releases", "buries", "kicks")},
+    }
+    return [f"{key:<12} {value}" for key, value in facts.items() if value]
+
+
+def event_line(event: Record) -> str:
+    """Something that has happened to a job, in a line."""
+    if "lost" in event:
+        return f"{event['lost']:,} events were lost, because they were not read in time"
+    by = event["by"]
+    return "  ".join(
+        (
+            units.utc(event["at"]),
+            f"{event['id']:>8}",
+            units.on_one_line(event["tube"]),
+            event["what"],
+            f"pri {event['pri']}",
+            *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ()),
+            *([f"by {'operator ' if by['operator'] else ''}{peer(by)}"] if by else ()),
+        )
+    )
+
+
+def print_json(records: Iterable[Record]) -> None:
+    """Print an object a line."""
+    for record in records:
+        print(json.dumps(record, ensure_ascii=False))  # noqa: T201 - as the command line does
+
+
+def _print(table: Table) -> None:
+    """Print it without the blanks that fill its lines up."""
+    target = console()
+    with target.capture() as capture:
+        target.print(table)
+    for line in capture.get().splitlines():
+        print(line.rstrip())  # noqa: T201 - as the command line does
+
+
+def body_fields(body: bytes) -> Record:
+    """A body as JSON can have it: as text, or as base64 if it is none."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(body).decode()}

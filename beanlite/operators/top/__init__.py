@@ -1,0 +1,1 @@
+"""What ``beanlite top`` shows, and how."""

@@ -1,0 +1,349 @@
+"""The screens of ``beanlite top``: the server with its tubes, the jobs of a tube, a job."""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
+
+from rich.text import Text
+from textual import events, on, work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer, Static
+
+from beanlite.beanstalk.client import Address
+from beanlite.errors import BeanliteError
+from beanlite.operators import listing, tables, units
+from beanlite.operators.filters import STATES, Filter, Record
+from beanlite.operators.live import Live
+from beanlite.operators.top.sampling import Sample, Sampler
+
+# Seconds from one look to the next; a look that takes long is followed by a longer pause, so that it is no burden.
+_EVERY_S: Final = 1.0
+_PAUSE_FACTOR: Final = 10
+# How many rows a table has at most.
+_ROWS: Final = 200
+
+
+class Column(NamedTuple):
+    """A column: the fact that it shows, and how many characters that takes, the mark of the order included.
+
+    A width of 0 means all that the others leave.
+    """
+
+    key: str
+    title: str
+    show: Callable[[Any], str]
+    width: int
+    wide: bool = False
+    """It is left out on a narrow terminal."""
+
+
+_TUBES: Final = (
+    Column("name", "tube", str, 0),
+    Column("ready", "ready", units.short, 6),
+    Column("reserved", "reserved", units.short, 9),
+    Column("delayed", "delayed", units.short, 8),
+    Column("buried", "buried", units.short, 7),
+    Column("puts_per_s", "puts/s", units.rate, 7),
+    Column("deletes_per_s", "deletes/s", units.rate, 10),
+    Column("first_ready_s", "next waits", units.age, 12, wide=True),
+    Column("first_buried_s", "buried for", units.age, 12, wide=True),
+    Column("using", "using", units.short, 6, wide=True),
+    Column("watching", "watching", units.short, 9, wide=True),
+    Column("waiting", "waiting", units.short, 8, wide=True),
+    Column("total_jobs", "put in all", units.short, 11, wide=True),
+    Column("pause_left_s", "paused for", lambda left_s: units.age(left_s) if left_s else "", 12, wide=True),
+)
+_JOBS: Final = (
+    Column("id", "id", str, 9),
+    Column("state", "state", str, 8),
+    Column("pri", "pri", str, 5),
+    Column("in_state_s", "in state", units.age, 12),
+    Column("size", "size", units.size, 9),
+    Column("age_s", "age", units.age, 12, wide=True),
+    Column("left_s", "left", units.age, 12, wide=True),
+    Column("timeouts", "timeouts", units.short, 8, wide=True),
+    Column("holder", "last holder", tables.peer, 24, wide=True),
+    Column("preview", "body", str, 0),
+)
+# From this width on there is room for the wide columns.
+_WIDE: Final = 150
+
+
+class Table(DataTable[Text]):
+    """Rows of facts, as wide as the terminal."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Open")]
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        super().__init__(cursor_type="row", zebra_stripes=True)
+        self._all = columns
+        self.shown: list[Column] = []
+
+    def show(self, records: Iterable[Record], marked: str = "") -> None:
+        """Show these records, and leave the cursor where it is. `marked` is the column that they are sorted by."""
+        at, top = self.cursor_row, self.scroll_y
+        current = self.key_at(at)
+        self.clear(columns=True)
+        width = self.app.size.width
+        self.shown = [column for column in self._all if width >= _WIDE or not column.wide]
+        left = width - 2 - sum(column.width + 2 * self.cell_padding for column in self.shown)
+        for column in self.shown:
+            title = Text(f"{column.title}▾" if column.key == marked else column.title)
+            self.add_column(title, width=column.width or max(left, 8), key=column.key)
+        for record in records:
+            key = str(record[self.shown[0].key])
+            self.add_row(*(_cell(column, record.get(column.key)) for column in self.shown), key=key)
+        if current is not None and current in self.rows:
+            at = self.get_row_index(current)
+        self.move_cursor(row=at, scroll=False)
+        self.scroll_to(y=top, animate=False, force=True)
+
+    def key_at(self, row: int) -> str | None:
+        """What the record in a row is known by."""
+        return self.ordered_rows[row].key.value if 0 <= row < self.row_count else None
+
+
+def _cell(column: Column, value: object) -> Text:
+    shown = "" if value is None else units.on_one_line(column.show(value))
+    is_text = column.width == 0 or isinstance(value, (str, dict))
+    return Text(shown, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis")
+
+
+class Tubes(Screen[None]):
+    """The server and its tubes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "sort(1)", "Sort by the next column"),
+        Binding("S", "sort(-1)", "Sort by the one before", show=False),
+        Binding("r", "reverse", "Reverse"),
+        Binding("q", "app.quit", "Quit"),
+    ]
+
+    def __init__(self, address: Address) -> None:
+        super().__init__()
+        self._address = address
+        self._sample: Sample | None = None
+        self._sort = _TUBES[1]
+        self._largest = True
+        self._over = threading.Event()
+
+    def compose(self) -> ComposeResult:
+        """The parts of the screen."""
+        yield Static("", id="summary", markup=False)
+        yield Table(_TUBES)
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        """Begin to look at the server."""
+        self._look()
+
+    def on_unmount(self) -> None:
+        """Let the thread end that looks at it."""
+        self._over.set()
+
+    @work(thread=True)
+    def _look(self) -> None:
+        """Take a sample now and then, in a thread of its own, from one connection after the other if need be."""
+        sampler = None
+        while not self._over.is_set():
+            pause_s = _EVERY_S
+            try:
+                sampler = sampler or Sampler(self._address)
+                sample = sampler.sample()
+                pause_s = max(pause_s, _PAUSE_FACTOR * sample.took_s)
+                self._tell(self._take, sample)
+            except BeanliteError as error:
+                self._tell(self._fail, str(error))
+                if sampler is not None:
+                    sampler.close()
+                    sampler = None
+            self._over.wait(pause_s)
+        if sampler is not None:
+            sampler.close()
+
+    def _tell(self, method: Callable[[Any], None], what: object) -> None:
+        """Have a method called in the loop, unless that is over."""
+        if not self._over.is_set():
+            self.app.call_later(method, what)
+
+    def _take(self, sample: Sample) -> None:
+        self._sample = sample
+        self._show()
+
+    def _fail(self, why: str) -> None:
+        self.query_one("#summary", Static).update(Text(f"{why}\nTrying again every second.", style="bold red"))
+
+    def _show(self) -> None:
+        if self._sample is None:
+            return
+        name = f"{self._address[0]}:{self._address[1]}" if len(self._address) == 2 else f"unix:{self._address[0]}"
+        self.query_one("#summary", Static).update(summary(self._sample, name))
+        rows = listing.first(self._sample.tubes, self._sort.key, largest=self._largest, limit=_ROWS)
+        self.query_one(Table).show(rows, marked=self._sort.key)
+
+    def action_sort(self, step: int) -> None:
+        """Sort by the next column, or the one before."""
+        shown = self.query_one(Table).shown
+        if shown:
+            self._sort_by(shown[(shown.index(self._sort) + step) % len(shown)] if self._sort in shown else shown[0])
+
+    def action_reverse(self) -> None:
+        """Turn the order round."""
+        self._largest = not self._largest
+        self._show()
+
+    @on(DataTable.HeaderSelected)
+    def _header(self, event: DataTable.HeaderSelected) -> None:
+        self._sort_by(next(column for column in _TUBES if column.key == event.column_key.value))
+
+    def _sort_by(self, column: Column) -> None:
+        self._sort, self._largest = column, column.width != 0  # names from a to z
+        self._show()
+
+    @on(DataTable.RowSelected)
+    def _open(self, event: DataTable.RowSelected) -> None:
+        self.app.push_screen(Jobs(self._address, str(event.row_key.value)))
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Fit the new size."""
+        self._show()
+
+
+def summary(sample: Sample, name: str) -> Text:
+    """What is known of the server as a whole, on five lines of no more than 80 characters."""
+    stats = sample.stats
+    now, middle, worst = map(units.milliseconds, sample.latency)
+    jobs = ", ".join(f"{units.short(stats[f'current-jobs-{state}'])} {state}" for state in STATES)
+    rates = ", ".join(
+        f"{units.rate(stats.get(f'{what}_per_s'))} {what}/s" for what in ("puts", "reserves", "deletes", "batches")
+    )
+    trouble = [word for key, word in (("disk-full", "DISK FULL"), ("draining", "DRAINING")) if stats[key] == "true"]
+    memory = f"{units.size(stats['memory-used'])} of {units.size(stats['memory-max'])}"
+    clients = f"{units.short(stats['current-connections'])} clients, {units.short(stats['current-waiting'])} wait"
+    lines = (
+        ("server", f"{stats['version']} at {name}, up {units.age(stats['uptime'])}"),
+        ("jobs", f"{jobs}; {units.short(stats['current-tubes'])} tubes"),
+        ("rates", rates if "puts_per_s" in stats else ""),
+        ("latency", f"{now}; of the last minute: median {middle}, worst {worst}"),
+        ("memory", f"{memory}; {clients}; -wal {units.size(stats['journal-wal-bytes'])}"),
+    )
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for title, line in lines:
+        text.append(f"{title:<9}", style="bold").append(f"{line}\n")
+    text.right_crop(1)
+    return text.append(f"  {' '.join(trouble)}", style="bold red") if trouble else text
+
+
+class Jobs(Screen[None]):
+    """The first jobs of a tube."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "app.pop_screen", "Back"),
+        Binding("s", "state", "Another state"),
+        Binding("r", "look", "Look again"),
+        Binding("q", "app.quit", "Quit"),
+    ]
+
+    def __init__(self, address: Address, tube: str) -> None:
+        super().__init__()
+        self._address = address
+        self._tube = tube
+        self._state: str | None = None
+
+    def compose(self) -> ComposeResult:
+        """The parts of the screen."""
+        yield Static("", id="summary", markup=False)
+        yield Table(_JOBS)
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        """Ask for the jobs."""
+        self.action_look()
+
+    def action_state(self) -> None:
+        """Show the jobs of the next state; after the last one all of them."""
+        states = (None, *STATES)
+        self._state = states[(states.index(self._state) + 1) % len(states)]
+        self.action_look()
+
+    @work(thread=True, exclusive=True)
+    def action_look(self) -> None:
+        """Ask for the jobs, in a thread, and show them."""
+        which = Filter(tube=self._tube, state=self._state)
+        sort = "queue" if self._state in {"ready", "delayed", "buried"} else "id"
+        try:
+            with Live(self._address) as server:
+                found = listing.jobs(server, which, sort, _ROWS, None)
+        except BeanliteError as error:
+            self.app.call_from_thread(self._say, Text(str(error), style="bold red"))
+            return
+        many = "first " if found.after is not None else ""
+        order = "as they come out of their queue" if sort == "queue" else "by id"
+        said = f"tube {self._tube}: {many}{units.jobs(len(found.records))}, {self._state or 'in any state'}, {order}"
+        self.app.call_from_thread(self._say, Text(said, style="bold"))
+        self.app.call_from_thread(self.query_one(Table).show, found.records)
+
+    def _say(self, text: Text) -> None:
+        self.query_one("#summary", Static).update(text)
+
+    @on(DataTable.RowSelected)
+    def _open(self, event: DataTable.RowSelected) -> None:
+        self.app.push_screen(Job(self._address, int(str(event.row_key.value))))
+
+
+class Job(Screen[None]):
+    """All that is known of a job."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "app.pop_screen", "Back"),
+        Binding("q", "app.quit", "Quit"),
+    ]
+
+    def __init__(self, address: Address, job_id: int) -> None:
+        super().__init__()
+        self._address = address
+        self._job_id = job_id
+
+    def compose(self) -> ComposeResult:
+        """The parts of the screen."""
+        with VerticalScroll():
+            yield Static("", id="job", markup=False)
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        """Ask for the job."""
+        self._look()
+
+    @work(thread=True)
+    def _look(self) -> None:
+        try:
+            with Live(self._address) as server:
+                job = server.show_job(self._job_id)
+        except BeanliteError as error:
+            said = str(error)
+        else:
+            said = f"job {self._job_id} has gone" if job is None else tables.job_text(job, "auto")
+        self.app.call_from_thread(self.query_one("#job", Static).update, Text(said))
+
+
+class Top(App[None]):
+    """The program."""
+
+    TITLE = "beanlite top"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #summary { height: auto; padding: 0 1; }
+    #job { padding: 0 1; }
+    Table { height: 1fr; }
+    """
+
+    def __init__(self, address: Address) -> None:
+        super().__init__()
+        self._address = address
+
+    def on_mount(self) -> None:
+        """Begin with the tubes."""
+        self.push_screen(Tubes(self._address))

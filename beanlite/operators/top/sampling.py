@@ -1,0 +1,83 @@
+"""What is seen of a server at one moment, and how fast things go between two of them."""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from beanlite.beanstalk.client import Address
+from beanlite.operators import listing
+from beanlite.operators.filters import Record
+from beanlite.operators.live import Live
+
+# For how many samples latencies are remembered: about a minute.
+_LATENCIES: Final = 60
+# What the rates of the server are made of, and those of a tube.
+_SERVER_RATES: Final = {
+    "puts_per_s": ("cmd-put",),
+    "reserves_per_s": ("cmd-reserve", "cmd-reserve-with-timeout"),
+    "deletes_per_s": ("cmd-delete",),
+    "batches_per_s": ("journal-batches",),
+}
+_TUBE_RATES: Final = {"puts_per_s": ("total_jobs",), "deletes_per_s": ("deletes",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One moment."""
+
+    at_s: float
+    stats: Record
+    """What ``stats`` tells, and rates since the sample before."""
+    tubes: list[Record]
+    """All tubes, likewise."""
+    latencies_s: list[float]
+    """How long a command took that does nothing, now and before that."""
+    took_s: float
+    """How long all this took."""
+
+    @property
+    def latency(self) -> tuple[float, float, float]:
+        """The last latency, the median and the worst."""
+        return self.latencies_s[-1], median(self.latencies_s), max(self.latencies_s)
+
+
+class Sampler:
+    """A connection that takes samples. BeanliteError: the server can't be reached, or refuses it."""
+
+    def __init__(self, address: Address) -> None:
+        self._server = Live(address)
+        self._latencies_s: deque[float] = deque(maxlen=_LATENCIES)
+        self._before: Sample | None = None
+
+    def sample(self) -> Sample:
+        """Take a sample of this moment."""
+        began_s = time.perf_counter()
+        with self._server.conversation():
+            self._server.client.ask(b"list-tube-used\r\n")
+        self._latencies_s.append(time.perf_counter() - began_s)
+        at_s = time.monotonic()
+        stats = self._server.stats()
+        tubes = list(listing.everything(self._server.list_tubes, {}, "tubes"))
+        if self._before is not None:
+            passed_s = at_s - self._before.at_s
+            before = {tube["name"]: tube for tube in self._before.tubes}
+            stats |= _rates(stats, self._before.stats, _SERVER_RATES, passed_s)
+            for tube in tubes:
+                # A tube that was not there before has had all its jobs since then.
+                tube.update(_rates(tube, before.get(tube["name"], {}), _TUBE_RATES, passed_s))
+        self._before = Sample(at_s, stats, tubes, list(self._latencies_s), time.perf_counter() - began_s)
+        return self._before
+
+    def close(self) -> None:
+        """Leave the server."""
+        self._server.__exit__()
+
+
+def _rates(now: Record, before: Record, rates: Mapping[str, tuple[str, ...]], passed_s: float) -> Record:
+    """How many of each there were in a second; none of those that began anew, as a tube that had gone."""
+    return {
+        name: max(0.0, sum(now[key] - before.get(key, 0) for key in keys)) / passed_s for name, keys in rates.items()
+    }

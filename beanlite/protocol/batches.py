@@ -1,0 +1,120 @@
+"""Putting and reserving many jobs at once. ``docs/protocol.md`` says what these commands take and tell."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from beanlite.core.admission import PUT_BYTES
+from beanlite.core.clients import Refusal
+from beanlite.core.engine import Engine
+from beanlite.core.job import SECOND_NS, SLICE, Job
+from beanlite.core.ticker import is_deadline_soon
+from beanlite.core.tube import Client, Peer, Tube
+from beanlite.protocol import replies
+from beanlite.protocol.blocked import WAITING
+from beanlite.protocol.operator_replies import as_json
+from beanlite.protocol.operator_requests import PutJobs
+from beanlite.protocol.session import REPLIES_MAX, Session
+
+DRAINING: Final = "DRAINING"
+OUT_OF_MEMORY: Final = "OUT_OF_MEMORY"
+# If nothing else is said, a job's ttr in seconds.
+TTR_S: Final = 60
+# Tubes looked at by a batch of reserves, each of which looks at all that the client watches.
+LOOKS_MAX: Final = 100 * SLICE
+
+
+def refusal_of_puts(engine: Engine, size: int, jobs: int = 1) -> str | None:
+    """Why jobs whose bodies have this size in all can't be put now; None: they can."""
+    admission = engine.admission
+    if admission.draining:
+        return DRAINING
+    if size + (jobs - 1) * PUT_BYTES > admission.room_bytes:
+        admission.lack_room()
+        return OUT_OF_MEMORY
+    return None
+
+
+def putting_into(tube: Tube, by: Peer) -> Client:
+    """Who puts into a tube that it doesn't use: it is none of those who are connected."""
+    return Client(tube, 0, by)
+
+
+def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes:
+    engine, client = session.engine, session.client
+    jobs = [(job.tube or client.use.name, job, job.body or job.base64 or b"") for job in request.jobs]
+    if any(len(body) > session.service.max_job_size for _, _, body in jobs):
+        return replies.JOB_TOO_BIG
+    refusal = refusal_of_puts(engine, sum(len(body) for _, _, body in jobs), len(jobs))
+    if refusal is not None:
+        return refusal.encode() + replies.END
+    new_tubes = {name for name, _, _ in jobs} - engine.tubes.keys()
+    if len(new_tubes) + len(engine.tubes) > engine.clients.max_tubes:
+        session.service.refused(Refusal.TUBES.value)
+        return replies.OUT_OF_MEMORY
+    if jobs and not client.producer:
+        engine.clients.becomes_producer(client)
+    putting: dict[bytes, Client] = {}
+    ids = []
+    for name, job, body in jobs:
+        if name not in putting:
+            tube = engine.clients.tube(name)
+            assert tube is not None
+            putting[name] = putting_into(tube, client.peer)
+        ttr_s = TTR_S if job.ttr_s is None else max(1, job.ttr_s)
+        put = engine.put(putting[name], job.pri or 0, job.delay_s or 0, ttr_s, body, now_ns)
+        ids.append(put.id)
+    session.waits = session.waits or bool(ids)
+    return session.ok_reply(as_json({"ids": ids}))
+
+
+def reserve_batch(session: Session, asked: tuple[int, int], now_ns: int) -> bytes | None:
+    most, timeout_s = asked
+    client, engine = session.client, session.engine
+    if not client.worker:
+        engine.clients.becomes_worker(client)
+    session.service.took_long()
+    jobs = _reserve(session, min(most, max(1, LOOKS_MAX // len(client.watched))), now_ns)
+    if jobs:
+        missing = [job for job in jobs if job.body is None]
+        if missing:
+            session.gather(missing, lambda bodies, _now_ns: _batch_reply(session, jobs, bodies))
+            return None
+        return _batch_reply(session, jobs, {})
+    if is_deadline_soon(client, now_ns):
+        return replies.DEADLINE_SOON
+    until_ns = now_ns + timeout_s * SECOND_NS
+    if until_ns <= now_ns or session.half_closed:
+        return replies.TIMED_OUT
+    engine.clients.wait(client, until_ns, now_ns)
+    session.wait_form = replies.BATCH_OF_ONE
+    session.blocked = WAITING
+    return None
+
+
+def _reserve(session: Session, most: int, now_ns: int) -> list[Job]:
+    jobs: list[Job] = []
+    size = 0
+    while len(jobs) < most and size <= REPLIES_MAX:
+        job = session.engine.reserve(session.client, now_ns)
+        if job is None:
+            break
+        jobs.append(job)
+        size += job.size
+    return jobs
+
+
+def _batch_reply(session: Session, jobs: list[Job], fetched: dict[Job, bytes | None]) -> bytes:
+    engine = session.engine
+    told: list[bytes] = []
+    for job in jobs:
+        body = fetched.get(job, job.body)
+        if body is None:  # others have deleted it
+            continue
+        if job.id > engine.ledger.stored_id:
+            session.waits = True  # as to a single reserve
+        if engine.bodies.ahead:
+            engine.bodies.given(job)
+        session.count_bytes(len(body))
+        told.append(replies.RESERVED % (job.id, len(body), body))
+    return replies.RESERVED_BATCH % len(told) + b"".join(told) if told else replies.TIMED_OUT

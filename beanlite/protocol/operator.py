@@ -1,0 +1,103 @@
+"""Operators' commands, which ``docs/protocol.md`` describes: how a request is received, and the table of them.
+
+Most of them take a JSON object, which follows their line as its body follows a put's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from beanlite.core.operator_find import TooDeep
+from beanlite.protocol import arguments, replies
+from beanlite.protocol.arguments import Put
+from beanlite.protocol.batches import put_jobs, reserve_batch
+from beanlite.protocol.operator_changes import change_jobs
+from beanlite.protocol.operator_lists import list_clients, list_jobs, list_tube_stats, show_job
+from beanlite.protocol.operator_replies import as_json, refused
+from beanlite.protocol.operator_requests import (
+    ChangeJobs,
+    ListClients,
+    ListJobs,
+    ListTubeStats,
+    PutJobs,
+    Refused,
+    Request,
+    WatchEvents,
+    read,
+)
+from beanlite.protocol.session import Command, Session
+
+REQUEST_MAX: Final = 1 << 20  # bytes of a body
+
+_Given = TypeVar("_Given", bound=Request)
+
+
+class RequestLine(Put):
+    """The line of a command that takes an object, whose body comes next."""
+
+    __slots__ = ("carry_out", "model")
+
+    def __init__(self, size: int, model: type[Request], carry_out: Callable[[Session, Any, int], bytes | None]) -> None:
+        super().__init__(0, 0, 0, size, ends_well=True, is_request=True)
+        self.model = model
+        self.carry_out = carry_out
+
+
+def give(session: Session, command: Command, args: bytes, now_ns: int) -> bytes | None:
+    """Carry out a command of the table below, or have its body received first."""
+    assert command.read is not None
+    given = command.read(args)
+    if given is None:
+        return replies.BAD_FORMAT
+    command.count += 1
+    return command.carry_out(session, given, now_ns)
+
+
+def finish_request(session: Session, line: Put, body: bytes | None, now_ns: int) -> bytes | None:
+    """The body of a request has come; None if what follows it is not the end of the line."""
+    assert isinstance(line, RequestLine)
+    if body is None:
+        return replies.EXPECTED_CRLF
+    session.service.took_long()
+    try:
+        request = read(line.model, body)
+        return replies.BAD_FORMAT if request is None else line.carry_out(session, request, now_ns)
+    except Refused as why:
+        return refused(str(why))
+    except TooDeep:
+        return refused("the order of a queue is not known so far from its head; ask for the order of ids")
+
+
+def watch_events(session: Session, request: WatchEvents, _now_ns: int) -> bytes:
+    """Have the client told of what happens to jobs from now on."""
+    session.service.watch(session.client, request.tube, request.what)
+    return session.ok_reply(as_json({}))
+
+
+def _taking(word: bytes, model: type[_Given], carry_out: Callable[[Session, _Given, int], bytes | None]) -> Command:
+    """A command that takes such an object."""
+
+    def receive(session: Session, size: int, _now_ns: int) -> bytes | None:
+        line = RequestLine(size, model, carry_out)
+        if size > REQUEST_MAX:
+            session.refuse(line, refused(f"the body of a request has at most {REQUEST_MAX} bytes"))
+        else:
+            session.put = line
+        return None
+
+    return Command(word, arguments.parse_size, receive, in_stats=False)
+
+
+def new_operator_commands() -> list[Command]:
+    """All of them, none of them given yet."""
+    return [
+        _taking(b"list-jobs", ListJobs, list_jobs),
+        Command(b"show-job", arguments.parse_id, show_job, in_stats=False),
+        _taking(b"list-tube-stats", ListTubeStats, list_tube_stats),
+        _taking(b"list-clients", ListClients, list_clients),
+        _taking(b"change-jobs", ChangeJobs, change_jobs),
+        _taking(b"put-jobs", PutJobs, put_jobs),
+        Command(b"reserve-batch", arguments.parse_batch, reserve_batch, in_stats=False),
+        _taking(b"watch-events", WatchEvents, watch_events),
+    ]

@@ -1,0 +1,142 @@
+"""Operators' command that changes many jobs. ``docs/protocol.md`` says what it takes and tells."""
+
+from __future__ import annotations
+
+from beanlite.core.clients import Refusal
+from beanlite.core.engine import Engine
+from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, RELEASE
+from beanlite.core.job import Job
+from beanlite.core.operator import CONCERNS
+from beanlite.core.operator_find import Filter, Found, find
+from beanlite.core.tube import Tube
+from beanlite.protocol.batches import OUT_OF_MEMORY, putting_into, refusal_of_puts
+from beanlite.protocol.operator_lists import filter_of, place_of, still_fits
+from beanlite.protocol.operator_replies import Record, as_json, cursor
+from beanlite.protocol.operator_requests import CHANGED_MAX, ChangeJobs
+from beanlite.protocol.session import Session
+
+
+def change_jobs(session: Session, request: ChangeJobs, now_ns: int) -> bytes | None:
+    engine = session.engine
+    asked = filter_of(engine, request, now_ns)
+    if asked is None:
+        return Change(session, request, Filter(engine.last_id), Found()).carry_out({}, now_ns)
+    copies = request.do == COPY and not request.dry_run
+    found = find(engine, asked, place_of(request), request.limit or CHANGED_MAX, need_bodies=copies)
+    change = Change(session, request, asked, found)
+    if found.missing:
+        session.gather(found.missing, change.carry_out)
+        return None
+    return change.carry_out({}, now_ns)
+
+
+class Change:
+    """What is done to the jobs that a slice has found."""
+
+    __slots__ = (
+        "_asked",
+        "_done",
+        "_engine",
+        "_found",
+        "_last_id",
+        "_request",
+        "_session",
+        "_skipped",
+        "_stopped",
+        "_to",
+    )
+
+    def __init__(self, session: Session, request: ChangeJobs, asked: Filter, found: Found) -> None:
+        self._session = session
+        self._engine: Engine = session.engine
+        self._request = request
+        self._asked = asked
+        self._found = found
+        self._last_id = session.engine.last_id
+        self._done = 0
+        self._skipped = 0
+        self._to: Tube | None = None
+        """The tube to move or copy to, once a job needs it."""
+        self._stopped: str | None = None
+        """Why the rest has been left undone: a put's refusal."""
+
+    def carry_out(self, fetched: dict[Job, bytes | None], now_ns: int) -> bytes:
+        """Do it; returns the reply. ``fetched`` are bodies that were not in memory."""
+        session, found = self._session, self._found
+        next_place, place = found.next, max(0, place_of(self._request))
+        for job in found.jobs:
+            if fetched and not still_fits(self._asked, job, fetched):
+                continue
+            if not self._concerns(job):
+                self._skipped += 1
+            elif self._request.dry_run or self._change(job, fetched.get(job) or found.bodies.get(job), now_ns):
+                self._done += 1
+            else:
+                next_place = place
+                break
+            place = job.id
+        if self._done and not self._request.dry_run:
+            session.waits = True
+        reply: Record = {
+            "done": self._done,
+            "skipped": self._skipped,
+            "next": cursor(next_place, self._asked.up_to_id),
+            "looked": self._found.looked,
+            "last_id": self._last_id,
+        }
+        if self._stopped is not None:
+            reply["stopped"] = self._stopped
+        return session.ok_reply(as_json(reply))
+
+    def _concerns(self, job: Job) -> bool:
+        """Whether there is something to be done to this job."""
+        request = self._request
+        return job.state in CONCERNS[request.do] and not (request.do == MOVE and job.tube.name == request.to)
+
+    def _change(self, job: Job, body: bytes | None, now_ns: int) -> bool:
+        """Do it to one job; False: it can't be done now."""
+        request, engine = self._request, self._engine
+        do, operator, by = request.do, engine.operator, self._session.client.peer
+        pri = job.pri if request.pri is None else request.pri
+        delay_s = request.delay_s or 0
+        if do == COPY:
+            return body is not None and self._copy(body, pri, delay_s, job.ttr_s, now_ns)
+        if do == MOVE:
+            tube = self._tube()
+            if tube is None:
+                return False
+            operator.move(job, tube, by, now_ns)
+        elif do == DELETE:
+            engine.delete(self._session.client, job.id, now_ns, by_operator=True)
+        elif do == KICK:
+            operator.kick(job, by, now_ns)
+        elif do == BURY:
+            operator.bury(job, pri, by, now_ns)
+        elif do == RELEASE:
+            operator.release(job, pri, delay_s, by, now_ns)
+        elif do == DELAY:
+            operator.delay(job, delay_s, by, now_ns)
+        else:
+            operator.reprioritise(job, pri, by, now_ns)
+        return True
+
+    def _copy(self, body: bytes, pri: int, delay_s: int, ttr_s: int, now_ns: int) -> bool:
+        """Put a copy, if a put is accepted."""
+        engine, by = self._engine, self._session.client.peer
+        self._stopped = refusal_of_puts(engine, len(body))
+        tube = None if self._stopped else self._tube()
+        if tube is None:
+            return False
+        copy = engine.put(putting_into(tube, by), pri, delay_s, ttr_s, body, now_ns)
+        engine.operator.copied(copy, by, now_ns)
+        return True
+
+    def _tube(self) -> Tube | None:
+        """The tube to move or copy to; None: there are too many."""
+        to = self._request.to
+        if self._to is None and to is not None:
+            self._to = self._engine.clients.tube(to)
+            if self._to is None:
+                self._session.service.refused(Refusal.TUBES.value)
+                self._stopped = OUT_OF_MEMORY
+        return self._to

@@ -1,0 +1,195 @@
+"""Operators' commands that look at jobs, tubes and clients. ``docs/protocol.md`` says what they take and tell."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from base64 import b64encode
+from bisect import bisect_right
+from collections.abc import Mapping
+from heapq import nlargest, nsmallest
+from operator import attrgetter
+from typing import Final
+
+from beanlite.core.engine import Engine
+from beanlite.core.heap import KeyHeap
+from beanlite.core.job import GONE, SECOND_NS, Job, State
+from beanlite.core.operator_find import Filter, find
+from beanlite.core.snapshot import client_snapshot, first_s
+from beanlite.core.tube import Client, Tube
+from beanlite.protocol import replies
+from beanlite.protocol.operator_replies import Record, as_json, client_record, cursor, job_record, tube_record
+from beanlite.protocol.operator_requests import Chosen, ListClients, ListJobs, ListTubeStats
+from beanlite.protocol.session import Session
+
+# How many records a reply has if nothing else is asked for.
+LIMIT: Final = 100
+# Tubes looked at in a slice.
+TUBES_LOOKED_AT: Final = 5000
+# Clients in a slice, as long as they watch few tubes: of the names it has so many, and those of one more client.
+NAMES_MAX: Final = 4000
+
+_BEFORE_ALL: Final = -1  # no id, key, serial number or number of a connection
+
+
+def filter_of(engine: Engine, chosen: Chosen, now_ns: int) -> Filter | None:
+    """What a request asks of jobs; None: no job can fit, because there is no such tube."""
+    up_to_id = chosen.fixed if chosen.after is not None else engine.last_id
+    asked = Filter(up_to_id if chosen.up_to_id is None else min(up_to_id, chosen.up_to_id))
+    if chosen.tube is not None:
+        asked.tube = engine.tubes.get(chosen.tube)
+        if asked.tube is None:
+            return None
+    asked.ids = chosen.ids
+    asked.state = None if chosen.state is None else State(chosen.state)
+    if chosen.older_s is not None:
+        asked.created_by_ns = now_ns - int(chosen.older_s * SECOND_NS)
+    if chosen.newer_s is not None:
+        asked.created_after_ns = now_ns - int(chosen.newer_s * SECOND_NS)
+    if chosen.in_state_s is not None:
+        asked.since_by_ns = now_ns - int(chosen.in_state_s * SECOND_NS)
+    if chosen.pri_min is not None:
+        asked.pri_min = chosen.pri_min
+    if chosen.pri_max is not None:
+        asked.pri_max = chosen.pri_max
+    asked.holder = chosen.holder
+    asked.text = chosen.text
+    return asked
+
+
+def place_of(request: Chosen) -> int:
+    """After which place a slice begins."""
+    return _BEFORE_ALL if request.place is None else request.place
+
+
+def list_jobs(session: Session, request: ListJobs, now_ns: int) -> bytes | None:
+    engine = session.engine
+    asked = filter_of(engine, request, now_ns)
+    last_id = engine.last_id
+    if asked is None:
+        return session.ok_reply(as_json({"jobs": [], "next": None, "looked": 0, "last_id": last_id}))
+    found = find(
+        engine,
+        asked,
+        place_of(request),
+        request.limit or LIMIT,
+        by_queue=request.order == "queue",
+        need_bodies=bool(request.preview),
+    )
+    wanted = asked
+
+    def reply(fetched: dict[Job, bytes | None], then_ns: int) -> bytes:
+        jobs = [
+            _listed(job, fetched.get(job) or found.bodies.get(job, b""), request.preview or 0, then_ns)
+            for job in found.jobs
+            if not fetched or still_fits(wanted, job, fetched)
+        ]
+        next_one = cursor(found.next, wanted.up_to_id)
+        return session.ok_reply(as_json({"jobs": jobs, "next": next_one, "looked": found.looked, "last_id": last_id}))
+
+    if found.missing:
+        session.gather(found.missing, reply)
+        return None
+    return reply({}, now_ns)
+
+
+def still_fits(asked: Filter, job: Job, fetched: dict[Job, bytes | None]) -> bool:
+    """Whether a job that was found is asked for, now that the bodies that were missing are here."""
+    if job.state is GONE or not asked.fits(job):
+        return False
+    body = fetched.get(job, b"")
+    return job not in fetched or (body is not None and asked.fits_body(body))
+
+
+def _listed(job: Job, body: bytes, preview: int, now_ns: int) -> Record:
+    record = job_record(job, now_ns)
+    if preview:
+        record["preview"] = body[:preview].decode(errors="replace")
+    return record
+
+
+def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
+    job = session.engine.jobs.find(job_id)
+    if job is None:
+        return replies.NOT_FOUND
+    shown = job
+
+    def reply(fetched: dict[Job, bytes | None], then_ns: int) -> bytes:
+        body = fetched.get(shown, shown.body)
+        if body is None or shown.state is GONE:
+            return replies.NOT_FOUND
+        return session.ok_reply(as_json({**job_record(shown, then_ns), "body": b64encode(body).decode()}))
+
+    if job.body is None:
+        session.gather([job], reply)
+        return None
+    return reply({}, now_ns)
+
+
+# -- tubes
+
+
+def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> bytes:
+    engine = session.engine
+    if request.names is None:
+        tubes = list(engine.tubes.values())  # they stand in the order of their serial numbers
+    else:
+        tubes = sorted({engine.tubes[name] for name in request.names if name in engine.tubes}, key=_serial)
+    first = 0 if request.place is None else bisect_right(tubes, request.place, key=_serial)
+    looked = tubes[first : first + TUBES_LOOKED_AT]
+    chosen = looked
+    if request.like is not None:
+        fits = re.compile(fnmatch.translate(request.like).encode()).match
+        chosen = [tube for tube in looked if fits(tube.name)]
+    limit = request.limit or LIMIT
+    if request.order is not None:
+        chosen = _first(engine, chosen, request.order, limit, now_ns)
+    elif len(chosen) > limit:
+        chosen = chosen[:limit]
+        looked = looked[: bisect_right(looked, chosen[-1].serial, key=_serial)]
+    more = first + len(looked) < len(tubes)
+    reply: Record = {
+        "tubes": [tube_record(engine, tube, now_ns) for tube in chosen],
+        "next": cursor(looked[-1].serial, 0) if more else None,
+        "looked": len(looked),
+    }
+    return session.ok_reply(as_json(reply))
+
+
+_serial: Final = attrgetter("serial")
+
+
+def _first(engine: Engine, tubes: list[Tube], order: str, limit: int, now_ns: int) -> list[Tube]:
+    """The first tubes in an order: that of their names, or the one with the largest number first."""
+    if order == "name":
+        return nsmallest(limit, tubes, key=attrgetter("name"))
+
+    def number(tube: Tube) -> int:
+        if order == "first_ready_s" or order == "first_buried_s":  # noqa: PLR1714 - compiled it makes no tuple
+            seconds = first_s(engine, tube.ready if order == "first_ready_s" else tube.buried, now_ns)
+            return -1 if seconds is None else seconds
+        facts: int | KeyHeap | Mapping[Client, None] = getattr(tube, order)
+        return facts if isinstance(facts, int) else len(facts)
+
+    return nlargest(limit, tubes, key=number)
+
+
+# -- clients
+
+
+def list_clients(session: Session, request: ListClients, now_ns: int) -> bytes:
+    engine, service = session.engine, session.service
+    connected = engine.clients.connected
+    numbers = list(connected)
+    first = 0 if request.place is None else bisect_right(numbers, request.place)
+    clients: list[Record] = []
+    names = 0
+    for number in numbers[first : first + (request.limit or LIMIT)]:
+        client = connected[number]
+        clients.append(client_record(client_snapshot(engine, client, now_ns), service.buffered(client)))
+        names += len(client.watched)
+        if names > NAMES_MAX:
+            break
+    last = first + len(clients)
+    next_one = cursor(numbers[last - 1], 0) if last < len(numbers) else None
+    return session.ok_reply(as_json({"clients": clients, "next": next_one}))

@@ -1,0 +1,102 @@
+"""What operators are answered: objects, as JSON."""
+
+from __future__ import annotations
+
+import json
+
+from beanlite.clock import utc_s
+from beanlite.core.engine import Engine
+from beanlite.core.events import Event
+from beanlite.core.job import DELAYED, RESERVED, Job
+from beanlite.core.snapshot import ClientSnapshot, first_s, job_snapshot, tube_snapshot
+from beanlite.core.tube import Peer, Tube
+from beanlite.protocol.replies import EVENT, REFUSED
+
+Record = dict[str, object]
+
+
+def as_json(record: Record) -> bytes:
+    """The body of a reply."""
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def refused(why: str) -> bytes:
+    """The reply to a request that can't be carried out."""
+    body = as_json({"error": why})
+    return REFUSED % (len(body), body)
+
+
+def cursor(place: int | None, fixed: int) -> str | None:
+    """Where to go on, and what the first slice has fixed for all; None: there is nothing more."""
+    return None if place is None else f"{place}-{fixed}"
+
+
+def job_record(job: Job, now_ns: int) -> Record:
+    """A job, without its body."""
+    facts = job_snapshot(job, now_ns)
+    timed = job.state is DELAYED or job.state is RESERVED
+    return {
+        "id": facts.id,
+        "tube": facts.tube,
+        "state": facts.state,
+        "pri": facts.pri,
+        "size": facts.size,
+        "created_at": round(utc_s(facts.created_ns), 6),
+        "age_s": facts.age_s,
+        "in_state_s": facts.in_state_s,
+        "delay_s": facts.delay_s,
+        "ttr_s": facts.ttr_s,
+        "left_s": max(0, facts.left_s) if timed else None,
+        "reserves": facts.reserves,
+        "timeouts": facts.timeouts,
+        "releases": facts.releases,
+        "buries": facts.buries,
+        "kicks": facts.kicks,
+        "holder": peer_record(facts.holder),
+        "why": facts.why,
+    }
+
+
+def peer_record(peer: Peer | None) -> Record | None:
+    """Who a client is."""
+    return None if peer is None else {"address": peer.address, "number": peer.number}
+
+
+def tube_record(engine: Engine, tube: Tube, now_ns: int) -> Record:
+    """A tube."""
+    return {
+        **tube_snapshot(tube, now_ns)._asdict(),
+        "first_ready_s": first_s(engine, tube.ready, now_ns),
+        "first_buried_s": first_s(engine, tube.buried, now_ns),
+    }
+
+
+def client_record(client: ClientSnapshot, buffered: int) -> Record:
+    """A client."""
+    return {**client._asdict(), "buffered": buffered}
+
+
+def event_reply(event: Event) -> bytes:
+    """What those who watch are told of an event."""
+    by = peer_record(event.by)
+    if by is not None:
+        by["operator"] = event.by_operator
+    body = as_json(
+        {
+            "at": round(utc_s(event.at_ns), 6),
+            "id": event.job_id,
+            "tube": event.tube.name.decode(),
+            "what": event.what,
+            "by": by,
+            "pri": event.pri,
+            "delay_s": event.delay_s,
+            "size": event.size,
+        }
+    )
+    return EVENT % (len(body), body)
+
+
+def lost_reply(lost: int) -> bytes:
+    """What they are told who have missed so many."""
+    body = as_json({"lost": lost})
+    return EVENT % (len(body), body)

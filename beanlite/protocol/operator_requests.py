@@ -1,0 +1,215 @@
+"""What operators' commands take: the objects that are their bodies.
+
+This file is not compiled, because pydantic reads the classes as they stand. Their fields are described in
+``docs/protocol.md``.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from typing import Annotated, Final, Literal, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from beanlite.core.job import SLICE, U32_MAX
+from beanlite.core.tube import is_tube_name
+
+IDS_MAX: Final = 1000
+RECORDS_MAX: Final = 200
+PREVIEW_MAX: Final = 4096
+# Jobs changed by a slice: to write them, and what has been done to them, must not keep others waiting.
+CHANGED_MAX: Final = 100
+# What an age can be, in seconds: some thousand years.
+_AGE_MAX_S: Final = 1e11
+_U64_MAX: Final = (1 << 64) - 1
+
+_CURSOR: Final = "^[0-9]{1,40}-[0-9]{1,20}$"
+
+
+def _tube_name(name: bytes) -> bytes:
+    if not is_tube_name(name):
+        raise ValueError("no tube can have this name")
+    return name
+
+
+def _decode(text: bytes) -> bytes:
+    return b64decode(text, validate=True)  # a binascii.Error is a ValueError
+
+
+TubeName = Annotated[bytes, AfterValidator(_tube_name)]
+U32 = Annotated[int, Field(ge=0, le=U32_MAX)]
+JobId = Annotated[int, Field(ge=0, le=_U64_MAX)]
+AgeS = Annotated[float, Field(ge=0, le=_AGE_MAX_S)]
+Cursor = Annotated[str, Field(pattern=_CURSOR)]
+Limit = Annotated[int, Field(ge=1, le=RECORDS_MAX)]
+
+
+class Request(BaseModel):
+    """Any of them."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Paged(Request):
+    """One that may take several slices."""
+
+    after: Cursor | None = None
+
+    @property
+    def place(self) -> int | None:
+        """After which place to go on; None: at the beginning."""
+        return None if self.after is None else int(self.after.partition("-")[0])
+
+    @property
+    def fixed(self) -> int:
+        """What the first slice has fixed for the others."""
+        return 0 if self.after is None else int(self.after.partition("-")[2])
+
+
+class Chosen(Paged):
+    """One that chooses jobs."""
+
+    ids: list[JobId] | None = Field(None, max_length=IDS_MAX)
+    tube: TubeName | None = None
+    state: Literal["ready", "delayed", "reserved", "buried"] | None = None
+    older_s: AgeS | None = None
+    newer_s: AgeS | None = None
+    in_state_s: AgeS | None = None
+    pri_min: U32 | None = None
+    pri_max: U32 | None = None
+    holder: Annotated[int, Field(ge=0)] | None = None
+    text: bytes | None = None
+    up_to_id: JobId | None = None
+
+
+class ListJobs(Chosen):
+    """The body of ``list-jobs``."""
+
+    order: Literal["id", "queue"] | None = None
+    limit: Limit | None = None
+    preview: Annotated[int, Field(ge=0, le=PREVIEW_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.order == "queue" and (self.tube is None or self.state in {None, "reserved"}):
+            raise ValueError("the order of a queue needs a tube and a state, which is not reserved")
+        return self
+
+
+class ChangeJobs(Chosen):
+    """The body of ``change-jobs``."""
+
+    do: Literal["kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay"]
+    to: TubeName | None = None
+    pri: U32 | None = None
+    delay_s: U32 | None = None
+    dry_run: bool | None = None
+    limit: Annotated[int, Field(ge=1, le=CHANGED_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        chosen = self.model_fields_set & Chosen.model_fields.keys() - {"after"}
+        if all(getattr(self, key) is None for key in chosen):
+            raise ValueError("it has to be said which jobs are meant")
+        _require(self.do, "to", self.to, {"move", "copy"}, {"move", "copy"})
+        _require(self.do, "pri", self.pri, {"reprioritise"}, {"bury", "release", "copy", "reprioritise"})
+        _require(self.do, "delay_s", self.delay_s or None, {"delay"}, {"release", "copy", "delay"})
+        return self
+
+
+def _require(do: str, key: str, value: object, required: set[str], allowed: set[str]) -> None:
+    if value is None and do in required:
+        raise ValueError(f"{do} needs {key}")
+    if value is not None and do not in allowed:
+        raise ValueError(f"{do} takes no {key}")
+
+
+class ListTubeStats(Paged):
+    """The body of ``list-tube-stats``."""
+
+    names: list[TubeName] | None = Field(None, max_length=IDS_MAX)
+    like: Annotated[str, Field(max_length=200)] | None = None
+    order: (
+        Literal[
+            "name",
+            "ready",
+            "reserved",
+            "delayed",
+            "buried",
+            "waiting",
+            "total_jobs",
+            "first_ready_s",
+            "first_buried_s",
+        ]
+        | None
+    ) = None
+    limit: Limit | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.names is not None and self.like is not None:
+            raise ValueError("it is either names or like")
+        return self
+
+
+class ListClients(Paged):
+    """The body of ``list-clients``."""
+
+    limit: Limit | None = None
+
+
+class NewJob(Request):
+    """A job of ``put-jobs``."""
+
+    body: bytes | None = None
+    base64: Annotated[bytes, AfterValidator(_decode)] | None = None
+    tube: TubeName | None = None
+    pri: U32 | None = None
+    delay_s: U32 | None = None
+    ttr_s: U32 | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.body is None) == (self.base64 is None):
+            raise ValueError("it is either body or base64")
+        return self
+
+
+class PutJobs(Request):
+    """The body of ``put-jobs``."""
+
+    jobs: Annotated[list[NewJob], Field(max_length=SLICE)]
+
+
+class WatchEvents(Request):
+    """The body of ``watch-events``."""
+
+    tube: TubeName | None = None
+    what: list[str] | None = Field(None, max_length=IDS_MAX)
+
+
+_Model = TypeVar("_Model", bound=Request)
+
+
+class Refused(Exception):
+    """A request can't be carried out; the text says why."""
+
+
+def read(model: type[_Model], body: bytes) -> _Model | None:
+    """The request that a body is; None if it is no JSON object. Refused: it is not one that is allowed."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        if first["type"] == "json_invalid" or (first["type"] == "model_type" and not first["loc"]):
+            return None
+        raise Refused(_explain(first["type"], ".".join(map(str, first["loc"])), first["msg"])) from None
+
+
+def _explain(kind: str, place: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return f"{place}: unknown key"
+    if kind == "missing":
+        return f"{place}: this key is required"
+    text = message.removeprefix("Value error, ")
+    return f"{place}: {text}" if place else text

@@ -1,0 +1,130 @@
+"""``beanlite backup``: one file, or one in a folder of dated ones."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from beanlite.cli import main
+from beanlite.journal.sqlite.backup import BackupResult
+from beanlite.journal.sqlite.database import open_database
+
+pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
+
+
+@pytest.fixture
+def queue(tmp_path):
+    """The path of a database without jobs, that no server has open."""
+    path = tmp_path / "queue.db"
+    open_database(path).close()
+    return path
+
+
+def test_backup_says_what_it_copied(queue, tmp_path, capsys):
+    dest = tmp_path / "copy.db"
+    assert main(["backup", str(dest), "--db", str(queue)]) == 0
+    out, err = capsys.readouterr()
+    assert re.fullmatch(rf"{dest}: 0 jobs, {dest.stat().st_size} bytes, \d+\.\d+ s\n", out)
+    assert err == ""
+
+
+def test_backup_for_scripts(queue, capsys, monkeypatch):
+    monkeypatch.setenv("BEANLITE_DB", str(queue))
+    assert main(["backup", "copy.db", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert 0 < result.pop("seconds") < 20
+    assert result == {"file": "copy.db", "jobs": 0, "size": Path("copy.db").stat().st_size, "deleted": []}
+
+
+@pytest.mark.parametrize(("terminal", "shown"), [(True, "\r5 MiB\r\x1b[K"), (False, "")])
+def test_backup_shows_its_progress_on_a_terminal_only(terminal, shown, capsys, monkeypatch):
+    def copy(_source, _dest, progress, replace):
+        assert not replace
+        if progress:
+            progress(5 << 20)
+        return BackupResult(0, 0)
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setattr("beanlite.journal.sqlite.backup.backup", copy)
+    assert main(["backup", "copy.db"]) == 0
+    assert capsys.readouterr().err == shown
+
+
+@pytest.mark.parametrize(("db", "dest", "exit_code"), [("none.db", "copy.db", 3), ("queue.db", "queue.db", 1)])
+def test_backup_refuses_in_one_line(db, dest, exit_code, queue, capsys):
+    assert main(["backup", dest, "--db", str(queue.with_name(db))]) == exit_code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("beanlite: ")
+    assert err.count("\n") == 1
+    assert not Path("copy.db").exists()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    return folder
+
+
+def names(folder):
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_in_a_folder_each_backup_is_named_after_the_database_and_the_time(queue, folder, capsys):
+    assert main(["backup", str(folder), "--db", str(queue)]) == 0
+    (name,) = names(folder)
+    assert re.fullmatch(r"queue-\d{8}T\d{6}\.\d{3}Z\.db", name)
+    assert capsys.readouterr().out.startswith(f"{folder / name}: 0 jobs, ")
+
+
+def test_the_oldest_beyond_those_to_keep_are_deleted(queue, folder, capsys):
+    flags = ["backup", str(folder), "--db", str(queue), "--json"]
+    made = []
+    for _ in range(3):
+        assert main([*flags, "--keep", "9"]) == 0
+        made.append(json.loads(capsys.readouterr().out)["file"])
+    assert main([*flags, "--keep", "2"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["deleted"] == made[:2]
+    assert names(folder) == [Path(made[2]).name, Path(result["file"]).name]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["copy.db", "--keep", "2"], "--keep: copy.db is not a folder"),
+        (["backups", "--force"], "--force: backups is a folder"),
+        (["backups", "--keep", "0"], "Invalid value for '--keep'"),
+    ],
+)
+def test_flags_that_do_not_fit_are_one_line(flags, said, queue, folder, capsys):
+    assert main(["backup", *flags, "--db", str(queue)]) == 2
+    assert capsys.readouterr().err.startswith(f"beanlite: {said}")
+    assert names(folder) == []
+
+
+def test_force_replaces_a_file(queue, capsys):
+    Path("copy.db").write_text("old")
+    assert main(["backup", "copy.db", "--db", str(queue)]) == 1
+    assert main(["backup", "copy.db", "--db", str(queue), "--force"]) == 0
+    open_database(Path("copy.db")).close()
+    assert "File exists" in capsys.readouterr().err
+
+
+def test_an_old_backup_that_can_not_be_deleted_does_not_undo_the_new_one(queue, folder, monkeypatch, capsys):
+    assert main(["backup", str(folder), "--db", str(queue)]) == 0
+    (first,) = names(folder)
+    unlink = Path.unlink
+
+    def unlinked(file, missing_ok=False):
+        if file.name == first:
+            raise PermissionError(13, "Permission denied", str(file))
+        unlink(file, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlinked)
+    assert main(["backup", str(folder), "--db", str(queue), "--keep", "1"]) == 1
+    assert re.search(r"is made, but an older backup can't be deleted: .*Permission denied", capsys.readouterr().err)
+    assert len(names(folder)) == 2

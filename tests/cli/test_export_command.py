@@ -1,0 +1,66 @@
+"""``beanlite export`` and ``beanlite import``: to files and through pipes."""
+
+import io
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from beanlite.cli import main
+from tests.support.journal_files import make
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+@pytest.fixture
+def queue(tmp_path):
+    path = tmp_path / "queue.db"
+    make(path, batches=3)
+    return path
+
+
+def test_to_a_file_and_back(queue, capsys):
+    assert main(["export", "queue.jsonl", "--db", str(queue)]) == 0
+    assert main(["import", "queue.jsonl", "--db", "new.db"]) == 0
+    assert capsys.readouterr().out == "new.db: 9 jobs and 0 pauses imported\n"
+    assert main(["export", "new.jsonl", "--db", "new.db"]) == 0
+    assert Path("new.jsonl").read_text() == Path("queue.jsonl").read_text()
+    assert Path("new.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_through_a_pipe(queue, capfdbinary, monkeypatch):
+    assert main(["export", "--db", str(queue)]) == 0
+    out = capfdbinary.readouterr().out
+    assert out.count(b"\n") == 11
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(out)))
+    assert main(["import", "-", "--db", str(queue), "--new-ids", "--json"]) == 0
+    result = json.loads(capfdbinary.readouterr().out)
+    assert result == {"file": str(queue), "jobs": 9, "pauses": 0}
+
+
+def test_a_file_is_replaced_only_if_that_is_asked_for(queue, capsys):
+    Path("queue.jsonl").write_text("old")
+    assert main(["export", "queue.jsonl", "--db", str(queue)]) == 1
+    assert capsys.readouterr().err == "beanlite: nothing was exported to queue.jsonl: File exists\n"
+    assert main(["export", "queue.jsonl", "--db", str(queue), "--force"]) == 0
+    assert Path("queue.jsonl").read_text().count("\n") == 11
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("export --force", 2, "--force: there is no DEST to replace"),
+        ("export --db none.db", 3, "none.db can't be opened"),
+        ("import none.jsonl", 1, "none.jsonl can't be opened: No such file or directory"),
+        ("import", 2, "Missing argument 'FILE'"),
+    ],
+)
+def test_what_can_not_be_done_is_one_line(line, code, said, capsys):
+    assert main(line.split()) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
+    assert list(Path().iterdir()) == []

@@ -1,0 +1,78 @@
+"""``beanlite restore`` and ``beanlite compact``: what they print, and how they end."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from beanlite.cli import main
+from tests.support.journal_files import make, writer
+
+
+@pytest.fixture(autouse=True)
+def queue(
+    clean_environment,  # noqa: ARG001 - it comes first
+    tmp_path,
+    monkeypatch,
+):
+    """A database of twelve jobs, the one of the settings; copy.db beside it has three."""
+    path = tmp_path / "queue.db"
+    make(path, batches=4)
+    make(tmp_path / "copy.db", batches=1)
+    monkeypatch.setenv("BEANLITE_DB", str(path))
+    return path
+
+
+def test_restore_and_undo(queue, capsys):
+    assert main(["restore", "copy.db"]) == 0
+    restored, kept = capsys.readouterr().out.splitlines()
+    assert restored.startswith(f"{queue}: 3 jobs, as in {Path('copy.db').resolve()}, ")
+    kept, said = kept.split(": ")
+    assert said == "what was there"
+    assert main(["restore", "--undo", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["file"], result["restored"], result["jobs"]) == (str(queue), kept, 12)
+    assert Path(result["kept"]).exists()
+
+
+def test_restore_to_another_place(capsys):
+    assert main(["restore", "copy.db", "--db", "new.db"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
+    assert Path("new.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("restore", 2, "name either a FILE or --undo"),
+        ("restore copy.db --undo", 2, "name either a FILE or --undo"),
+        ("restore --undo", 1, "queue.db.replaced-… to bring back"),
+        ("restore none.db", 3, "none.db can't be opened"),
+        ("restore queue.db", 1, "can't be restored to itself"),
+        ("compact --db none.db", 3, "none.db can't be opened"),
+        ("compact extra", 2, "unexpected extra argument"),
+    ],
+)
+def test_what_can_not_be_done_is_one_line(line, code, said, capsys):
+    assert main(line.split()) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_compact(queue, capsys):
+    size = queue.stat().st_size
+    assert main(["compact"]) == 0
+    assert capsys.readouterr().out.startswith(f"{queue}: 12 jobs, {size} bytes before, ")
+    assert main(["compact", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert 0 < result.pop("seconds") < 20
+    assert result == {"file": str(queue), "jobs": 12, "before": size, "after": queue.stat().st_size}
+
+
+@pytest.mark.parametrize("line", ["compact --db live.db", "restore copy.db --db live.db"])
+def test_a_served_database_is_left_alone(line, capsys):
+    with writer(Path("live.db").absolute(), "idle"):
+        assert main(line.split()) == 3
+    assert "another server holds" in capsys.readouterr().err

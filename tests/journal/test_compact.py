@@ -1,0 +1,76 @@
+"""A compaction: smaller, with the same jobs, and refused while anybody may need the file as it is."""
+
+import stat
+
+import pytest
+
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite.compact import compact
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.replay import read_jobs, read_state
+from tests.support.journal_files import LARGE, files_of_at_most, flip, make, make_killed, put, snapshot, writer
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "queue.db"
+
+
+def make_gaps(path):
+    """Some 20 MB, of which nearly all is free."""
+    database = open_database(path)
+    for number in range(1, 401):
+        put(database.connection, number, bytes(50_000), large=True)
+    database.connection.execute("DELETE FROM bodies WHERE id > 2")
+    database.connection.execute("DELETE FROM jobs WHERE id > 2")
+    database.connection.execute("UPDATE meta SET last_id = 400")
+    assert database.close() is None
+    path.chmod(0o640)
+
+
+def test_it_is_smaller_and_has_the_same_jobs(path):
+    make_gaps(path)
+    size = path.stat().st_size
+    result = compact(path)
+    assert (result.jobs, result.before, result.after) == (2, size, path.stat().st_size)
+    assert size > 10_000_000
+    assert result.after < 200_000
+    assert [file.name for file in path.parent.iterdir()] == ["queue.db"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    database = open_database(path)
+    assert [job[0] for jobs in read_jobs(database.connection, path) for job in jobs] == [1, 2]
+    assert read_state(database.connection, path).last_id == 400
+    assert database.close() is None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "match"),
+    [
+        (lambda path: make_killed(path, batches=3), "has a -wal, as a killed server leaves it"),
+        (lambda _: None, "can't be opened: No such file or directory"),
+        (lambda path: path.write_text("somebody's"), "is not an SQLite file"),
+        (lambda path: make(path, batches=3) or flip(path, path.read_bytes().index(LARGE[:100])), "the body of job"),
+    ],
+)
+def test_what_is_refused_is_left_alone(path, spoil, match):
+    spoil(path)
+    before = snapshot(path.parent)
+    with pytest.raises(JournalRefused, match=match):
+        compact(path)
+    assert snapshot(path.parent) == before
+
+
+def test_a_served_one_is_refused(path):
+    with writer(path, "idle"):
+        before = snapshot(path.parent)
+        with pytest.raises(JournalRefused, match="another server holds"):
+            compact(path)
+        assert snapshot(path.parent) == before
+
+
+def test_no_room(path):
+    make_gaps(path)
+    before = snapshot(path.parent)
+    with files_of_at_most(100_000), pytest.raises(BeanliteError, match=r"the copy of .* failed"):
+        compact(path)
+    assert snapshot(path.parent) == before

@@ -1,0 +1,92 @@
+"""Dated names: they sort by time, and only backups of ours are ever deleted."""
+
+import os
+
+import pytest
+
+from beanlite.journal.sqlite import dated
+from beanlite.journal.sqlite.dated import dated_backups, delete_oldest, stamp
+from tests.support.journal_files import make
+
+DAY_S = 86400
+FIRST_S = 1_795_383_296.789
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """One with three daily backups of queue.db."""
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    for day in range(3):
+        make(dated.dated(folder, tmp_path / "queue.db", FIRST_S + day * DAY_S), batches=1)
+    return folder
+
+
+@pytest.fixture
+def source(folder):
+    return folder.parent / "queue.db"
+
+
+def names(folder):
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_a_name_tells_its_moment(source, folder):
+    found = dated_backups(folder, source)
+    assert [moment_s for _, moment_s in found] == pytest.approx([FIRST_S + day * DAY_S for day in range(3)], abs=0.002)
+    assert names(folder) == [file.name for file, _ in found]
+    assert stamp(0) == "19700101T000000.000Z"
+
+
+def test_the_oldest_are_deleted(source, folder):
+    *old, newest = dated_backups(folder, source)
+    assert delete_oldest(folder, source, 2, newest[0]) == [old[0][0]]
+    assert delete_oldest(folder, source, 2, newest[0]) == []
+    assert len(names(folder)) == 2
+
+
+def test_the_newest_stays_even_where_the_clock_has_gone_back(source, folder):
+    (first, _), *later = dated_backups(folder, source)
+    assert delete_oldest(folder, source, 1, first) == [file for file, _ in later]
+    assert names(folder) == [first.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("queue-20200101T000000.000Z.db", b"not a database, but somebody's"),
+        ("queue-20200101T000000.000Z.db", b""),
+        ("queue-20200101T000000.000Z.db", b"SQLite format 3\0".ljust(4096, b"\0")),
+        ("other-20200101T000000.000Z.db", None),
+        ("queue-20200101.db", None),
+        ("queue-20200101T000000.000Z.db.gz", None),
+        ("my-queue-20200101T000000.000Z.db", None),
+    ],
+)
+def test_what_is_not_ours_is_left_alone(source, folder, name, content):
+    newest, _ = dated_backups(folder, source)[-1]
+    (folder / name).write_bytes(newest.read_bytes() if content is None else content)
+    delete_oldest(folder, source, 1, newest)
+    assert names(folder) == sorted([name, newest.name])
+
+
+def test_a_link_is_left_alone(source, folder):
+    newest, _ = dated_backups(folder, source)[-1]
+    make(source)
+    link = folder / "queue-20200101T000000.000Z.db"
+    link.symlink_to(source)
+    delete_oldest(folder, source, 1, newest)
+    assert names(folder) == [link.name, newest.name]
+
+
+def test_what_a_killed_backup_has_left_goes_after_a_day(source, folder):
+    newest, _ = dated_backups(folder, source)[-1]
+    old, new, others = (folder / f".{name}.abc.partial" for name in (newest.name, "queue-20200101T000000.000Z.db", "x"))
+    for partial in (old, new, others):
+        partial.touch()
+    for partial in (old, others):
+        os.utime(partial, (FIRST_S - 365 * DAY_S, FIRST_S - 365 * DAY_S))
+    delete_oldest(folder, source, 9, newest)
+    assert not old.exists()
+    assert new.exists()
+    assert others.exists()

@@ -1,0 +1,114 @@
+"""A database that is filled from elsewhere: with all jobs or none, whatever happens meanwhile."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.filling import NewJob, filling
+from beanlite.journal.sqlite.rows import INLINE_MAX
+from beanlite.journal.sqlite.verify import verify
+from tests.support.journal_files import files_of_at_most, writer
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "queue.db"
+
+
+def job(job_id, body=b"body", **columns):
+    return NewJob(job_id, "default", "ready", 0, 0, 60, 1.7e9, None, None, 0, 0, 0, 0, 0, body)._replace(**columns)
+
+
+def select(path, what):
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(f"SELECT {what}").fetchall()
+
+
+def fill(path, jobs):
+    with filling(path) as queue:
+        for each in jobs:
+            queue.add(each)
+
+
+def test_what_was_added_is_sound_and_in_one_file(path):
+    with filling(path) as queue:
+        queue.add(job(1))
+        queue.add(job(2, b"x" * (INLINE_MAX + 1)))
+        queue.add(job(5, state="buried", buried_seq=7, buries=1))
+        queue.add(job(9, state="delayed", due_at=1.8e9, delay_s=3))
+        queue.set_last_id(12)
+    assert queue.left is None
+    assert [finding.check for finding in verify(path) if not finding.sound] == []
+    assert select(path, "id, state, due_at, buried_seq, length(body) FROM jobs") == [
+        (1, "ready", None, None, 4),
+        (2, "ready", None, None, None),
+        (5, "buried", None, 7, 4),
+        (9, "delayed", 1.8e9, None, 4),
+    ]
+    assert select(path, "id, length(body) FROM bodies") == [(2, INLINE_MAX + 1)]
+    assert select(path, "last_id FROM meta") == [(12,)]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_empty_queue_keeps_its_ids_and_pauses(path):
+    database = open_database(path)
+    database.connection.execute("UPDATE meta SET last_id = 100")
+    database.connection.execute("INSERT INTO pauses VALUES ('default', 60, 4e9)")
+    database.close()
+    with filling(path) as queue:
+        queue.add(job(1))
+        queue.set_last_id(1)
+    assert select(path, "last_id, (SELECT count(*) FROM pauses) FROM meta") == [(100, 1)]
+
+
+def test_whether_there_are_jobs(path):
+    with filling(path) as queue:
+        assert not queue.has_jobs()
+        queue.add(job(1))
+        assert queue.has_jobs()
+
+
+def test_one_that_is_served_is_refused(path):
+    with writer(path, "idle"), pytest.raises(JournalRefused, match="another server holds"), filling(path):
+        pytest.fail("it was opened")
+
+
+class Stop(BaseException):
+    """As a KeyboardInterrupt, but not one that ends pytest."""
+
+
+@pytest.mark.parametrize("error", [Stop, BeanliteError])
+def test_after_an_error_nothing_was_added(error, path):
+    def jobs():
+        yield job(1)
+        raise error
+
+    with pytest.raises(error):
+        fill(path, jobs())
+    assert list(path.parent.iterdir()) == []
+    open_database(path).close()
+    with pytest.raises(error):
+        fill(path, jobs())
+    assert select(path, "count(*) FROM jobs") == [(0,)]
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_disk_that_fills_up(is_new, path):
+    if not is_new:
+        open_database(path).close()
+    with files_of_at_most(4 << 20), pytest.raises(BeanliteError, match=r"^nothing was added to .*queue\.db: "):
+        fill(path, (job(job_id, bytes(1000)) for job_id in range(1, 10_000)))
+    if is_new:
+        assert list(path.parent.iterdir()) == []
+    fill(path, [job(1)])
+    assert select(path, "count(*) FROM jobs") == [(1,)]
+
+
+def test_a_job_that_cannot_be_one(path):
+    with pytest.raises(BeanliteError, match="constraint failed"):
+        fill(path, [job(1, state="reversed")])
+    assert list(path.parent.iterdir()) == []

@@ -1,0 +1,285 @@
+"""A restore: what is in place afterwards, what was set aside, and that a kill leaves either the old or the new one."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.fileformat import wal_of
+from beanlite.journal.sqlite.replay import read_jobs, read_state
+from beanlite.journal.sqlite.restore import restore, undo_restore
+from beanlite.journal.sqlite.verify import verify
+from tests.support.journal_files import LARGE, ROOT, files_of_at_most, flip, make, make_killed, put, snapshot, writer
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A backup with three jobs."""
+    source = tmp_path / "backups" / "backup.db"
+    source.parent.mkdir()
+    make(source, batches=1)
+    return source
+
+
+@pytest.fixture
+def target(tmp_path):
+    """Where the database is, in a folder of its own; not made yet."""
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data" / "queue.db"
+
+
+def ids(path):
+    """The jobs that a server finds in the file, and its last id; it must leave one file."""
+    database = open_database(path)
+    assert database.lost_batches == 0
+    last_id = read_state(database.connection, path).last_id
+    found = [job[0] for jobs in read_jobs(database.connection, path) for job in jobs]
+    assert database.close() is None
+    return found, last_id
+
+
+def kept_by(result):
+    """Where that is what was there."""
+    assert result.kept is not None
+    return Path(result.kept)
+
+
+def names(target):
+    return sorted(file.name for file in target.parent.iterdir())
+
+
+def test_where_there_was_nothing(source, target):
+    result = restore(source, target)
+    assert (result.jobs, result.kept) == (3, None)
+    assert names(target) == ["queue.db"]
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert ids(target) == ([1, 2, 3], 3)
+
+
+def test_what_was_there_is_set_aside_and_its_ids_are_not_given_out_again(source, target):
+    make(target, batches=4)
+    target.chmod(0o640)
+    before = target.read_bytes()
+    result = restore(source, target)
+    assert names(target) == ["queue.db", kept_by(result).name]
+    assert kept_by(result).read_bytes() == before
+    assert [stat.S_IMODE(file.stat().st_mode) for file in target.parent.iterdir()] == [0o640, 0o640]
+    assert ids(target) == ([1, 2, 3], 12)
+    assert ids(source) == ([1, 2, 3], 3)
+
+
+def test_undo_and_undo_of_the_undo(source, target):
+    make(target, batches=4)
+    restore(source, target)
+    first = undo_restore(target)
+    assert ids(target) == (list(range(1, 13)), 12)
+    assert names(target) == ["queue.db", kept_by(first).name]
+    second = undo_restore(target)
+    assert ids(target) == ([1, 2, 3], 12)
+    assert names(target) == ["queue.db", kept_by(second).name]
+
+
+def test_nothing_to_undo(target):
+    with pytest.raises(BeanliteError, match=r"there is no .*queue\.db\.replaced-… to bring back"):
+        undo_restore(target)
+    assert names(target) == []
+
+
+def test_the_wal_of_a_killed_server_goes_with_its_file(source, target):
+    make_killed(target, batches=5)
+    before = target.read_bytes(), wal_of(target).read_bytes()
+    kept = kept_by(restore(source, target))
+    assert (kept.read_bytes(), wal_of(kept).read_bytes()) == before
+    assert not wal_of(target).exists()
+    assert ids(target) == ([1, 2, 3], 15)
+    undo_restore(target)
+    assert ids(target)[0] == list(range(1, 16))
+    assert not kept.exists()
+    assert not wal_of(kept).exists()
+
+
+def damage(path):
+    """Leave nothing that SQLite could make sense of, beside a -wal."""
+    make_killed(path, batches=5)
+    for page in range(1, path.stat().st_size // 4096):
+        flip(path, page * 4096)
+    flip(path, 103)
+
+
+def test_a_damaged_one_is_replaced_and_set_aside_with_its_wal(source, target):
+    damage(target)
+    before = target.read_bytes(), wal_of(target).read_bytes()
+    kept = kept_by(restore(source, target))
+    assert (kept.read_bytes(), wal_of(kept).read_bytes()) == before
+    assert names(target) == ["queue.db", kept.name, wal_of(kept).name]
+    assert ids(target)[0] == [1, 2, 3]
+    with pytest.raises(JournalRefused, match="damaged"):
+        undo_restore(target)
+    assert ids(target)[0] == [1, 2, 3]
+
+
+def test_a_lone_wal_is_set_aside(source, target):
+    make_killed(target, batches=5)
+    target.unlink()
+    kept = kept_by(restore(source, target))
+    assert wal_of(kept).exists()
+    assert ids(target) == ([1, 2, 3], 3)
+
+
+def test_a_live_source_is_as_good(source, target):
+    with writer(source.with_name("live.db")):
+        restore(source.with_name("live.db"), target)
+    assert all(finding.sound for finding in verify(target))
+
+
+def untouched(target, source, error, match):
+    """A restore that fails has changed nothing."""
+    before = snapshot(target.parent)
+    with pytest.raises(error, match=match):
+        restore(source, target)
+    assert snapshot(target.parent) == before
+
+
+def test_a_server_that_holds_the_target_is_left_alone(source, target):
+    with writer(target, "idle"):
+        untouched(target, source, JournalRefused, "another server holds")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "match"),
+    [
+        (lambda source: flip(source, source.read_bytes().index(LARGE[:100])), "the body of job 3 has changed"),
+        (lambda source: flip(source, 0), "is not an SQLite file"),
+        (lambda source: source.write_bytes(b""), "is empty"),
+        (lambda source: os.truncate(source, 8192), "is damaged: 8192 bytes are left"),
+        (Path.unlink, "can't be opened"),
+    ],
+)
+def test_a_source_that_is_not_sound_changes_nothing(source, target, spoil, match):
+    make(target, batches=4)
+    spoil(source)
+    untouched(target, source, JournalRefused, match)
+
+
+def test_a_body_that_belongs_to_no_job_is_found(source, target):
+    database = open_database(source)
+    put(database.connection, 4)
+    database.connection.execute("INSERT INTO bodies (id, body) VALUES (9, x'00')")
+    database.connection.execute("UPDATE meta SET last_id = 9")
+    database.close()
+    untouched(target, source, JournalRefused, "of job 9, belongs to no row")
+
+
+def test_what_never_was_a_queue_is_not_replaced(source, target):
+    target.write_text("somebody's")
+    untouched(target, source, JournalRefused, "is no database of beanlite's")
+
+
+def test_itself(source):
+    with pytest.raises(BeanliteError, match="can't be restored to itself"):
+        restore(source, source)
+
+
+def test_no_room(source, target):
+    make(target, batches=4)
+    database = open_database(source)
+    for number in range(4, 40):
+        put(database.connection, number, bytes(50_000), large=True)
+    database.connection.execute("UPDATE meta SET last_id = 39")
+    assert database.close() is None
+    with files_of_at_most(100_000):
+        untouched(target, source, BeanliteError, "the copy of .* failed")
+
+
+def test_a_folder_that_is_not_there(source, target):
+    with pytest.raises(JournalRefused, match="can't be opened: No such file or directory"):
+        restore(source, target.parent / "none" / "queue.db")
+
+
+# -- killed
+
+# Forks once for each operation on files, and is killed before it; says how many there were. Each has its own folder.
+KILLER = """
+import os, shutil, sys
+from pathlib import Path
+from beanlite.journal.sqlite.compact import compact
+from beanlite.journal.sqlite.restore import restore, undo_restore
+
+EVENTS = {"open", "os.rename", "os.remove", "os.chmod", "os.chown", "fcntl.flock", "sqlite3.connect", "shutil.copyfile"}
+DO = {"restore": lambda target: restore(source, target), "undo": undo_restore, "compact": compact}
+what, source, origin = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+number = code = seen = 0
+
+def kill(event, args):
+    global seen
+    seen += event in EVENTS
+    if seen == number:
+        os._exit(9)
+
+while code == 0:
+    number += 1
+    folder = origin.with_name(f"killed-{number}")
+    shutil.copytree(origin, folder)
+    child = os.fork()
+    if not child:
+        sys.addaudithook(kill)
+        DO[what](folder / "queue.db")
+        os._exit(1)
+    code = {9: 0, 1: 1}[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]
+print(number)
+"""
+
+
+def nothing(_path):
+    pass
+
+
+def stopped(path):
+    make(path, batches=4)
+
+
+def killed(path):
+    make_killed(path, batches=4)
+
+
+def restored(path):
+    """One that was replaced already, so that there is something to bring back."""
+    make(path, batches=1)
+    make(path.with_name("old.db"), batches=4)
+    path.with_name("old.db").rename(path.with_name("queue.db.replaced-20200101T000000.000Z"))
+
+
+OLD, NEW = list(range(1, 13)), [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("what", "before", "old", "new"),
+    [
+        ("restore", nothing, [], NEW),
+        ("restore", stopped, OLD, NEW),
+        ("restore", killed, OLD, NEW),
+        ("restore", damage, None, NEW),
+        ("undo", restored, NEW, OLD),
+        ("compact", stopped, OLD, OLD),
+    ],
+)
+def test_killed_at_any_point_the_old_or_the_new_is_in_place(what, before, old, new, source, target):
+    before(target)
+    command = [sys.executable, "-c", KILLER, what, str(source), str(target.parent)]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    found = []
+    for number in range(1, int(done.stdout) + 1):
+        try:
+            found.append(ids(target.parent.with_name(f"killed-{number}") / "queue.db")[0])
+        except JournalRefused:
+            found.append(None)  # only what was damaged before may still be
+    assert len(found) > 10
+    assert found[0] == old
+    assert found[-1] == new
+    assert found == sorted(found, key=lambda each: each == new), "it was neither, or the old one came back"
+    assert all(each in (old, new) for each in found)

@@ -1,0 +1,110 @@
+"""Telling those who watch: only what is durable, in slices, and with a count of what is lost."""
+
+import asyncio
+import json
+
+from beanlite.net import feed
+from tests.support.simulated import Client, settle, simulated
+
+WATCH = b"watch-events 2\r\n{}\r\n"
+PUT = b"put 0 0 60 1\r\nx\r\n"
+
+
+def events(said):
+    """What a watcher has been told."""
+    lines = said.split(b"\r\n")
+    return [json.loads(body) for head, body in zip(lines[::2], lines[1::2], strict=False) if head.startswith(b"EVENT ")]
+
+
+def words(said):
+    return [event.get("what", event.get("lost")) for event in events(said)]
+
+
+def test_nothing_is_told_that_a_crash_could_undo():
+    async def play(server, journal):
+        watcher, producer = Client(server), Client(server)
+        await watcher.ask(WATCH)
+        watcher.said = b""
+        journal.holds = True
+        await producer.ask(PUT)
+        await asyncio.sleep(60)
+        assert watcher.said == b""
+        journal.holds = False
+        journal.let_go()
+        await settle()
+        assert words(watcher.said) == ["put"]
+
+    assert simulated(play) is None
+
+
+def test_events_are_made_only_while_somebody_watches():
+    async def play(server, _journal):
+        ledger = server.engine.ledger
+        first, second, producer = Client(server), Client(server), Client(server)
+        assert not ledger.recording
+        for watcher in (first, second, second):
+            await watcher.ask(WATCH)
+        assert ledger.recording == 2
+        for watcher in (first, second):
+            watcher.close()
+            await settle()
+            await producer.ask(PUT)
+        assert not ledger.recording
+        assert not server.feed._watchers
+
+    assert simulated(play) is None
+
+
+def test_many_events_are_told_in_slices(monkeypatch):
+    monkeypatch.setattr(feed, "AT_ONCE", 3)
+
+    async def play(server, _journal):
+        watcher, producer = Client(server), Client(server)
+        await watcher.ask(WATCH)
+        watcher.said = b""
+        written = []
+        monkeypatch.setattr(watcher, "write", written.append)
+        await producer.ask(PUT * 10)
+        await asyncio.sleep(1)
+        assert [len(events(part)) for part in written] == [3, 3, 3, 1]
+        assert [event["id"] for part in written for event in events(part)] == list(range(1, 11))
+
+    assert simulated(play) is None
+
+
+def test_who_reads_too_slowly_is_told_how_much_was_lost(monkeypatch):
+    monkeypatch.setattr(feed, "QUEUE_MAX", 4)
+
+    async def play(server, _journal):
+        watcher, producer = Client(server), Client(server)
+        await watcher.ask(WATCH)
+        watcher.said = b""
+        unread = feed.UNREAD_MAX + 1
+        monkeypatch.setattr(watcher, "get_write_buffer_size", lambda: unread)
+        await producer.ask(PUT * 6)
+        assert watcher.said == b""
+        unread = 0
+        await asyncio.sleep(feed.RETRY_S)
+        assert words(watcher.said) == [*["put"] * 4, 2]
+        watcher.said = b""
+        unread = feed.UNREAD_MAX + 1
+        await producer.ask(PUT * 5)
+        monkeypatch.setattr(feed, "AT_ONCE", 1)
+        unread = 0
+        await asyncio.sleep(feed.RETRY_S)
+        await settle()
+        assert words(watcher.said) == [*["put"] * 4, 1]
+
+    assert simulated(play) is None
+
+
+def test_the_last_one_is_what_counts():
+    async def play(server, _journal):
+        watcher, producer = Client(server), Client(server)
+        await watcher.ask(WATCH)
+        await watcher.ask(b'watch-events 20\r\n{"what": ["delete"]}\r\n')
+        watcher.said = b""
+        await producer.ask(PUT + b"delete 1\r\n")
+        assert words(watcher.said) == ["delete"]
+
+    assert simulated(play) is None

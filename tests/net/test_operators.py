@@ -1,0 +1,39 @@
+"""Who may give operators' commands."""
+
+import asyncio
+
+import pytest
+
+from beanlite import config
+from beanlite.net.operators import Operators
+
+DEFAULT = config.Settings().operators
+
+
+class Transport(asyncio.BaseTransport):
+    def __init__(self, peer):
+        super().__init__({"peername": peer})
+
+
+@pytest.mark.parametrize(
+    ("setting", "peer", "may"),
+    [
+        (DEFAULT, ("127.0.0.1", 1), True),
+        (DEFAULT, ("127.9.9.9", 1), True),
+        (DEFAULT, ("::1", 1, 0, 0), True),
+        (DEFAULT, ("::ffff:127.0.0.1", 1, 0, 0), True),
+        (DEFAULT, "", True),  # a Unix socket
+        (DEFAULT, None, True),
+        (DEFAULT, ("10.0.0.1", 1), False),
+        (DEFAULT, ("::2", 1, 0, 0), False),
+        (DEFAULT, ("::ffff:10.0.0.1", 1, 0, 0), False),
+        ("none", ("127.0.0.1", 1), False),
+        ("none", "", False),
+        ("10.0.0.0/8,fe80::/10", ("10.1.2.3", 1), True),
+        ("10.0.0.0/8,fe80::/10", ("fe80::1%eth0", 1, 0, 2), True),
+        ("10.0.0.0/8,fe80::/10", ("127.0.0.1", 1), False),
+        ("10.0.0.0/8,fe80::/10", "", False),
+    ],
+)
+def test_who_may(setting, peer, may):
+    assert Operators(setting).include(Transport(peer)) == may

@@ -1,0 +1,78 @@
+"""A server with jobs in all states, and its file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from beanlite.operators.file import File
+from beanlite.operators.live import Live
+from tests.support.servers import RunningServer, start_beanlite
+from tests.support.wire import Wire, until
+
+
+@dataclass
+class Queue:
+    """What stands in the queue; the ids of jobs by their state."""
+
+    server: RunningServer
+    db: Path
+    worker: Wire
+    ready: list[int]
+    reserved: list[int]
+    delayed: list[int]
+    buried: list[int]
+
+    @property
+    def all(self) -> list[int]:
+        return sorted(self.ready + self.reserved + self.delayed + self.buried)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return (self.server.host, self.server.port)
+
+
+def filled(server: RunningServer) -> Queue:
+    """Jobs in tube mail, and one in another; the worker holds those that are reserved."""
+    client, worker = Wire(server.connect()), Wire(server.connect())
+    with client:
+        client.ask("use mail")
+        worker.ask("watch mail")
+        ids = [client.put(b'{"to": "user%d@example.org"}' % n, pri=n % 3 + 1, ttr_s=600) for n in range(9)]
+        delayed = [client.put(b"later \xff\x00", pri=5, delay_s=1000), client.put(b"much later", pri=5, delay_s=2000)]
+        for job_id in ids[1], ids[0]:
+            worker.ask(f"reserve-job {job_id}")
+            worker.ask(f"bury {job_id} 7")
+        for job_id in ids[2:4]:
+            worker.ask(f"reserve-job {job_id}")
+        client.ask("use other")
+        ids.append(client.put(b"x" * 3000, pri=0))
+        client.ask("pause-tube other 500")
+    with File(server.directory / "queue.db") as file:  # reservations come into it later than what clients wait for
+        until(lambda: file.stats().get("reserved") == 2)
+    return Queue(server, server.directory / "queue.db", worker, ids[4:], ids[2:4], delayed, [ids[1], ids[0]])
+
+
+@pytest.fixture(scope="module")
+def queue(tmp_path_factory):
+    """For tests that only look."""
+    with start_beanlite(tmp_path_factory.mktemp("queue")) as server:
+        queue = filled(server)
+        with queue.worker:
+            yield queue
+
+
+@pytest.fixture
+def own_queue(tmp_path):
+    """For tests that change it."""
+    with start_beanlite(tmp_path) as server:
+        queue = filled(server)
+        with queue.worker:
+            yield queue
+
+
+@pytest.fixture(params=["live", "file"])
+def source(request, queue):
+    """Each place that can be asked; both know the same."""
+    with Live(queue.address) if request.param == "live" else File(queue.db) as source:
+        yield source

@@ -1,0 +1,35 @@
+"""How the body of a job is shown."""
+
+import pytest
+
+from beanlite.errors import ConfigError
+from beanlite.operators.bodies import body_lines
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (b'{"a":[1,"\xc3\xa4"]}', '{\n  "a": [\n    1,\n    "ä"\n  ]\n}'),
+        (b"welcome\n\tann \x1b[31m", "welcome\n\tann ·[31m"),
+        (b"\x00\xffAB", "00000000  00 ff 41 42                                      ..AB"),
+        (b"", ""),
+        (b"0", "0"),
+        (b"[" * 100_000, "[" * 100_000),  # no parser goes that deep
+    ],
+)
+def test_the_form_is_chosen_by_what_it_is(body, shown):
+    assert body_lines(body, "auto") == shown
+
+
+def test_hex_has_sixteen_bytes_a_line():
+    assert body_lines(bytes(range(60, 80)), "hex").splitlines() == [
+        "00000000  3c 3d 3e 3f 40 41 42 43 44 45 46 47 48 49 4a 4b  <=>?@ABCDEFGHIJK",
+        "00000010  4c 4d 4e 4f                                      LMNO",
+    ]
+
+
+def test_a_form_that_was_asked_for():
+    assert body_lines(b"[1]", "text") == "[1]"
+    assert body_lines(b"\xff", "text") == "\ufffd"
+    with pytest.raises(ConfigError, match="the body is no JSON"):
+        body_lines(b"x", "json")

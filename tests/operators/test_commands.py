@@ -1,0 +1,390 @@
+"""The operators' commands against a real server: what they print, what they do, and how they end."""
+
+import io
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from beanlite.cli import main
+from beanlite.config import DB_NAME
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.migrations import find_migrations
+from beanlite.operators import listing
+from beanlite.operators.changes import change
+from beanlite.operators.filters import Filter
+from beanlite.operators.live import Live
+from tests.support.servers import start_beanlite, start_beanstalkd
+from tests.support.wire import Wire, until
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "100"}
+
+
+@pytest.fixture
+def run(capsys):
+    """Carry out a command for a queue; its exit code, stdout and stderr."""
+
+    def run(queue, *words):
+        exit_code = main([*words, "--connect", f"{queue.server.host}:{queue.server.port}"])
+        printed = capsys.readouterr()
+        return exit_code, printed.out, printed.err
+
+    return run
+
+
+def ids(queue, **which):
+    with Live(queue.address) as live:
+        return [job["id"] for job in listing.jobs(live, Filter(**which), "id", 0, None).records]
+
+
+# -- changing
+
+
+def test_each_change(own_queue, run):
+    queue = own_queue
+    assert run(queue, "kick", "--tube", "mail") == (0, "2 jobs kicked\n", "")
+    assert ids(queue, state="buried") == []
+    assert ids(queue, state="delayed") == queue.delayed  # only what was buried, unless one says otherwise
+    assert run(queue, "kick", "--tube", "mail", "--state", "delayed")[1] == "2 jobs kicked\n"
+    assert run(queue, "bury", "5")[1] == "1 job buried\n"
+    assert ids(queue, state="buried") == [5]
+    assert run(queue, "release", "3")[1] == "1 job released\n"
+    assert queue.worker.ask("delete 3") == "DELETED"  # as anybody may delete a ready job
+    assert ids(queue, state="reserved") == [4]
+    assert run(queue, "delete", "4", "--yes")[1] == "1 job deleted\n"
+    assert queue.worker.ask("release 4 0 0") == "NOT_FOUND"
+    assert run(queue, "move", "--tube", "other", "--to", "third")[1] == "1 job moved\n"
+    assert ids(queue, tube="third") == [12]
+    assert run(queue, "copy", "12", "--to", "fourth")[1] == "1 job copied\n"
+    (copied,) = ids(queue, tube="fourth")
+    assert copied > 12
+    assert run(queue, "reprioritise", "6", "--pri", "0")[1] == "1 job reprioritised\n"
+    assert run(queue, "delay", "6", "--by", "1h")[1] == "1 job delayed\n"
+    with Live(queue.address) as live:
+        job = live.show_job(6) or {}
+    assert (job["pri"], job["state"], job["delay_s"]) == (0, "delayed", 3600)
+    assert run(queue, "pause", "mail", "10min")[1] == "mail is paused for 10 min\n"
+    assert run(queue, "pause", "mail", "0")[1] == "mail is not paused\n"
+    assert run(queue, "flush", "mail", "--yes")[0] == 0
+    assert ids(queue) == [12, copied]
+
+
+def test_a_dry_run_changes_nothing(own_queue, run):
+    before = ids(own_queue)
+    assert run(own_queue, "delete", "--tube", "mail", "--dry-run") == (0, "11 jobs would be deleted\n", "")
+    assert run(own_queue, "move", "1", "--to", "x", "--dry-run")[1] == "1 job would be moved\n"
+    assert ids(own_queue) == before
+    assert ids(own_queue, tube="x") == []
+
+
+def test_what_could_not_be_changed_is_told(own_queue, run):
+    said = "beanlite: not all of these jobs could be kicked: they have gone, or are in another state\n"
+    assert run(own_queue, "kick", "1", "1", "5", "99") == (1, "1 job kicked, 1 left as they were\n", said)
+    assert run(own_queue, "kick", "--tube", "nobody") == (0, "0 jobs kicked\n", "")
+    assert run(own_queue, "pause", "nobody", "5s")[::2] == (
+        1,
+        "beanlite: there is no tube nobody: it has no job, and nobody uses or watches it\n",
+    )
+
+
+def test_json_has_plain_numbers(own_queue, run):
+    _, out, _ = run(own_queue, "kick", "--tube", "mail", "--json")
+    assert json.loads(out) == {"do": "kick", "done": 2, "skipped": 0, "interrupted": False, "dry_run": False}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("kick", "say which jobs: by their ids, or by --tube, --state, --text or another option"),
+        ("delete 1", "delete can't be undone, and there is no terminal to ask at: say --yes"),
+        ("flush mail", "delete can't be undone, and there is no terminal to ask at: say --yes"),
+        ("bury --state lost", "--state: there is no state 'lost', only ready, reserved, delayed, buried"),
+        ("bury --older soon", "Invalid value for '--older': 'soon' is no length of time"),
+        ("move 1", "Missing option '--to'"),
+        ("jobs --db x", "--connect and --db exclude each other"),
+        ("job 1 --body colours", "--body: there is no form 'colours', only auto, text, json, hex, raw"),
+        ("put a --lines", "BODY, --lines and --jobs exclude each other"),
+        ("top", "top needs a terminal"),
+    ],
+)
+def test_a_mistake_changes_nothing(line, said, queue, run, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    before = ids(queue)
+    exit_code, out, err = run(queue, *line.split())
+    assert (exit_code, out) == (2, "")
+    assert err.startswith(f"beanlite: {said}")
+    assert err.count("\n") == 1
+    assert ids(queue) == before
+
+
+def at_terminal(queue, words, typed):
+    """Carry out a command at a terminal; its exit code and what was to be seen."""
+    terminal, theirs = pty.openpty()
+    command = [sys.executable, "-m", "beanlite", *words, "--connect", f"{queue.server.host}:{queue.server.port}"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=ENVIRONMENT) as process:
+        os.close(theirs)
+        seen = b""
+        while b"?" not in seen:
+            seen += os.read(terminal, 4096)
+        os.write(terminal, typed)
+        try:
+            while more := os.read(terminal, 4096):
+                seen += more
+        except OSError:  # the other end is closed
+            pass
+    os.close(terminal)
+    return process.returncode, seen.decode()
+
+
+def test_the_question_tells_how_many(own_queue):
+    exit_code, seen = at_terminal(own_queue, ["delete", "--tube", "mail", "--state", "ready"], b"n\n")
+    assert "Delete 5 jobs ready in tube mail? [y/N]" in seen
+    assert "no job was deleted" in seen
+    assert exit_code == 1
+    assert len(ids(own_queue, state="ready", tube="mail")) == 5
+    exit_code, seen = at_terminal(own_queue, ["flush", "mail"], b"y\n")
+    assert "Delete 11 jobs in tube mail? [y/N]" in seen
+    assert "11 jobs deleted" in seen
+    assert exit_code == 0
+    assert ids(own_queue) == [12]
+
+
+def test_what_is_put_after_the_question_stays(own_queue):
+    terminal, theirs = pty.openpty()
+    command = [sys.executable, "-m", "beanlite", "flush", "mail", "--connect", f"127.0.0.1:{own_queue.server.port}"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=ENVIRONMENT) as process:
+        os.close(theirs)
+        seen = b""
+        while b"?" not in seen:
+            seen += os.read(terminal, 4096)
+        with Wire(own_queue.server.connect()) as client:
+            client.ask("use mail")
+            new = client.put(b"new")
+        os.write(terminal, b"y\n")
+        process.wait(20)
+    os.close(terminal)
+    assert ids(own_queue, tube="mail") == [new]
+
+
+def test_an_interrupt_ends_it_between_two_slices(tmp_path):
+    """The change goes on to the end of its slice, and tells how far it has come."""
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as client:
+        client.send(b"put 0 0 60 1\r\nx\r\n" * 3000)
+        for _ in range(3000):
+            client.reply()
+
+        def interrupt(outcome):
+            if outcome.done == 1000:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with Live((server.host, server.port)) as live:
+            outcome = change(live, {"do": "bury"}, Filter(tube="default"), interrupt)
+        assert (outcome.done, outcome.interrupted) == (1000, True)
+        assert client.stats("stats-tube default")["current-jobs-buried"] == "1000"
+
+
+def test_a_server_that_dies_amid_a_change(tmp_path):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as client:
+        client.send(b"put 0 0 60 1\r\nx\r\n" * 3000)
+        for _ in range(3000):
+            client.reply()
+        with (
+            Live((server.host, server.port)) as live,
+            pytest.raises(Exception, match="1000 jobs had been buried before"),
+        ):
+            change(live, {"do": "bury"}, Filter(tube="default"), lambda o: server.kill() if o.done == 1000 else None)
+
+
+def test_many_ids_are_several_requests(tmp_path):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as client:
+        client.send(b"put 0 0 60 1\r\nx\r\n" * 2500)
+        for _ in range(2500):
+            client.reply()
+        with Live((server.host, server.port)) as live:
+            outcome = change(live, {"do": "bury"}, Filter(ids=tuple(range(1, 2501))))
+        assert (outcome.done, outcome.skipped, outcome.interrupted) == (2500, 0, False)
+
+
+# -- putting
+
+
+def test_bodies_from_arguments_and_stdin(own_queue, run, monkeypatch, tmp_path):
+    assert run(own_queue, "put", "--tube", "new", "a", "b") == (0, "13\n14\n", "")
+    (tmp_path / "in").write_bytes(b"one\ntwo\r\n\xff")
+    with (tmp_path / "in").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert run(own_queue, "put", "-t", "new", "--lines", "--json")[1] == '{"id": 15}\n{"id": 16}\n{"id": 17}\n'
+    with (tmp_path / "in").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert run(own_queue, "put", "-t", "new", "--pri", "3", "--delay", "1h", "--ttr", "5min")[1] == "18\n"
+    with Live(own_queue.address) as live:
+        found = [live.show_job(job_id) or {} for job_id in range(13, 19)]
+    assert [job["body"] for job in found] == [b"a", b"b", b"one", b"two", b"\xff", b"one\ntwo\r\n\xff"]
+    last = found[-1]
+    assert [last[key] for key in ("tube", "pri", "delay_s", "ttr_s")] == ["new", 3, 3600, 300]
+
+
+def test_a_file_of_jobs(own_queue, run, tmp_path):
+    file = tmp_path / "jobs.jsonl"
+    jobs = [{"body": f"b{n}", "tube": "new", "pri": n} for n in range(1200)]
+    file.write_text("".join(json.dumps(job) + "\n" for job in jobs))
+    exit_code, out, _ = run(own_queue, "put", "--jobs", str(file))
+    assert (exit_code, len(out.split())) == (0, 1200)
+    assert len(ids(own_queue, tube="new")) == 1200
+
+
+def test_a_mistake_in_a_file_puts_nothing(own_queue, run, tmp_path):
+    file = tmp_path / "jobs.jsonl"
+    file.write_text('{"body": "x"}\n' * 1200 + "{}\n")
+    said = f"beanlite: {file}, line 1201: it needs either body or base64\n"
+    assert run(own_queue, "put", "--jobs", str(file)) == (2, "", said)
+    assert len(ids(own_queue)) == 12
+
+
+def test_a_job_that_no_request_has_room_for(tmp_path):
+    with start_beanlite(tmp_path, "-z", "5000000") as server:
+        command = [sys.executable, "-m", "beanlite", "put", "--connect", f"127.0.0.1:{server.port}"]
+        done = subprocess.run(command, input=b"x" * 3_000_000, capture_output=True, check=True, env=ENVIRONMENT)
+        assert done.stdout == b"1\n"
+        done = subprocess.run(command, input=b"x" * 6_000_000, capture_output=True, check=False, env=ENVIRONMENT)
+        assert (done.returncode, done.stderr) == (
+            1,
+            f"beanlite: 127.0.0.1:{server.port} answered JOB_TOO_BIG to put\n".encode(),
+        )
+
+
+# -- seeing
+
+
+def test_tables_fit_the_terminal(queue, run, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    for columns in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for words in (["jobs"], ["tubes"], ["clients"]):
+            _, out, _ = run(queue, *words)
+            shown = re.sub(r"\x1b\[[0-9;]*m", "", out).splitlines()
+            assert max(map(len, shown)) <= columns, words
+            assert not any("…" in line[:40] for line in shown), words
+
+
+def test_what_is_no_terminal_gets_all_of_it(queue, run):
+    _, out, _ = run(queue, "jobs", "--tube", "other")
+    assert "x" * 200 in out
+
+
+def test_a_job_is_shown_whole(queue, run):
+    _, out, _ = run(queue, "job", "1")
+    assert '\n{\n  "to": "user0@example.org"\n}\n' in out
+    assert "why          client" in out
+    assert json.loads(run(queue, "job", "10", "--json")[1])["base64"] == "bGF0ZXIg/wA="
+    assert "6c 61 74 65 72 20 ff 00" in run(queue, "job", "10")[1]
+    assert run(queue, "job", "99") == (1, "", "beanlite: there is no job 99\n")
+
+
+def test_a_file_knows_rates_and_what_became_of_a_job(tmp_path, capsys):
+    with start_beanlite(tmp_path, "--history", "7d") as server, Wire(server.connect()) as client:
+        client.ask("use mail")
+        client.ask("watch mail")
+        for job_id in 1, 2:
+            assert client.put(b"x") == job_id
+        client.ask("reserve")
+        client.ask("delete 1")
+        assert main(["bury", "2", "--connect", f"127.0.0.1:{server.port}"]) == 0
+        server.stop()
+    db = ["--db", str(tmp_path / "queue.db")]
+    capsys.readouterr()
+    assert main(["job", "1", *db]) == 0
+    gone = capsys.readouterr().out.splitlines()
+    assert gone[0] == "job 1 has gone; its history:"
+    assert [line.split("  ")[-3] for line in gone[1:]] == ["put", "reserve", "delete"]
+    assert main(["job", "2", "--json", *db]) == 0
+    history = json.loads(capsys.readouterr().out)["history"]
+    assert [(event["what"], event["by"]["operator"]) for event in history] == [("put", False), ("bury", True)]
+    assert main(["job", "1", "--body", "raw", *db]) == 1
+    assert main(["tubes", "--json", *db]) == 0
+    (mail,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert mail["puts_per_min"] > mail["deletes_per_min"] > 0
+
+
+def test_clients_and_stats(queue, run):
+    _, out, _ = run(queue, "clients", "--json")
+    assert [client["holds"] for client in map(json.loads, out.splitlines())] == [2, 0]
+    found = json.loads(run(queue, "stats", "--json")[1])
+    assert (found["current-jobs-ready"], found["current-jobs-buried"]) == (6, 2)
+    assert "current-jobs-ready " in run(queue, "stats")[1]
+
+
+def test_tail_tells_what_happens(own_queue):
+    command = [sys.executable, "-m", "beanlite", "tail", "--tube", "new", "--what", "put", "--what", "delete"]
+    command += ["--json", "--connect", f"127.0.0.1:{own_queue.server.port}"]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as process,
+        own_queue.server.connect() as connection,
+        Wire(connection) as client,
+    ):
+        client.ask("use new")
+        told: list[dict] = []
+        first = threading.Thread(target=lambda: told.append(json.loads(process.stdout.readline() or "{}")))
+        first.start()
+        try:
+            until(lambda: client.put(b"x") and not first.is_alive())
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+        finally:
+            process.kill()
+            first.join()
+    assert [told[0][key] for key in ("what", "tube", "pri")] == ["put", "new", 0]
+
+
+# -- who can't be asked
+
+
+def test_another_server_is_told_apart(tmp_path, capsys):
+    with start_beanstalkd(tmp_path) as server:
+        assert main(["jobs", "--connect", f"127.0.0.1:{server.port}"]) == 1
+        said = capsys.readouterr().err
+        assert "does not understand the commands of operators: it is another server" in said
+        with Wire(server.connect()) as client:
+            assert client.stats()["current-jobs-ready"] == "0"
+
+
+def test_where_the_settings_say(queue, tmp_path, monkeypatch, capsys):
+    (tmp_path / "beanlite.toml").write_text(f'host = "0.0.0.0"\nport = {queue.server.port}\n')
+    assert main(["jobs", "-n", "1", "--json", "--config", str(tmp_path / "beanlite.toml")]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == 1
+    monkeypatch.setenv("BEANLITE_PORT", str(queue.server.port))
+    assert main(["jobs", "-n", "1", "--json"]) == 0
+    assert main(["jobs", "--connect", "nowhere"]) == 2
+    assert main(["jobs", "--connect", f"unix:{tmp_path}/none"]) == 1
+
+
+def test_a_file_that_nobody_serves(tmp_path, capsys):
+    open_database(tmp_path / "queue.db").connection.close()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert main(["jobs", "--db", str(tmp_path / "queue.db")]) == 0
+    assert capsys.readouterr().err == "no jobs\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert main(["jobs", "--db", str(tmp_path / "other.db")]) == 3
+
+
+def test_a_folder_stands_for_the_database_in_it_as_for_the_server(tmp_path, capsys):
+    open_database(tmp_path / DB_NAME).connection.close()
+    assert main(["jobs", "--db", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == "no jobs\n"
+
+
+def test_a_file_of_an_older_version_is_refused(tmp_path, capsys):
+    old = tmp_path / "migrations"
+    old.mkdir()
+    shutil.copy(find_migrations()[0], old)
+    open_database(tmp_path / "queue.db", old).connection.close()
+    assert main(["jobs", "--db", str(tmp_path / "queue.db")]) == 3
+    assert "has version 1, and can be looked into when a server" in capsys.readouterr().err

@@ -1,0 +1,71 @@
+"""The cookbook's commands and lines of SQL are run, in its order, and tell the same."""
+
+import json
+import re
+import shlex
+from contextlib import closing
+from pathlib import Path
+from sqlite3 import connect
+
+import pytest
+
+from beanlite.cli import COMMANDS, main
+from beanlite.operators.file import File
+from tests.operators.conftest import filled
+from tests.support.servers import start_beanlite
+from tests.support.wire import until
+
+PAGE = Path(__file__).parents[2] / "docs/cookbook.md"
+RECIPE = re.compile(r"^### (\d+)\. (.+?)\n\n```sh\n(.+?)\n```\n\n```sql\n(.+?)\n```\n", re.MULTILINE | re.DOTALL)
+RECIPES = RECIPE.findall(PAGE.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory):
+    """One queue for all recipes: those at the end change it."""
+    with start_beanlite(tmp_path_factory.mktemp("kitchen"), "--history", "7d") as server:
+        queue = filled(server)
+        with queue.worker, File(queue.db) as file:
+            until(lambda: file.list_tubes({})["tubes"][0]["puts_per_min"])  # written a second late
+            yield queue
+
+
+def carry_out(command, queue, capsys):
+    """What a command of the page prints, as JSON, when it is run for this queue."""
+    words = shlex.split(command)
+    assert words[0] == "beanlite"
+    assert words[1] in COMMANDS
+    if "--db" in words:
+        words[words.index("--db") + 1] = str(queue.db)
+    else:
+        words += ["--connect", f"{queue.server.host}:{queue.server.port}"]
+    if "--json" not in words:
+        words.append("--json")
+    exit_code = main(words[1:])
+    printed = capsys.readouterr()
+    assert (exit_code, [line for line in printed.err.splitlines() if "--after" not in line]) == (0, [])
+    return [json.loads(line) for line in printed.out.splitlines()]
+
+
+def test_there_are_twenty_and_some():
+    assert [int(number) for number, *_ in RECIPES] == list(range(1, len(RECIPES) + 1))
+    assert len(RECIPES) > 20
+
+
+@pytest.mark.parametrize(("command", "sql"), [recipe[2:] for recipe in RECIPES], ids=[recipe[1] for recipe in RECIPES])
+def test_a_recipe(command, sql, kitchen, capsys):
+    with closing(connect(f"{kitchen.db.as_uri()}?mode=ro", uri=True)) as connection:
+        connection.text_factory = lambda text: text.decode(errors="replace")  # as sqlite3 shows it
+        cursor = connection.execute(sql)
+        names = [column[0] for column in cursor.description]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor]
+    if command == "beanlite top":  # it needs a terminal
+        return
+    answer = carry_out(command, kitchen, capsys)
+    if "id" in names and command.startswith("beanlite jobs"):
+        assert [job["id"] for job in answer] == [row["id"] for row in rows]
+    elif names == ["count(*)"]:
+        assert answer[0]["done"] == rows[0]["count(*)"] > 0
+    elif "tube" in names and command.startswith("beanlite tubes --sort"):
+        assert answer[0]["name"] == rows[0]["tube"]
+    assert bool(answer) == bool(rows) or sql.startswith("select text")

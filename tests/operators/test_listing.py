@@ -1,0 +1,130 @@
+"""What a server tells of its jobs and tubes, and what its file tells, is the same."""
+
+import pytest
+
+from beanlite.errors import ConfigError
+from beanlite.operators import listing
+from beanlite.operators.file import File
+from beanlite.operators.filters import Filter
+from beanlite.operators.listing import first
+from beanlite.operators.live import Live
+from tests.support.wire import Wire
+
+
+def ids(source, *, sort="id", limit=0, **which):
+    return [job["id"] for job in listing.jobs(source, Filter(**which), sort, limit, None).records]
+
+
+@pytest.mark.parametrize("state", ["ready", "reserved", "delayed", "buried"])
+def test_jobs_of_a_state(source, queue, state):
+    assert ids(source, state=state) == sorted(getattr(queue, state))
+
+
+def test_filters(source, queue):
+    assert ids(source) == queue.all
+    assert ids(source, tube="other") == queue.ready[-1:]
+    assert ids(source, tube="nobody") == []
+    assert ids(source, older_s=3600) == []
+    assert ids(source, newer_s=3600, state="buried") == sorted(queue.buried)
+    assert ids(source, in_state_s=3600) == []
+    assert ids(source, pri_min=7, tube="mail") == sorted(queue.buried)
+    assert ids(source, pri_max=0, state="ready") == queue.ready[-1:]
+    assert ids(source, text="user7@") == queue.ready[3:4]
+    assert ids(source, text="\xff") == []
+    assert ids(source, up_to_id=queue.all[2]) == queue.all[:3]
+    assert ids(source, holder=holder(queue)) == queue.reserved
+    assert ids(source, holder=999) == []
+
+
+def holder(queue):
+    """The number of the connection that holds jobs."""
+    with Live(queue.address) as live:
+        (found,) = [
+            client["number"] for client in listing.everything(live.list_clients, {}, "clients") if client["holds"]
+        ]
+    return found
+
+
+def test_orders(source, queue):
+    by_queue = ids(source, sort="queue", tube="mail", state="ready")
+    assert by_queue == sorted(queue.ready[:-1], key=lambda job_id: ((job_id - queue.all[0]) % 3, job_id))
+    assert ids(source, sort="queue", tube="mail", state="buried") == queue.buried
+    assert ids(source, sort="queue", tube="mail", state="delayed") == queue.delayed
+    assert ids(source, sort="pri", limit=2) == [*queue.ready[-1:], *ids(source, sort="pri", limit=0)[1:2]]
+    assert ids(source, sort="size", limit=1) == queue.ready[-1:]
+    assert len(ids(source, sort="age", limit=3)) == 3
+
+
+def test_a_list_goes_on_where_it_ended(source, queue):
+    for sort, which, expected in (
+        ("id", Filter(), queue.all),
+        ("queue", Filter(tube="mail", state="ready"), ids(source, sort="queue", tube="mail", state="ready")),
+    ):
+        found, after = [], None
+        while True:
+            records, after = listing.jobs(source, which, sort, 2, after)
+            found += [job["id"] for job in records]
+            if after is None:
+                break
+        assert found == expected
+
+
+def test_a_slice_in_which_nothing_is_found_is_not_the_end(own_queue):
+    """A server looks at some thousand jobs at a time."""
+    with Wire(own_queue.server.connect()) as client:
+        client.send(b"put 0 0 60 1\r\nx\r\n" * 9000)
+        for _ in range(9000):
+            client.reply()
+        last = client.put(b"needle")
+    with Live(own_queue.address) as live:
+        assert ids(live, text="needle") == ids(live, text="needle", limit=5) == [last]
+
+
+@pytest.mark.parametrize(
+    ("sort", "which", "after", "said"),
+    [
+        ("colour", {}, None, "jobs are sorted by id, queue, age, in-state, pri, size, timeouts, not by 'colour'"),
+        ("queue", {"tube": "mail"}, None, "--sort queue needs --tube, and --state ready, delayed or buried"),
+        ("queue", {"state": "ready"}, None, "--sort queue needs --tube"),
+        ("queue", {"tube": "mail", "state": "reserved"}, None, "--sort queue needs --tube"),
+        ("age", {}, "5", "--after goes on only in a list that is sorted by id or queue"),
+    ],
+)
+def test_orders_that_there_are_not(queue, sort, which, after, said):
+    with File(queue.db) as source, pytest.raises(ConfigError, match=said):
+        listing.jobs(source, Filter(**which), sort, 0, after)
+
+
+def test_both_tell_the_same_of_a_job(queue):
+    """But for what a second makes."""
+    with Live(queue.address) as live, File(queue.db) as file:
+        for job_id in queue.all:
+            told, read = live.show_job(job_id), file.show_job(job_id)
+            assert [event["what"] for event in (read or {}).pop("history")] == []  # none is kept
+            for job in told or {}, read or {}:
+                for key in ("age_s", "in_state_s", "left_s", "created_at"):
+                    job[key] = job[key] if job[key] is None else round(job[key], -2)
+            assert told == read
+        assert live.show_job(999) is file.show_job(999) is None
+
+
+def test_tubes(source):
+    found, total = listing.tubes(source, "*", "name", 0)
+    assert total == len(found)
+    shown = [{key: tube[key] for key in ("name", "ready", "reserved", "delayed", "buried")} for tube in found]
+    assert [tube for tube in shown if tube["name"] != "default"] == [
+        {"name": "mail", "ready": 5, "reserved": 2, "delayed": 2, "buried": 2},
+        {"name": "other", "ready": 1, "reserved": 0, "delayed": 0, "buried": 0},
+    ]
+    found, more = listing.tubes(source, "*", "ready", 1)
+    assert ([tube["name"] for tube in found], more) == (["mail"], total)
+    assert [tube["name"] for tube in listing.tubes(source, "ma*l", "oldest", 0)[0]] == ["mail"]
+    assert listing.tubes(source, "mai?", "buried", 0)[0][0]["buried"] == 2
+    assert 450 < listing.tubes(source, "other", "name", 0)[0][0]["pause_left_s"] <= 500
+
+
+def test_those_that_lack_a_fact_come_last():
+    records: list[dict] = [{"n": 1}, {"n": None}, {"n": 3}, {}, {"n": 2}]
+    assert first(records, "n", largest=True, limit=3) == [{"n": 3}, {"n": 2}, {"n": 1}]
+    assert first(records, "n", largest=False, limit=0) == [{"n": 1}, {"n": 2}, {"n": 3}, {"n": None}, {}]
+    assert first(records, "n", largest=True, limit=0)[-2:] == [{"n": None}, {}]

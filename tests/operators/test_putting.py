@@ -1,0 +1,59 @@
+"""Jobs are read from lines of JSON."""
+
+import json
+
+import pytest
+
+from beanlite.errors import ConfigError
+from beanlite.operators.putting import NewJob, _batches, read_jobs
+
+DEFAULTS = {"tube": "default", "pri": 1024, "delay_s": 0, "ttr_s": 60}
+
+
+def read(*lines):
+    return list(read_jobs(lines, "jobs.jsonl", DEFAULTS))
+
+
+def test_a_line_may_leave_out_all_but_the_body():
+    assert read(
+        b'{"body": "\xc3\xa4"}\n', b"\n", b'{"base64": "AP8=", "tube": "mail", "pri": 0, "delay_s": 5, "ttr_s": 1}'
+    ) == [
+        NewJob("ä".encode(), "default", 1024, 0, 60),
+        NewJob(b"\x00\xff", "mail", 0, 5, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"x", "Expecting value"),
+        (b"[]", "it is no JSON object"),
+        (b"{}", "it needs either body or base64"),
+        (b'{"body": "", "base64": ""}', "it needs either body or base64"),
+        (b'{"body": 5}', "the body is 5, and no text"),
+        (b'{"body": "", "delay": 5}', "'delay' is no part of a job"),
+        (b'{"body": "", "tube": 5}', "tube: 5 is no name"),
+        (b'{"body": "", "pri": -1}', "pri: -1 is not allowed"),
+        (b'{"body": "", "pri": true}', "pri: True is not allowed"),
+        (b'{"body": "", "ttr_s": 4294967296}', "ttr_s: 4294967296 is not allowed"),
+        (b'{"body": "", "delay_s": 1.5}', "delay_s: 1.5 is not allowed"),
+        (b'{"base64": "x"}', "base64|padding"),
+        (b'{"body": "\xff"}', "utf-8"),
+    ],
+)
+def test_a_mistake_names_its_line(line, said):
+    with pytest.raises(ConfigError, match=rf"^jobs\.jsonl, line 3: .*({said})"):
+        read(b'{"body": ""}', b"", line)
+
+
+def test_what_is_told_of_a_job_reads_back():
+    for job in (NewJob(b"\xff", "t", 1, 2, 3), NewJob(b"x\n", "t", 1, 2, 3)):
+        record = job.record()
+        assert NewJob.from_line(json.dumps(record).encode(), {}) == job
+
+
+def test_batches_are_bounded_in_number_and_bytes():
+    small = [NewJob(b"", "t", 0, 0, 0)] * 1001
+    assert [len(batch) for batch in _batches(small)] == [500, 500, 1]
+    large = [NewJob(b"x" * 100_000, "t", 0, 0, 0)] * 2 + [NewJob(b"x" * 1_000_000, "t", 0, 0, 0)]
+    assert [len(batch) for batch in _batches(large)] == [1, 1, 1]

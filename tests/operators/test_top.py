@@ -1,0 +1,129 @@
+"""What top shows, on screens of two sizes, of a real server."""
+
+import pytest
+
+from beanlite.operators.top.app import Job, Jobs, Table, Top, Tubes
+from beanlite.operators.top.sampling import Sampler
+
+SMALL, LARGE = (80, 24), (200, 50)
+
+
+def lines(app):
+    """The screen as text."""
+    return [strip.text for strip in app.screen._compositor.render_strips()]
+
+
+async def shown(pilot, condition):
+    """Wait until the screen shows something; it is looked at in threads."""
+    for _ in range(1000):
+        await pilot.pause(0.01)
+        if condition("\n".join(lines(pilot.app))):
+            return lines(pilot.app)
+    raise AssertionError("\n".join(lines(pilot.app)))
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_the_server_and_its_tubes(queue, size):
+    app = Top(queue.address)
+    async with app.run_test(size=size) as pilot:
+        found = await shown(pilot, lambda text: "puts/s, " in text and "mail" in text)
+        assert {len(line) for line in found} == {size[0]}
+        assert len(found) == size[1]
+        text = "\n".join(found)
+        assert "6 ready, 2 reserved, 2 delayed, 2 buried; " in text
+        for title in ("server", "jobs", "rates", "latency", "memory"):
+            assert f"\n {title} " in f"\n{text}"
+        (titles,) = [line for line in found if "ready▾" in line]
+        assert all(title in titles for title in ("tube", "reserved", "delayed", "buried", "puts/s", "deletes/s"))
+        assert ("paused for" in titles) == (size == LARGE)
+        (mail,) = [line.split() for line in found if line.strip().startswith("mail")]
+        assert mail[:7] == ["mail", "5", "2", "2", "2", "0.0", "0.0"]
+
+
+async def test_sorting(queue):
+    app = Top(queue.address)
+    async with app.run_test(size=SMALL) as pilot:
+        await shown(pilot, lambda text: "mail" in text)
+
+        def first():
+            return app.screen.query_one(Table).key_at(0)
+
+        assert first() == "mail"  # the most ready jobs
+        await pilot.press("r")
+        assert first() == "default"
+        await pilot.press("S")
+        assert "tube▾" in "\n".join(lines(app))
+        assert first() == "default"  # from a to z
+        await pilot.press("r")
+        assert first() == "other"
+        await pilot.press("s", "s")
+        assert "reserved▾" in "\n".join(lines(app))
+        await pilot.click(Table, offset=(2, 0))
+        assert "tube▾" in "\n".join(lines(app))
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_down_to_a_job_and_back(queue, size):
+    app = Top(queue.address)
+    async with app.run_test(size=size) as pilot:
+        await shown(pilot, lambda text: "mail" in text)
+        await pilot.press("enter")
+        found = await shown(pilot, lambda text: "tube mail: 11 jobs, in any state, by id" in text)
+        assert isinstance(app.screen, Jobs)
+        assert any("buried" in line and '{"to": "user0' in line for line in found)
+        await pilot.press("s")
+        await shown(pilot, lambda text: "tube mail: 5 jobs, ready, as they come out of their queue" in text)
+        await pilot.press("s")
+        await shown(pilot, lambda text: "tube mail: 2 jobs, reserved, by id" in text)
+        await pilot.press("down", "enter")
+        await shown(pilot, lambda text: '"to": "user3@example.org"' in text and "last holder" in text)
+        assert isinstance(app.screen, Job)
+        await pilot.press("escape", "escape")
+        assert isinstance(app.screen, Tubes)
+        await pilot.press("q")
+    assert app.return_code == 0
+
+
+async def test_the_cursor_stays_with_its_tube(queue):
+    app = Top(queue.address)
+    async with app.run_test(size=SMALL) as pilot:
+        await shown(pilot, lambda text: "mail" in text)
+        await pilot.press("down")
+        table = app.screen.query_one(Table)
+        marked = table.key_at(table.cursor_row)
+        await pilot.press("r")
+        assert table.key_at(table.cursor_row) == marked
+        await pilot.resize_terminal(*LARGE)
+        await shown(pilot, lambda text: "paused for" in text)
+        assert table.key_at(table.cursor_row) == marked
+
+
+async def test_a_server_that_goes_and_comes_back(own_queue):
+    app = Top(own_queue.address)
+    async with app.run_test(size=SMALL) as pilot:
+        await shown(pilot, lambda text: "mail" in text)
+        own_queue.server.kill()
+        await shown(pilot, lambda text: "Trying again every second." in text)
+        await pilot.press("enter")
+        await shown(pilot, lambda text: "no server can be reached" in text)
+
+
+def test_rates_are_of_the_time_between_two_samples(own_queue):
+    sampler = Sampler(own_queue.address)
+    first = sampler.sample()
+    assert "puts_per_s" not in first.stats
+    with own_queue.server.connect() as client:
+        client.sendall(b"use mail\r\nput 0 0 1 1\r\nx\r\n" * 50)
+        received = b""
+        while received.count(b"INSERTED") < 50:
+            received += client.recv(65536)
+    second = sampler.sample()
+    sampler.close()
+    passed_s = second.at_s - first.at_s
+    (mail,) = [tube for tube in second.tubes if tube["name"] == "mail"]
+    assert second.stats["puts_per_s"] == mail["puts_per_s"] == pytest.approx(50 / passed_s)
+    assert mail["deletes_per_s"] == 0
+    assert len(second.latencies_s) == 2
+    last, middle, worst = second.latency
+    assert 0 < last <= worst
+    assert 0 < middle <= worst

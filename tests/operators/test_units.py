@@ -1,0 +1,69 @@
+"""How sizes, ages and texts are written and read."""
+
+import pytest
+
+from beanlite.operators import units
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("5min", 300), ("5 m", 300), ("1.5h", 5400), ("2d 3h", 183_600), ("1h30min", 5400),
+     ("1W", 604_800), ("0", 0)],
+)  # fmt: skip
+def test_lengths_of_time_are_read(text, seconds):
+    assert units.parse_age(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "x", "-5s", "5 5y", "1h,", "h", "1,5h", "5min ago"])
+def test_what_is_no_length_of_time(text):
+    with pytest.raises(ValueError, match=r"is no (length|unit) of time"):
+        units.parse_age(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(None, ""), (0, "0 s"), (59.4, "59 s"), (60, "1 min"), (61, "1 min 1 s"), (3600, "1 h"), (3605, "1 h"),
+     (11_523, "3 h 12 min"), (86_400, "1 d"),
+     (90_000, "1 d 1 h"), (400 * 86_400, "400 d"), (-5, "-5 s"), (-0.2, "0 s")],
+)  # fmt: skip
+def test_ages_have_two_units(seconds, shown):
+    assert units.age(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(None, ""), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1_258_291, "1.2 MiB"), (1 << 20, "1.0 MiB"),
+     ((1 << 20) - 1, "1.0 MiB"), (5 << 30, "5.0 GiB"), (3 << 40, "3.0 TiB"), (2000 << 40, "2000.0 TiB")],
+)  # fmt: skip
+def test_sizes(number, shown):
+    assert units.size(number) == shown
+
+
+def test_rates_have_three_digits():
+    shown = [units.rate(per_s) for per_s in (None, 0, 0.004, 0.5, 99.94, 100, 12_345.6)]
+    assert shown == ["", "0.0", "0.004", "0.5", "99.9", "100", "12,346"]
+
+
+def test_a_body_can_not_command_the_terminal():
+    assert units.on_one_line("a\x1b[2Jb\r\nc\td\u202ee\x9b") == "a·[2Jb··c·d·e·"
+    assert units.on_lines("a\x1b[2J\r\n\tb\u2028") == "a·[2J·\n\tb·"
+    assert units.on_one_line("ä日本語 🎉") == "ä日本語 🎉"
+
+
+def test_moments_are_utc():
+    assert units.utc(1_700_000_000.9) == "2023-11-14 22:13:20"
+
+
+def test_short_numbers_have_six_characters_at_most():
+    numbers = (None, 0, 99_999, 100_000, 1_234_567, 99_949_999, 999_499_999, 10**10, 10**13)
+    assert [units.short(number) for number in numbers] == [
+        "",
+        "0",
+        "99,999",
+        "100k",
+        "1.2M",
+        "99.9M",
+        "999M",
+        "10.0G",
+        "10T",
+    ]

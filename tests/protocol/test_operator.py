@@ -1,0 +1,210 @@
+"""Operators' commands: who may give them, how their requests are received, and which are refused."""
+
+import json
+import os
+import random
+import re
+from typing import Any
+
+import pytest
+
+from beanlite.core.operator import CONCERNS
+from beanlite.protocol.blocked import CLOSING
+from beanlite.protocol.operator import REQUEST_MAX, new_operator_commands
+from tests.support.core import Core, put
+from tests.support.operators import Operator, recount, told
+
+COMMANDS = [command.word for command in new_operator_commands()]
+WHOLE = rb"(OK|REFUSED) \d+|RESERVED_BATCH \d+|BAD_FORMAT|NOT_FOUND|TIMED_OUT|DEADLINE_SOON"
+NO_BODY = {b"show-job", b"reserve-batch"}
+
+
+@pytest.fixture
+def operator(core):
+    return Operator(core)
+
+
+@pytest.mark.parametrize("word", COMMANDS)
+def test_to_others_they_are_what_they_are_to_beanstalkd(core, word):
+    answer = b"BAD_FORMAT\r\n" if word.startswith(b"reserve") else b"UNKNOWN_COMMAND\r\n"
+    assert core.send(core.client(), word + b" 0\r\n") == answer
+
+
+def test_each_stands_once_in_the_table_and_none_in_the_statistics(core, operator):
+    assert len(set(COMMANDS)) == len(COMMANDS)
+    assert not set(COMMANDS) & {command.word for command in core.service.commands}
+    before = core.send(operator.session, b"stats\r\n")
+    operator.ask("list-jobs")
+    assert core.service.operator_commands[b"list-jobs"].count == 1
+    assert core.send(operator.session, b"stats\r\n").count(b"cmd-") == before.count(b"cmd-")
+
+
+def test_a_client_can_find_out(core, operator):
+    assert core.send(operator.session, b"show-job 0\r\n") == b"NOT_FOUND\r\n"
+
+
+@pytest.mark.parametrize(
+    "line", [b"list-jobs", b"list-jobs ", b"list-jobs x", b"list-jobs -1", b"list-jobs 2 2", b"show-job"]
+)
+def test_a_malformed_line(core, operator, line):
+    assert core.send(operator.session, line + b"\r\nlist-tube-used\r\n") == b"BAD_FORMAT\r\nUSING default\r\n"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1", b'"x"', b"{}x", b'{"text": "\xff"}', b"[" * 5000])
+def test_a_body_that_is_no_object(operator, body):
+    assert operator.raw("list-jobs", body) == b"BAD_FORMAT\r\n"
+
+
+def test_a_body_that_does_not_end_well(core, operator):
+    assert (
+        core.send(operator.session, b"list-jobs 2\r\n{}xylist-tube-used\r\n") == b"EXPECTED_CRLF\r\nUSING default\r\n"
+    )
+
+
+def test_a_body_that_is_too_large_is_skipped(core, operator):
+    size = REQUEST_MAX + 1
+    reply = core.send(operator.session, b"list-jobs %d\r\n%b\r\n" % (size, b"x" * size) + b"list-tube-used\r\n")
+    refused, rest = reply[:-15], reply[-15:]
+    assert rest == b"USING default\r\n"
+    assert told(refused) == {"error": "the body of a request has at most 1048576 bytes"}
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_a_request_cut_anywhere(cut):
+    core = Core()
+    session = core.client(operator=True)
+    put(core, session, b"body")
+    data = b'list-jobs 12\r\n{"limit": 1}\r\nlist-tube-used\r\n'
+    reply = core.send(session, data[:cut]) + core.send(session, data[cut:])
+    assert reply.startswith(b"OK 2")
+    assert reply.endswith(b"}\r\nUSING default\r\n")
+
+
+def test_a_request_of_full_size_comes_in_pieces(core, operator):
+    body = json.dumps({"text": "x" * (REQUEST_MAX - 12)}).encode()
+    assert len(body) == REQUEST_MAX
+    data = b"list-jobs %d\r\n%b\r\nlist-tube-used\r\n" % (len(body), body)
+    for at in range(0, len(data), 100_000):
+        reply = core.send(operator.session, data[at : at + 100_000])
+    assert reply.startswith(b'OK 46\r\n{"jobs":[]')
+    assert reply.endswith(b"USING default\r\n")
+
+
+def test_nothing_is_done_after_quit(core, operator):
+    put(core, operator.session)
+    body = b'{"do": "delete", "ids": [1]}'
+    core.send(operator.session, b"quit\r\nchange-jobs %d\r\n%b\r\n" % (len(body), body))
+    assert operator.session.blocked is CLOSING
+    assert len(core.engine.jobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "what", "why"),
+    [
+        ("list-jobs", {"tubes": "x"}, "tubes: unknown key"),
+        ("list-jobs", {"tube": "-x"}, "tube: no tube can have this name"),
+        ("list-jobs", {"tube": 1}, "tube: "),
+        ("list-jobs", {"state": "gone"}, "state: "),
+        ("list-jobs", {"ids": [-1]}, "ids.0: "),
+        ("list-jobs", {"ids": list(range(1001))}, "ids: "),
+        ("list-jobs", {"limit": 0}, "limit: "),
+        ("list-jobs", {"limit": 201}, "limit: "),
+        ("list-jobs", {"limit": True}, "limit: "),
+        ("list-jobs", {"preview": 5000}, "preview: "),
+        ("list-jobs", {"older_s": -1}, "older_s: "),
+        ("list-jobs", {"pri_min": 1 << 32}, "pri_min: "),
+        ("list-jobs", {"after": "x"}, "after: "),
+        ("list-jobs", {"after": "1-1\n"}, "after: "),
+        ("list-jobs", {"order": "queue"}, "the order of a queue needs a tube and a state, which is not reserved"),
+        ("list-jobs", {"order": "queue", "tube": "a", "state": "reserved"}, "the order of a queue needs"),
+        ("list-tube-stats", {"order": "age"}, "order: "),
+        ("list-tube-stats", {"names": ["a"], "like": "a"}, "it is either names or like"),
+        ("list-clients", {"limit": "1"}, "limit: "),
+        ("change-jobs", {"ids": [1]}, "do: this key is required"),
+        ("change-jobs", {"do": "eat", "ids": [1]}, "do: "),
+        ("change-jobs", {"do": "kick"}, "it has to be said which jobs are meant"),
+        ("change-jobs", {"do": "kick", "tube": None}, "it has to be said which jobs are meant"),
+        ("change-jobs", {"do": "move", "ids": [1]}, "move needs to"),
+        ("change-jobs", {"do": "copy", "ids": [1]}, "copy needs to"),
+        ("change-jobs", {"do": "kick", "ids": [1], "to": "x"}, "kick takes no to"),
+        ("change-jobs", {"do": "reprioritise", "ids": [1]}, "reprioritise needs pri"),
+        ("change-jobs", {"do": "kick", "ids": [1], "pri": 0}, "kick takes no pri"),
+        ("change-jobs", {"do": "delay", "ids": [1]}, "delay needs delay_s"),
+        ("change-jobs", {"do": "delay", "ids": [1], "delay_s": 0}, "delay needs delay_s"),
+        ("change-jobs", {"do": "bury", "ids": [1], "delay_s": 1}, "bury takes no delay_s"),
+        ("change-jobs", {"do": "kick", "ids": [1], "limit": 101}, "limit: "),
+        ("put-jobs", {}, "jobs: this key is required"),
+        ("put-jobs", {"jobs": [{}]}, "jobs.0: it is either body or base64"),
+        ("put-jobs", {"jobs": [{"body": "x", "base64": "eA=="}]}, "jobs.0: it is either body or base64"),
+        ("put-jobs", {"jobs": [{"base64": "!!!!"}]}, "jobs.0.base64: "),
+        ("put-jobs", {"jobs": [{"body": "x", "pri": -1}]}, "jobs.0.pri: "),
+        ("put-jobs", {"jobs": [{"body": "x"}] * 501}, "jobs: "),
+        ("watch-events", {"what": "put"}, "what: "),
+    ],
+)
+def test_what_is_refused_and_why(core, operator, word, what, why):
+    put(core, operator.session)
+    refusal = operator.refusal(word, **what)
+    assert refusal.startswith(why)
+    assert "\n" not in refusal
+    assert len(core.engine.jobs) == 1
+
+
+def test_watching_is_up_to_the_server(core, operator):
+    assert operator.ask("watch-events", tube="a", what=["put"]) == {}
+    assert core.watching == [(operator.session.client, b"a", ["put"])]
+
+
+KEYS = (
+    "after base64 body delay_s do dry_run holder ids in_state_s jobs like limit names newer_s older_s order pri pri_max"
+    " pri_min preview state text to tube up_to_id what"
+).split()
+VALUES: list[Any] = [
+    *CONCERNS, "ready", "delayed", "reserved", "buried", "default", "a", "queue", "name", "*", "1-9", "eA==", "ä", "",
+    None, True, False, -1, 0, 1, 2, 3, 200, 1 << 31, 1 << 70, 0.5, 1e300, float("nan"), [], [1, 2, 3], ["a"],
+    [{"body": "x"}], {},
+]  # fmt: skip
+LIKELY: dict[str, list[Any]] = {
+    "do": [*CONCERNS],
+    "to": ["a", "default"],
+    "pri": [0, 5],
+    "delay_s": [1],
+    "state": ["ready", "buried"],
+    "jobs": [[], [{"body": "x", "tube": "a"}]],
+}
+SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
+STEPS = 3000
+
+
+def test_whatever_is_asked_the_reply_is_whole_and_nothing_breaks(record_property):
+    rng = random.Random(SEED)
+    core = Core()
+    operator = Operator(core)
+    words = set()
+    for step in range(STEPS):
+        if step % 20 == 0:
+            put(core, operator.session, b"a", pri=step % 3, delay_s=step % 2)
+            core.send(operator.session, b"reserve-with-timeout 0\r\nbury %d 0\r\n" % rng.randint(1, step + 1))
+        word = rng.choice(COMMANDS)
+        keys = rng.sample(KEYS, rng.choice((0, 1, 1, 2, 3))) + (["do", "state", "to"] if rng.random() < 0.3 else [])
+        if word == b"put-jobs" and rng.random() < 0.5:
+            keys = ["jobs"]
+        if word == b"change-jobs" and rng.random() < 0.5:
+            keys = ["do", "state"]
+        what = {key: rng.choice(LIKELY.get(key, VALUES) if rng.random() < 0.7 else VALUES) for key in keys}
+        if word in NO_BODY:
+            line = b" %d 0" % rng.randint(0, 3) if word == b"reserve-batch" else b" %d" % rng.randint(0, 20)
+            reply = core.send(operator.session, word + line + b"\r\n")
+        else:
+            reply = operator.raw(word.decode(), json.dumps(what).encode())
+        first, rest = reply.split(b"\r\n", 1)
+        assert re.fullmatch(WHOLE, first), (word, what, reply)
+        if first.startswith((b"OK", b"REFUSED")):
+            told(reply)
+        else:
+            assert bool(rest) == first.startswith(b"RESERVED")
+        words.add((word, first.split()[0]))
+    recount(core.engine)
+    often = (b"list-jobs", b"list-tube-stats", b"list-clients", b"change-jobs", b"put-jobs")
+    assert {(word, reply) for word in often for reply in (b"OK", b"REFUSED")} <= words
+    record_property("model steps", (STEPS, f"MODEL_SEED={SEED}"))

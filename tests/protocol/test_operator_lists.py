@@ -1,0 +1,388 @@
+"""Operators' commands that look: what they tell, and that slices see everything once."""
+
+import base64
+import random
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from beanlite.core import operator_find
+from beanlite.core.table import JobTable
+from beanlite.protocol import operator_lists
+from beanlite.protocol.blocked import YIELDING
+from tests.support.core import Core, put
+from tests.support.fetching import FetchingCore
+from tests.support.operators import Operator, told
+
+
+@pytest.fixture
+def operator(core):
+    return Operator(core)
+
+
+def in_tube(core, session, tube, number, **what):
+    core.send(session, b"use %b\r\n" % tube)
+    return [put(core, session, **what) for _ in range(number)]
+
+
+def test_all_that_is_told_of_a_job(core, operator):
+    worker = core.client()
+    put(core, worker, b"some\xff body", pri=7, ttr_s=100)
+    core.wait(50)
+    core.send(worker, b"reserve\r\n")
+    core.wait(20.5)
+    holder = {"address": "10.0.0.1:2", "number": 2}
+    job = {
+        "id": 1, "tube": "default", "state": "reserved", "pri": 7, "size": 10, "created_at": 947_684_800.0, "age_s": 70,
+        "in_state_s": 20, "delay_s": 0, "ttr_s": 100, "left_s": 79, "reserves": 1, "timeouts": 0, "releases": 0,
+        "buries": 0, "kicks": 0, "holder": holder, "why": None,
+    }  # fmt: skip
+    listed = operator.ask("list-jobs", preview=6)
+    assert listed == {"jobs": [{**job, "preview": "some\ufffd "}], "next": None, "looked": 1, "last_id": 1}
+    body = base64.b64encode(b"some\xff body").decode()
+    assert operator_job(operator, 1) == {**job, "body": body}
+    core.send(worker, b"bury 1 9\r\n")
+    core.wait(1)
+    buried = {**job, "state": "buried", "pri": 9, "age_s": 71, "in_state_s": 1, "left_s": None, "buries": 1}
+    assert operator_job(operator, 1) == {**buried, "why": "client", "body": body}
+
+
+def operator_job(operator, job_id):
+    reply = operator.core.send(operator.session, b"show-job %d\r\n" % job_id)
+    return told(reply)
+
+
+def test_each_key_of_a_filter(core, operator):
+    producer, worker = core.client(), core.client()
+    old = in_tube(core, producer, b"a", 2, body=b"needle in hay", pri=5)
+    core.wait(100)
+    young = in_tube(core, producer, b"b", 2, body=b"hay", pri=10)
+    delayed = in_tube(core, producer, b"a", 1, body="ärger".encode(), delay_s=1000)
+    core.send(worker, b"watch b\r\nreserve\r\n")
+    assert operator.ids() == [*old, *young, *delayed]
+    assert operator.ids(tube="a") == [*old, *delayed]
+    assert operator.ids(tube="nowhere") == []
+    assert operator.ids(tube="a", state="ready") == old
+    assert operator.ids(state="delayed") == delayed
+    assert operator.ids(state="reserved") == operator.ids(tube="b", state="reserved") == young[:1]
+    assert operator.ids(holder=3) == young[:1]
+    assert operator.ids(holder=2) == operator.ids(holder=99) == []
+    assert operator.ids(ids=[4, 2, 2, 99]) == [2, 4]
+    assert operator.ids(ids=[4, 2], tube="b") == [4]
+    assert operator.ids(older_s=100) == old
+    assert operator.ids(older_s=100.001) == []
+    assert operator.ids(newer_s=100) == [*young, *delayed]
+    assert operator.ids(in_state_s=100) == old
+    assert operator.ids(pri_min=5, pri_max=9) == old
+    assert operator.ids(pri_min=6) == young
+    assert operator.ids(text="needle") == old
+    assert operator.ids(text="är") == delayed
+    assert operator.ids(up_to_id=3) == [1, 2, 3]
+    core.send(worker, b"bury %d 0\r\n" % young[0])
+    assert operator.ids(in_state_s=100) == old
+    core.wait(50)
+    assert operator.ids(state="buried", in_state_s=50) == young[:1]
+
+
+def test_text_is_looked_for_in_the_first_part_of_a_body(operator, core, monkeypatch):
+    monkeypatch.setattr(operator_find, "SEARCHED_MAX", 10)
+    put(core, core.client(), b"x" * 8 + b"ab" + b"cd")
+    assert operator.ids(text="ab") == [1]
+    assert operator.ids(text="bc") == []
+
+
+def test_what_is_put_after_the_first_slice_is_left_alone(core, operator):
+    producer = core.client()
+    for _ in range(3):
+        put(core, producer)
+    first = operator.ask("list-jobs", limit=2)
+    put(core, producer)
+    rest = operator.ask("list-jobs", limit=2, after=first["next"])
+    assert [job["id"] for job in rest["jobs"]] == [3]
+    assert rest["next"] is None
+    assert rest["last_id"] == 4
+
+
+@pytest.mark.parametrize("few", [0, 10_000])
+def test_slices_see_each_job_once_however_many_it_looks_at(core, operator, monkeypatch, few):
+    """With queues that are short enough to gather their ids, and without."""
+    monkeypatch.setattr(operator_find, "LOOKS_MAX", 7)
+    monkeypatch.setattr(operator_find, "FEW_MAX", few)
+    producer = core.client()
+    rng = random.Random(15)
+    jobs = {}
+    for _ in range(300):
+        tube = rng.choice((b"a", b"b", b"c"))
+        core.send(producer, b"use %b\r\n" % tube)
+        jobs[put(core, producer, delay_s=rng.choice((0, 0, 9)))] = tube
+    for job_id in rng.sample(sorted(jobs), 150):
+        core.send(producer, b"delete %d\r\n" % job_id)
+        del jobs[job_id]
+    for _ in range(20):
+        core.send(producer, b"watch a\r\nreserve\r\n")
+    assert operator.ids() == sorted(jobs)
+    for tube in (b"a", b"b", b"c"):
+        mine = sorted(job_id for job_id in jobs if jobs[job_id] == tube)
+        assert operator.ids(tube=tube.decode(), limit=3) == mine
+        parts = [operator.ids(tube=tube.decode(), state=state) for state in ("ready", "delayed", "reserved", "buried")]
+        assert sorted(chain(*parts)) == mine
+
+
+def test_only_what_comes_into_question_is_looked_at(core, operator):
+    producer = core.client()
+    in_tube(core, producer, b"many", 100)
+    in_tube(core, producer, b"few", 3)
+    core.send(producer, b"watch few\r\nignore default\r\nreserve\r\n")
+
+    def looked(**what):
+        return operator.ask("list-jobs", **what)["looked"]
+
+    assert looked(tube="few") == looked(ids=[1, 2, 3]) == 3
+    assert looked(state="reserved") == looked(holder=2) == looked(tube="few", state="reserved") == 1
+    assert looked(state="ready") == 100  # as many as the limit
+
+
+def test_jobs_of_a_client_that_has_just_gone_are_not_passed_over(core, operator):
+    """They become ready in slices; until then no client has them, and they are reserved."""
+    producer, worker = core.client(), core.client()
+    for _ in range(600):
+        put(core, producer)
+    core.send(worker, b"reserve\r\n" * 600)
+    core.engine.clients.disconnect(worker.client, core.now_ns)
+    assert core.engine.counts.reserved == 100
+    assert len(operator.ids(tube="default")) == 600
+    assert len(operator.ids(state="reserved")) == 100
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "buried"])
+def test_the_order_of_a_queue(core, operator, state, monkeypatch):
+    monkeypatch.setattr(operator_find, "WALKED_MAX", 7)
+    producer = core.client()
+    rng = random.Random(4)
+    keys = {}
+    for _ in range(60):
+        pri, delay_s = rng.randrange(5), rng.randrange(1, 9)
+        job_id = put(core, producer, pri=pri, delay_s=delay_s if state == "delayed" else 0)
+        keys[job_id] = (pri if state == "ready" else delay_s, job_id)
+    if state == "buried":
+        order = rng.sample(sorted(keys), 60)
+        core.send(producer, b"".join(b"reserve-job %d\r\nbury %d 0\r\n" % (job_id, job_id) for job_id in order))
+    else:
+        order = sorted(keys, key=keys.__getitem__)
+    for job_id in rng.sample(order, 20):
+        core.send(producer, b"delete %d\r\n" % job_id)
+        order.remove(job_id)
+    for limit in (1, 5, 100):
+        assert operator.ids(tube="default", state=state, order="queue", limit=limit) == order
+    needed = [job_id for job_id in order if keys[job_id][1] % 2]
+    for job_id in needed:
+        core.engine.jobs[job_id].pri = 77
+    if state != "ready":
+        assert operator.ids(tube="default", state=state, order="queue", limit=2, pri_min=77) == needed
+
+
+def test_what_has_left_a_queue_and_come_back_stands_in_it_once(core, operator):
+    """It leaves an entry behind, which is swept away later."""
+    for number in range(40):
+        put(core, operator.session, delay_s=number + 1)
+    core.send(operator.session, b"reserve-job 30\r\nrelease 30 0 60\r\n")
+    assert len(core.engine.tubes[b"default"].delayed.keys) == 41
+    ids = [*range(1, 30), *range(31, 41), 30]
+    asked = {"tube": "default", "state": "delayed", "order": "queue"}
+    assert operator.ids(**asked) == ids
+    assert operator.ids(**asked, up_to_id=35) == [job_id for job_id in ids if job_id <= 35]
+
+
+def test_a_list_that_ends_with_a_slice_has_no_cursor(core, operator):
+    for _ in range(3):
+        put(core, operator.session)
+    for what in ({}, {"tube": "default"}, {"tube": "default", "state": "ready", "order": "queue"}, {"ids": [1, 2, 3]}):
+        assert operator.ask("list-jobs", limit=3, **what)["next"] is None
+        assert operator.ask("list-jobs", limit=2, **what)["next"] is not None
+
+
+def test_the_order_of_a_queue_is_known_up_to_some_depth(core, operator, monkeypatch):
+    monkeypatch.setattr(operator_find, "DEPTH_MAX", 4)
+    for _ in range(10):
+        put(core, operator.session)
+    asked = {"tube": "default", "state": "ready", "order": "queue", "limit": 4}
+    first = operator.ask("list-jobs", **asked)
+    second = operator.ask("list-jobs", **asked, after=first["next"])
+    assert [job["id"] for job in second["jobs"]] == [5, 6, 7, 8]
+    assert "the order of a queue is not known so far" in operator.refusal("list-jobs", **asked, after=second["next"])
+
+
+def test_the_ids_after_one_where_they_stand_close_and_where_they_do_not():
+    ids = [*range(1, 50), *range(1000, 1010), 5000, 10**12]
+    parts: list[dict[int, Any]] = [dict.fromkeys(part) for part in (ids[:20], ids[20:55], ids[55:])]
+    table = JobTable()
+    *table._segments, table.newest = parts
+    table._last_ids = [ids[19], ids[54]]
+    for after in (-1, 0, 5, 20, 49, 999, 1004, 4999, 5000, 10**12, 10**13):
+        for most in (1, 3, 30, 1000):
+            assert table.ids_after(after, most) == [each for each in ids if each > after][:most]
+
+
+# -- bodies that are not in memory
+
+
+def unloaded_core(bodies):
+    core = FetchingCore()
+    operator = Operator(core)
+    producer = core.client()
+    for body in bodies:
+        put(core, producer, body)
+    core.store()
+    core.store()
+    assert core.engine.memory.unloaded == len(bodies)
+    return core, operator
+
+
+def test_text_in_bodies_that_are_not_in_memory():
+    _, operator = unloaded_core([b"needle %d" % at if at % 3 else b"hay" for at in range(50)])
+    wanted = [at + 1 for at in range(50) if at % 3]
+    assert operator.ids(text="needle", limit=7) == wanted
+    assert operator.ids(text="nothing") == []
+    jobs = operator.all("list-jobs", "jobs", text="needle", preview=20)
+    assert [job["preview"] for job in jobs] == [f"needle {job['id'] - 1}" for job in jobs]
+    assert base64.b64decode(operator_job(operator, 2)["body"]) == b"needle 1"
+
+
+def test_a_slice_fetches_no_more_than_some_bytes(monkeypatch):
+    monkeypatch.setattr(operator_find, "BYTES_MAX", 50)
+    _, operator = unloaded_core([b"x" * 20] * 10)
+    assert len(operator.ask("list-jobs", preview=5)["jobs"]) == 3
+    assert operator.ids(preview=5) == list(range(1, 11))
+    assert len(operator.ask("list-jobs")["jobs"]) == 10
+
+
+def test_what_is_deleted_while_its_body_is_on_its_way_is_not_told():
+    core, operator = unloaded_core([b"needle"] * 3)
+    core.answers_late = lambda session: session is operator.session
+    other = core.client()
+    assert operator.raw("list-jobs", b'{"text": "needle"}') == b""
+    core.send(other, b"delete 2\r\n")
+    assert core.answer(operator.session)
+    assert [job["id"] for job in told(operator.session.take_replies())["jobs"]] == [1, 3]
+    assert core.send(operator.session, b"show-job 1\r\n") == b""
+    core.send(other, b"delete 1\r\n")
+    core.answer(operator.session)
+    assert operator.session.take_replies() == b"NOT_FOUND\r\n"
+
+
+def test_who_fetches_and_goes_leaves_nothing():
+    core, operator = unloaded_core([b"needle"] * 3)
+    core.answers_late = lambda session: session is operator.session
+    operator.raw("list-jobs", b'{"text": "needle"}')
+    job = operator.session.gathering.jobs[0]
+    operator.session.stop_waiting()
+    assert operator.session.gathering is None
+    assert not operator.session.bring(job, b"x")
+
+
+# -- tubes and clients
+
+
+def test_all_that_is_told_of_a_tube(core, operator):
+    worker = core.client()
+    in_tube(core, worker, b"a", 5, pri=2000)
+    in_tube(core, worker, b"a", 1, delay_s=1000)
+    core.send(worker, b"watch a\r\nreserve\r\nreserve\r\nbury 1 0\r\ndelete 3\r\n")
+    core.wait(5)
+    core.send(worker, b"pause-tube a 60\r\n")
+    core.wait(3.5)
+    waiting = core.client()
+    core.send(waiting, b"watch a\r\nreserve\r\n")
+    assert operator.ask("list-tube-stats", names=["a", "nowhere"]) == {
+        "tubes": [
+            {
+                "name": "a", "ready": 2, "urgent": 0, "reserved": 1, "delayed": 1, "buried": 1, "total_jobs": 6,
+                "using": 1, "watching": 2, "waiting": 1, "deletes": 1, "pauses": 1, "pause_s": 60, "pause_left_s": 56,
+                "first_ready_s": 8, "first_buried_s": 8,
+            }
+        ],
+        "next": None,
+        "looked": 1,
+    }  # fmt: skip
+
+
+def test_tubes_in_slices(core, operator, monkeypatch):
+    monkeypatch.setattr(operator_lists, "TUBES_LOOKED_AT", 7)
+    producer = core.client()
+    names = [f"t{number * 7 % 40}" for number in range(40)]
+    for number, name in enumerate(names):
+        in_tube(core, producer, name.encode(), number % 5 + 1)
+    all_names = ["default", *names]
+    assert [tube["name"] for tube in operator.all("list-tube-stats", "tubes", limit=3)] == all_names
+    like = [tube["name"] for tube in operator.all("list-tube-stats", "tubes", limit=2, like="t?")]
+    assert like == [name for name in names if len(name) == 2]
+    assert [tube["name"] for tube in operator.all("list-tube-stats", "tubes", names=names[::-1], limit=4)] == names
+    slices = operator.all("list-tube-stats", "tubes", order="ready", limit=2)
+    assert len(slices) == 2 * 6
+    found = operator.ask("list-tube-stats", order="ready", limit=2)
+    assert [tube["ready"] for tube in found["tubes"]] == [5, 4]
+    by_name = operator.ask("list-tube-stats", order="name", limit=3)["tubes"]
+    assert [tube["name"] for tube in by_name] == sorted(all_names[:7])[:3]
+
+
+@pytest.mark.parametrize(
+    "order", ["ready", "reserved", "delayed", "buried", "waiting", "total_jobs", "first_ready_s", "first_buried_s"]
+)
+def test_each_order_of_tubes(core, operator, order):
+    worker = core.client()
+    in_tube(core, worker, b"a", 3)
+    core.wait(2)
+    in_tube(core, worker, b"b", 4)
+    in_tube(core, worker, b"b", 1, delay_s=100)
+    in_tube(core, worker, b"c", 1)
+    core.send(worker, b"watch b\r\nwatch c\r\nreserve\r\nreserve-job 1\r\nbury 1 0\r\npause-tube c 99\r\n")
+    core.send(core.client(), b"watch c\r\nignore default\r\nreserve\r\n")
+    tubes = operator.ask("list-tube-stats")["tubes"]
+    ordered = operator.ask("list-tube-stats", order=order)["tubes"]
+    assert ordered == sorted(tubes, key=lambda tube: -1 if tube[order] is None else tube[order], reverse=True)
+    assert [tube[order] for tube in tubes] != [None] * 4
+
+
+def test_all_that_is_told_of_a_client(core, operator):
+    worker = core.client()
+    in_tube(core, worker, b"a", 3, ttr_s=100)
+    core.send(worker, b"watch a\r\nreserve\r\n")
+    core.wait(3)
+    core.send(worker, b"reserve\r\nignore default\r\nput 0 0 1 9\r\nabc")
+    waiting = core.client()
+    core.send(waiting, b"reserve-with-timeout 50\r\n")
+    core.wait(4)
+    reply = operator.ask("list-clients", limit=2)
+    me, worker_told = reply["clients"]
+    assert (me["number"], me["holds"], me["oldest_hold_s"], me["producer"], me["worker"]) == (1, 0, None, False, False)
+    assert worker_told == {
+        "number": 2, "address": "10.0.0.1:2", "uses": "a", "watches": ["a"], "waits_s": None, "holds": 2,
+        "oldest_hold_s": 7, "producer": True, "worker": True, "buffered": 3,
+    }  # fmt: skip
+    rest = operator.ask("list-clients", limit=2, after=reply["next"])
+    assert rest["next"] is None
+    assert [(client["number"], client["waits_s"]) for client in rest["clients"]] == [(3, 4)]
+
+
+def test_clients_that_watch_much_are_told_of_in_smaller_slices(core, operator, monkeypatch):
+    monkeypatch.setattr(operator_lists, "NAMES_MAX", 10)
+    for _ in range(5):
+        core.send(core.client(), b"".join(b"watch t%d\r\n" % number for number in range(6)))
+    assert len(operator.ask("list-clients")["clients"]) == 3
+    assert [client["number"] for client in operator.all("list-clients", "clients")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_client_that_has_gone_is_not_told_of(operator):
+    core = operator.core
+    gone = core.client()
+    core.close(gone)
+    assert [client["number"] for client in operator.all("list-clients", "clients")] == [1]
+
+
+def test_a_slice_is_followed_by_others_turn():
+    core = Core()
+    operator = Operator(core)
+    operator.session.receive(b"list-jobs 2\r\n{}\r\nlist-jobs 2\r\n{}\r\n", core.now_ns)
+    assert operator.session.blocked is YIELDING
+    assert operator.session.take_replies().count(b"OK ") == 1

@@ -1,0 +1,168 @@
+"""Backups by the clock: made while clients are served, told in stats and the log, and never in the server's way."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from beanlite import log
+from beanlite.backups import Backups
+from beanlite.journal.sqlite.dated import dated, dated_backups
+from beanlite.journal.sqlite.verify import verify
+from tests.support.inside import until
+from tests.support.journal_files import make
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire
+
+pytestmark = pytest.mark.usefixtures("kept_logging")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    return folder
+
+
+def wait_for(condition, within_s=20.0):
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.02)
+
+
+def backups_in(folder):
+    return [file for file, _ in dated_backups(folder, Path("queue.db"))]
+
+
+def test_a_server_makes_backups_and_keeps_some(tmp_path, folder):
+    flags = ["--backup-every", "1s", "--backup-dir", str(folder), "--backup-keep", "2"]
+    with start_beanlite(tmp_path / "server", *flags) as server, server.connect() as connection:
+        wire = Wire(connection)
+        wire.put(b"job")
+        wait_for(lambda: len(backups_in(folder)) == 2)
+        first = backups_in(folder)
+        wait_for(lambda: not set(first) & set(backups_in(folder)))
+        stats = wire.stats()
+        assert server.stop() == 0
+    assert time.time() - 20 < int(stats["backup-succeeded-at"]) <= time.time()
+    assert list(stats)[-2:] == ["backup-succeeded-at", "backup-failed-at"]
+    assert stats["backup-failed-at"] == "0"
+    assert len(backups_in(folder)) in {2, 3}  # the stop may have come before the oldest was deleted
+    newest = backups_in(folder)[-1]
+    assert {finding.check: finding.said for finding in verify(newest)}["jobs"] == "1 ready"
+    assert f"backup made file={folder}/queue-" in server.log_text()
+    assert not (tmp_path / "server" / "queue.db-wal").exists()
+
+
+def test_one_that_fails_is_told_and_tried_again(tmp_path, folder):
+    folder.rmdir()
+    flags = ["--backup-every", "1s", "--backup-dir", str(folder)]
+    with start_beanlite(tmp_path / "server", *flags) as server, server.connect() as connection:
+        wire = Wire(connection)
+        wait_for(lambda: wire.stats()["backup-failed-at"] != "0")
+        assert wire.stats()["backup-succeeded-at"] == "0"
+        assert f'no backup was made error="--keep: {folder} is not a folder" next_in_s=1' in server.log_text()
+        folder.mkdir()
+        wait_for(lambda: backups_in(folder))
+        wait_for(lambda: wire.stats()["backup-succeeded-at"] != "0")
+        assert wire.put(b"job") == 1
+
+
+class Made(Backups):
+    """Makes backups by a command of the test's."""
+
+    def __init__(self, folder, every_s, code):
+        super().__init__(asyncio.get_running_loop(), folder.parent / "queue.db", folder, every_s, 7)
+        self._command = [sys.executable, "-c", code]
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """The lines of the log."""
+    lines = []
+    for level in ("info", "warning", "error"):
+        monkeypatch.setattr(log, level, lambda event, level=level, **fields: lines.append((level, event, fields)))
+    return lines
+
+
+async def test_the_first_is_due_so_long_after_the_newest(folder):
+    now_s = time.time()
+    make(dated(folder, Path("queue.db"), now_s - 900))
+    backups = Made(folder, 3600, "")
+    backups.begin()
+    assert backups.succeeded_at == int(now_s - 900)
+    assert backups._timer.when() - asyncio.get_running_loop().time() == pytest.approx(2700, abs=60)
+    backups.end()
+
+
+@pytest.mark.parametrize("made_s_ago", [1_000_000, None])
+async def test_an_overdue_one_is_made_at_once(folder, made_s_ago):
+    if made_s_ago is not None:
+        make(dated(folder, Path("queue.db"), time.time() - made_s_ago))
+    backups = Made(folder, 3600, 'print(\'{"file": "f", "jobs": 1, "size": 2, "seconds": 3}\')')
+    began_s = int(time.time())
+    backups.begin()
+    await until(lambda: backups.succeeded_at >= began_s)
+    backups.end()
+    await backups.ended()
+
+
+async def test_a_clock_that_was_put_back_does_not_put_backups_off_for_long(folder):
+    make(dated(folder, Path("queue.db"), time.time() + 1_000_000))
+    backups = Made(folder, 3600, "")
+    backups.begin()
+    assert backups._timer.when() - asyncio.get_running_loop().time() == pytest.approx(3600, abs=60)
+    backups.end()
+
+
+async def test_the_end_cuts_one_short(folder, told):
+    backups = Made(folder, 3600, "import time; time.sleep(100)")
+    backups.begin()
+    await until(lambda: backups._process is not None)
+    process = backups._process
+    backups.end()
+    await backups.ended()
+    assert process.returncode == -15
+    await asyncio.sleep(0.15)  # whoever looked after it has nothing to say any more
+    assert told == [("info", "stopped amid a backup", {})]
+
+
+async def test_one_that_takes_too_long_is_left_alone(folder, told):
+    backups = Made(folder, 0.05, "import time; time.sleep(100)")
+    backups.begin()
+    await until(lambda: told)
+    process = backups._process
+    backups.end()
+    await backups.ended()
+    assert process.returncode == -15
+    assert told[0] == ("warning", "a backup takes longer than the time from one to the next", {"seconds": 0.05})
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("print('beanlite: no room'); raise SystemExit(1)", "no room"),
+        ("raise SystemExit(3)", "exit code 3"),
+    ],
+)
+async def test_why_one_has_failed(folder, told, code, why):
+    backups = Made(folder, 3600, code)
+    backups.begin()
+    await until(lambda: told)
+    assert told == [("error", "no backup was made", {"error": why, "next_in_s": 3600})]
+    assert backups.failed_at > 0
+    backups.end()
+    await backups.ended()
+
+
+async def test_one_that_can_not_even_be_started(folder, told):
+    backups = Made(folder, 3600, "")
+    backups._command = ["/none/such"]
+    backups.begin()
+    await until(lambda: told)
+    assert "No such file" in told[0][2]["error"]
+    backups.end()
+    await backups.ended()

@@ -1,0 +1,128 @@
+"""Jobs of a real beanstalkd in every state, and what servers say of them."""
+
+import random
+import shutil
+
+from tests.support.servers import start_beanstalkd
+from tests.support.wire import Wire
+
+TUBES = ("default", "mail", "a-b+c/d;e.f$g_h(i)")
+# What depends on the moment, or is beanstalkd's own; pri and the like are compared.
+LEFT_ASIDE = {"age", "time-left", "file"}
+
+
+class Producer:
+    """A client that does everything to jobs.
+
+    ``buried`` are those that the binlog may have as buried, in order: neither a reserve-job nor a release without a
+    delay comes into it.
+    """
+
+    def __init__(self, seed):
+        self.chance = random.Random(seed)
+        self.buried = {tube: {} for tube in TUBES}
+        self.tubes = {}
+
+    def begin(self, wire):
+        """Begin with a server that has no reservations."""
+        self.wire = wire
+        self.held = []
+        for tube in TUBES:
+            self.wire.ask(f"watch {tube}")
+
+    def unbury(self, job_id):
+        self.buried[self.tubes[job_id]].pop(job_id, None)
+
+    def put(self):
+        tube = self.chance.choice(TUBES)
+        self.wire.ask(f"use {tube}")
+        body = self.chance.choice([b"", b"\r\n", bytes(90), self.chance.randbytes(self.chance.randrange(3000))])
+        delay_s = self.chance.choice([0, 0, 0, 1000])
+        job_id = self.wire.put(body, self.chance.randrange(2**32), delay_s, self.chance.randrange(1000, 2000))
+        self.tubes[job_id] = tube
+
+    def reserve(self):
+        if (said := self.wire.ask("reserve-with-timeout 0").split())[0] == "RESERVED":
+            self.held.append(int(said[1]))
+
+    def finish(self):
+        """Do one of the things that end a reservation, or don't."""
+        if not self.held:
+            return
+        job_id = self.held.pop(self.chance.randrange(len(self.held)))
+        pri, delay_s = self.chance.randrange(2**32), self.chance.choice([0, 1000])
+        what = self.chance.choice(["delete", "delete", "bury", "bury", "bury", "release", "release", "touch"])
+        if what == "touch":
+            assert self.wire.ask(f"touch {job_id}") == "TOUCHED"
+            self.held.append(job_id)
+        elif what == "release":
+            assert self.wire.ask(f"release {job_id} {pri} {delay_s}") == "RELEASED"
+            if delay_s:
+                self.unbury(job_id)
+        elif what == "delete":
+            assert self.wire.ask(f"delete {job_id}") == "DELETED"
+            self.unbury(job_id)
+        else:
+            assert self.wire.ask(f"bury {job_id} {pri}") == "BURIED"
+            self.unbury(job_id)
+            self.buried[self.tubes[job_id]][job_id] = None
+
+    def kick(self):
+        self.wire.ask(f"use {self.chance.choice(TUBES)}")
+        if (said := self.wire.ask("peek-buried")) != "NOT_FOUND":
+            self.unbury(int(said.split()[1]))
+        self.wire.ask("kick 1")
+
+    def pick(self):
+        """Do something to any job, by its id."""
+        if not self.tubes:
+            return
+        job_id = self.chance.randrange(1, len(self.tubes) + 1)
+        what = self.chance.choice(["kick-job", "delete", "reserve-job"])
+        if job_id in self.held or (said := self.wire.ask(f"{what} {job_id}")) == "NOT_FOUND":
+            return
+        if said.startswith("RESERVED"):
+            self.held.append(job_id)
+        else:
+            self.unbury(job_id)
+
+    def go(self, steps, puts=1):
+        """Do so many things; with more ``puts`` more jobs are left."""
+        often = [*[self.put] * puts, self.reserve, self.finish]
+        for _ in range(steps):
+            self.chance.choice([*often, *often, *often, *often, self.kick, self.pick])()
+
+
+def stats_of_all(server, last_id):
+    """For each job its statistics and its body."""
+    with Wire(server.connect()) as wire:
+        found = {}
+        for job_id in range(1, last_id + 1):
+            if wire.ask(f"peek {job_id}") != "NOT_FOUND":
+                body = wire.body
+                stats = wire.stats(f"stats-job {job_id}")
+                found[job_id] = {key: value.strip('"') for key, value in stats.items() if key not in LEFT_ASIDE}, body
+        return found
+
+
+def kick_order(server, tube):
+    """The buried jobs of a tube, in the order in which they are kicked; afterwards they are not buried."""
+    with Wire(server.connect()) as wire:
+        wire.ask(f"use {tube}")
+        order = []
+        while (said := wire.ask("peek-buried")) != "NOT_FOUND":
+            order.append(int(said.split()[1]))
+            wire.ask("kick 1")
+        return order
+
+
+def as_beanstalkd_reads(log, last_id):
+    """The same of a beanstalkd that has been started on a copy of this directory, which is left behind."""
+    copy = log.with_name("copy")
+    shutil.copytree(log, copy)
+    with start_beanstalkd(log.with_name("reference"), "-b", str(copy)) as server:
+        found = stats_of_all(server, last_id)
+    for stats, _ in found.values():
+        if stats["state"] == "buried":  # at its start it counts a burial that never was
+            stats["buries"] = str(int(stats["buries"]) - 1)
+    return found
