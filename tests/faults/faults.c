@@ -24,6 +24,9 @@
 enum kind { CREATE, WRITE, TRUNCATE, ALLOCATE, UNLINK, RENAME, LINK, MKDIR, XATTR, SYNC, SYNCED, READ, OPEN };
 static const char *const NAMES[] = {"create", "write", "truncate", "allocate", "unlink", "rename", "link",
                                     "mkdir",  "xattr", "sync",     "synced",   "read",   "open"};
+/* A write of no more than this is done or not done, whatever ends the process. */
+#define SECTOR 512
+
 enum action { RECORD, KILL_BEFORE, KILL_AMID, FAIL_ONCE, FAIL_ON };
 
 static char folder[PATH_MAX];
@@ -179,7 +182,8 @@ static ssize_t write_any(int fd, const void *data, size_t size, off_t offset)
             place = lseek(fd, 0, fcntl(fd, F_GETFL) & O_APPEND ? SEEK_END : SEEK_CUR);
         int error = due(WRITE);
         if (error < 0) {
-            REAL(pwrite64)(fd, data, size / 2, place);
+            if (size > SECTOR)
+                REAL(pwrite64)(fd, data, size / 2, place);
             die();
         }
         if (error) {

@@ -85,6 +85,18 @@ def test_a_last_batch_cut_short_is_what_a_power_failure_leaves(path, wal, cut):
     assert recovered(path) == (9, 0, None)
 
 
+def test_a_batch_and_a_slice_beside_it_may_both_be_lost(path, wal):
+    flip(wal, start_of(commit_frames(path)[-2]) + 4000)
+    assert recovered(path) == (8, 0, None)
+
+
+def test_three_commits_were_not_all_under_way(path, wal):
+    flip(wal, start_of(commit_frames(path)[-3]) + 4000)
+    batch, lost, copy = recovered(path)
+    assert (batch, lost) == (7, 3)
+    assert copy.exists()
+
+
 def test_a_last_batch_torn_is_what_a_power_failure_leaves(path, wal):
     flip(wal, wal.stat().st_size - 1)
     assert recovered(path) == (9, 0, None)

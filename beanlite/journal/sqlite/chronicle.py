@@ -20,10 +20,10 @@ class Chronicle:
         self._heartbeat = Heartbeat(connection, address)
         self.history = History(bounds)
 
-    def begin(self) -> bool:
-        """The server has the file from now on; returns True."""
+    def begin(self) -> None:
+        """The server has the file from now on."""
         self.history.read(self._db)
-        return self._heartbeat.beat()
+        self._heartbeat.beat()
 
     def write(self, batch: Batch) -> None:
         """Write what goes with a batch, in its transaction, beside its rows."""

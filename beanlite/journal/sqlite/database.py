@@ -45,6 +45,9 @@ _OLDEST_SQLITE = (3, 37, 0)
 ROW_BYTES = 1000
 # How long to wait for a reader's lock. It has one only for moments: when it recovers the -wal, or is the last to close.
 _BUSY_TIMEOUT_S = 1.0
+# How many commits may be in the -wal that nobody has been told of, because they are not synced: a batch, and a slice of
+# the upkeep beside it.
+UNSYNCED_MAX = 2
 # The unit of st_blocks, whatever the blocks of the disk are.
 _BLOCK_BYTES = 512
 # What SQLite needs to begin a -wal.
@@ -241,13 +244,13 @@ def _lost_batches(commits: list[int], recovered: int, written: int | None) -> in
     """How many of these commits SQLite has not recovered, if its recovery ended at frame ``recovered``.
 
     ``written``: how many frames a killed server had written, if known. If another program has opened the file since,
-    this is what SQLite recovered then. Where it does not help, a single commit does not count as lost: it was being
-    written when the power failed.
+    this is what SQLite recovered then. Where it does not help, as few commits as may be unsynced at the same time do
+    not count as lost: they were being written when the power failed.
     """
     if written is not None and recovered < written:
         return sum(recovered < number <= written for number in commits)
     lost = sum(number > recovered for number in commits)
-    return lost if lost > 1 else 0
+    return lost if lost > UNSYNCED_MAX else 0
 
 
 def _move_wal(connection: sqlite3.Connection) -> None:

@@ -112,7 +112,7 @@ class SqliteJournal(Journal):
         self._bodies = BodyReader(database.path)
         has_room = self._writer.prepare()
         if has_room and engine.ledger.recording:
-            self._record_restart(engine, now_ns)
+            await self._record_restart(engine, now_ns)
         signals.hold()  # in the thread that this starts; signals are for the thread of the loop
         try:
             await self._writer.start()
@@ -125,7 +125,7 @@ class SqliteJournal(Journal):
         log.info("recovered", file=database.path, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
         return True
 
-    def _record_restart(self, engine: Engine, now_ns: int) -> None:
+    async def _record_restart(self, engine: Engine, now_ns: int) -> None:
         """Write what the start has done to jobs, slice by slice, with its history."""
         ledger = engine.ledger
         while ledger.has_deferred:
@@ -136,6 +136,7 @@ class SqliteJournal(Journal):
                 ledger.deferred.update((job.id, job) for job in changes.jobs)
                 log.warning("disk full: that the restart made jobs ready is not in the history")
                 return
+            await self._writer.sync()
             engine.stored(changes.batch, changes.last_id)
 
     async def _restore_jobs(
@@ -190,7 +191,7 @@ class SqliteJournal(Journal):
         self._logs_commits = log.is_debug()
         interval_ms = self._sync_interval_ms
         self._upkeep.start(interval_ms / 1000 if interval_ms else None)
-        Leisure(self._writer, self._upkeep).start(syncs=interval_ms == 0)
+        Leisure(self._writer, self._upkeep, syncs=interval_ms == 0).start()
 
     # -- batch by batch
 

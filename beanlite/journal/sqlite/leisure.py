@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Final
 
 from beanlite.errors import JournalBusy, JournalFull
@@ -26,17 +27,44 @@ SHRINK_S: Final = 0.001
 
 
 class Leisure:
-    """Tasks that last as long as the server."""
+    """Tasks that last as long as the server.
 
-    def __init__(self, writer: Writer, upkeep: Upkeep) -> None:
+    One slice is written at a time, and synced before the next, so that a power failure takes one of them at most.
+    """
+
+    def __init__(self, writer: Writer, upkeep: Upkeep, *, syncs: bool) -> None:
+        """``syncs``: whatever is committed is to be synced at once."""
         self._writer = writer
         self._upkeep = upkeep
+        self._syncs = syncs
+        self._one_at_a_time = asyncio.Lock()
 
-    def start(self, *, syncs: bool) -> None:
-        """Begin them. ``syncs``: whatever is committed is to be synced at once."""
+    def start(self) -> None:
+        """Begin them."""
         self._upkeep.begin(self._shrink_by_and_by())
-        self._upkeep.begin(self._beat(syncs=syncs))
+        self._upkeep.begin(self._beat())
         self._upkeep.begin(self._prune_by_and_by())
+
+    async def _write(self, write: Callable[[], bool]) -> float:
+        """Write a slice, if that is possible now; ``write`` returns whether it has written. Returns the seconds."""
+        writer, upkeep = self._writer, self._upkeep
+        async with self._one_at_a_time:
+            if not upkeep.may_write:
+                return 0.0
+            began_s = time.monotonic()
+            written = False
+            with contextlib.suppress(JournalFull, JournalBusy):
+                written = write()
+            took_s = time.monotonic() - began_s
+            if written:
+                upkeep.note_unsynced()
+                if self._syncs:
+                    await writer.sync()
+        return took_s
+
+    def _checkpoint_if_due(self) -> None:
+        if self._writer.frames.checkpoint_due and not self._upkeep.busy:
+            self._upkeep.begin_checkpoint()
 
     async def _shrink_by_and_by(self) -> None:
         """Give free pages back to the disk, a few at a time.
@@ -47,6 +75,11 @@ class Leisure:
         writer, upkeep = self._writer, self._upkeep
         shrinking = False
         pages, took_s = 1, 0.0
+
+        def give_back() -> bool:
+            writer.give_back(pages)
+            return True
+
         while True:
             await asyncio.sleep(max(SHRINK_REST_S, SHRINK_REST_TIMES * took_s) if shrinking else LOOSE_LOOK_S)
             if upkeep.stopping:
@@ -56,10 +89,7 @@ class Leisure:
             if writer.loose:
                 if not shrinking:
                     shrinking, pages = True, 1  # this backlog may have been deleted in another order than the last
-                began_s = time.monotonic()
-                with contextlib.suppress(JournalFull, JournalBusy):
-                    writer.give_back(pages)
-                took_s = time.monotonic() - began_s
+                took_s = await self._write(give_back)
                 pages = min(2 * pages, SHRINK_PAGES_MAX) if took_s < SHRINK_S else int(pages * SHRINK_S / took_s) or 1
             if shrinking and not upkeep.busy:
                 shrinking = writer.loose
@@ -68,35 +98,27 @@ class Leisure:
 
     async def _prune_by_and_by(self) -> None:
         """Take away the totals and the history that are too old: what batches leave of it."""
-        writer, upkeep = self._writer, self._upkeep
+        writer = self._writer
         more, took_s = False, 0.0
+
+        def prune() -> bool:
+            nonlocal more
+            more = writer.write_slice(4 * PRUNED_MAX, writer.chronicle.prune)
+            return True
+
         while True:
             await asyncio.sleep(max(SHRINK_REST_S, SHRINK_REST_TIMES * took_s) if more else PRUNE_LOOK_S)
-            if upkeep.stopping:
+            if self._upkeep.stopping:
                 return
-            if not upkeep.may_write:
-                continue
-            began_s = time.monotonic()
-            with contextlib.suppress(JournalFull, JournalBusy):
-                more = writer.write_slice(4 * PRUNED_MAX, writer.chronicle.prune)
-                upkeep.note_unsynced()
-            took_s = time.monotonic() - began_s
-            if writer.frames.checkpoint_due and not upkeep.busy:
-                upkeep.begin_checkpoint()
+            took_s = await self._write(prune)
+            self._checkpoint_if_due()
 
-    async def _beat(self, *, syncs: bool) -> None:
+    async def _beat(self) -> None:
         """Tell those who read the file that the server lives, while no batch does so."""
-        writer, upkeep = self._writer, self._upkeep
+        writer = self._writer
         while True:
             await asyncio.sleep(IDLE_S)
-            if upkeep.stopping:
+            if self._upkeep.stopping:
                 return
-            if not upkeep.may_write:
-                continue
-            with contextlib.suppress(JournalFull, JournalBusy):
-                if writer.write_slice(0, writer.chronicle.beat):
-                    upkeep.note_unsynced()
-                    if syncs:
-                        await writer.sync()
-            if writer.frames.checkpoint_due and not upkeep.busy:
-                upkeep.begin_checkpoint()
+            await self._write(lambda: writer.write_slice(0, writer.chronicle.beat))
+            self._checkpoint_if_due()
