@@ -123,12 +123,13 @@ def _least(column: Column, width: int) -> int:
 
 
 def print_facts(facts: Record) -> None:
-    """Print what is known of one thing, a line for each fact."""
+    """Print what is known of one thing, a line for each fact that there is."""
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, len(_GAP), 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for key, value in facts.items():
-        table.add_row(key, Text(units.on_one_line(str(value)), overflow="fold"))
+        if value is not None:
+            table.add_row(key, Text(units.on_one_line(str(value)), overflow="fold"))
     _print(table)
 
 

@@ -111,6 +111,9 @@ def test_json_has_plain_numbers(own_queue, run):
         ("move 1", "Missing option '--to'"),
         ("jobs --db x", "--connect and --db exclude each other"),
         ("job 1 --body colours", "--body: there is no form 'colours', only auto, text, json, hex, raw"),
+        ("jobs mail", "Got unexpected extra argument(s) (mail); beanlite jobs --help tells how"),
+        ("put mail x", "each BODY is a job, and none a tube: say --tube mail, or --tube default"),
+        ("delete --yes --text=", "--text: every body has an empty text in it; leave it out to mean all"),
         ("put a --lines", "BODY, --lines and --jobs exclude each other"),
         ("top", "top needs a terminal"),
     ],
@@ -322,6 +325,15 @@ def test_clients_and_stats(queue, run):
     assert "current-jobs-ready " in run(queue, "stats")[1]
 
 
+def test_a_file_tells_of_each_state_and_of_what_there_is(queue, capsys):
+    assert main(["stats", "--db", str(queue.db), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [found[state] for state in ("ready", "reserved", "delayed", "buried")] == [6, 2, 2, 2]
+    assert found["stopped"] is None
+    assert main(["stats", "--db", str(queue.db)]) == 0
+    assert "None" not in capsys.readouterr().out
+
+
 def test_tail_tells_what_happens(own_queue):
     command = [sys.executable, "-m", "beanlite", "tail", "--tube", "new", "--what", "put", "--what", "delete"]
     command += ["--json", "--connect", f"127.0.0.1:{own_queue.server.port}"]
@@ -364,6 +376,12 @@ def test_where_the_settings_say(queue, tmp_path, monkeypatch, capsys):
     assert main(["jobs", "-n", "1", "--json"]) == 0
     assert main(["jobs", "--connect", "nowhere"]) == 2
     assert main(["jobs", "--connect", f"unix:{tmp_path}/none"]) == 1
+
+
+def test_a_state_without_jobs_is_counted(tmp_path, capsys):
+    open_database(tmp_path / "queue.db").close()
+    assert main(["stats", "--db", str(tmp_path / "queue.db"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["delayed"] == 0
 
 
 def test_a_file_that_nobody_serves(tmp_path, capsys):

@@ -55,8 +55,8 @@ def export_to_file(
 ) -> int:
     """Write the lines of a database to a file of mode 0600, which appears when it is whole; returns their number.
 
-    JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists and is not to be replaced, is a live
-    database, or can't be written.
+    JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists and is not to be replaced, is the
+    source or a live database, or can't be written.
     """
     source, resolved = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
     try:
