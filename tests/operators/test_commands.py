@@ -13,12 +13,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from beanlite.cli import main
 from beanlite.config import DB_NAME
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.migrations import find_migrations
-from beanlite.operators import listing
+from beanlite.operators import listing, tables
 from beanlite.operators.changes import change
 from beanlite.operators.filters import Filter
 from beanlite.operators.live import Live
@@ -276,6 +277,21 @@ def test_tables_fit_the_terminal(queue, run, monkeypatch):
             shown = re.sub(r"\x1b\[[0-9;]*m", "", out).splitlines()
             assert max(map(len, shown)) <= columns, words
             assert not any("…" in line[:40] for line in shown), words
+
+
+def test_a_long_table_is_not_laid_out_as_a_whole(capsys, monkeypatch):
+    """That takes rich a minute for 50,000 rows, and so it is not given more than the titles."""
+    given = []
+    monkeypatch.setattr(Console, "print", lambda _, text, **__: given.append(text.plain))
+    assert tables.print_table([{"number": n, "address": f"peer {n}"} for n in range(1000)], tables.CLIENTS) == 1000
+    assert given == ["number  address"]
+    assert capsys.readouterr().out.splitlines()[7] == "     7  peer 7"
+
+
+def test_wide_characters_keep_columns_straight(capsys):
+    records = [{"number": 1, "address": "日本", "uses": "a"}, {"number": 22, "address": "mail", "uses": "b"}]
+    tables.print_table(records, tables.CLIENTS)
+    assert capsys.readouterr().out.splitlines()[1:] == ["     1  日本     a", "    22  mail     b"]
 
 
 def test_what_is_no_terminal_gets_all_of_it(queue, run):
