@@ -58,6 +58,7 @@ class Turns:
         "_resume_due",
         "_resuming",
         "_served",
+        "_served_before",
         "_share_ns",
         "_tell",
         "_timer",
@@ -95,7 +96,9 @@ class Turns:
         self._share_ns = RESUMED_NS
         """For how long of a turn some may resume. RESUMED_NS: others were served since some last resumed."""
         self._served = 0
-        """How many clients were served while a batch was being synced."""
+        """How many times clients were served."""
+        self._served_before = 0
+        """How many of these were before this turn."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = NEVER_NS
 
@@ -135,13 +138,14 @@ class Turns:
         """
         if all_done:
             self._share_ns = RESUMED_NS
-        if self._group.syncing:
-            self._served += 1
-            if not self._served % POLL_EVERY:
-                self._group.poll()
+        self._served += 1
+        if self._group.syncing and not self._served % POLL_EVERY:
+            self._group.poll()
 
     def _end_turn(self) -> None:
         now_ns = self.now()
+        self._group.turn_ends(self._until_ns - TURN_NS, now_ns, self._served - self._served_before)
+        self._served_before = self._served
         self._now_ns = self._bytes_left = 0
         self.follow_up(now_ns)
 
