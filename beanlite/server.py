@@ -41,6 +41,7 @@ from beanlite.protocol.stats import Facts
 if TYPE_CHECKING:
     from beanlite.backups import Backups
     from beanlite.config import Settings
+    from beanlite.metrics.vitals import Vitals
 
 # How many connections are accepted before those that are refused are closed: they take descriptors, too.
 ACCEPTED_AT_ONCE: Final = 4
@@ -149,6 +150,7 @@ class Server:
             self._watch,
             journaled=not journal.immediate,
         )
+        self._vitals = self._make_vitals()
 
     async def serve(self) -> None:
         """From start to stop. BeanliteError: a failure that the operator has to know of."""
@@ -156,10 +158,22 @@ class Server:
         self._stopped = asyncio.Event()
         self.loop.set_exception_handler(self._on_loop_error)
         self._hear_signals()
+        if self._vitals is None:
+            await self._serve()
+            return
+        await self._vitals.open(self._stopped)
+        try:
+            await self._serve()
+        finally:
+            self._vitals.close()
+
+    async def _serve(self) -> None:
         if not await self._journal.recover(self.engine, self._clock(), self._stopped):
             log.info("stopped before the start was over")
             return
         self._wire()
+        if self._vitals is not None:
+            self._vitals.recovered = True
         self._backups = make_backups(self._settings, self.loop)
         if self._backups is not None:
             self._backups.begin()
@@ -184,7 +198,13 @@ class Server:
     def _wire(self) -> None:
         """Make the parts that need the loop and the journal, and let them know of each other."""
         self.group_commit = GroupCommit(
-            self.loop, self.engine, self._journal, self._stop_for, self._batch_taken, self._happened
+            self.loop,
+            self.engine,
+            self._journal,
+            self._stop_for,
+            self._batch_taken,
+            self._happened,
+            None if self._vitals is None else self._vitals.latencies,
         )
         settings = self._settings
         addresses = Addresses(
@@ -220,6 +240,14 @@ class Server:
         body_max_bytes = max_bytes if settings.body_memory is None else int(settings.body_memory)
         self.engine.bound_memory(max_bytes, body_max_bytes, fetches=self._journal.fetches)
         self._memory_source = limit.source if settings.max_memory is None else "max_memory"
+
+    def _make_vitals(self) -> Vitals | None:
+        """What tells how the server is, if the settings ask for it."""
+        if self._settings.health is None:
+            return None
+        from beanlite.metrics.vitals import Vitals  # noqa: PLC0415 - a start without is faster
+
+        return Vitals(self._settings, self.engine, self.service, self._journal, self._clock, self._facts)
 
     def _took_long(self) -> None:
         self.turns.look_at_clock()

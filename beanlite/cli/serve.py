@@ -86,6 +86,8 @@ def serve(
     history_bytes: Annotated[str | None, _option("history_bytes", metavar="BYTES")] = None,
     history_bodies: Annotated[bool, _option("history_bodies", metavar="")] = False,
     operators: Annotated[str | None, _option("operators", metavar="LIST")] = None,
+    health: Annotated[str | None, _option("health", metavar="ADDR")] = None,
+    metrics_tubes: Annotated[str | None, _option("metrics_tubes", metavar="N")] = None,
     user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
     config_file: Annotated[
         Path | None,
@@ -132,6 +134,8 @@ def serve(
         "history_bytes": history_bytes,
         "history_bodies": True if history_bodies else None,
         "operators": operators,
+        "health": health,
+        "metrics_tubes": metrics_tubes,
         "user": user,
         "log_level": "debug" if verbose else log_level,
         "log_format": log_format,

@@ -135,8 +135,10 @@ class Queues:
         ledger, tube = self.ledger, job.tube
         tally = tube.tally or ledger.tally(tube)
         tally.reserved += 1
-        if job.state is READY:  # else it comes from elsewhere, and has not waited
-            tally.waited_ns += now_ns - job.since_ns
+        waited_ns = now_ns - job.since_ns if job.state is READY else 0  # it may come from elsewhere
+        tally.waited_ns += waited_ns
+        if ledger.measures is not None:
+            ledger.measures.waits.note(waited_ns)
         job.state = RESERVED
         job.since_ns = now_ns
         job.holder = client
@@ -180,6 +182,8 @@ class Queues:
             job.holder = None
             tally = tube.tally or self.ledger.tally(tube)
             tally.held_ns += now_ns - job.since_ns
+            if self.ledger.measures is not None:
+                self.ledger.measures.holds.note(now_ns - job.since_ns)
             tube.reserved -= 1
             self.counts.reserved -= 1
         elif state is READY:

@@ -12,6 +12,7 @@ ROOMS = [
     {"__main__"},
     {"cli"},
     {"server", "bench", "binlog", "operators"},
+    {"metrics"},
     {"net", "backups"},
     {"commit"},
     {"protocol"},

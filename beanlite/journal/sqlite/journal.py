@@ -12,6 +12,7 @@ from typing import Final
 
 from beanlite import log, signals
 from beanlite.core.engine import Engine
+from beanlite.core.job import SECOND_NS
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import JOB_BYTES
 from beanlite.core.restore import StoredJob
@@ -77,7 +78,7 @@ class SqliteJournal(Journal):
         self._slow_syncs = log.Seldom()
         self._logs_commits = False
         self._began_s = 0.0
-        """When the last commit began, if commits are logged."""
+        """When the last commit began, if commits are logged or measured."""
 
     # -- the start
 
@@ -189,6 +190,7 @@ class SqliteJournal(Journal):
         self._upkeep = Upkeep(self._writer, self._engine, loop, listener.ready, listener.failed)
         self._awake = StayAwake(loop, self.poll)
         self._logs_commits = log.is_debug()
+        self._measures = self._engine.ledger.measures
         interval_ms = self._sync_interval_ms
         self._upkeep.start(interval_ms / 1000 if interval_ms else None)
         Leisure(self._writer, self._upkeep, syncs=interval_ms == 0).start()
@@ -208,7 +210,7 @@ class SqliteJournal(Journal):
     def commit(self, changes: Changes) -> None:
         """Write a batch, and sync it if that is what being durable means; see ``Journal.commit``."""
         self._upkeep.busy = True
-        if self._logs_commits:
+        if self._logs_commits or self._measures is not None:
             self._began_s = time.monotonic()
         batch = batch_of(changes, self._writer.chronicle.history)
         if batch.body_bytes > APART_BYTES:
@@ -226,6 +228,9 @@ class SqliteJournal(Journal):
 
     def _written(self, batch: Batch) -> None:
         upkeep = self._upkeep
+        if self._measures is not None:
+            self._measures.batch_jobs.note(batch.jobs)
+            self._measures.commits.note(round((time.monotonic() - self._began_s) * SECOND_NS))
         upkeep.committed()
         if self._sync_interval_ms != 0:
             self._writer.check()
@@ -237,6 +242,8 @@ class SqliteJournal(Journal):
         def synced(error: JournalFailed | None) -> None:
             upkeep.syncing = False
             took_s = self._awake.sync_ended()
+            if self._measures is not None:
+                self._measures.syncs.note(round(took_s * SECOND_NS))
             if error is not None:
                 self._listener.failed(error)
                 return
@@ -287,7 +294,15 @@ class SqliteJournal(Journal):
             records=self._writer.records,
             log_bytes=self._writer.wal_bytes,
             log_bytes_max=WAL_BYTES_MAX,
+            unsynced_s=self._unsynced_s(),
         )
+
+    def _unsynced_s(self) -> float | None:
+        if self._sync_interval_ms is None:
+            return None
+        if self._sync_interval_ms:
+            return self._upkeep.unsynced_s
+        return self._awake.syncing_s if self._upkeep.syncing else 0.0
 
     async def close(self) -> str | None:
         """Leave one file with everything in it; see ``Journal.close``."""
