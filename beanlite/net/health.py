@@ -51,11 +51,11 @@ class Health:
     async def open(self, host: str, port: int) -> None:
         """Begin to listen. ListenError: that fails."""
         try:
-            self._server = await self.loop.create_server(lambda: Visit(self), host, port, backlog=2 * CONNECTIONS_MAX)
+            server: Any = await self.loop.create_server(lambda: Visit(self), host, port, backlog=2 * CONNECTIONS_MAX)
         except OSError as error:
             raise ListenError(f"can't listen on {host} port {port}: {error.strerror or error}") from error
-        sockets: Any = self._server.sockets  # a tuple or, in uvloop, a list
-        bound = sockets[0].getsockname()
+        self._server = server
+        bound = server.sockets[0].getsockname()  # of what asyncio calls a tuple, uvloop has a list
         log.info("health and metrics are told", host=bound[0], port=bound[1])
 
     def close(self) -> None:
