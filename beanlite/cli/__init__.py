@@ -1,5 +1,6 @@
 """The command line: it parses, wires and prints. A file for each group of commands."""
 
+import errno
 import os
 import sys
 import traceback
@@ -18,6 +19,7 @@ from beanlite.stderr import last_words
 # that of the command that was typed is imported: a server starts sooner without the others.
 COMMANDS: Final = {
     "serve": "serve",
+    "config": "config",
     "backup": "backup",
     "restore": "restore",
     "verify": "verify",
@@ -74,7 +76,7 @@ def main(args: list[str] | None = None) -> int:
     app = build_app(args[:1] if not completes and args[0] in COMMANDS else COMMANDS, completes=completes)
     try:
         exit_code = int(app(args, prog_name="beanlite", standalone_mode=False) or 0)
-        print(end="", flush=True)  # or a reader that has gone would be noticed too late
+        _flush()
         return exit_code  # noqa: TRY300 - what follows are errors
     except typer.TyperException as error:
         message, exit_code = " ".join(error.format_message().split()), ConfigError.exit_code
@@ -95,6 +97,15 @@ def main(args: list[str] | None = None) -> int:
         _fall(traceback.format_exc(), BeanliteError.exit_code)
     last_words(f"beanlite: {message}")
     return exit_code
+
+
+def _flush() -> None:
+    """Write what was printed, or a reader that has gone would be noticed too late."""
+    try:
+        print(end="", flush=True)
+    except OSError as error:
+        if error.errno != errno.EIO:  # the terminal was closed, which a server takes for an orderly stop
+            raise
 
 
 def _fall(message: str, exit_code: int) -> NoReturn:

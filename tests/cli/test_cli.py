@@ -24,7 +24,8 @@ def server(monkeypatch):
     module: Any = types.ModuleType("beanlite.server")
     module.settings, module.ends = None, 0
 
-    def run(settings):
+    def run(settings, load):
+        assert load() == settings
         module.settings = settings
         if isinstance(module.ends, Exception):
             raise module.ends
