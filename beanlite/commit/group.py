@@ -106,6 +106,11 @@ class GroupCommit:
         )
 
     @property
+    def idle(self) -> bool:
+        """Whether nothing waits for the journal, be it a client or what is deferred."""
+        return not (self._held or self._committing or self._deferred_due)
+
+    @property
     def syncing(self) -> bool:
         """Whether a batch is on its way that ``poll`` hurries on."""
         return self._journal.syncing

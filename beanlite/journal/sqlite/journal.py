@@ -10,7 +10,7 @@ from os import sched_yield
 from pathlib import Path
 from typing import Final
 
-from beanlite import log, signals
+from beanlite import log, signals, systemd
 from beanlite.core.engine import Engine
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import JOB_BYTES
@@ -157,7 +157,7 @@ class SqliteJournal(Journal):
                 if now_s - shown_s > PROGRESS_S:
                     shown_s = now_s
                     of = of or count_jobs(database.connection, database.path)
-                    log.info("recovering", jobs=jobs, of=of)
+                    _tell_progress(jobs, of)
                 if now_s - heard_s > HEAR_S:
                     heard_s = now_s
                     await asyncio.sleep(0)
@@ -280,16 +280,23 @@ class SqliteJournal(Journal):
         """Sync everything that has been committed."""
         await self._upkeep.flush()
 
+    def reconfigure(self, history_s: int | None, history_bytes: int, *, history_bodies: bool) -> None:
+        """Keep another history from now on, and log commits or not; see ``Journal.reconfigure``."""
+        self._logs_commits = log.is_debug()
+        self._writer.chronicle.history.bound(HistoryBounds(history_s, history_bytes, history_bodies))
+
     def facts(self) -> JournalFacts:
         """What the statistics say of the file and its -wal."""
         return JournalFacts(
-            keeps_jobs=True,
-            records=self._writer.records,
-            log_bytes=self._writer.wal_bytes,
-            log_bytes_max=WAL_BYTES_MAX,
+            keeps_jobs=True, records=self._writer.records, log_bytes=self._writer.wal_bytes, log_bytes_max=WAL_BYTES_MAX
         )
 
     async def close(self) -> str | None:
         """Leave one file with everything in it; see ``Journal.close``."""
         await self._bodies.close()
         return await self._writer.close()
+
+
+def _tell_progress(jobs: int, of: int) -> None:
+    log.info("recovering", jobs=jobs, of=of)
+    systemd.recovering(jobs, of)
