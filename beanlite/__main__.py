@@ -19,19 +19,22 @@ def main() -> int:
     if serves:
         signals.hold_early(args)
 
-    from beanlite import stderr  # noqa: PLC0415 - not before signals are held
-    from beanlite.net.listener import listen_early  # noqa: PLC0415 - likewise
+    try:
+        from beanlite import stderr  # noqa: PLC0415 - not before signals are held
+        from beanlite.net.listener import listen_early  # noqa: PLC0415 - likewise
 
-    # For good: a server makes no garbage that only a collector finds (a test holds that), and to look for it among a
-    # million jobs would stop all clients for as long as that takes.
-    gc.disable()
-    stderr.install()
-    if serves:
-        listen_early(args)
+        # For good: a server makes no garbage that only a collector finds (a test holds that), and to look for it among
+        # a million jobs would stop all clients for as long as that takes.
+        gc.disable()
+        stderr.install()
+        if serves:
+            listen_early(args)
 
-    from beanlite import cli  # noqa: PLC0415 - not before the server listens
+        from beanlite import cli  # noqa: PLC0415 - not before the server listens
 
-    return cli.main(args)
+        return cli.main(args)
+    except KeyboardInterrupt:  # while all that was imported
+        return 130
 
 
 if __name__ == "__main__":

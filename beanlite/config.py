@@ -55,6 +55,13 @@ def _of_operators(text: str) -> str:
     return text
 
 
+def _of_address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(text)
+    return text
+
+
 def _seconds(given: str | None) -> int | None:
     return None if given is None else int(given[:-1]) * _SECONDS_IN[given[-1]]
 
@@ -131,6 +138,17 @@ class Settings(BaseModel):
         description="addresses and networks, and unix for the Unix socket, from which operators' commands are"
         " understood; separated by commas, or none",
     )
+    health: Annotated[str, AfterValidator(_of_address)] | None = Field(
+        None,
+        description="address and port, such as 127.0.0.1:11381, at which /healthz, /readyz and /metrics are answered;"
+        " none are without it",
+    )
+    metrics_tubes: int = Field(
+        1000,
+        ge=0,
+        le=10_000,
+        description="number of tubes that have metrics of their own, 0 to 10000; the rest is summed",
+    )
     user: str | None = Field(
         None, min_length=1, description="name of the user to become, with its groups, once the sockets are bound"
     )
@@ -151,6 +169,13 @@ class Settings(BaseModel):
     def backup_every_s(self) -> int | None:
         """Seconds from one backup to the next; None: none is made."""
         return _seconds(self.backup_every)
+
+    @property
+    def health_address(self) -> tuple[str, int]:
+        """Host and port of the setting ``health``, which must be set."""
+        assert self.health is not None
+        host, _, port = self.health.rpartition(":")
+        return host.strip("[]"), int(port)
 
     @property
     def history_s(self) -> int | None:

@@ -10,7 +10,9 @@ from beanlite import log, systemd
 from beanlite.core.engine import Engine
 from beanlite.errors import BeanliteError
 from beanlite.journal.base import Journal
+from beanlite.machine import default_max_memory, memory_limit
 from beanlite.net.addresses import Addresses
+from beanlite.net.buffers import buffers_max_bytes
 from beanlite.net.listener import room_for
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
@@ -49,8 +51,6 @@ class Parts(NamedTuple):
     refusals: Refusals
     addresses: Addresses
     roster: Roster
-    bound: Callable[[Settings], None]
-    """Sets the bounds of tubes and memory, and what the refusals say of them."""
     backup: Callable[[Settings], Awaitable[None]]
     """Makes backups as these settings say from now on."""
 
@@ -90,7 +90,7 @@ async def _apply(before: Settings, now: Settings, parts: Parts) -> None:
     log.setup(now.log_level, now.log_format)
     parts.service.max_job_size = now.max_job_size
     if _differ(before, now, (*_MEMORY, "max_connections", "max_connections_per_address", "max_watched", "max_tubes")):
-        parts.bound(now)
+        bound(now, parts.engine, parts.refusals, fetches=parts.journal.fetches)
     parts.addresses.limit(now.connections_per_address, spare_local=now.max_connections_per_address is None)
     if now.journal:
         if now.history is not None and before.history is None:
@@ -101,6 +101,31 @@ async def _apply(before: Settings, now: Settings, parts: Parts) -> None:
     await parts.roster.change(now.max_connections, Operators(now.operators))
     if _differ(before, now, _BACKUPS):
         await parts.backup(now)
+
+
+def bound(settings: Settings, engine: Engine, refusals: Refusals, *, fetches: bool) -> str:
+    """Have the engine keep to the memory that it is given by the settings, or by what there is, and to tubes.
+
+    Returns what bounds the memory. ``fetches``: the journal can fetch bodies.
+    """
+    limit = memory_limit()
+    max_bytes = default_max_memory(limit) if settings.max_memory is None else int(settings.max_memory)
+    if max_bytes > limit.room_bytes:
+        log.warning(
+            "max_memory is more than there is", max_memory=max_bytes, there_is=limit.room_bytes, by=limit.source
+        )
+    body_max_bytes = max_bytes if settings.body_memory is None else int(settings.body_memory)
+    engine.bound_memory(max_bytes, body_max_bytes, fetches=fetches)
+    engine.clients.max_tubes = settings.max_tubes
+    engine.clients.max_watched = settings.max_watched
+    refusals.limits = {
+        "connections": settings.max_connections,
+        "connections-per-address": settings.connections_per_address,
+        "tubes": settings.max_tubes,
+        "watched": settings.max_watched,
+        "buffers": buffers_max_bytes(engine.memory),
+    }
+    return limit.source if settings.max_memory is None else "max_memory"
 
 
 def _differ(one: Settings, other: Settings, keys: tuple[str, ...]) -> bool:

@@ -22,9 +22,9 @@ from beanlite.core.tube import Client
 from beanlite.errors import is_ours
 from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
-from beanlite.machine import default_max_memory, memory_limit, share_one_heap
+from beanlite.machine import share_one_heap
 from beanlite.net.addresses import Addresses
-from beanlite.net.buffers import Buffers, buffers_max_bytes
+from beanlite.net.buffers import Buffers
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
 from beanlite.net.feed import Feed
@@ -37,12 +37,13 @@ from beanlite.protocol.commands import new_commands
 from beanlite.protocol.operator import new_operator_commands
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
-from beanlite.reload import Parts, Reloads
+from beanlite.reload import Parts, Reloads, bound
 from beanlite.supervised import Supervised
 
 if TYPE_CHECKING:
     from beanlite.backups import Backups
     from beanlite.config import Settings
+    from beanlite.metrics.vitals import Vitals
 
 # How many connections are accepted before those that are refused are closed: they take descriptors, too.
 ACCEPTED_AT_ONCE: Final = 4
@@ -127,10 +128,7 @@ class Server:
         clock: Callable[[], int],
         load: Callable[[], Settings] | None = None,
     ) -> None:
-        """``clock`` tells the time in nanoseconds, as ``beanlite.clock`` counts it; ``load`` reads the settings again.
-
-        Without ``load`` they stay as they are.
-        """
+        """``clock`` tells the time in ns, as ``beanlite.clock`` counts it; ``load`` reads the settings again."""
         self._settings = settings
         self._reloads = Reloads(settings, load or (lambda: settings))
         self._backups: Backups | None = None
@@ -143,7 +141,7 @@ class Server:
         self._journal = journal
         self.engine = Engine()
         self._refusals = Refusals()
-        self._bound(settings)
+        self._memory_source = bound(settings, self.engine, self._refusals, fetches=journal.fetches)
         if settings.history is not None and settings.journal:
             self.engine.ledger.start_recording()
         self.service = Service(
@@ -158,6 +156,7 @@ class Server:
             self._watch,
             journaled=not journal.immediate,
         )
+        self._vitals = self._make_vitals()
 
     async def serve(self) -> None:
         """From start to stop. BeanliteError: a failure that the operator has to know of."""
@@ -165,10 +164,22 @@ class Server:
         self._stopped = asyncio.Event()
         self.loop.set_exception_handler(self._on_loop_error)
         self._hear_signals()
+        if self._vitals is None:
+            await self._serve()
+            return
+        await self._vitals.open(self._stopped)
+        try:
+            await self._serve()
+        finally:
+            self._vitals.close()
+
+    async def _serve(self) -> None:
         if not await self._journal.recover(self.engine, self._clock(), self._stopped):
             log.info("stopped before the start was over")
             return
         self._wire()
+        if self._vitals is not None:
+            self._vitals.recovered = True
         await self._backup(self._settings)
         self.turns.follow_up(self.turns.now())
         servers = []
@@ -206,7 +217,13 @@ class Server:
     def _wire(self) -> None:
         """Make the parts that need the loop and the journal, and let them know of each other."""
         self.group_commit = GroupCommit(
-            self.loop, self.engine, self._journal, self._stop_for, self._batch_taken, self._happened
+            self.loop,
+            self.engine,
+            self._journal,
+            self._stop_for,
+            self._batch_taken,
+            self._happened,
+            None if self._vitals is None else self._vitals.latencies,
         )
         settings = self._settings
         addresses = Addresses(
@@ -216,7 +233,7 @@ class Server:
             self.loop, settings.max_connections, addresses, Operators(settings.operators), self._refusals
         )
         self._parts = Parts(
-            self.engine, self.service, self._journal, self._refusals, addresses, self.roster, self._bound, self._backup
+            self.engine, self.service, self._journal, self._refusals, addresses, self.roster, self._backup
         )
         self._supervised = Supervised(self.loop, self.engine, self.group_commit)
         self.feed = Feed(self.loop, self.engine.ledger, self.roster.connections)
@@ -235,26 +252,13 @@ class Server:
             self.roster.spare_others,
         )
 
-    def _bound(self, settings: Settings) -> None:
-        """Have the engine keep to the memory that it is given by the settings, or by what there is; and to tubes."""
-        limit = memory_limit()
-        max_bytes = default_max_memory(limit) if settings.max_memory is None else int(settings.max_memory)
-        if max_bytes > limit.room_bytes:
-            log.warning(
-                "max_memory is more than there is", max_memory=max_bytes, there_is=limit.room_bytes, by=limit.source
-            )
-        body_max_bytes = max_bytes if settings.body_memory is None else int(settings.body_memory)
-        self.engine.bound_memory(max_bytes, body_max_bytes, fetches=self._journal.fetches)
-        self._memory_source = limit.source if settings.max_memory is None else "max_memory"
-        self.engine.clients.max_tubes = settings.max_tubes
-        self.engine.clients.max_watched = settings.max_watched
-        self._refusals.limits = {
-            "connections": settings.max_connections,
-            "connections-per-address": settings.connections_per_address,
-            "tubes": settings.max_tubes,
-            "watched": settings.max_watched,
-            "buffers": buffers_max_bytes(self.engine.memory),
-        }
+    def _make_vitals(self) -> Vitals | None:
+        """What tells how the server is, if the settings ask for it."""
+        if self._settings.health is None:
+            return None
+        from beanlite.metrics.vitals import Vitals  # noqa: PLC0415 - a start without is faster
+
+        return Vitals(self._settings, self.engine, self.service, self._journal, self._clock, self._facts)
 
     def _took_long(self) -> None:
         self.turns.look_at_clock()

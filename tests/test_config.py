@@ -49,6 +49,8 @@ def test_defaults():
         "history_bytes": 1 << 30,
         "history_bodies": False,
         "operators": "unix, 127.0.0.0/8, ::1",
+        "health": None,
+        "metrics_tubes": 1000,
         "user": None,
         "log_level": "info",
         "log_format": "text",

@@ -35,6 +35,8 @@ COMMANDS: Final = {
         ("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush", "pause"), "change"
     ),
 }
+# How a print fails when standard output is a file on a full or broken disk. What else is written has errors of ours.
+_UNPRINTED: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 # What may stand in a command's place.
 _GENERAL: Final = {"-h", "--help", "--install-completion", "--show-completion"}
 
@@ -79,7 +81,7 @@ def main(args: list[str] | None = None) -> int:
         _flush()
         return exit_code  # noqa: TRY300 - what follows are errors
     except typer.TyperException as error:
-        message, exit_code = " ".join(error.format_message().split()), ConfigError.exit_code
+        message, exit_code = _mistake(error), ConfigError.exit_code
     except JournalFailed as error:
         _fall(f"beanlite: {error}", error.exit_code)
     except BeanliteError as error:
@@ -87,14 +89,17 @@ def main(args: list[str] | None = None) -> int:
     except KeyboardInterrupt:  # in a backup or a bench; a server handles it itself
         return 130
     except BrokenPipeError:  # who reads what is printed has had enough, as typer says of it, too
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed
+        _print_no_more()
         return BeanliteError.exit_code
     except MemoryError:
         _fall(
             "beanlite: out of memory, and so it ended at once; what is in the database is safe", BeanliteError.exit_code
         )
-    except Exception:  # noqa: BLE001 - our own bug: it is shown whole
-        _fall(traceback.format_exc(), BeanliteError.exit_code)
+    except Exception as error:  # noqa: BLE001 - a print that failed, or our own bug: it is shown whole
+        if not isinstance(error, OSError) or error.errno not in _UNPRINTED or error.filename is not None:
+            _fall(traceback.format_exc(), BeanliteError.exit_code)
+        _print_no_more()
+        message, exit_code = f"what was to be printed can't be written: {error.strerror}", BeanliteError.exit_code
     last_words(f"beanlite: {message}")
     return exit_code
 
@@ -106,6 +111,18 @@ def _flush() -> None:
     except OSError as error:
         if error.errno != errno.EIO:  # the terminal was closed, which a server takes for an orderly stop
             raise
+
+
+def _mistake(error: typer.TyperException) -> str:
+    """What is wrong with a command line, and what tells how it is right."""
+    message = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    return message if context is None else f"{message}; {context.command_path} --help tells how"
+
+
+def _print_no_more() -> None:
+    """Let go of what is still to be flushed, or Python would complain of it at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fall(message: str, exit_code: int) -> NoReturn:

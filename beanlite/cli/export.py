@@ -24,7 +24,7 @@ def export(
     *,
     db: Db = None,
     config_file: ConfigFile = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace DEST if it exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace DEST if it is a file that no server holds.")] = False,
 ) -> None:
     """Write all jobs and pauses of a database, live or not, as JSON: an object a line, with all that a job has.
 

@@ -103,6 +103,8 @@ class Which:
 
     def filter(self, ids: list[int] | None = None, state: str | None = None) -> Filter:
         """These options as a filter; `state` is meant if neither they nor ids say which. ConfigError."""
+        if self.text == "":  # as of a script whose variable is not set
+            raise ConfigError("--text: every body has an empty text in it; leave it out to mean all")
         return Filter(
             ids=tuple(ids) if ids else None,
             tube=self.tube,

@@ -36,7 +36,10 @@ def put(
         typer.Argument(metavar="BODY", help="A job each. Without one, stdin is a body.", show_default=False),
     ] = None,
     *,
-    tube: Annotated[str, typer.Option("--tube", "-t", metavar="TUBE", help="The tube.")] = "default",
+    tube: Annotated[
+        str | None,
+        typer.Option("--tube", "-t", metavar="TUBE", help="The tube; several BODYs need it. Default: default."),
+    ] = None,
     pri: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, metavar="N", help="The pri; 0 comes first.")] = 1024,
     delay: Annotated[float, age_option("--delay", text="Ready after this time, such as 90s, 5min or 3h.")] = 0,
     ttr: Annotated[float, age_option("--ttr", text="How long a client may hold it.")] = 60,
@@ -51,6 +54,9 @@ def put(
     """Put jobs."""
     if bool(bodies) + lines + (jobs is not None) > 1:
         raise ConfigError("BODY, --lines and --jobs exclude each other")
+    if bodies and len(bodies) > 1 and tube is None:  # the first is easily meant as one
+        raise ConfigError(f"each BODY is a job, and none a tube: say --tube {bodies[0]}, or --tube default")
+    tube = "default" if tube is None else tube
     with ExitStack() as stack:
         made: Iterable[NewJob]
         if jobs is None:

@@ -99,6 +99,8 @@ def serve(
     history_bytes: Annotated[str | None, _option("history_bytes", metavar="BYTES")] = None,
     history_bodies: Annotated[bool, _option("history_bodies", metavar="")] = False,
     operators: Annotated[str | None, _option("operators", metavar="LIST")] = None,
+    health: Annotated[str | None, _option("health", metavar="ADDR")] = None,
+    metrics_tubes: Annotated[str | None, _option("metrics_tubes", metavar="N")] = None,
     user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
     config_file: Annotated[
         Path | None,

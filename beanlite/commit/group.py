@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from beanlite.commit.latencies import Latencies
 from beanlite.core.engine import Engine
 from beanlite.core.events import Event
 from beanlite.errors import JournalFailed
@@ -52,10 +53,11 @@ class GroupCommit:
         tell_failure: Callable[[Exception], None],
         tell_taken: Callable[[], None],
         tell_events: Callable[[list[Event]], None],
+        latencies: Latencies | None = None,
     ) -> None:
         """``tell_failure`` hears of the end, ``tell_taken`` that a batch was taken and the next one has room.
 
-        ``tell_events`` hears of what has happened when it is durable.
+        ``tell_events`` hears of what has happened when it is durable. ``latencies``: they are measured.
         """
         self._loop = loop
         self._engine = engine
@@ -63,6 +65,7 @@ class GroupCommit:
         self._tell_failure = tell_failure
         self._tell_taken = tell_taken
         self._tell_events = tell_events
+        self._latencies = latencies
         self._held: list[tuple[Holder, bytes]] = []
         """Replies that wait for the batch being gathered."""
         self._committing: deque[tuple[int, list[tuple[Holder, bytes]], list[Event]]] = deque()
@@ -104,6 +107,11 @@ class GroupCommit:
             or engine.admission.used_bytes > BATCH_BYTES
             or len(ledger.events) > BATCH_EVENTS
         )
+
+    def turn_ends(self, began_ns: int, now_ns: int, served: int) -> None:
+        """A turn of the loop that has begun then is over, in which so many clients were served."""
+        if self._latencies is not None:
+            self._latencies.turn_ends(began_ns, now_ns, served, len(self._held))
 
     @property
     def idle(self) -> bool:
@@ -152,6 +160,8 @@ class GroupCommit:
         held, self._held = self._held, []
         self._tell_taken()
         if held or changes.jobs or changes.pauses or changes.events or changes.tallies:
+            if self._latencies is not None:
+                self._latencies.batch_taken(changes.batch, len(held))
             self._committing.append((changes.batch, held, changes.events))
             self._journal.commit(changes)
         else:
@@ -161,6 +171,8 @@ class GroupCommit:
         """What the journal says when batches are durable: the replies that waited leave, whatever has come since."""
         self._engine.stored(batch, last_id)
         self._progress.set()
+        if self._latencies is not None:
+            self._latencies.batch_durable(batch)
         try:
             while self._committing and self._committing[0][0] <= batch:
                 _, held, events = self._committing.popleft()

@@ -17,7 +17,7 @@ from beanlite.core.bodies import Bodies
 from beanlite.core.clients import Clients
 from beanlite.core.events import BURY, DELETE, KICK, PUT, RELEASE, TOUCH
 from beanlite.core.heap import KeyHeap
-from beanlite.core.job import BURIED, BURIED_BY_CLIENT, DELAYED, GONE, ID_BITS, ID_MASK, RESERVED, SECOND_NS, Job
+from beanlite.core.job import BURIED, BURIED_BY_CLIENT, DELAYED, GONE, ID_BITS, ID_MASK, RESERVED, SECOND_NS, SLICE, Job
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.operator import Operator
@@ -177,13 +177,14 @@ class Engine:
         return True
 
     def kick(self, client: Client, queue: KeyHeap, bound: int, now_ns: int) -> int:
-        """Make the first jobs of a tube's buried or delayed queue ready, up to ``bound``; returns how many.
+        """Make the first jobs of a tube's buried or delayed queue ready, up to ``bound`` or a SLICE; returns how many.
 
-        The caller keeps ``bound`` to a SLICE or so.
+        These are fewer than a SLICE if clients wait for them that have to be taken out of many lines.
         """
-        kicked = min(bound, len(queue))
-        for _ in range(kicked):
-            self._kick(client, self.jobs[queue.keys[0] & ID_MASK], now_ns)
+        kicked = cost = 0
+        while kicked < bound and cost < SLICE and queue.keys:
+            cost += self._kick(client, self.jobs[queue.keys[0] & ID_MASK], now_ns)
+            kicked += 1
         return kicked
 
     def kick_job(self, client: Client, job_id: int, now_ns: int) -> bool:
@@ -194,14 +195,14 @@ class Engine:
         self._kick(client, job, now_ns)
         return True
 
-    def _kick(self, client: Client, job: Job, now_ns: int) -> None:
+    def _kick(self, client: Client, job: Job, now_ns: int) -> int:
         self._queues.leave_state(job, now_ns)
         job.own_past().kicks += 1
         self.ledger.tally(job.tube).kicked += 1
         self.ledger.note(job)
         if self.ledger.recording:
             self.ledger.record(job, KICK, client.peer, now_ns)
-        self._queues.make_ready(job, now_ns)
+        return self._queues.make_ready(job, now_ns)
 
     def pause(self, name: bytes, pause_s: int, now_ns: int) -> bool:
         """Hand out no job of a tube for so long; 0 ends a pause. False if there is no such tube."""

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from beanlite.core.events import RESTART, Event
 from beanlite.core.job import GONE, SLICE, Job
+from beanlite.core.measures import Measures
 from beanlite.core.totals import Tally
 from beanlite.core.tube import Peer, Tube
 
@@ -47,6 +48,7 @@ class Ledger:
         "changed",
         "deferred",
         "events",
+        "measures",
         "pauses",
         "recording",
         "stored_batch",
@@ -80,6 +82,8 @@ class Ledger:
         """What has happened to jobs whose change is deferred."""
         self.tallied: list[Tube] = []
         """Tubes that have a tally which is still to be taken."""
+        self.measures: Measures | None = None
+        """What is measured; None if nobody may ask for it."""
 
     def start_recording(self) -> None:
         """Record everything from now on, until ``stop_recording`` has been called as often as this."""
@@ -177,6 +181,9 @@ class Ledger:
         for tube in taken:
             assert tube.tally is not None
             tallies.append(tube.tally)
+            if self.measures is not None:
+                self.measures.tally.add(tube.tally)
+                tube.add_taken(tube.tally)
             tube.tally = None
         return tallies
 

@@ -18,6 +18,10 @@ from beanlite.core.timers import Timers
 from beanlite.core.tube import NO_JOBS, Client, Peer, Tube
 
 DEFAULT_TUBE: Final = b"default"
+# What is done in slices is counted in jobs that are moved. To answer a client takes as long as to move so many jobs ...
+WAKE_COST: Final = 5
+# ... and to take it out of the lines of so many tubes as long as to move one.
+LINES_PER_JOB: Final = 16
 # Jobs with a smaller pri count as urgent in the statistics.
 URGENT_PRI: Final = 1024
 
@@ -94,14 +98,16 @@ class Queues:
 
     # -- a job's change of state
 
-    def make_ready(self, job: Job, now_ns: int) -> None:
-        """Into its tube's ready queue, or at once to the client that has waited for it longest."""
+    def make_ready(self, job: Job, now_ns: int) -> int:
+        """Into its tube's ready queue, or at once to the client that has waited for it longest.
+
+        Returns what that costs, counted in jobs that are moved.
+        """
         tube = job.tube
         if tube.waiting and not tube.pause_until_ns:
             client = next(iter(tube.waiting))
             self.make_reserved(job, client, now_ns)
-            self.wake(client, job)
-            return
+            return 1 + self.wake(client, job)
         job.state = READY
         job.since_ns = now_ns
         job.key = key = job.pri << ID_BITS | job.id
@@ -109,6 +115,7 @@ class Queues:
         if job.pri < URGENT_PRI:
             tube.urgent += 1
             self.counts.urgent += 1
+        return 1
 
     def make_delayed(self, job: Job, due_ns: int, now_ns: int) -> None:
         """Into its tube's delayed queue."""
@@ -128,8 +135,10 @@ class Queues:
         ledger, tube = self.ledger, job.tube
         tally = tube.tally or ledger.tally(tube)
         tally.reserved += 1
-        if job.state is READY:  # else it comes from elsewhere, and has not waited
-            tally.waited_ns += now_ns - job.since_ns
+        waited_ns = now_ns - job.since_ns if job.state is READY else 0  # it may come from elsewhere
+        tally.waited_ns += waited_ns
+        if ledger.measures is not None:
+            ledger.measures.waits.note(waited_ns)
         job.state = RESERVED
         job.since_ns = now_ns
         job.holder = client
@@ -173,6 +182,8 @@ class Queues:
             job.holder = None
             tally = tube.tally or self.ledger.tally(tube)
             tally.held_ns += now_ns - job.since_ns
+            if self.ledger.measures is not None:
+                self.ledger.measures.holds.note(now_ns - job.since_ns)
             tube.reserved -= 1
             self.counts.reserved -= 1
         elif state is READY:
@@ -199,22 +210,22 @@ class Queues:
             for tube in client.watched:
                 del tube.waiting[client]
 
-    def wake(self, client: Client, outcome: Job | Outcome) -> None:
-        """The client's wait is over."""
+    def wake(self, client: Client, outcome: Job | Outcome) -> int:
+        """The client's wait is over; returns what it costs to take it out of its lines, counted in jobs."""
         self.stop_waiting(client)
         self.woken.append((client, outcome))
+        return len(client.watched) // LINES_PER_JOB
 
-    def serve_waiting(self, tube: Tube, bound: int, now_ns: int) -> int:
-        """Give up to ``bound`` ready jobs of a tube to the clients that wait for them; returns how many."""
-        served = 0
-        while served < bound and tube.waiting and tube.ready.keys:
+    def serve_waiting(self, tube: Tube, budget: int, now_ns: int) -> int:
+        """Give ready jobs of a tube to the clients that wait for them, for about ``budget``; returns the cost."""
+        cost = 0
+        while cost < budget and tube.waiting and tube.ready.keys:
             client = next(iter(tube.waiting))
             job = self.jobs[tube.ready.keys[0] & ID_MASK]
             self.leave_state(job, now_ns)
             self.make_reserved(job, client, now_ns)
-            self.wake(client, job)
-            served += 1
-        return served
+            cost += WAKE_COST + self.wake(client, job)
+        return cost
 
     # -- tubes and clients
 

@@ -7,14 +7,12 @@ from typing import Final
 
 from beanlite.core.events import CLIENT_GONE, DELAY_OVER, TTR_OVER
 from beanlite.core.job import ID_BITS, ID_MASK, SECOND_NS, SLICE
-from beanlite.core.queues import Outcome, Queues
+from beanlite.core.queues import WAKE_COST, Outcome, Queues
 from beanlite.core.timers import NEVER_NS
 from beanlite.core.tube import Client, Tube
 
 # A reservation with less left than this is about to time out: DEADLINE_SOON.
 MARGIN_NS: Final = SECOND_NS
-# To answer a client takes as long as to move so many jobs.
-WAKE_COST: Final = 5
 
 
 def is_deadline_soon(client: Client, now_ns: int) -> bool:
@@ -70,7 +68,7 @@ class Ticker:
             self._timers.set(client, when_ns)
 
     def give_back(self, client: Client, now_ns: int, budget: int) -> int:
-        """Make up to ``budget`` jobs of a client that is gone ready, and the rest in later ticks; returns the cost."""
+        """Make jobs of a client that is gone ready for about ``budget``, the rest in later ticks; returns the cost."""
         keys = client.deadlines.keys
         done = 0
         while keys and done < budget:
@@ -79,8 +77,7 @@ class Ticker:
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
                 self._ledger.record_deferred(job, CLIENT_GONE, client.peer, now_ns)
-            self._queues.make_ready(job, now_ns)
-            done += 1
+            done += self._queues.make_ready(job, now_ns)
         if keys:
             self._timers.set(client, now_ns)
         return done + 1
@@ -97,29 +94,31 @@ class Ticker:
             self._queues.drop_if_unused(tube)  # a restored pause may have been all that kept it
 
     def _end_pause(self, tube: Tube, now_ns: int) -> int:
-        """Give ready jobs to the clients that wait for them, a slice at a time; returns how many.
+        """Give ready jobs to the clients that wait for them, a slice at a time; returns the cost.
 
         Until all have been given the tube counts as paused, so that nobody who comes meanwhile is served out of turn.
         """
-        served = self._queues.serve_waiting(tube, SLICE // WAKE_COST, now_ns)
+        cost = self._queues.serve_waiting(tube, SLICE, now_ns)
         if tube.waiting and tube.ready.keys:
             tube.pause_until_ns = now_ns
             self._timers.set(tube, now_ns)
         else:
             tube.pause_until_ns = tube.pause_s = 0
             self._ledger.pauses[tube.name] = tube
-        return served
+        return cost
 
     def _end_waits(self, now_ns: int) -> None:
         """Tell the clients that are overdue, a slice of them."""
         overdue = self._overdue
-        for _ in range(min(len(overdue), SLICE // WAKE_COST)):
+        budget = SLICE
+        while overdue and budget > 0:
+            budget -= WAKE_COST
             client = overdue.popleft()
             if client.waiting:  # else it got a job meanwhile
                 if is_deadline_soon(client, now_ns):
-                    self._queues.wake(client, Outcome.DEADLINE_SOON)
+                    budget -= self._queues.wake(client, Outcome.DEADLINE_SOON)
                 elif client.wait_until_ns <= now_ns:
-                    self._queues.wake(client, Outcome.TIMED_OUT)
+                    budget -= self._queues.wake(client, Outcome.TIMED_OUT)
             self.set_timer(client)
         if overdue:
             self._timers.set(self._queues.default, now_ns)  # any timer brings us back; this tube is always there
@@ -127,7 +126,7 @@ class Ticker:
     def _tick_tube(self, tube: Tube, now_ns: int, budget: int) -> int:
         done = 0
         if tube.pause_until_ns and tube.pause_until_ns <= now_ns:
-            done = WAKE_COST * self._end_pause(tube, now_ns)
+            done = self._end_pause(tube, now_ns)
         keys = tube.delayed.keys
         while keys and done < budget and keys[0] >> ID_BITS <= now_ns:
             job = self._jobs[keys[0] & ID_MASK]
@@ -135,8 +134,7 @@ class Ticker:
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
                 self._ledger.record_deferred(job, DELAY_OVER, None, now_ns)
-            self._queues.make_ready(job, now_ns)
-            done += 1
+            done += self._queues.make_ready(job, now_ns)
         if keys:
             self._timers.set(tube, keys[0] >> ID_BITS)
         if tube.pause_until_ns:
@@ -160,8 +158,7 @@ class Ticker:
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
                 self._ledger.record_deferred(job, TTR_OVER, client.peer, now_ns)
-            self._queues.make_ready(job, now_ns)
-            done += 1
+            done += self._queues.make_ready(job, now_ns)
         if not client.waiting:
             self.set_timer(client)  # else tick does, when it knows whether the wait is over
         return done + 1

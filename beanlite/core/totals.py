@@ -33,3 +33,15 @@ class Tally:
         """How long the jobs that were reserved had been ready, in all."""
         self.held_ns = 0
         """How long the jobs that were given back or deleted had been reserved, in all."""
+
+    def add(self, other: Tally) -> None:
+        """Count what another one has counted, too."""
+        self.put += other.put
+        self.reserved += other.reserved
+        self.deleted += other.deleted
+        self.released += other.released
+        self.timed_out += other.timed_out
+        self.buried += other.buried
+        self.kicked += other.kicked
+        self.waited_ns += other.waited_ns
+        self.held_ns += other.held_ns

@@ -54,6 +54,7 @@ class Tube(Timed):
         "pause_until_ns",
         "ready",
         "reserved",
+        "taken",
         "tally",
         "total_jobs",
         "urgent",
@@ -80,9 +81,18 @@ class Tube(Timed):
         self.cmd_pause = 0
         self.tally: Tally | None = None
         """What has been counted since the totals were last taken; None if nothing has. ``Ledger.tally`` makes one."""
+        self.taken: Tally | None = None
+        """What has been counted before that, since the tube was made or the server started; None if nothing has, or if
+        nobody may ask for it."""
         self.pause_s = 0
         self.pause_until_ns = 0
         """0: not paused."""
+
+    def add_taken(self, tally: Tally) -> None:
+        """What was counted has been taken for the totals, but is still to be known of this tube."""
+        if self.taken is None:
+            self.taken = Tally(self.name)
+        self.taken.add(tally)
 
     @property
     def holds_jobs(self) -> bool:

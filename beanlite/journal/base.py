@@ -35,6 +35,8 @@ class JournalFacts(NamedTuple):
     """Size of the log that has not been moved into the tables yet."""
     log_bytes_max: int
     """Size to which that log is cut back."""
+    unsynced_s: float | None = None
+    """For how long something has been committed that is not synced yet; None: that is left to the system."""
 
 
 class Listener(Protocol):

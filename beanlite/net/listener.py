@@ -26,7 +26,7 @@ BACKLOG: Final = 1024
 _FIRST_FD: Final = 3
 # Descriptors that the server itself needs: its files and the loop's, a few more at times, and those of connections
 # about to be refused.
-_OWN: Final = 32
+_OWN: Final = 40
 
 
 class Listener:

@@ -48,6 +48,7 @@ class Turns:
 
     __slots__ = (
         "_behind",
+        "_beside_sync",
         "_bytes_left",
         "_clock",
         "_engine",
@@ -95,7 +96,9 @@ class Turns:
         self._share_ns = RESUMED_NS
         """For how long of a turn some may resume. RESUMED_NS: others were served since some last resumed."""
         self._served = 0
-        """How many clients were served while a batch was being synced."""
+        """How many clients were served in this turn."""
+        self._beside_sync = 0
+        """How many were while a batch was being synced."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = NEVER_NS
 
@@ -135,14 +138,16 @@ class Turns:
         """
         if all_done:
             self._share_ns = RESUMED_NS
+        self._served += 1
         if self._group.syncing:
-            self._served += 1
-            if not self._served % POLL_EVERY:
+            self._beside_sync += 1
+            if not self._beside_sync % POLL_EVERY:
                 self._group.poll()
 
     def _end_turn(self) -> None:
         now_ns = self.now()
-        self._now_ns = self._bytes_left = 0
+        self._group.turn_ends(self._until_ns - TURN_NS, now_ns, self._served)
+        self._now_ns = self._bytes_left = self._served = 0
         self.follow_up(now_ns)
 
     # -- what follows from changes

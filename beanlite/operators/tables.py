@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -100,21 +100,42 @@ def print_table(records: Iterable[Record], columns: Sequence[Column]) -> int:
     rows = [[column.text(record) for column in columns] for record in records]
     shown = [at for at in range(len(columns)) if any(row[at] for row in rows)]
     widths = [max(map(cell_len, [column.title, *(row[at] for row in rows)])) for at, column in enumerate(columns)]
-    width = console().width
-    while sum(_least(columns[at], widths[at]) for at in shown) > width + len(_GAP):
+    target = console()
+    while sum(_least(columns[at], widths[at]) for at in shown) > target.width + len(_GAP):
         leaving = max(shown, key=lambda at: columns[at].leaves)
         if not columns[leaving].leaves:
             break
         shown.remove(leaving)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, len(_GAP), 0, 0))
-    for at in shown:
-        column = columns[at]
-        table.add_column(column.title, no_wrap=not column.shrinks, justify="left" if column.shrinks else "right")
-    for row in rows:
-        table.add_row(*(Text(row[at], no_wrap=True, overflow="ellipsis") for at in shown))
+    _shrink(widths, [at for at in shown if columns[at].shrinks], sum(widths[at] for at in shown) - _room(shown, target))
+    # Line by line: to lay out a table of rich takes a minute for 50,000 rows.
     if rows:
-        _print(table)
+        title = _GAP.join(_cell(columns[at], columns[at].title, widths[at]) for at in shown)
+        target.print(Text(title.rstrip(), style="bold"), soft_wrap=True)
+    for row in rows:
+        print(_GAP.join(_cell(columns[at], row[at], widths[at]) for at in shown).rstrip())  # noqa: T201 - as the command line does
     return len(rows)
+
+
+def _room(shown: Sequence[int], target: Console) -> int:
+    """How many characters there are on a line beside the gaps."""
+    return target.width - len(_GAP) * (len(shown) - 1)
+
+
+def _shrink(widths: list[int], shrinking: Sequence[int], over: int) -> None:
+    """Make the widest of these columns narrower, until all are by so many characters or have none left."""
+    for _ in range(over):
+        at = max(shrinking, key=widths.__getitem__, default=None)
+        if at is None or widths[at] == 1:
+            return
+        widths[at] -= 1
+
+
+def _cell(column: Column, text: str, width: int) -> str:
+    """A text, cut or filled up to a width."""
+    blanks = width - cell_len(text)
+    if blanks < 0:
+        return set_cell_size(text, width - 1) + "…"
+    return text + " " * blanks if column.shrinks else " " * blanks + text
 
 
 def _least(column: Column, width: int) -> int:
@@ -123,13 +144,18 @@ def _least(column: Column, width: int) -> int:
 
 
 def print_facts(facts: Record) -> None:
-    """Print what is known of one thing, a line for each fact."""
+    """Print what is known of one thing, a line for each fact that there is."""
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, len(_GAP), 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for key, value in facts.items():
-        table.add_row(key, Text(units.on_one_line(str(value)), overflow="fold"))
-    _print(table)
+        if value is not None:
+            table.add_row(key, Text(units.on_one_line(str(value)), overflow="fold"))
+    target = console()
+    with target.capture() as capture:
+        target.print(table)
+    for line in capture.get().splitlines():
+        print(line.rstrip())  # noqa: T201 - as the command line does
 
 
 def job_text(job: Record, form: str) -> str:
@@ -174,15 +200,6 @@ def print_json(records: Iterable[Record]) -> None:
     """Print an object a line."""
     for record in records:
         print(json.dumps(record, ensure_ascii=False))  # noqa: T201 - as the command line does
-
-
-def _print(table: Table) -> None:
-    """Print it without the blanks that fill its lines up."""
-    target = console()
-    with target.capture() as capture:
-        target.print(table)
-    for line in capture.get().splitlines():
-        print(line.rstrip())  # noqa: T201 - as the command line does
 
 
 def body_fields(body: bytes) -> Record:

@@ -10,7 +10,7 @@ from typing import Final
 
 from beanlite.core.clients import Refusal
 from beanlite.core.heap import KeyHeap
-from beanlite.core.job import ID_MASK, SECOND_NS, SLICE
+from beanlite.core.job import ID_MASK, SECOND_NS
 from beanlite.core.snapshot import job_snapshot, server_snapshot, tube_snapshot
 from beanlite.core.ticker import is_deadline_soon
 from beanlite.core.timers import NEVER_NS
@@ -147,10 +147,10 @@ def resume_kick(session: Session, now_ns: int) -> None:
     """Kick a slice of the jobs. The rest follows when the session is resumed, after others have had their turn."""
     assert session.kick is not None
     queue, left, done = session.kick
-    kicked = session.engine.kick(session.client, queue, min(left, SLICE), now_ns)
+    kicked = session.engine.kick(session.client, queue, left, now_ns)
     done += kicked
     session.waits = True
-    if kicked < SLICE or left == SLICE:
+    if kicked == left or not queue.keys:
         session.kick = session.blocked = None
         session.replies.append(replies.KICKED % done)
     else:

@@ -47,3 +47,16 @@ NOT_FOUND: Final = b"NOT_FOUND\r\n"
 BAD_FORMAT: Final = b"BAD_FORMAT\r\n"
 UNKNOWN_COMMAND: Final = b"UNKNOWN_COMMAND\r\n"
 INTERNAL_ERROR: Final = b"INTERNAL_ERROR\r\n"
+
+# Those that say what could not be done
+ERRORS: Final = [
+    EXPECTED_CRLF,
+    JOB_TOO_BIG,
+    DRAINING,
+    OUT_OF_MEMORY,
+    NOT_IGNORED,
+    NOT_FOUND,
+    BAD_FORMAT,
+    UNKNOWN_COMMAND,
+    INTERNAL_ERROR,
+]

@@ -19,6 +19,8 @@ from beanlite.protocol.stats import Facts
 
 # Bytes of bodies in replies that are not sent yet: a client that has been given more has to read first.
 REPLIES_MAX: Final = 1 << 20
+# No reply that is an error is as long.
+ERROR_BYTES: Final = 20
 
 
 _Given = TypeVar("_Given")
@@ -56,6 +58,7 @@ class Service:
         "buffered",
         "commands",
         "engine",
+        "errors",
         "facts",
         "journaled",
         "max_job_size",
@@ -93,6 +96,8 @@ class Service:
         self.buffered = buffered
         self.watch = watch
         self.commands = commands
+        self.errors: dict[bytes, int] | None = None
+        """How often each of these replies was given, once somebody has it counted."""
         self.operator_commands = {command.word: command for command in operator_commands}
         self.bare = {command.word: command for command in commands if command.read is None}
         self.with_arguments = {command.word: command for command in commands if command.read is not None}
@@ -225,9 +230,16 @@ class Session:
         if reply is not None:
             self.replies.append(reply)
 
+    def _count_errors(self, errors: dict[bytes, int]) -> None:
+        for reply in self.replies:
+            if len(reply) < ERROR_BYTES and reply in errors:  # to look a long one up would take long
+                errors[reply] += 1
+
     def take_replies(self, *, hold: bool = False) -> bytes:
         """All replies so far, to be sent now; or, with ``hold``, later, when ``replies_sent`` is to be called."""
         replies = self.replies
+        if self.service.errors is not None:
+            self._count_errors(self.service.errors)
         data = replies[0] if len(replies) == 1 else b"".join(replies)
         replies.clear()
         self.waits = False

@@ -228,6 +228,19 @@ def test_a_reader_that_has_had_enough_ends_a_command_quietly(tmp_path):
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+def test_what_can_not_be_printed_is_one_line(tmp_path):
+    command = [sys.executable, "-m", "beanlite", "serve", "--help"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - no file
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, check=False, cwd=tmp_path, env=environment, text=True
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "beanlite: what was to be printed can't be written: No space left on device\n",
+    )
+
+
 @pytest.mark.usefixtures("clean_environment")
 def test_the_completion_of_a_shell_is_printed(monkeypatch, capsys):
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")

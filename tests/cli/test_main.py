@@ -47,3 +47,19 @@ def test_serve_is_imported_alone():
     imported = set(done.stdout.split())
     assert {module for module in imported if module.startswith("beanlite.cli.")} == {"beanlite.cli.serve"}
     assert imported & {"rich", "textual", "aiosqlite", "beanlite.operators"} == set()
+
+
+def test_ctrl_c_while_it_is_imported_is_no_traceback():
+    program = """
+import signal, sys
+from beanlite.__main__ import main
+class Press:
+    def find_spec(self, name, *_):
+        if name == "beanlite.cli":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Press())
+sys.argv = ["beanlite", "tubes"]
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

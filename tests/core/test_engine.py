@@ -5,9 +5,8 @@ import sys
 import pytest
 
 from beanlite.core.job import BURIED, DELAYED, READY, SECOND_NS, SLICE
-from beanlite.core.queues import Outcome
+from beanlite.core.queues import LINES_PER_JOB, WAKE_COST, Outcome
 from beanlite.core.restore import StoredJob
-from beanlite.core.ticker import WAKE_COST
 from tests.support.core import put
 
 # -- nothing is left behind
@@ -190,6 +189,37 @@ def test_more_timeouts_at_once_than_a_slice_all_come_slice_by_slice_in_their_ord
         assert len(woken) <= SLICE // WAKE_COST
         told += [client for client, outcome in woken if outcome is Outcome.TIMED_OUT]
     assert told == [session.client for session in waiters]
+
+
+@pytest.mark.parametrize("woken_by", ["kick", "delays", "timeouts", "the end of a pause"])
+def test_fewer_clients_are_woken_at_once_if_they_watch_many_tubes(core, woken_by):
+    producer = core.client()
+    waiters = [core.client() for _ in range(12)]
+    watched = SLICE // 5 * LINES_PER_JOB  # five of them are as much as a slice
+    watches = b"".join(b"watch %d\r\n" % number for number in range(watched))
+    for client in waiters:
+        core.send(client, watches)
+    if woken_by == "the end of a pause":
+        core.send(producer, b"pause-tube default 5\r\n")
+    for client in waiters:
+        core.send(client, b"reserve-with-timeout 5\r\n")
+        if woken_by != "timeouts":
+            put(core, producer, delay_s={"kick": 1000, "delays": 5}.get(woken_by, 0))
+    if woken_by == "kick":
+        core.receive(producer, b"kick 12\r\n")
+    else:
+        core.now_ns += 5 * SECOND_NS
+    slices = []
+    while core.engine.counts.waiting:
+        if woken_by != "kick":
+            core.engine.tick(core.now_ns)
+        elif slices:
+            producer.resume(core.now_ns)
+        slices.append(len(core.engine.clients.take_woken()))
+    assert max(slices) <= 5
+    assert sum(slices) == 12
+    if woken_by == "kick":
+        assert producer.take_replies().endswith(b"KICKED 12\r\n")
 
 
 def test_a_client_that_leaves_while_it_is_overdue_keeps_nobody_from_being_told(core):

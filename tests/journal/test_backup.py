@@ -284,5 +284,5 @@ def test_what_a_server_holds_is_never_replaced(path, dest):
 def test_what_a_killed_server_has_left_is_never_replaced(path, dest):
     make(path)
     make_killed(dest, batches=3)
-    with pytest.raises(BeanliteError, match="it is a database with a -wal, not a backup"):
+    with pytest.raises(BeanliteError, match="it is a database with a -wal"):
         backup(path, dest, replace=True)

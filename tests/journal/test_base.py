@@ -165,8 +165,8 @@ class Serving:
         )
         return self
 
-    async def put(self):
-        job_id = put(self.core, self.client)
+    async def put(self, body=b"job"):
+        job_id = put(self.core, self.client, body=body)
         self.group.hold(self, b"%d" % job_id)
         await turns()
         return job_id
@@ -192,6 +192,18 @@ async def serving(medium):
     else:
         medium.go_through(serving.journal)
         await serving.stop()
+
+
+async def test_bodies_are_fetched_in_the_order_in_which_they_are_asked_for(serving):
+    medium, journal = serving.medium, serving.journal
+    medium.go_through(journal)
+    small, large = [await serving.put(body) for body in (b"small", b"large" * 1000)]
+    await serving.group.flush()
+    if journal.fetches:
+        assert await journal.fetch([large, 4711, small]) == [b"large" * 1000, None, b"small"]
+    else:
+        with pytest.raises(NotImplementedError):
+            await journal.fetch([small])
 
 
 async def test_replies_are_released_in_order_and_only_when_they_are_durable(serving):

@@ -67,6 +67,16 @@ def test_the_reverse_of_an_export_is_exact(path, target):
     assert [file.name for file in target.parent.iterdir()] == ["queue.db"]
 
 
+def test_a_live_database_is_never_replaced_by_an_export(path, target):
+    fill(path)
+    before = path.read_bytes()
+    with pytest.raises(BeanliteError, match="it is the database itself"):
+        export_to_file(path, path, replace=True)
+    assert path.read_bytes() == before
+    with writer(target, "idle"), pytest.raises(BeanliteError, match="a server holds it"):
+        export_to_file(path, target, replace=True)
+
+
 def test_all_that_a_job_has_is_exported(path):
     fill(path)
     with closing(sqlite3.connect(path)) as connection:

@@ -267,6 +267,9 @@ class StepByStep:
     def call_soon(self, call):
         self.calls.append(call)
 
+    def turn_ends(self, *_):
+        pass
+
     def turn(self):
         for _ in range(len(self.calls)):
             self.calls.popleft()()

@@ -13,12 +13,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from beanlite.cli import main
 from beanlite.config import DB_NAME
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.migrations import find_migrations
-from beanlite.operators import listing
+from beanlite.operators import listing, tables
 from beanlite.operators.changes import change
 from beanlite.operators.filters import Filter
 from beanlite.operators.live import Live
@@ -111,6 +112,9 @@ def test_json_has_plain_numbers(own_queue, run):
         ("move 1", "Missing option '--to'"),
         ("jobs --db x", "--connect and --db exclude each other"),
         ("job 1 --body colours", "--body: there is no form 'colours', only auto, text, json, hex, raw"),
+        ("jobs mail", "Got unexpected extra argument(s) (mail); beanlite jobs --help tells how"),
+        ("put mail x", "each BODY is a job, and none a tube: say --tube mail, or --tube default"),
+        ("delete --yes --text=", "--text: every body has an empty text in it; leave it out to mean all"),
         ("put a --lines", "BODY, --lines and --jobs exclude each other"),
         ("top", "top needs a terminal"),
     ],
@@ -275,6 +279,21 @@ def test_tables_fit_the_terminal(queue, run, monkeypatch):
             assert not any("…" in line[:40] for line in shown), words
 
 
+def test_a_long_table_is_not_laid_out_as_a_whole(capsys, monkeypatch):
+    """That takes rich a minute for 50,000 rows, and so it is not given more than the titles."""
+    given = []
+    monkeypatch.setattr(Console, "print", lambda _, text, **__: given.append(text.plain))
+    assert tables.print_table([{"number": n, "address": f"peer {n}"} for n in range(1000)], tables.CLIENTS) == 1000
+    assert given == ["number  address"]
+    assert capsys.readouterr().out.splitlines()[7] == "     7  peer 7"
+
+
+def test_wide_characters_keep_columns_straight(capsys):
+    records = [{"number": 1, "address": "日本", "uses": "a"}, {"number": 22, "address": "mail", "uses": "b"}]
+    tables.print_table(records, tables.CLIENTS)
+    assert capsys.readouterr().out.splitlines()[1:] == ["     1  日本     a", "    22  mail     b"]
+
+
 def test_what_is_no_terminal_gets_all_of_it(queue, run):
     _, out, _ = run(queue, "jobs", "--tube", "other")
     assert "x" * 200 in out
@@ -322,6 +341,15 @@ def test_clients_and_stats(queue, run):
     assert "current-jobs-ready " in run(queue, "stats")[1]
 
 
+def test_a_file_tells_of_each_state_and_of_what_there_is(queue, capsys):
+    assert main(["stats", "--db", str(queue.db), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [found[state] for state in ("ready", "reserved", "delayed", "buried")] == [6, 2, 2, 2]
+    assert found["stopped"] is None
+    assert main(["stats", "--db", str(queue.db)]) == 0
+    assert "None" not in capsys.readouterr().out
+
+
 def test_tail_tells_what_happens(own_queue):
     command = [sys.executable, "-m", "beanlite", "tail", "--tube", "new", "--what", "put", "--what", "delete"]
     command += ["--json", "--connect", f"127.0.0.1:{own_queue.server.port}"]
@@ -364,6 +392,12 @@ def test_where_the_settings_say(queue, tmp_path, monkeypatch, capsys):
     assert main(["jobs", "-n", "1", "--json"]) == 0
     assert main(["jobs", "--connect", "nowhere"]) == 2
     assert main(["jobs", "--connect", f"unix:{tmp_path}/none"]) == 1
+
+
+def test_a_state_without_jobs_is_counted(tmp_path, capsys):
+    open_database(tmp_path / "queue.db").close()
+    assert main(["stats", "--db", str(tmp_path / "queue.db"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["delayed"] == 0
 
 
 def test_a_file_that_nobody_serves(tmp_path, capsys):

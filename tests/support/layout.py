@@ -12,7 +12,7 @@ ROOMS = [
     {"__main__"},
     {"cli"},
     {"server", "bench", "binlog", "operators"},
-    {"reload"},
+    {"reload", "metrics"},
     {"net", "backups", "supervised"},
     {"commit"},
     {"protocol"},

@@ -49,6 +49,11 @@ class StayAwake:
         self._last_s = self._clock() - self._began_s
         return self._last_s
 
+    @property
+    def syncing_s(self) -> float:
+        """For how long a sync has been under way, while one is."""
+        return self._clock() - self._began_s
+
     def _turn(self) -> None:
         if self._clock() < self._until_s:
             self._poll()

@@ -3,20 +3,19 @@
 To be used in a process of its own: in the server's, closing the source would drop SQLite's locks on it.
 """
 
-import fcntl
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from beanlite.errors import BeanliteError
-from beanlite.journal.sqlite.fileformat import is_damage, refused, said, wal_size
+from beanlite.journal.sqlite.fileformat import is_damage, refused, said
 from beanlite.journal.sqlite.migrations import check_schema, find_migrations, read_version
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import check_jobs, read_jobs, read_state
-from beanlite.journal.sqlite.wholefile import written_whole
+from beanlite.journal.sqlite.wholefile import unserved, written_whole
 
 # After how many steps of its virtual machine SQLite calls back: about every hundred jobs.
 _STEPS_PER_CALL = 500
@@ -46,35 +45,13 @@ def backup(
     try:
         with (
             reading(source) as connection,
-            _unserved(dest, source) if replace else nullcontext(),
+            unserved(dest, source) if replace else nullcontext(),
             written_whole(dest, replace=replace) as partial,
         ):
             copy(connection, source, partial, progress)
             return _read_back(partial, source)
     except OSError as error:
         raise BeanliteError(f"no backup was made to {dest}: {error.strerror}") from error
-
-
-@contextmanager
-def _unserved(dest: Path, source: Path) -> Iterator[None]:
-    """Raise BeanliteError if the file to be replaced is a live database, and keep servers away from it meanwhile."""
-    try:
-        descriptor = os.open(dest, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        yield
-        return
-    try:
-        if os.path.samestat(os.fstat(descriptor), source.stat()):
-            raise BeanliteError(f"no backup was made to {dest}: it is the database itself")
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BeanliteError(f"no backup was made to {dest}: a server holds it") from error
-        if wal_size(dest):
-            raise BeanliteError(f"no backup was made to {dest}: it is a database with a -wal, not a backup")
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def copy(connection: sqlite3.Connection, source: Path, partial: Path, progress: Callable[[int], None] | None) -> None:

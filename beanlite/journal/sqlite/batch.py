@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import chain
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -21,12 +20,13 @@ from beanlite.journal.sqlite.history import (
     INSERT_SEVERAL,
     PRUNED_EACH,
     STORE_BODY,
+    WIDTH,
     History,
 )
 from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX, counters, facts, place
 from beanlite.journal.sqlite.totals import totals_rows
 
-Parameters = Sequence[tuple[object, ...]]
+Parameters = Sequence[Sequence[object]]
 
 _INSERT: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * 20)})"  # noqa: S608 - our own words
 # Most jobs are first written as this: fewer parameters to bind, and several rows in one statement, are much cheaper.
@@ -97,17 +97,20 @@ def _runs(ids: list[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _several(several: str, one: str, rows: list[tuple[object, ...]]) -> list[tuple[str, int, Parameters]]:
-    """The rows as parameters of a statement that takes AT_ONCE of them, and the rest of one that takes one."""
-    most = len(rows) // AT_ONCE * AT_ONCE
-    together = [tuple(chain.from_iterable(rows[at : at + AT_ONCE])) for at in range(0, most, AT_ONCE)]
-    return [(several, most, together), (one, len(rows) - most, rows[most:])]
+def _several(several: str, one: str, values: list[object], width: int) -> list[tuple[str, int, Parameters]]:
+    """The values of rows as parameters of a statement that takes AT_ONCE rows, and the rest of one that takes one."""
+    rows = len(values) // width
+    most = rows // AT_ONCE * AT_ONCE
+    step, end = AT_ONCE * width, most * width
+    together = [values[at : at + step] for at in range(0, end, step)]
+    rest = [values[at : at + width] for at in range(end, len(values), width)]
+    return [(several, most, together), (one, rows - most, rest)]
 
 
 def batch_of(changes: Changes, history: History) -> Batch:
     """Make the rows of a batch."""
     past = history.rows_of(changes.events)
-    ready: list[tuple[object, ...]] = []
+    ready: list[object] = []
     inserts: list[tuple[object, ...]] = []
     updates: list[tuple[object, ...]] = []
     deleted: list[int] = []
@@ -135,15 +138,15 @@ def batch_of(changes: Changes, history: History) -> Batch:
             body_bytes += job.size
         put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
         if state is READY and not job.reserves and job.past is NO_PAST and job.since_ns == job.created_ns:
-            ready.append((job.id, job.tube.name.decode(), *put, checksum, inline))
+            ready += (job.id, job.tube.name.decode(), *put, checksum, inline)
         else:
             rest = (*place(job), *counters(job), *facts(job), checksum, inline)
             inserts.append((job.id, job.tube.name.decode(), state._value_, *put, *rest))
     all_rows: tuple[tuple[str, int, Parameters], ...] = (
-        *_several(INSERT_SEVERAL, INSERT, past.rows),
+        *_several(INSERT_SEVERAL, INSERT, past.values, WIDTH),
         (STORE_BODY, len(past.bodies), past.bodies),
         (FETCH_BODY, len(past.to_fetch), past.to_fetch),
-        *_several(_INSERT_SEVERAL, _INSERT_READY, ready),
+        *_several(_INSERT_SEVERAL, _INSERT_READY, ready, _READY_PARAMETERS),
         (_INSERT, len(inserts), inserts),
         (_INSERT_BODY, len(bodies), bodies),
         (_UPDATE, len(updates), updates),
@@ -155,12 +158,12 @@ def batch_of(changes: Changes, history: History) -> Batch:
         for tube in changes.pauses
     ]
     totals = totals_rows(changes.tallies, time.time())
-    rows = len(changes.jobs) + len(pauses) + len(totals) + (1 + PRUNED_EACH) * len(past.rows)
+    rows = len(changes.jobs) + len(pauses) + len(totals) + (1 + PRUNED_EACH) * past.rows
     frames = FRAMES_BESIDE_ROWS + FRAMES_PER_ROW * rows
     frames += past.body_bytes // BODY_BYTES_PER_FRAME
     if bodies:
         frames += sum(job.size for job in changes.jobs if job.id >= first_id) // BODY_BYTES_PER_FRAME
     changed = [each for each in all_rows if each[1]]
     return Batch(
-        changes.batch, changes.last_id, len(changes.jobs), changed, pauses, totals, len(past.rows), frames, body_bytes
+        changes.batch, changes.last_id, len(changes.jobs), changed, pauses, totals, past.rows, frames, body_bytes
     )

@@ -14,7 +14,8 @@ import base64
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO, Final
 from zlib import crc32
@@ -23,7 +24,7 @@ from beanlite.errors import BeanliteError
 from beanlite.journal.sqlite.fileformat import damaged, refused
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import read_state
-from beanlite.journal.sqlite.wholefile import written_whole
+from beanlite.journal.sqlite.wholefile import unserved, written_whole
 
 FORMAT: Final = 1
 # What is about the body, for which a line has "body" or "base64".
@@ -45,14 +46,8 @@ def export(source: Path, sink: BinaryIO, progress: Callable[[int], None] | None 
     JournalRefused: the source is not ours, or damaged. OSError: the sink takes no more.
     """
     source = Path(os.path.realpath(source))
-    count = 0
     with reading(source) as connection:
-        for count, line in enumerate(dump(connection, source), 1):
-            sink.write(f"{line}\n".encode())
-            if progress is not None and count % LINES_PER_CALL == 0:
-                progress(count)
-    sink.flush()
-    return count
+        return _write(dump(connection, source), sink, progress)
 
 
 def export_to_file(
@@ -60,14 +55,30 @@ def export_to_file(
 ) -> int:
     """Write the lines of a database to a file of mode 0600, which appears when it is whole; returns their number.
 
-    JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists and is not to be replaced, or can't
-    be written.
+    JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists and is not to be replaced, is the
+    source or a live database, or can't be written.
     """
+    source, resolved = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
     try:
-        with written_whole(Path(os.path.realpath(dest)), replace=replace) as partial, partial.open("wb") as sink:
-            return export(source, sink, progress)
+        with (
+            reading(source) as connection,
+            unserved(resolved, source) if replace else nullcontext(),
+            written_whole(resolved, replace=replace) as partial,
+            partial.open("wb") as sink,
+        ):
+            return _write(dump(connection, source), sink, progress)
     except OSError as error:
         raise BeanliteError(f"nothing was exported to {dest}: {error.strerror}") from error
+
+
+def _write(lines: Iterable[str], sink: BinaryIO, progress: Callable[[int], None] | None) -> int:
+    count = 0
+    for count, line in enumerate(lines, 1):
+        sink.write(f"{line}\n".encode())
+        if progress is not None and count % LINES_PER_CALL == 0:
+            progress(count)
+    sink.flush()
+    return count
 
 
 def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:

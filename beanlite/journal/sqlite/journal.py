@@ -12,6 +12,7 @@ from typing import Final
 
 from beanlite import log, signals, systemd
 from beanlite.core.engine import Engine
+from beanlite.core.job import SECOND_NS
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import JOB_BYTES
 from beanlite.core.restore import StoredJob
@@ -77,7 +78,7 @@ class SqliteJournal(Journal):
         self._slow_syncs = log.Seldom()
         self._logs_commits = False
         self._began_s = 0.0
-        """When the last commit began, if commits are logged."""
+        """When the last commit began, if commits are logged or measured."""
 
     # -- the start
 
@@ -145,7 +146,7 @@ class SqliteJournal(Journal):
         """Restore all jobs, and return how many there are; None if a stop was asked for meanwhile."""
         jobs = of = 0
         shown_s = heard_s = time.monotonic()
-        with closing(self._read_jobs(database, engine)) as chunks:
+        with closing(_read_jobs(database, engine)) as chunks:
             for rows in chunks:
                 try:
                     engine.restore(rows, now_ns)
@@ -166,22 +167,6 @@ class SqliteJournal(Journal):
         check_names(engine.tubes, database.path)
         return jobs
 
-    def _read_jobs(self, database: Database, engine: Engine) -> Generator[list[StoredJob], None, None]:
-        """Read all jobs: with their bodies as long as there is plenty of room for them in memory, then without."""
-        connection, path = database.connection, database.path
-        memory = engine.memory
-        jobs = guess_jobs(connection, path)
-        if jobs * JOB_BYTES > memory.max_bytes // FEW_JOBS:
-            jobs = count_jobs(connection, path)
-        room = memory.body_room_beside(jobs * JOB_BYTES)
-        last_id = BELOW_ALL
-        for rows in read_jobs(connection, path):
-            last_id = rows[-1][0]
-            yield rows
-            if memory.body_bytes > room - room // 4:
-                break
-        yield from read_jobs(connection, path, last_id, bodies=False)
-
     def attach(self, listener: Listener) -> None:
         """Begin to commit for the listener."""
         loop = asyncio.get_running_loop()
@@ -189,6 +174,7 @@ class SqliteJournal(Journal):
         self._upkeep = Upkeep(self._writer, self._engine, loop, listener.ready, listener.failed)
         self._awake = StayAwake(loop, self.poll)
         self._logs_commits = log.is_debug()
+        self._measures = self._engine.ledger.measures
         interval_ms = self._sync_interval_ms
         self._upkeep.start(interval_ms / 1000 if interval_ms else None)
         Leisure(self._writer, self._upkeep, syncs=interval_ms == 0).start()
@@ -208,7 +194,7 @@ class SqliteJournal(Journal):
     def commit(self, changes: Changes) -> None:
         """Write a batch, and sync it if that is what being durable means; see ``Journal.commit``."""
         self._upkeep.busy = True
-        if self._logs_commits:
+        if self._logs_commits or self._measures is not None:
             self._began_s = time.monotonic()
         batch = batch_of(changes, self._writer.chronicle.history)
         if batch.body_bytes > APART_BYTES:
@@ -226,6 +212,9 @@ class SqliteJournal(Journal):
 
     def _written(self, batch: Batch) -> None:
         upkeep = self._upkeep
+        if self._measures is not None:
+            self._measures.batch_jobs.note(batch.jobs)
+            self._measures.commits.note(round((time.monotonic() - self._began_s) * SECOND_NS))
         upkeep.committed()
         if self._sync_interval_ms != 0:
             self._writer.check()
@@ -237,6 +226,8 @@ class SqliteJournal(Journal):
         def synced(error: JournalFailed | None) -> None:
             upkeep.syncing = False
             took_s = self._awake.sync_ended()
+            if self._measures is not None:
+                self._measures.syncs.note(round(took_s * SECOND_NS))
             if error is not None:
                 self._listener.failed(error)
                 return
@@ -288,8 +279,17 @@ class SqliteJournal(Journal):
     def facts(self) -> JournalFacts:
         """What the statistics say of the file and its -wal."""
         return JournalFacts(
-            keeps_jobs=True, records=self._writer.records, log_bytes=self._writer.wal_bytes, log_bytes_max=WAL_BYTES_MAX
+            keeps_jobs=True,
+            records=self._writer.records,
+            log_bytes=self._writer.wal_bytes,
+            log_bytes_max=WAL_BYTES_MAX,
+            unsynced_s=self._unsynced_s(),
         )
+
+    def _unsynced_s(self) -> float | None:
+        if self._sync_interval_ms != 0:
+            return None if self._sync_interval_ms is None else self._upkeep.unsynced_s
+        return self._awake.syncing_s if self._upkeep.syncing else 0.0
 
     async def close(self) -> str | None:
         """Leave one file with everything in it; see ``Journal.close``."""
@@ -300,3 +300,20 @@ class SqliteJournal(Journal):
 def _tell_progress(jobs: int, of: int) -> None:
     log.info("recovering", jobs=jobs, of=of)
     systemd.recovering(jobs, of)
+
+
+def _read_jobs(database: Database, engine: Engine) -> Generator[list[StoredJob], None, None]:
+    """Read all jobs: with their bodies as long as there is plenty of room for them in memory, then without."""
+    connection, path = database.connection, database.path
+    memory = engine.memory
+    jobs = guess_jobs(connection, path)
+    if jobs * JOB_BYTES > memory.max_bytes // FEW_JOBS:
+        jobs = count_jobs(connection, path)
+    room = memory.body_room_beside(jobs * JOB_BYTES)
+    last_id = BELOW_ALL
+    for rows in read_jobs(connection, path):
+        last_id = rows[-1][0]
+        yield rows
+        if memory.body_bytes > room - room // 4:
+            break
+    yield from read_jobs(connection, path, last_id, bodies=False)

@@ -94,7 +94,10 @@ class Look:
         """The server that has the file, or had it last; and how many jobs there are."""
         servers = await self._rows("SELECT * FROM alive", {})
         counts = await self._rows("SELECT state, count(*) AS jobs FROM jobs GROUP BY state", {})
-        return {**(servers[0] if servers else {}), **{row["state"]: row["jobs"] for row in counts}}
+        jobs = dict.fromkeys(("ready", "reserved", "delayed", "buried"), 0) | {
+            row["state"]: row["jobs"] for row in counts
+        }
+        return {**(servers[0] if servers else {}), **jobs}
 
     async def _rows(self, statement: str, given: Mapping[str, Any]) -> list[Record]:
         with refused(self._path):

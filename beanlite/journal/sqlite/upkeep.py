@@ -14,6 +14,7 @@ from typing import Final
 
 from beanlite import log
 from beanlite.core.engine import Engine
+from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.journal.sqlite.batch import Batch
 from beanlite.journal.sqlite.writer import Writer
@@ -58,8 +59,10 @@ class Upkeep:
         self.stopping = False
         """The server is about to stop: nothing more is begun."""
         self._auditing = False
-        self._unsynced = False
-        """Something has been committed since the last sync by time."""
+        self._unsynced_since_s = 0.0
+        """When the first of what has been committed since the last sync by time was; 0: nothing has."""
+        self._syncing_since_s = 0.0
+        """The same of what is being synced by time; 0: nothing is."""
         self._timed_sync: asyncio.Task[None] | None = None
         self._no_timed_sync = asyncio.Event()
         """Set while the task waits for the next interval."""
@@ -99,11 +102,18 @@ class Upkeep:
 
     def note_unsynced(self) -> None:
         """Something has been committed that the next sync by time is to take along."""
-        self._unsynced = True
+        if not self._unsynced_since_s:
+            self._unsynced_since_s = time.monotonic()
+
+    @property
+    def unsynced_s(self) -> float:
+        """For how long something has been waiting for the next sync by time."""
+        since_s = self._syncing_since_s or self._unsynced_since_s
+        return time.monotonic() - since_s if since_s else 0.0
 
     def committed(self) -> None:
         """A batch has been written, and may still have to be synced."""
-        self._unsynced = True
+        self.note_unsynced()
         if self._writer.others_came and not self._auditing:
             self._auditing = True
             self.begin(self._audit())
@@ -197,6 +207,7 @@ class Upkeep:
 
     async def _move_wal(self) -> None:
         """Move the -wal into the file as far as readers allow, and use it from its beginning."""
+        began_s = time.monotonic()
         try:
             await self._writer.checkpoint()
         except JournalFull:
@@ -204,6 +215,9 @@ class Upkeep:
                 self._disk_full()
         except JournalBusy:
             pass  # a reader is just recovering or closing; there is another checkpoint after the next batch
+        measures = self._engine.ledger.measures
+        if measures is not None:
+            measures.checkpoints.note(round((time.monotonic() - began_s) * SECOND_NS))
         frames = self._writer.frames
         if frames.at_checkpoint <= WAL_FRAMES_MAX:
             self._warned_frames = 0
@@ -253,10 +267,15 @@ class Upkeep:
         """Sync at least once in each interval in which something was committed, whether or not anything follows."""
         while True:
             await asyncio.sleep(interval_s)
-            if self._unsynced:
-                self._unsynced = False
+            if self._unsynced_since_s:
+                self._syncing_since_s, self._unsynced_since_s = self._unsynced_since_s, 0.0
+                began_s = time.monotonic()
                 self._no_timed_sync.clear()
                 try:
                     await self._writer.sync()
                 finally:
+                    self._syncing_since_s = 0.0
                     self._no_timed_sync.set()
+                measures = self._engine.ledger.measures
+                if measures is not None:
+                    measures.syncs.note(round((time.monotonic() - began_s) * SECOND_NS))

@@ -1,11 +1,15 @@
 """Files that appear as a whole or not at all: written under another name, synced, and renamed."""
 
 import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from beanlite.errors import BeanliteError
+from beanlite.journal.sqlite.fileformat import wal_size
 
 
 @contextmanager
@@ -44,6 +48,31 @@ def written_whole(dest: Path, *, replace: bool = False) -> Iterator[Path]:
                 if not replace and os.path.samestat(dest.stat(), ours):  # it had already been renamed
                     dest.unlink()
             raise
+
+
+@contextmanager
+def unserved(dest: Path, source: Path) -> Iterator[None]:
+    """Keep servers away from a file that is to be replaced by what is made of `source`.
+
+    BeanliteError: it is `source` itself, or a live database. OSError: it can't be looked at.
+    """
+    try:
+        descriptor = os.open(dest, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        if os.path.samestat(os.fstat(descriptor), source.stat()):
+            raise BeanliteError(f"{dest} was not replaced: it is the database itself")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BeanliteError(f"{dest} was not replaced: a server holds it") from error
+        if wal_size(dest):
+            raise BeanliteError(f"{dest} was not replaced: it is a database with a -wal")
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def sync(path: Path) -> None:

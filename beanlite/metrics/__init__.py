@@ -1,0 +1,1 @@
+"""The metrics: what Prometheus is told of a server."""

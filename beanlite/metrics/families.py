@@ -1,0 +1,202 @@
+"""The metrics of the server as a whole, read from what it counts anyway when they are asked for."""
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from beanlite import __version__, is_compiled
+from beanlite.core.engine import Engine
+from beanlite.core.job import SECOND_NS
+from beanlite.core.measures import Histogram, Measures
+from beanlite.core.snapshot import server_snapshot
+from beanlite.journal.base import Journal
+from beanlite.metrics.tubes import EVENTS
+from beanlite.protocol.session import Service
+from beanlite.protocol.stats import Facts
+
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+# Of what is refused, that which are connections.
+_CONNECTIONS: Final = ("connections", "connections-per-address")
+
+
+class Source(NamedTuple):
+    """Where the metrics are read. It has an attribute for each part of the server that knows some."""
+
+    engine: Engine
+    measures: Measures
+    service: Service
+    journal: Journal
+    db: Path | None
+    """The database file; None: there is none."""
+    max_connections: int
+    most_tubes: int
+    started_s: float
+    """When the server started, in UTC seconds."""
+    clock: Callable[[], int]
+    unready: Callable[[], str | None]
+    """Why the server is not ready, or None."""
+    facts: Callable[[], Facts | None]
+    """What ``stats`` tells; None as long as the journal is recovering."""
+    backs_up: bool
+    """Whether backups are made by the clock."""
+
+
+def families(source: Source) -> Iterator[Metric]:
+    """All of them, each with its samples."""
+    yield from _process(source)
+    yield from _jobs(source)
+    yield from _clients(source)
+    yield from _memory(source)
+    facts = source.facts()
+    if facts is not None:
+        yield from _refused(facts)
+        yield from _journal(source, facts)
+        if source.backs_up:
+            yield _gauge(
+                "backup_last_success_timestamp_seconds",
+                "When the newest scheduled backup was made, in UTC seconds; 0 if there is none.",
+                facts.backup_succeeded_at,
+            )
+
+
+def _process(source: Source) -> Iterator[Metric]:
+    build = GaugeMetricFamily(
+        "beanlite_build_info", "1, with what serves as labels.", labels=["version", "compiled", "python"]
+    )
+    build.add_metric([__version__, str(is_compiled()).lower(), platform.python_version()], 1)
+    yield build
+    yield _gauge("start_time_seconds", "When the server started, in UTC seconds.", source.started_s)
+    admission = source.engine.admission
+    yield _gauge("ready", "1 if the server serves and accepts puts, as /readyz says.", source.unready() is None)
+    yield _gauge("draining", "1 in drain mode.", admission.draining)
+    yield _gauge("disk_full", "1 while puts are refused because the disk is full.", admission.disk_full)
+    yield _gauge("open_fds", "Open file descriptors.", _open_descriptors())
+
+
+def _jobs(source: Source) -> Iterator[Metric]:
+    server, measures = server_snapshot(source.engine), source.measures
+    yield _labelled(
+        "jobs",
+        "Jobs by state.",
+        "state",
+        {"ready": server.ready, "reserved": server.reserved, "delayed": server.delayed, "buried": server.buried},
+    )
+    yield _gauge("tubes", "Tubes.", server.tubes)
+    yield _counted(
+        "job_events",
+        "What has happened to jobs since the start, as of a second ago.",
+        "event",
+        {event: getattr(measures.tally, event) for event in EVENTS},
+    )
+    yield _histogram("job_wait_seconds", "For how long jobs were ready before they were reserved.", measures.waits)
+    yield _histogram("job_hold_seconds", "For how long jobs were reserved.", measures.holds)
+
+
+def _clients(source: Source) -> Iterator[Metric]:
+    server, service, measures = server_snapshot(source.engine), source.service, source.measures
+    yield _gauge("connections", "Connections.", server.clients)
+    yield _gauge("connections_max", "Connections that are served at a time, at most.", source.max_connections)
+    yield _gauge("waiting_clients", "Clients that wait in a reserve.", server.waiting)
+    given = [*service.commands, *service.operator_commands.values()]
+    counts = {command.word.decode(): command.count for command in given}
+    yield _counted("commands", "Commands since the start.", "command", counts)
+    errors = {reply.decode().rstrip(): times for reply, times in (service.errors or {}).items()}
+    yield _counted("error_replies", "Replies since the start that say what could not be done.", "reply", errors)
+    yield _histogram(
+        "command_seconds",
+        "From the turn of the loop in which commands came to the departure of their replies, without the waiting of a"
+        " reserve; what a client has sent at once counts once.",
+        measures.commands,
+    )
+    yield _histogram("loop_turn_seconds", "How long turns of the loop lasted that served clients.", measures.turns)
+
+
+def _memory(source: Source) -> Iterator[Metric]:
+    memory = source.engine.memory
+    yield _gauge("memory_resident_bytes", "Memory of the process that is in RAM.", _resident_bytes())
+    yield _gauge(
+        "memory_used_bytes", "Memory that counts towards the limit, by the server's own count.", memory.used_bytes
+    )
+    yield _gauge("memory_bodies_bytes", "What bodies take of it.", memory.body_bytes)
+    yield _gauge("memory_limit_bytes", "Puts are refused beyond this (the setting max_memory).", memory.max_bytes)
+    yield _gauge("unloaded_jobs", "Jobs whose body is in the database only.", memory.unloaded)
+
+
+def _refused(facts: Facts) -> Iterator[Metric]:
+    yield _counted(
+        "connections_refused",
+        "Connections since the start that were one too many, in all or of one address.",
+        "reason",
+        {limit: facts.refused[limit] for limit in _CONNECTIONS},
+    )
+    yield _counted(
+        "refused",
+        "How often since the start clients were refused tubes or watches, or were closed because of their buffers.",
+        "reason",
+        {limit: times for limit, times in facts.refused.items() if limit not in _CONNECTIONS},
+    )
+
+
+def _journal(source: Source, facts: Facts) -> Iterator[Metric]:
+    journal, measures = source.journal.facts(), source.measures
+    if not journal.keeps_jobs or source.db is None:
+        return
+    yield CounterMetricFamily(
+        "beanlite_journal_batches", "Batches that have become durable since the database was made.", value=facts.batches
+    )
+    yield _histogram("journal_batch_jobs", "Jobs that were written with a batch.", measures.batch_jobs, unit=1)
+    yield _histogram("journal_commit_seconds", "How long it took to write a batch, without its sync.", measures.commits)
+    yield _histogram("journal_sync_seconds", "How long syncs took.", measures.syncs)
+    yield _histogram("journal_checkpoint_seconds", "How long checkpoints took.", measures.checkpoints)
+    if journal.unsynced_s is not None:
+        yield _gauge(
+            "journal_unsynced_seconds",
+            "For how long something has been committed that is not synced yet; 0 if everything is.",
+            journal.unsynced_s,
+        )
+    yield _gauge("wal_bytes", "Size of the -wal file.", facts.wal_bytes)
+    yield _gauge("database_bytes", "Size of the database file.", source.db.stat().st_size)
+    disk = os.statvfs(source.db.parent)
+    yield _gauge(
+        "filesystem_free_bytes", "Free bytes of the file system that has the database.", disk.f_bavail * disk.f_frsize
+    )
+
+
+def _open_descriptors() -> int:
+    """How many file descriptors are open."""
+    folder = Path("/proc/self/fd")
+    return folder.stat().st_size or len(list(folder.iterdir()))  # older kernels do not tell the size
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
+
+
+def _gauge(name: str, meaning: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"beanlite_{name}", meaning, value=value)
+
+
+def _labelled(name: str, meaning: str, label: str, values: dict[str, int]) -> Metric:
+    family = GaugeMetricFamily(f"beanlite_{name}", meaning, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _counted(name: str, meaning: str, label: str, values: dict[str, int]) -> Metric:
+    family = CounterMetricFamily(f"beanlite_{name}", meaning, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _histogram(name: str, meaning: str, histogram: Histogram, unit: int = SECOND_NS) -> Metric:
+    """``unit``: so much of what was measured is one of what is told."""
+    bounds = [str(bound / unit) for bound in histogram.bounds]
+    buckets = list(zip([*bounds, "+Inf"], map(float, accumulate(histogram.counts)), strict=True))
+    return HistogramMetricFamily(f"beanlite_{name}", meaning, buckets=buckets, sum_value=histogram.total / unit)

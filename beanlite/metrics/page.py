@@ -1,0 +1,56 @@
+"""The page with all metrics, made in slices, so that no client waits for it, and at most once a second."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.core import Metric
+
+from beanlite.metrics.families import Source, families
+from beanlite.metrics.tubes import tube_lines
+
+PAGE_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+# Whoever asks within this time of the last one is given the same page.
+_FRESH_S: Final = 1.0
+
+
+class _Family:
+    """One family, as the library wants to be given what it puts into words."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+class Page:
+    """The page of a server."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._page = b""
+        self._made_s: float | None = None
+        """By the loop's clock; None: it has not been made yet."""
+        self._lock = asyncio.Lock()
+
+    async def get(self) -> bytes:
+        """The page, which is made now unless that was done a moment ago."""
+        loop = asyncio.get_running_loop()
+        async with self._lock:
+            if self._made_s is None or loop.time() >= self._made_s + _FRESH_S:
+                parts = []
+                for part in self._parts():
+                    parts.append(part)
+                    await asyncio.sleep(0)
+                self._page = b"".join(parts)
+                self._made_s = loop.time()
+            return self._page
+
+    def _parts(self) -> Iterator[bytes]:
+        source = self._source
+        for family in families(source):
+            yield generate_latest(_Family(family))
+        for lines in tube_lines(source.engine, source.most_tubes, source.clock):
+            yield lines.encode()

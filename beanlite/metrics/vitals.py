@@ -1,0 +1,89 @@
+"""Whether a server is ready, what is measured of it, and who is told so: only with the setting ``health``."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from beanlite.clock import utc_s
+from beanlite.commit.latencies import Latencies
+from beanlite.config import Settings
+from beanlite.core.engine import Engine
+from beanlite.core.job import SECOND_NS
+from beanlite.core.measures import Measures
+from beanlite.journal.base import Journal
+from beanlite.metrics.families import Source
+from beanlite.metrics.page import PAGE_TYPE, Page
+from beanlite.net.health import Health
+from beanlite.protocol.replies import ERRORS
+from beanlite.protocol.session import Service
+from beanlite.protocol.stats import Facts
+
+# The server is not ready while a batch has not become durable for so long.
+STUCK_S: Final = 10
+
+
+class Vitals:
+    """The vital signs of a server, from before it recovers until it has stopped."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        service: Service,
+        journal: Journal,
+        clock: Callable[[], int],
+        facts: Callable[[], Facts],
+    ) -> None:
+        """Begin to measure. ``facts`` tells what ``stats`` does, and is asked after the recovery."""
+        measures = engine.ledger.measures = Measures()
+        service.errors = dict.fromkeys(ERRORS, 0)
+        self.latencies = Latencies(measures, clock)
+        self.recovered = False
+        """The journal has recovered, and clients are served."""
+        self._engine = engine
+        self._facts = facts
+        self._address = settings.health_address
+        self._page = Page(
+            Source(
+                engine=engine,
+                measures=measures,
+                service=service,
+                journal=journal,
+                db=settings.db if settings.journal else None,
+                max_connections=settings.max_connections,
+                most_tubes=settings.metrics_tubes,
+                started_s=utc_s(clock()),
+                clock=clock,
+                unready=self.unready,
+                facts=self._facts_if_recovered,
+                backs_up=settings.backup_every is not None,
+            )
+        )
+
+    async def open(self, stopped: asyncio.Event) -> None:
+        """Begin to tell; ``stopped`` is set when the server is to stop. ListenError: that address can't be had."""
+        self._stopped = stopped
+        self._health = Health(asyncio.get_running_loop(), self.unready, self._page.get, PAGE_TYPE)
+        await self._health.open(*self._address)
+
+    def close(self) -> None:
+        """Tell nobody any more."""
+        self._health.close()
+
+    def unready(self) -> str | None:
+        """Why the server does not serve, or refuses puts; None: it is ready."""
+        admission = self._engine.admission
+        if self._stopped.is_set():
+            return "stopping"
+        if not self.recovered:
+            return "recovering"
+        if admission.draining:
+            return "draining"
+        if admission.disk_full:
+            return "the disk is full"
+        if self.latencies.committing_ns() > STUCK_S * SECOND_NS:
+            return f"the journal has not stored anything for {STUCK_S} s"
+        return None
+
+    def _facts_if_recovered(self) -> Facts | None:
+        return self._facts() if self.recovered else None

@@ -1,0 +1,160 @@
+"""The answers to those who watch the server itself: whether it lives, whether it is ready, and its metrics.
+
+It speaks as much of HTTP as a probe or Prometheus needs: a GET or HEAD without a body, and one for each connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, cast
+
+from beanlite import log
+from beanlite.errors import ListenError
+
+# Connections served at a time; one too many is closed at once.
+CONNECTIONS_MAX: Final = 8
+# Bytes of a request.
+REQUEST_MAX: Final = 8192
+# How long a connection may last, be it that the request comes slowly or that the answer is read slowly.
+LASTS_S: Final = 10.0
+
+PLAIN: Final = "text/plain; charset=utf-8"
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+class Health:
+    """The listener of a server."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        unready: Callable[[], str | None],
+        page: Callable[[], Awaitable[bytes]],
+        page_type: str,
+    ) -> None:
+        """``unready`` tells why the server is not ready, or None; ``page`` makes the metrics, of that type."""
+        self.loop = loop
+        self.unready = unready
+        self.page = page
+        self.page_type = page_type
+        self.connections: set[Visit] = set()
+        self._server: asyncio.Server | None = None
+
+    async def open(self, host: str, port: int) -> None:
+        """Begin to listen. ListenError: that fails."""
+        try:
+            self._server = await self.loop.create_server(lambda: Visit(self), host, port, backlog=2 * CONNECTIONS_MAX)
+        except OSError as error:
+            raise ListenError(f"can't listen on {host} port {port}: {error.strerror or error}") from error
+        bound = self._server.sockets[0].getsockname()
+        log.info("health and metrics are told", host=bound[0], port=bound[1])
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        if self._server is not None:
+            self._server.close()
+        for visit in list(self.connections):
+            visit.cut_off()
+
+
+class Visit(asyncio.Protocol):
+    """One connection: a request and its answer."""
+
+    __slots__ = ("_health", "_received", "_task", "_timer", "_transport")
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self._received = b""
+        self._task: asyncio.Task[None] | None = None
+        """Makes the answer, if that takes a while."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody has come."""
+        self._transport = cast(asyncio.Transport, transport)
+        connections = self._health.connections
+        if len(connections) >= CONNECTIONS_MAX:
+            self._transport.abort()
+            return
+        connections.add(self)
+        self._timer = self._health.loop.call_later(LASTS_S, self.cut_off)
+
+    def data_received(self, data: bytes) -> None:
+        """Some of a request has come; what comes after it is of no interest."""
+        if self._transport is None or self._transport.is_closing() or self._task is not None:
+            return
+        self._received += data
+        if b"\r\n\r\n" in self._received:
+            self._answer(self._received[: self._received.index(b"\r\n")])
+        elif len(self._received) > REQUEST_MAX:
+            self._send(400, "the request is too long\n")
+
+    def eof_received(self) -> bool:
+        """No more comes: an answer that is being made is still sent."""
+        return self._task is not None
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
+        """It is over."""
+        self._health.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._transport = None
+
+    def cut_off(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _answer(self, line: bytes) -> None:
+        words = line.decode("latin-1").split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            self._send(400, "this is not HTTP/1\n")
+            return
+        method, target, _ = words
+        path = target.partition("?")[0]
+        head = method == "HEAD"
+        if path not in {"/healthz", "/readyz", "/metrics"}:
+            self._send(404, "there are /healthz, /readyz and /metrics\n", head=head)
+        elif method not in {"GET", "HEAD"}:
+            self._send(405, "only GET and HEAD\n")
+        elif path == "/healthz":
+            self._send(200, "alive\n", head=head)
+        elif path == "/readyz":
+            why = self._health.unready()
+            self._send(200 if why is None else 503, f"{why or 'ready'}\n", head=head)
+        else:
+            self._task = self._health.loop.create_task(self._send_page(head=head))
+
+    async def _send_page(self, *, head: bool) -> None:
+        try:
+            page = await self._health.page()
+        except Exception as bug:  # noqa: BLE001 - the queue is served all the same
+            log.error("the metrics could not be made", exc=bug)
+            self._send(500, "the metrics could not be made; the log says why\n", head=head)
+        else:
+            self._send_bytes(200, page, self._health.page_type, head=head)
+        finally:
+            self._task = None
+
+    def _send(self, status: int, text: str, *, head: bool = False) -> None:
+        self._send_bytes(status, text.encode(), PLAIN, head=head)
+
+    def _send_bytes(self, status: int, body: bytes, content_type: str, *, head: bool) -> None:
+        if self._transport is None:
+            return
+        allow = "Allow: GET, HEAD\r\n" if status == 405 else ""
+        start = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+            f"{allow}Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+        ).encode()
+        self._transport.write(start if head else start + body)
+        self._transport.close()

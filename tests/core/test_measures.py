@@ -1,0 +1,47 @@
+"""Histograms, and what is noted in them of each job."""
+
+from beanlite.core.job import SECOND_NS
+from beanlite.core.measures import Histogram, Measures
+
+PUT = b"put 0 0 60 1\r\nx\r\n"
+
+
+def test_a_bound_has_what_is_at_most_as_much():
+    histogram = Histogram([10, 20])
+    for measure in (0, 10, 11, 20, 21, 1000):
+        histogram.note(measure)
+    histogram.note(15, 3)
+    assert histogram.counts == [2, 5, 2]
+    assert histogram.total == 1062 + 45
+
+
+def test_waits_and_holds_of_jobs(core):
+    measures = core.engine.ledger.measures = Measures()
+    client = core.client()
+    core.send(client, PUT)
+    core.now_ns += 5 * SECOND_NS
+    core.send(client, b"reserve\r\n")
+    core.now_ns += 2 * SECOND_NS
+    core.send(client, b"delete 1\r\n")
+    core.send(client, b"reserve\r\n")
+    core.send(core.client(), PUT)  # handed to who waits for it
+    assert (measures.waits.total, sum(measures.waits.counts)) == (5 * SECOND_NS, 2)
+    assert (measures.holds.total, sum(measures.holds.counts)) == (2 * SECOND_NS, 1)
+
+
+def test_what_was_counted_of_a_tube_is_known_when_it_has_been_taken(core):
+    measures = core.engine.ledger.measures = Measures()
+    client = core.client()
+    for puts in (1, 3):
+        core.send(client, PUT)
+        core.engine.take_changes(deferred=False, totals=True)
+        core.send(client, PUT)
+        tube = core.engine.tubes[b"default"]
+        assert (tube.taken.put, tube.tally.put) == (puts, 1)
+        assert measures.tally.put == puts
+
+
+def test_nothing_is_kept_unless_it_is_measured(core):
+    core.send(core.client(), PUT)
+    core.engine.take_changes(deferred=False, totals=True)
+    assert core.engine.tubes[b"default"].taken is None

@@ -1,0 +1,194 @@
+"""What a probe is answered, and that nobody can make more of it than that."""
+
+import asyncio
+import signal
+import socket
+
+import pytest
+
+from beanlite.clock import utc_clock
+from beanlite.config import Settings
+from beanlite.journal.sqlite.journal import SqliteJournal
+from beanlite.net import health
+from beanlite.net.listener import open_listener
+from beanlite.server import Server, make_journal
+from tests.support.health import ask, start_watched
+from tests.support.inside import PUT, connect, serving, until
+from tests.support.servers import ServerDied, free_port, start_beanlite
+from tests.support.wire import Wire
+
+
+@pytest.fixture(scope="module")
+def where(tmp_path_factory):
+    server, where = start_watched(tmp_path_factory.mktemp("server"))
+    with server:
+        yield where
+
+
+def test_without_the_setting_nobody_listens_and_nothing_is_measured(tmp_path):
+    with start_beanlite(tmp_path) as server:
+        assert "health" not in server.log_text()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "body"),
+    [
+        ("GET", "/healthz", 200, "alive\n"),
+        ("GET", "/readyz", 200, "ready\n"),
+        ("GET", "/readyz?verbose", 200, "ready\n"),
+        ("HEAD", "/healthz", 200, ""),
+        ("HEAD", "/metrics", 200, ""),
+        ("HEAD", "/nothing", 404, ""),
+        ("GET", "/", 404, "there are /healthz, /readyz and /metrics\n"),
+        ("POST", "/metrics", 405, "only GET and HEAD\n"),
+        ("DELETE", "/healthz", 405, "only GET and HEAD\n"),
+    ],
+)
+def test_answers(where, method, path, status, body):
+    assert ask(where, path, method) == (status, body)
+
+
+def raw(where, *parts):
+    host, port = where.split(":")
+    with socket.create_connection((host, int(port)), 20) as client:
+        for part in parts:
+            client.sendall(part)
+        said = b""
+        while data := client.recv(1 << 16):
+            said += data
+    return said.partition(b"\r\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("parts", "answer"),
+    [
+        ([b"GET /healthz HTTP/1.0\r\n\r\n"], b"HTTP/1.1 200 OK"),
+        ([b"GET /hea", b"lthz?x=1 HTTP/1.1\r\nHost: x\r\n", b"\r\n"], b"HTTP/1.1 200 OK"),
+        ([b"GET /healthz HTTP/1.1\r\n\r\nGET /nothing HTTP/1.1\r\n\r\n"], b"HTTP/1.1 200 OK"),  # one answer each
+        ([b"stats\r\n\r\n"], b"HTTP/1.1 400 Bad Request"),
+        ([b"GET /healthz\r\n\r\n"], b"HTTP/1.1 400 Bad Request"),
+        ([b"\xff \xff \xff\r\n\r\n"], b"HTTP/1.1 400 Bad Request"),
+        ([b"GET /" + b"x" * health.REQUEST_MAX], b"HTTP/1.1 400 Bad Request"),
+    ],
+)
+def test_what_comes_over_the_wire(where, parts, answer):
+    assert raw(where, *parts) == answer
+
+
+def test_an_address_that_is_taken_is_told_at_the_start(tmp_path):
+    with socket.socket() as taken:
+        port = free_port()
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        with pytest.raises(ServerDied, match=f"can't listen on 127.0.0.1 port {port}"):
+            start_beanlite(tmp_path, "--health", f"127.0.0.1:{port}")
+
+
+def place(server):
+    return server._vitals._health._server.sockets[0].getsockname()
+
+
+async def status_of(server, path="/readyz"):
+    reader, writer = await asyncio.open_connection(*place(server))
+    writer.write(b"GET %b HTTP/1.1\r\n\r\n" % path.encode())
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    await writer.wait_closed()
+    return int(answer.split()[1]), answer.partition(b"\r\n\r\n")[2].decode()
+
+
+async def test_one_connection_too_many_is_closed_and_the_others_are_answered(tmp_path):
+    async with serving(tmp_path / "queue.db", health="127.0.0.1:0") as (server, _):
+        others = [await asyncio.open_connection(*place(server)) for _ in range(health.CONNECTIONS_MAX)]
+        await until(lambda: len(server._vitals._health.connections) == health.CONNECTIONS_MAX)
+        reader, writer = await asyncio.open_connection(*place(server))
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        others[0][1].write(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert (await others[0][0].readline()).startswith(b"HTTP/1.1 200")
+        for _, each in others:
+            each.close()
+        await until(lambda: not server._vitals._health.connections)
+
+
+async def test_who_takes_too_long_is_cut_off(tmp_path, monkeypatch):
+    monkeypatch.setattr(health, "LASTS_S", 0.01)
+    async with serving(tmp_path / "queue.db", health="127.0.0.1:0") as (server, _):
+        reader, writer = await asyncio.open_connection(*place(server))
+        writer.write(b"GET /hea")
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+
+
+async def test_a_bug_in_the_metrics_harms_nobody_else(tmp_path, caplog):
+    async with serving(tmp_path / "queue.db", health="127.0.0.1:0") as (server, _):
+        client = await connect(server)
+
+        async def broken():
+            raise ZeroDivisionError
+
+        server._vitals._health.page = broken
+        assert await status_of(server, "/metrics") == (500, "the metrics could not be made; the log says why\n")
+        assert "the metrics could not be made" in caplog.text
+        client[1].write(PUT)
+        assert await client[0].readline() == b"INSERTED 1\r\n"
+
+
+async def test_ready_only_while_puts_are_accepted_and_stored(tmp_path, disk):
+    async with serving(tmp_path / "queue.db", health="127.0.0.1:0") as (server, _):
+        assert await status_of(server) == (200, "ready\n")
+        server.engine.admission.refuse_puts()
+        assert await status_of(server) == (503, "the disk is full\n")
+        server.engine.admission.accept_puts(1 << 30)
+        disk.free.clear()
+        (await connect(server))[1].write(PUT)
+        await until(lambda: server.group_commit.syncing)
+        assert await status_of(server) == (200, "ready\n")
+        clock = server._vitals.latencies._clock
+        server._vitals.latencies._clock = lambda: clock() + 11 * 1_000_000_000
+        assert await status_of(server) == (503, "the journal has not stored anything for 10 s\n")
+        disk.free.set()
+        await until(lambda: not server.group_commit.syncing)
+        assert await status_of(server) == (200, "ready\n")
+        server._drain()
+        assert await status_of(server) == (503, "draining\n")
+        assert await status_of(server, "/healthz") == (200, "alive\n")
+        server._stopped.set()
+        assert server._vitals.unready() == "stopping"
+
+
+def test_draining_over_http(tmp_path):
+    server, where = start_watched(tmp_path)
+    with server, server.connect() as connection:
+        server.signal(signal.SIGUSR1)
+        wire = Wire(connection)
+        while wire.stats()["draining"] != "true":
+            pass
+        assert ask(where, "/readyz") == (503, "draining\n")
+
+
+async def test_alive_and_not_ready_while_it_recovers(tmp_path, monkeypatch):
+    free = asyncio.Event()
+    recover = SqliteJournal.recover
+
+    async def held_up(self, *given):
+        await free.wait()
+        return await recover(self, *given)
+
+    monkeypatch.setattr(SqliteJournal, "recover", held_up)
+    settings = Settings(port=0, db=tmp_path / "queue.db", health="127.0.0.1:0")
+    listener = open_listener(settings)
+    server = Server(settings, listener, make_journal(settings, listener.address), utc_clock())
+    task = asyncio.create_task(server.serve())
+    await until(lambda: hasattr(server._vitals, "_health") and server._vitals._health._server is not None)
+    assert await status_of(server, "/healthz") == (200, "alive\n")
+    assert await status_of(server) == (503, "recovering\n")
+    status, page = await status_of(server, "/metrics")
+    assert status == 200
+    assert "beanlite_ready 0.0\n" in page
+    free.set()
+    await until(lambda: server._vitals.recovered)
+    assert await status_of(server) == (200, "ready\n")
+    server._stopped.set()
+    await task
+    listener.close()

@@ -1,0 +1,181 @@
+"""Prometheus itself: it scrapes a real server, and what is in packaging/prometheus fits what it finds there."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+
+import pytest
+
+from tests.support.health import ask, samples, start_watched
+from tests.support.layout import ROOT
+from tests.support.servers import free_port
+from tests.support.wire import Wire
+
+FOLDER = ROOT.parent / "packaging/prometheus"
+ALERTS = FOLDER / "alerts.yml"
+DASHBOARD = FOLDER / "dashboard.json"
+MONITORING = ROOT.parent / "docs/monitoring.md"
+SUFFIX = re.compile(r"_(bucket|sum|count)$")
+
+
+@pytest.fixture(scope="module")
+def promtool():
+    if shutil.which("promtool") is None and "CI" not in os.environ:
+        pytest.skip("promtool is not installed")
+    return lambda *words, **more: subprocess.run(
+        ["promtool", *words], capture_output=True, text=True, check=False, cwd=FOLDER, **more
+    )
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """A server with all that has metrics, a job in it, and where it is asked."""
+    directory = tmp_path_factory.mktemp("server")
+    (directory / "backups").mkdir()
+    server, where = start_watched(directory, "--backup-every", "1h", "--backup-dir", str(directory / "backups"))
+    with server, server.connect() as connection:
+        Wire(connection).put(b"")
+        yield where
+
+
+@pytest.fixture(scope="module")
+def page(watched):
+    return ask(watched, "/metrics")[1]
+
+
+def told(page):
+    """The names of the metrics, without what a histogram adds to them."""
+    return set(re.findall(r"^# TYPE (\w+) ", page, re.MULTILINE))
+
+
+def named(text):
+    """Those of ours that a text names."""
+    return set(re.findall(r"\bbeanlite_\w+", text))
+
+
+def expressions():
+    """What the panels ask for, of all servers and tubes."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    found = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    for variable, value in {"$instance": ".*", "$tube": ".*", "$__rate_interval": "1m"}.items():
+        found = [expression.replace(variable, value) for expression in found]
+    return found
+
+
+def unknown(names, page):
+    known = told(page)
+    return {name for name in names if name not in known and SUFFIX.sub("", name) not in known}
+
+
+@pytest.mark.parametrize("file", ["alerts.yml", "alerts.test.yml", "dashboard.json"])
+def test_each_metric_that_is_asked_for_is_told(file, page):
+    names = named((FOLDER / file).read_text())
+    assert names
+    assert unknown(names, page) == set()
+
+
+def test_each_metric_is_described(page):
+    described = named(MONITORING.read_text())
+    assert told(page) - described == set()
+    assert unknown(described, page) == set()
+
+
+def alerts():
+    return re.findall(r"alert: (\w+)", ALERTS.read_text())
+
+
+def test_each_alert_has_a_section_that_says_what_to_do():
+    assert re.findall(r"^### (Beanlite\w+)", MONITORING.read_text(), re.MULTILINE) == alerts()
+
+
+def test_each_alert_is_tested_to_come_and_to_be_silent():
+    tests = (FOLDER / "alerts.test.yml").read_text()
+    for alert in alerts():
+        assert tests.count(f"alertname: {alert}\n        exp_alerts:\n") == 1, alert
+        assert tests.count(f"alertname: {alert}\n        exp_alerts: []\n") == 1, alert
+
+
+def test_panels_have_titles_and_places_of_their_own():
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    for what in ("id", "title"):
+        assert len({panel[what] for panel in panels}) == len(panels)
+    places = {
+        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
+        for panel in panels
+        for x in range(panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["h"])
+    }
+    assert len(places) == sum(panel["gridPos"]["w"] * panel["gridPos"]["h"] for panel in panels)
+    assert max(x for x, _ in places) < 24
+
+
+def test_promtool_accepts_the_metrics(promtool, page):
+    checked = promtool("check", "metrics", input=page)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "words", ["check rules alerts.yml", "check config prometheus.yml", "test rules alerts.test.yml"]
+)
+def test_promtool_accepts_the_files(promtool, words):
+    checked = promtool(*words.split())
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@contextlib.contextmanager
+def prometheus(directory, target):
+    """Debian's, with the example's configuration, which asks this server each second."""
+    config = (FOLDER / "prometheus.yml").read_text()
+    config = config.replace("15s", "1s").replace("127.0.0.1:11381", target).replace("alerts.yml", str(ALERTS))
+    (directory / "prometheus.yml").write_text(config)
+    where = f"127.0.0.1:{free_port()}"
+    command = ["prometheus", f"--config.file={directory}/prometheus.yml", f"--web.listen-address={where}"]
+    with (directory / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen([*command, f"--storage.tsdb.path={directory}/data"], stdout=log, stderr=log)
+        try:
+            yield where
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def asked(where, path, **parameters):
+    url = f"http://{where}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+    with urllib.request.urlopen(url, timeout=10) as response:
+        answer = json.loads(response.read())
+    assert answer["status"] == "success"
+    return answer["data"]
+
+
+def until(condition):
+    end_s = time.monotonic() + 60
+    while True:
+        with contextlib.suppress(OSError):  # it is not up yet
+            if condition():
+                return
+        assert time.monotonic() < end_s, "it never came true"
+        time.sleep(0.1)
+
+
+def test_prometheus_scrapes_the_server_and_knows_all_that_the_dashboard_asks(watched, page, tmp_path):
+    if shutil.which("prometheus") is None and "CI" not in os.environ:
+        pytest.skip("prometheus is not installed")
+    with prometheus(tmp_path, watched) as where:
+        until(
+            lambda: [sample["value"][1] for sample in asked(where, "query", query="beanlite_ready")["result"]] == ["1"]
+        )
+        targets = asked(where, "targets")["activeTargets"]
+        assert [(target["health"], target["lastError"]) for target in targets] == [("up", "")]
+        series = asked(where, "query", query='count({__name__=~"beanlite_.*"})')["result"]
+        assert int(series[0]["value"][1]) == len(samples(page))
+        for expression in expressions():
+            asked(where, "query", query=expression)  # an error, if it makes no sense
+        until(lambda: asked(where, "rules")["groups"][0]["rules"][0]["health"] != "unknown")
+        rules = asked(where, "rules")["groups"][0]["rules"]
+        assert {rule["name"]: rule["health"] for rule in rules} == dict.fromkeys(alerts(), "ok")
