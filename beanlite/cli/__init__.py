@@ -31,9 +31,8 @@ COMMANDS: Final = {
     **dict.fromkeys(("tubes", "jobs", "job", "clients", "stats", "tail"), "see"),
     "top": "top",
     "put": "put",
-    **dict.fromkeys(
-        ("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush", "pause"), "change"
-    ),
+    **dict.fromkeys(("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"), "change"),
+    "pause": "pause",
 }
 # How a print fails when standard output is a file on a full or broken disk. What else is written has errors of ours.
 _UNPRINTED: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -115,7 +114,7 @@ def _flush() -> None:
 
 def _mistake(error: typer.TyperException) -> str:
     """What is wrong with a command line, and what tells how it is right."""
-    message = " ".join(error.format_message().split())
+    message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
     return message if context is None else f"{message}; {context.command_path} --help tells how"
 

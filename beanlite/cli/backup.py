@@ -22,7 +22,7 @@ EPILOG = (
 
 def backup(
     dest: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="DEST",
             help="The file to write, which must not exist yet; or a folder, in which it is named after the database"
@@ -52,27 +52,28 @@ def backup(
     from beanlite.journal.sqlite import dated  # noqa: PLC0415 - `serve` starts faster without it
     from beanlite.journal.sqlite.backup import backup as copy  # noqa: PLC0415 - likewise
 
-    folder = dest if dest.is_dir() else None
-    if keep is not None and folder is None:
-        raise ConfigError(f"--keep: {dest} is not a folder")
+    file = Path(dest)
+    folder = file if file.is_dir() else None
+    if folder is None and (keep is not None or dest.endswith("/")):
+        raise ConfigError(f"{'--keep: ' if keep is not None else ''}{dest} is not a folder")
     if folder is not None:
         if force:
             raise ConfigError(f"--force: {dest} is a folder, in which each backup has a name of its own")
-        dest = dated.dated(folder, source, time.time())
+        file = dated.dated(folder, source, time.time())
     began_s = time.monotonic()
     with counting(mebibytes) as progress:
-        result = copy(source, dest, progress, replace=force)
+        result = copy(source, file, progress, replace=force)
     seconds = round(time.monotonic() - began_s, 3)
     deleted: list[Path] = []
     if keep is not None and folder is not None:
         try:
-            deleted = dated.delete_oldest(folder, source, keep, dest)
+            deleted = dated.delete_oldest(folder, source, keep, file)
         except OSError as error:
-            raise BeanliteError(f"{dest} is made, but an older backup can't be deleted: {error}") from error
+            raise BeanliteError(f"{file} is made, but an older backup can't be deleted: {error}") from error
     if as_json:
-        names = [str(file) for file in deleted]
-        print(json.dumps({"file": str(dest), **asdict(result), "seconds": seconds, "deleted": names}))
+        names = [str(old) for old in deleted]
+        print(json.dumps({"file": str(file), **asdict(result), "seconds": seconds, "deleted": names}))
         return
-    print(f"{dest}: {result.jobs} jobs, {result.size} bytes, {seconds} s")
-    for file in deleted:
-        print(f"{file}: deleted")
+    print(f"{file}: {result.jobs} jobs, {result.size} bytes, {seconds} s")
+    for old in deleted:
+        print(f"{old}: deleted")

@@ -81,7 +81,7 @@ def bench(
     ] = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as a JSON object in one line.")] = False,
 ) -> None:
-    """Measure servers that speak the beanstalk protocol, side by side.
+    """Measure servers of the protocol, side by side.
 
     The ratio is to the first target: those of --against come first, then those of --connect. If neither names a
     beanlite, one with default settings is started and comes last; so "beanlite bench" alone measures that one.

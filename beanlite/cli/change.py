@@ -56,10 +56,6 @@ EXAMPLES: Final = {
         "beanlite delay 17 --by 10min",
         "beanlite delay --tube mail --state ready --by 1h",
     ),
-    "pause": (
-        "beanlite pause mail 10min",
-        "beanlite pause mail 0                        go on at once",
-    ),
     "flush": (
         "beanlite flush mail",
         "beanlite flush mail --yes                    without a question, for scripts",
@@ -83,37 +79,52 @@ class How(Server):
 
 @grouped
 def kick(ids: Ids = None, *, which: Which, how: How) -> int:
-    """Make jobs ready that are buried; or delayed, if --state says so or they are given by their ids."""
+    """Make buried or delayed jobs ready.
+
+    Delayed ones only if --state says so, or if they are given by their ids.
+    """
     return _carry_out({"do": "kick"}, which.filter(ids, state="buried"), how)
 
 
 @grouped
 def bury(ids: Ids = None, *, which: Which, how: How) -> int:
-    """Set jobs aside until they are kicked; even those that a client holds."""
+    """Set jobs aside until they are kicked.
+
+    Even those that a client holds.
+    """
     return _carry_out({"do": "bury"}, which.filter(ids), how)
 
 
 @grouped
 def delete(ids: Ids = None, *, which: Which, how: How, yes: Yes = False) -> int:
-    """Delete jobs for good; even those that a client holds."""
+    """Delete jobs for good.
+
+    Even those that a client holds: it is told NOT_FOUND at its next command about them.
+    """
     return _carry_out({"do": "delete"}, which.filter(ids), how, ask=not yes)
 
 
 @grouped
 def flush(tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")], *, how: How, yes: Yes = False) -> int:
-    """Delete all jobs of a tube, in whatever state; those that are put meanwhile stay."""
+    """Delete all jobs of a tube.
+
+    They may be in any state; those that are put meanwhile stay.
+    """
     return _carry_out({"do": "delete"}, Filter(tube=tube), how, ask=not yes)
 
 
 @grouped
 def release(ids: Ids = None, *, which: Which, how: How) -> int:
-    """Take jobs from the clients that hold them, and make them ready."""
+    """Take jobs from their holders, and make them ready."""
     return _carry_out({"do": "release"}, which.filter(ids, state="reserved"), how)
 
 
 @grouped
 def move(ids: Ids = None, *, to: To, which: Which, how: How) -> int:
-    """Move jobs to another tube, with their ids, ages and counters."""
+    """Move jobs to another tube.
+
+    They keep their ids, ages and counters.
+    """
     return _carry_out({"do": "move", "to": to}, which.filter(ids), how)
 
 
@@ -139,23 +150,6 @@ def delay(
 ) -> int:
     """Make jobs ready only after some time."""
     return _carry_out({"do": "delay", "delay_s": round(by)}, which.filter(ids), how)
-
-
-@grouped
-def pause(
-    tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")],
-    time: Annotated[float, age_option(text="For how long, such as 90s, 5min or 3h; 0 ends a pause.")],
-    *,
-    server: Server,
-    as_json: Json = False,
-) -> None:
-    """Let nobody reserve from a tube for some time."""
-    with Live(server.address) as live:
-        live.pause(tube, round(time))
-    if as_json:
-        print(json.dumps({"tube": tube, "pause_s": round(time)}))
-    else:
-        print(f"{tube} is paused for {units.age(time)}" if time else f"{tube} is not paused")
 
 
 def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> int:

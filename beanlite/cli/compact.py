@@ -15,10 +15,10 @@ EPILOG = (
 
 
 def compact(*, db: Db = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Make the file of a stopped database as small as what it holds.
+    """Make the file of a stopped database smaller.
 
-    It is copied without gaps, checked, synced, and put in its own place; that needs room for the copy. A server gives
-    room back while it runs, so this is of use only after something very large.
+    It becomes as small as what it holds: it is copied without gaps, checked, synced, and put in its own place; that
+    needs room for the copy. A server gives room back while it runs, so this is of use only after something very large.
     """
     path = path_of_db(db, config_file)
 

@@ -26,9 +26,10 @@ def export(
     config_file: ConfigFile = None,
     force: Annotated[bool, typer.Option("--force", help="Replace DEST if it is a file that no server holds.")] = False,
 ) -> None:
-    """Write all jobs and pauses of a database, live or not, as JSON: an object a line, with all that a job has.
+    """Write all jobs and pauses of a database as JSON.
 
-    It is the state of one moment. "beanlite import" makes the same database of it again.
+    It is an object a line, with all that a job has, as of one moment; the database may be live. "beanlite
+    import" makes the same database of it again.
     """
     source = path_of_db(db, config_file)
     if force and dest is None:

@@ -92,14 +92,16 @@ class Which:
         typer.Option("--state", "-s", metavar="STATE", help=f"Jobs that are {', '.join(STATES[:-1])} or {STATES[-1]}."),
     ] = None
     older: Annotated[float | None, age_option("--older", text="Put longer ago: 90s, 5min, 3h, 2d.")] = None
-    newer: Annotated[float | None, age_option("--newer", text="Put since then.")] = None
+    newer: Annotated[float | None, age_option("--newer", text="Put less long ago.")] = None
     in_state: Annotated[float | None, age_option("--in-state", text="In their state for at least this long.")] = None
     pri_min: Annotated[int | None, typer.Option(min=0, metavar="N", help="Of this pri or less urgent.")] = None
     pri_max: Annotated[int | None, typer.Option(min=0, metavar="N", help="Of this pri or more urgent.")] = None
     holder: Annotated[
         int | None, typer.Option(metavar="NUMBER", help="Held by this connection, as clients shows it.")
     ] = None
-    text: Annotated[str | None, typer.Option(metavar="TEXT", help="With this text in the body.")] = None
+    text: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="With this text in the body; upper and lower case differ.")
+    ] = None
 
     def filter(self, ids: list[int] | None = None, state: str | None = None) -> Filter:
         """These options as a filter; `state` is meant if neither they nor ids say which. ConfigError."""

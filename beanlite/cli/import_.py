@@ -28,9 +28,10 @@ def import_(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put jobs and pauses that were exported into a new database, or into one that no server holds: all, or none.
+    """Put what was exported into a database.
 
-    Lines may have been left out, as by grep, or made by hand. Buried jobs come behind those that are buried already.
+    That is a new one, or one that no server holds; all jobs and pauses come into it, or none. Lines may have been
+    left out, as by grep, or made by hand. Buried jobs come behind those that are buried already.
     """
     target = path_of_db(db, config_file)
 

@@ -16,7 +16,7 @@ from beanlite.operators.putting import NewJob, put as put_all, read_jobs
 EPILOG: Final = (
     "Prints the ids. Jobs are put in batches of up to 500, each of them whole or not at all. Exit codes: 0 done; 1"
     " the server can't be reached, or refuses a job: it says how many were put before; 2 a wrong setting or flag, or"
-    " a line that is no job."
+    " a line that is no job; 130 Ctrl-C: what was put has its id printed."
 )
 EXAMPLES: Final = {
     "put": (

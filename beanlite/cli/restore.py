@@ -32,7 +32,7 @@ def restore(
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a backup in the place of a stopped database, and keep what was there.
+    """Put a backup in the place of a stopped database.
 
     FILE is checked as by "beanlite verify". What was there is set aside as DATABASE.replaced-TIME beside it; remove it
     when you are sure. Ids that it has given out since the backup are not given out again.

@@ -108,7 +108,10 @@ def job(
     place: Place,
     as_json: Json = False,
 ) -> None:
-    """Show all that is known of a job; of a file, its history as well, even if the job has gone."""
+    """Show all that is known of a job.
+
+    With --db that is its history as well, as far as the server keeps one, even if the job has gone.
+    """
     if body not in FORMS:
         raise ConfigError(f"--body: there is no form {body!r}, only {', '.join(FORMS)}")
     with place.open() as source:
@@ -139,7 +142,10 @@ def clients(*, server: Server, as_json: Json = False) -> None:
 
 @grouped
 def stats(*, place: Place, as_json: Json = False) -> None:
-    """Show what the server tells of itself; of a file, whose it is and how many jobs it has."""
+    """Show what the server tells of itself.
+
+    With --db: who serves that file or did so last, and how many jobs it has.
+    """
     with place.open() as source:
         found = source.stats()
     if as_json:
@@ -158,7 +164,10 @@ def tail(
     server: Server,
     as_json: Json = False,
 ) -> None:
-    """Show what happens to jobs, as soon as it is durable, until Ctrl-C."""
+    """Show what happens to jobs, until Ctrl-C.
+
+    Each event is shown as soon as it is durable.
+    """
     with Live(server.address) as source:
         for event in source.watch({"tube": tube, "what": what}):
             if as_json:

@@ -115,7 +115,9 @@ def serve(
     compact: Annotated[bool, typer.Option("-n", "-c", hidden=True)] = False,
     version: Annotated[bool, typer.Option("-v", "--version", help="Print the version and exit.")] = False,
 ) -> int:
-    """Serve the queue until SIGTERM or SIGINT; SIGHUP reads the settings again, SIGUSR1 begins drain mode.
+    """Serve a queue.
+
+    That is until SIGTERM or SIGINT comes; SIGHUP has the settings read again, SIGUSR1 begins drain mode.
 
     Takes beanstalkd's flags with their meaning. Without a flag jobs are kept in the file beanlite.db of the current
     directory and synced before each reply, while beanstalkd without -b keeps them in memory: that is --no-journal here.

@@ -17,10 +17,11 @@ EXAMPLES: Final = {"top": ("beanlite top", "beanlite top --connect queue.example
 
 @grouped
 def top(*, server: Server) -> None:
-    """Watch a server, full screen: its rates, latency and memory, its tubes, their jobs.
+    """Watch a server, full screen.
 
-    The keys are shown below: s sorts by another column and r the other way round, Enter shows the jobs of a tube and
-    then one of them, Escape goes back, q ends it.
+    Its rates, latency and memory, its tubes, and their jobs.     The keys are shown below: s sorts by
+    another column and r the other way round, Enter shows the jobs of a tube and then one of them, Escape goes back, q
+    ends it.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("top needs a terminal; for scripts there are tubes --json and stats --json")

@@ -39,7 +39,10 @@ class Changes(NamedTuple):
 
 
 class Ledger:
-    """The batch that is being gathered, and how far those before it have come."""
+    """The batch that is being gathered, and how far those before it have come.
+
+    It has more attributes than most classes because whatever changes a job enters it here, and here alone.
+    """
 
     __slots__ = (
         "_older_deferred",

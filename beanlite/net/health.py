@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from beanlite import log
 from beanlite.errors import ListenError
@@ -54,7 +54,8 @@ class Health:
             self._server = await self.loop.create_server(lambda: Visit(self), host, port, backlog=2 * CONNECTIONS_MAX)
         except OSError as error:
             raise ListenError(f"can't listen on {host} port {port}: {error.strerror or error}") from error
-        bound = self._server.sockets[0].getsockname()
+        sockets: Any = self._server.sockets  # a tuple or, in uvloop, a list
+        bound = sockets[0].getsockname()
         log.info("health and metrics are told", host=bound[0], port=bound[1])
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ BACKLOG: Final = 1024
 # The first of systemd's sockets.
 _FIRST_FD: Final = 3
 # Descriptors that the server itself needs: its files and the loop's, a few more at times, and those of connections
-# about to be refused.
+# about to be refused, and of probes.
 _OWN: Final = 40
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Final, Self
 
 from beanlite.errors import BeanliteError, ConfigError
+from beanlite.operators.changes import Interrupt
 from beanlite.operators.filters import Record
 from beanlite.operators.live import Live
 
@@ -74,17 +75,24 @@ def read_jobs(lines: Iterable[bytes], name: str, defaults: Mapping[str, object])
 
 
 def put(server: Live, jobs: Iterable[NewJob]) -> Iterator[list[int]]:
-    """Put jobs, and give the ids of each batch when it is durable. BeanliteError."""
+    """Put jobs, and give the ids of each batch when it is durable. BeanliteError.
+
+    Ctrl-C ends it between two batches, so that the ids tell what has been put.
+    """
     done = 0
+    interrupt = Interrupt()
     for batch in _batches(jobs):
         try:
-            ids = _put_batch(server, batch)
+            with interrupt.noted():
+                ids = _put_batch(server, batch)
         except BeanliteError as error:
             if not done:
                 raise
             raise BeanliteError(f"{error}; {done} jobs were put before") from error
         done += len(ids)
         yield ids
+        if interrupt.came:
+            raise KeyboardInterrupt
 
 
 def _batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:

@@ -96,6 +96,7 @@ def test_the_oldest_beyond_those_to_keep_are_deleted(queue, folder, capsys):
     ("flags", "said"),
     [
         (["copy.db", "--keep", "2"], "--keep: copy.db is not a folder"),
+        (["none/"], "none/ is not a folder"),
         (["backups", "--force"], "--force: backups is a folder"),
         (["backups", "--keep", "0"], "Invalid value for '--keep'"),
     ],

@@ -181,6 +181,7 @@ def test_help_lists_the_commands(line, capsys):
     assert main([line]) == 0
     out = capsys.readouterr().out
     assert [command for command in cli.COMMANDS if f"\n  {command} " not in out] == []
+    assert "..." not in out.partition("Commands:")[2]
 
 
 def words(text):

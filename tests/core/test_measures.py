@@ -25,7 +25,10 @@ def test_waits_and_holds_of_jobs(core):
     core.send(client, b"delete 1\r\n")
     core.send(client, b"reserve\r\n")
     core.send(core.client(), PUT)  # handed to who waits for it
-    assert (measures.waits.total, sum(measures.waits.counts)) == (5 * SECOND_NS, 2)
+    core.send(client, b"put 0 100 60 0\r\n\r\n")
+    core.now_ns += SECOND_NS
+    core.send(client, b"reserve-job 3\r\n")  # it was not ready
+    assert (measures.waits.total, sum(measures.waits.counts)) == (5 * SECOND_NS, 3)
     assert (measures.holds.total, sum(measures.holds.counts)) == (2 * SECOND_NS, 1)
 
 

@@ -37,13 +37,19 @@ class Forkers:
 
 
 @pytest.fixture(scope="session")
-def forkers(tmp_path_factory):
+def faults_library(tmp_path_factory):
+    """What stands between a process and its files."""
     if shutil.which("cc") is None and "CI" not in os.environ:
         pytest.skip("cc is not installed")
     library = tmp_path_factory.mktemp("library") / "faults.so"
     build(library)
+    return library
+
+
+@pytest.fixture(scope="session")
+def forkers(faults_library):
     with ExitStack() as stack:
-        yield Forkers([stack.enter_context(Forker(library)) for _ in range(HELPERS)])
+        yield Forkers([stack.enter_context(Forker(faults_library)) for _ in range(HELPERS)])
 
 
 @pytest.fixture(scope="session")

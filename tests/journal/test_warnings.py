@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from beanlite.journal.sqlite import frames, journal, upkeep
+from beanlite.journal.sqlite import frames, timing, upkeep
 from tests.support.inside import PUT, ask, connect, serving, until
 from tests.support.wire import put_bytes
 
@@ -42,7 +42,7 @@ async def test_a_reader_that_keeps_the_wal_from_shrinking(tmp_path, monkeypatch,
 
 
 async def test_slow_syncs(tmp_path, monkeypatch, logged):
-    monkeypatch.setattr(journal, "SLOW_SYNC_S", -1.0)
+    monkeypatch.setattr(timing, "SLOW_SYNC_S", -1.0)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         for _ in range(TIMES):

@@ -1,11 +1,13 @@
 """Jobs are read from lines of JSON."""
 
 import json
+import signal
 
 import pytest
 
 from beanlite.errors import ConfigError
-from beanlite.operators.putting import NewJob, _batches, read_jobs
+from beanlite.operators.live import Live
+from beanlite.operators.putting import NewJob, _batches, put, read_jobs
 
 DEFAULTS = {"tube": "default", "pri": 1024, "delay_s": 0, "ttr_s": 60}
 
@@ -57,3 +59,19 @@ def test_batches_are_bounded_in_number_and_bytes():
     assert [len(batch) for batch in _batches(small)] == [500, 500, 1]
     large = [NewJob(b"x" * 100_000, "t", 0, 0, 0)] * 2 + [NewJob(b"x" * 1_000_000, "t", 0, 0, 0)]
     assert [len(batch) for batch in _batches(large)] == [1, 1, 1]
+
+
+def test_an_interrupt_waits_for_the_ids_of_what_was_put():
+    class Server(Live):
+        def __init__(self):
+            self.name = "server"
+
+        def ask(self, word, request):
+            assert word == "put-jobs"
+            signal.raise_signal(signal.SIGINT)
+            return {"ids": list(range(len(request["jobs"])))}
+
+    batches = put(Server(), [NewJob(b"x", "t", 1, 2, 3)] * 600)
+    assert next(batches) == list(range(500))
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)

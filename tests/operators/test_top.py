@@ -1,9 +1,13 @@
 """What top shows, on screens of two sizes, of a real server."""
 
+import dataclasses
+
 import pytest
 
-from beanlite.operators.top.app import Job, Jobs, Table, Top, Tubes
+from beanlite.operators.top import sampling
+from beanlite.operators.top.app import Job, Jobs, Table, Top, Tubes, summary
 from beanlite.operators.top.sampling import Sampler
+from tests.support.wire import Wire
 
 SMALL, LARGE = (80, 24), (200, 50)
 
@@ -108,7 +112,8 @@ async def test_a_server_that_goes_and_comes_back(own_queue):
         await shown(pilot, lambda text: "no server can be reached" in text)
 
 
-def test_rates_are_of_the_time_between_two_samples(own_queue):
+def test_rates_are_of_the_time_between_two_samples(own_queue, monkeypatch):
+    monkeypatch.setattr(sampling, "_PAUSE_FACTOR", 0)
     sampler = Sampler(own_queue.address)
     first = sampler.sample()
     assert "puts_per_s" not in first.stats
@@ -127,3 +132,23 @@ def test_rates_are_of_the_time_between_two_samples(own_queue):
     last, middle, worst = second.latency
     assert 0 < last <= worst
     assert 0 < middle <= worst
+
+
+def test_tubes_that_take_long_to_list_are_listed_seldom_and_all_else_is_not(own_queue, monkeypatch):
+    monkeypatch.setattr(sampling, "_PAUSE_FACTOR", 1e9)
+    sampler = Sampler(own_queue.address)
+    first = sampler.sample()
+    with Wire(own_queue.server.connect()) as client:
+        client.ask("use another")
+        client.put(b"x")
+        second = sampler.sample()
+        assert second.tubes is first.tubes
+        assert second.stats["puts_per_s"] > 0
+        monkeypatch.setattr(sampler, "_list_at_s", 0.0)
+        third = sampler.sample()
+    sampler.close()
+    (another,) = [tube for tube in third.tubes if tube["name"] == "another"]
+    assert another["puts_per_s"] == pytest.approx(1 / (third.at_s - first.at_s))
+    seen = str(summary(dataclasses.replace(second, at_s=second.tubes_at_s + 34), "here"))
+    assert "; tubes as of 34 s ago\njobs " in seen
+    assert "as of" not in str(summary(third, "here"))

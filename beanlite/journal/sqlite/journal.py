@@ -12,7 +12,6 @@ from typing import Final
 
 from beanlite import log, signals, systemd
 from beanlite.core.engine import Engine
-from beanlite.core.job import SECOND_NS
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import JOB_BYTES
 from beanlite.core.restore import StoredJob
@@ -33,6 +32,7 @@ from beanlite.journal.sqlite.replay import (
     read_jobs,
     read_state,
 )
+from beanlite.journal.sqlite.timing import Timing
 from beanlite.journal.sqlite.upkeep import Upkeep
 from beanlite.journal.sqlite.writer import Writer
 
@@ -43,14 +43,12 @@ HEAR_S: Final = 0.05
 FEW_JOBS: Final = 8
 # A batch with more bytes of large bodies is written in the other thread.
 APART_BYTES: Final = 6 << 20
-# A sync that takes longer is worth a line in the log.
-SLOW_SYNC_S: Final = 0.5
 
 
 class SqliteJournal(Journal):
     """Commits each batch as one transaction, and syncs it before it is acknowledged, by time, or not at all.
 
-    Its attributes are its settings, its parts, and whether and since when a commit is logged.
+    Its attributes are its settings and its parts.
     """
 
     fetches = True
@@ -75,10 +73,6 @@ class SqliteJournal(Journal):
         self._max_job_size = max_job_size
         self._address = address
         self._history = history
-        self._slow_syncs = log.Seldom()
-        self._logs_commits = False
-        self._began_s = 0.0
-        """When the last commit began, if commits are logged or measured."""
 
     # -- the start
 
@@ -173,8 +167,7 @@ class SqliteJournal(Journal):
         self._listener = listener
         self._upkeep = Upkeep(self._writer, self._engine, loop, listener.ready, listener.failed)
         self._awake = StayAwake(loop, self.poll)
-        self._logs_commits = log.is_debug()
-        self._measures = self._engine.ledger.measures
+        self._timing = Timing(self._engine.ledger.measures)
         interval_ms = self._sync_interval_ms
         self._upkeep.start(interval_ms / 1000 if interval_ms else None)
         Leisure(self._writer, self._upkeep, syncs=interval_ms == 0).start()
@@ -194,8 +187,7 @@ class SqliteJournal(Journal):
     def commit(self, changes: Changes) -> None:
         """Write a batch, and sync it if that is what being durable means; see ``Journal.commit``."""
         self._upkeep.busy = True
-        if self._logs_commits or self._measures is not None:
-            self._began_s = time.monotonic()
+        self._timing.begins()
         batch = batch_of(changes, self._writer.chronicle.history)
         if batch.body_bytes > APART_BYTES:
             self._upkeep.write_apart(batch, self._written)
@@ -212,9 +204,7 @@ class SqliteJournal(Journal):
 
     def _written(self, batch: Batch) -> None:
         upkeep = self._upkeep
-        if self._measures is not None:
-            self._measures.batch_jobs.note(batch.jobs)
-            self._measures.commits.note(round((time.monotonic() - self._began_s) * SECOND_NS))
+        self._timing.written(batch)
         upkeep.committed()
         if self._sync_interval_ms != 0:
             self._writer.check()
@@ -226,13 +216,10 @@ class SqliteJournal(Journal):
         def synced(error: JournalFailed | None) -> None:
             upkeep.syncing = False
             took_s = self._awake.sync_ended()
-            if self._measures is not None:
-                self._measures.syncs.note(round(took_s * SECOND_NS))
             if error is not None:
                 self._listener.failed(error)
                 return
-            if took_s > SLOW_SYNC_S:
-                self._slow_syncs.warning("slow sync", seconds=round(took_s, 3))
+            self._timing.synced(took_s)
             try:
                 self._durable(batch)
             except Exception as bug:  # noqa: BLE001 - this may be called between the commands of any client
@@ -243,8 +230,7 @@ class SqliteJournal(Journal):
             self._awake.sync_waits()
 
     def _durable(self, batch: Batch) -> None:
-        if self._logs_commits:
-            log.debug("commit", batch=batch.number, jobs=batch.jobs, seconds=time.monotonic() - self._began_s)
+        self._timing.durable(batch)
         self._listener.durable(batch.number, batch.last_id)
         self._upkeep.batch_ends()
 

@@ -19,9 +19,10 @@ from beanlite.operators.filters import STATES, Filter, Record
 from beanlite.operators.live import Live
 from beanlite.operators.top.sampling import Sample, Sampler
 
-# Seconds from one look to the next; a look that takes long is followed by a longer pause, so that it is no burden.
+# Seconds from one look to the next.
 _EVERY_S: Final = 1.0
-_PAUSE_FACTOR: Final = 10
+# From this age on it is said how old the list of tubes is.
+_OLD_S: Final = 2.0
 # How many rows a table has at most.
 _ROWS: Final = 200
 
@@ -125,6 +126,7 @@ class Tubes(Screen[None]):
     def __init__(self, address: Address) -> None:
         super().__init__()
         self._address = address
+        self._where = f"{address[0]}:{address[1]}" if len(address) == 2 else f"unix:{address[0]}"
         self._sample: Sample | None = None
         self._sort = _TUBES[1]
         self._largest = True
@@ -132,7 +134,7 @@ class Tubes(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """The parts of the screen."""
-        yield Static("", id="summary", markup=False)
+        yield Static(f"Looking at {self._where} …", id="summary", markup=False)
         yield Table(_TUBES)
         yield Footer(compact=True)
 
@@ -149,18 +151,15 @@ class Tubes(Screen[None]):
         """Take a sample now and then, in a thread of its own, from one connection after the other if need be."""
         sampler = None
         while not self._over.is_set():
-            pause_s = _EVERY_S
             try:
                 sampler = sampler or Sampler(self._address)
-                sample = sampler.sample()
-                pause_s = max(pause_s, _PAUSE_FACTOR * sample.took_s)
-                self._tell(self._take, sample)
+                self._tell(self._take, sampler.sample())
             except BeanliteError as error:
                 self._tell(self._fail, str(error))
                 if sampler is not None:
                     sampler.close()
                     sampler = None
-            self._over.wait(pause_s)
+            self._over.wait(_EVERY_S)
         if sampler is not None:
             sampler.close()
 
@@ -170,8 +169,12 @@ class Tubes(Screen[None]):
             self.app.call_later(method, what)
 
     def _take(self, sample: Sample) -> None:
+        listed = self._sample is None or sample.tubes is not self._sample.tubes
         self._sample = sample
-        self._show()
+        if listed:
+            self._show()
+        else:
+            self.query_one("#summary", Static).update(summary(sample, self._where))
 
     def _fail(self, why: str) -> None:
         self.query_one("#summary", Static).update(Text(f"{why}\nTrying again every second.", style="bold red"))
@@ -179,8 +182,7 @@ class Tubes(Screen[None]):
     def _show(self) -> None:
         if self._sample is None:
             return
-        name = f"{self._address[0]}:{self._address[1]}" if len(self._address) == 2 else f"unix:{self._address[0]}"
-        self.query_one("#summary", Static).update(summary(self._sample, name))
+        self.query_one("#summary", Static).update(summary(self._sample, self._where))
         rows = listing.first(self._sample.tubes, self._sort.key, largest=self._largest, limit=_ROWS)
         self.query_one(Table).show(rows, marked=self._sort.key)
 
@@ -223,8 +225,10 @@ def summary(sample: Sample, name: str) -> Text:
     trouble = [word for key, word in (("disk-full", "DISK FULL"), ("draining", "DRAINING")) if stats[key] == "true"]
     memory = f"{units.size(stats['memory-used'])} of {units.size(stats['memory-max'])}"
     clients = f"{units.short(stats['current-connections'])} clients, {units.short(stats['current-waiting'])} wait"
+    old_s = sample.at_s - sample.tubes_at_s
+    old = f"; tubes as of {units.age(old_s)} ago" if old_s >= _OLD_S else ""
     lines = (
-        ("server", f"{stats['version']} at {name}, up {units.age(stats['uptime'])}"),
+        ("server", f"{stats['version']} at {name}, up {units.age(stats['uptime'])}{old}"),
         ("jobs", f"{jobs}; {units.short(stats['current-tubes'])} tubes"),
         ("rates", rates if "puts_per_s" in stats else ""),
         ("latency", f"{now}; of the last minute: median {middle}, worst {worst}"),

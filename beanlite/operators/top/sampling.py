@@ -21,6 +21,8 @@ _SERVER_RATES: Final = {
     "deletes_per_s": ("cmd-delete",),
     "batches_per_s": ("journal-batches",),
 }
+# Tubes are listed again after this many times as long as that took, so that it is no burden where there are many.
+_PAUSE_FACTOR: Final = 10
 _TUBE_RATES: Final = {"puts_per_s": ("total_jobs",), "deletes_per_s": ("deletes",)}
 
 
@@ -32,11 +34,11 @@ class Sample:
     stats: Record
     """What ``stats`` tells, and rates since the sample before."""
     tubes: list[Record]
-    """All tubes, likewise."""
+    """All tubes, likewise; the same list as in the sample before, unless it was time to list them again."""
+    tubes_at_s: float
+    """When they were listed."""
     latencies_s: list[float]
     """How long a command took that does nothing, now and before that."""
-    took_s: float
-    """How long all this took."""
 
     @property
     def latency(self) -> tuple[float, float, float]:
@@ -51,6 +53,8 @@ class Sampler:
         self._server = Live(address)
         self._latencies_s: deque[float] = deque(maxlen=_LATENCIES)
         self._before: Sample | None = None
+        self._list_at_s = 0.0
+        """When it is time to list the tubes again."""
 
     def sample(self) -> Sample:
         """Take a sample of this moment."""
@@ -58,18 +62,27 @@ class Sampler:
         with self._server.conversation():
             self._server.client.ask(b"list-tube-used\r\n")
         self._latencies_s.append(time.perf_counter() - began_s)
-        at_s = time.monotonic()
+        before, at_s = self._before, time.monotonic()
         stats = self._server.stats()
+        if before is not None:
+            stats |= _rates(stats, before.stats, _SERVER_RATES, at_s - before.at_s)
+        if before is None or at_s >= self._list_at_s:
+            tubes, tubes_at_s = self._list_tubes(before, at_s), at_s
+        else:
+            tubes, tubes_at_s = before.tubes, before.tubes_at_s
+        self._before = Sample(at_s, stats, tubes, tubes_at_s, list(self._latencies_s))
+        return self._before
+
+    def _list_tubes(self, before: Sample | None, at_s: float) -> list[Record]:
         tubes = list(listing.everything(self._server.list_tubes, {}, "tubes"))
-        if self._before is not None:
-            passed_s = at_s - self._before.at_s
-            before = {tube["name"]: tube for tube in self._before.tubes}
-            stats |= _rates(stats, self._before.stats, _SERVER_RATES, passed_s)
+        ended_s = time.monotonic()
+        self._list_at_s = ended_s + _PAUSE_FACTOR * (ended_s - at_s)
+        if before is not None:
+            known = {tube["name"]: tube for tube in before.tubes}
             for tube in tubes:
                 # A tube that was not there before has had all its jobs since then.
-                tube.update(_rates(tube, before.get(tube["name"], {}), _TUBE_RATES, passed_s))
-        self._before = Sample(at_s, stats, tubes, list(self._latencies_s), time.perf_counter() - began_s)
-        return self._before
+                tube.update(_rates(tube, known.get(tube["name"], {}), _TUBE_RATES, at_s - before.tubes_at_s))
+        return tubes
 
     def close(self) -> None:
         """Leave the server."""

@@ -1,0 +1,114 @@
+"""After a kill or a power failure amid a restore, or the like, a server finds the old database or the new one, whole.
+
+What is done to the files is recorded once, and the disk is a model (power.py). FAULTS=10 tries ten random images at
+each moment instead of one, and FAULTS_SEED repeats the choices of a run.
+"""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.replay import read_jobs
+from tests.faults.forker import RECORD, ROOT
+from tests.faults.power import VARIANTS, Disk, key_of, write_image
+from tests.faults.record import read_trace, report
+from tests.support.journal_files import make, make_killed
+
+# What is recorded, of the folder of the target alone.
+RECORDER = f"""
+import ctypes, os, sys
+from pathlib import Path
+from beanlite.journal.sqlite.compact import compact
+from beanlite.journal.sqlite.restore import restore, undo_restore
+
+what, library, source, folder, trace = sys.argv[1:]
+do = {{"restore": lambda target: restore(Path(source), target), "undo": undo_restore, "compact": compact}}
+shim = ctypes.CDLL(library)
+shim.faults_arm(folder.encode(), os.open(trace, os.O_WRONLY | os.O_CREAT), 0, ctypes.c_long(0), {RECORD}, 0)
+do[what](Path(folder) / "queue.db")
+"""
+
+
+def stopped(path):
+    make(path, batches=4)
+
+
+def killed(path):
+    make_killed(path, batches=4)
+
+
+def restored(path):
+    """One that was replaced already, so that there is something to bring back."""
+    make(path, batches=1)
+    make(path.with_name("old.db"), batches=4)
+    path.with_name("old.db").rename(path.with_name("queue.db.replaced-20200101T000000.000Z"))
+
+
+OLD, NEW = list(range(1, 13)), [1, 2, 3]
+
+
+def ids(path):
+    """The jobs that a server finds in the file."""
+    database = open_database(path)
+    found = [job[0] for jobs in read_jobs(database.connection, path) for job in jobs]
+    assert database.close() is None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("what", "before", "old", "new"),
+    [
+        ("restore", stopped, OLD, NEW),
+        ("restore", killed, OLD, NEW),
+        ("undo", restored, NEW, OLD),
+        ("compact", stopped, OLD, OLD),
+    ],
+)
+def test_the_old_or_the_new_is_in_place(what, before, old, new, faults_library, tmp_path):
+    folder, source, trace = tmp_path / "data", tmp_path / "backup.db", tmp_path / "trace"
+    folder.mkdir()
+    make(source, batches=1)
+    before(folder / "queue.db")
+    disk = Disk(folder)
+    subprocess.run(
+        [sys.executable, "-c", RECORDER, what, str(faults_library), str(source), str(folder), str(trace)],
+        cwd=ROOT, env=os.environ | {"LD_PRELOAD": str(faults_library)}, check=True,
+    )  # fmt: skip
+    seed = int(os.environ.get("FAULTS_SEED") or random.randrange(1 << 32))
+    outcomes, known = [], {}
+    for number, operation in enumerate(read_trace(trace)):
+        disk.do(operation)
+        chance = random.Random(seed + number)
+        images = [(variant.__name__, variant(disk)) for variant in (Disk.all, *VARIANTS)]
+        images += [("at random", disk.any(chance)) for _ in range(int(os.environ.get("FAULTS", "1")))]
+        for variant, image in images:
+            key = key_of(image)
+            if key not in known:
+                known[key] = start(image, tmp_path / str(len(known)))
+            moment = f"it ended after operation {number}, {operation}, {variant}, FAULTS_SEED={seed}"
+            outcomes.append(None if known[key] in (old, new) else (moment, ValueError(f"it has {known[key]}")))
+    write_image(disk.all(), tmp_path / "model")
+    assert contents(tmp_path / "model") == contents(folder)  # else the model would not know what it speaks of
+    assert start(disk.safe(), tmp_path / "end") == new  # what was said to be done has been
+    assert len(known) > 10
+    report(outcomes)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def start(image, folder):
+    """What a start finds in an image; or the error."""
+    write_image(image, folder)
+    try:
+        return ids(folder / "queue.db")
+    except Exception as error:  # noqa: BLE001 - it is reported with the others
+        return error
+    finally:
+        shutil.rmtree(folder)
