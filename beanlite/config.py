@@ -196,33 +196,70 @@ def load(file: Path | None = None, flags: Mapping[str, object] | None = None) ->
     `flags` holds only what the command line named, by the names of the settings.
     Raises ConfigError for a file that can't be read, an unknown key or a value that isn't allowed.
     """
+    settings, found = _examine(file, flags or {})
+    if found:
+        raise ConfigError(found[0])
+    assert settings is not None
+    return settings
+
+
+def mistakes(file: Path | None = None, flags: Mapping[str, object] | None = None) -> list[str]:
+    """Everything that is wrong with them, a line each."""
+    return _examine(file, flags or {})[1]
+
+
+def sources(file: Path | None = None, flags: Mapping[str, object] | None = None) -> dict[str, str]:
+    """Where each setting comes from: ``default``, the path of the file, the name of the variable, or the flag."""
     flags = flags or {}
     in_file = _read(file) if file else {}
-    in_environment = _variables()
+    in_environment = _variables()[0]
+    found = dict.fromkeys(Settings.model_fields, "default")
+    found |= dict.fromkeys(in_file, str(file))
+    found |= {key: variable(key) for key in in_environment}
+    return found | {key: flag(key) for key in flags}
+
+
+def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings | None, list[str]]:
+    """Read and check everything; returns the settings, if they can be had, and what is wrong."""
+    found: list[str] = []
+    in_file: dict[str, object] = {}
+    try:
+        in_file = _read(file) if file else {}
+    except ConfigError as error:
+        found.append(str(error))
+    unknown = [key for key in in_file if key not in Settings.model_fields]
+    found += [f"{file}: unknown key {key}" + _did_you_mean(key, str) for key in unknown]
+    in_file = {key: value for key, value in in_file.items() if key not in unknown}
+    in_environment, unknown_variables = _variables()
+    found += unknown_variables
     try:
         if in_file or in_environment:
-            return _consistent(_from_all_sources(in_file, in_environment, flags))
-        return _consistent(Settings.model_validate(flags))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0])
-        if key in flags:
-            source = flag(key)
-        elif key in in_environment:
-            source = variable(key)
+            settings = _from_all_sources(in_file, in_environment, flags)
         else:
-            source = str(file)
-        allowed = Settings.model_fields[key].description
-        raise ConfigError(f"{source}: {key} = {first['input']!r} is not allowed; {key}: {allowed}") from error
+            settings = Settings.model_validate(flags)
+    except ValidationError as error:
+        for each in error.errors():
+            key = str(each["loc"][0])
+            if key in flags:
+                source = flag(key)
+            elif key in in_environment:
+                source = variable(key)
+            else:
+                source = str(file)
+            allowed = Settings.model_fields[key].description
+            found.append(f"{source}: {key} = {each['input']!r} is not allowed; {key}: {allowed}")
+        return None, found
+    return settings, found + _contradictions(settings)
 
 
-def _consistent(settings: Settings) -> Settings:
-    """The same. ConfigError: some of them contradict each other."""
+def _contradictions(settings: Settings) -> list[str]:
+    """Which of them contradict each other."""
+    found = []
     if (settings.backup_every is None) != (settings.backup_dir is None):
-        raise ConfigError("backup_every and backup_dir need each other")
+        found.append("backup_every and backup_dir need each other")
     if settings.backup_every is not None and not settings.journal:
-        raise ConfigError("backup_every is of no use without a database, as with --no-journal")
-    return settings
+        found.append("backup_every is of no use without a database, as with --no-journal")
+    return found
 
 
 def _from_all_sources(in_file: dict[str, object], in_environment: set[str], flags: Mapping[str, Any]) -> Settings:
@@ -270,24 +307,22 @@ def _read(file: Path) -> dict[str, object]:
         raise ConfigError(f"{file}: the configuration file can't be read: {error.strerror}") from error
     except ValueError as error:  # malformed TOML, or not UTF-8
         raise ConfigError(f"{file}: the configuration file is not TOML: {error}") from error
-    for key in values:
-        if key not in Settings.model_fields:
-            raise ConfigError(f"{file}: unknown key {key}" + _did_you_mean(key, str))
     return values
 
 
-def _variables() -> set[str]:
-    """The settings that the environment has a value for. ConfigError: it has a variable that is none."""
-    keys = set()
+def _variables() -> tuple[set[str], list[str]]:
+    """The settings that the environment has a value for, and what is wrong with others that look like some."""
+    keys: set[str] = set()
+    found: list[str] = []
     for name, value in os.environ.items():
         if not name.lower().startswith(ENV_PREFIX.lower()) or _OF_A_SERVICE.match(f"{name}={value}"):
             continue
         key = name.lower().removeprefix(ENV_PREFIX.lower())
         if key not in Settings.model_fields:  # pydantic-settings would ignore it silently
-            raise ConfigError(f"unknown environment variable {name}" + _did_you_mean(key, variable))
-        if value:  # an empty variable counts as none
+            found.append(f"unknown environment variable {name}" + _did_you_mean(key, variable))
+        elif value:  # an empty variable counts as none
             keys.add(key)
-    return keys
+    return keys, found
 
 
 def _did_you_mean(key: str, spelt: Callable[[str], str]) -> str:

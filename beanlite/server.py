@@ -22,9 +22,9 @@ from beanlite.core.tube import Client
 from beanlite.errors import is_ours
 from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
-from beanlite.machine import default_max_memory, memory_limit, share_one_heap
+from beanlite.machine import share_one_heap
 from beanlite.net.addresses import Addresses
-from beanlite.net.buffers import Buffers, buffers_max_bytes
+from beanlite.net.buffers import Buffers
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
 from beanlite.net.feed import Feed
@@ -37,6 +37,8 @@ from beanlite.protocol.commands import new_commands
 from beanlite.protocol.operator import new_operator_commands
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
+from beanlite.reload import Parts, Reloads, bound
+from beanlite.supervised import Supervised
 
 if TYPE_CHECKING:
     from beanlite.backups import Backups
@@ -49,8 +51,11 @@ ACCEPTED_AT_ONCE: Final = 4
 UNNOTICED_BYTES: Final = 8 << 20
 
 
-def run(settings: Settings) -> int:
-    """Serve until told to stop; returns 0. BeanliteError: the start failed, or the disk did."""
+def run(settings: Settings, load: Callable[[], Settings]) -> int:
+    """Serve until told to stop; returns 0. BeanliteError: the start failed, or the disk did.
+
+    ``load`` reads the settings again.
+    """
     room = room_for(settings.max_connections)
     if room < settings.max_connections:
         log.warning(
@@ -72,7 +77,7 @@ def run(settings: Settings) -> int:
             become(settings.user)
         with asyncio.Runner(loop_factory=new_loop) as runner:
             try:
-                runner.run(Server(settings, listener, journal, utc_clock()).serve())
+                runner.run(Server(settings, listener, journal, utc_clock(), load).serve())
             finally:
                 signals.hold()  # for good: at its end the loop restores their defaults
     finally:
@@ -115,9 +120,18 @@ def make_backups(settings: Settings, loop: asyncio.AbstractEventLoop) -> Backups
 class Server:
     """A server in its loop. It has more attributes than most classes because it holds all the parts."""
 
-    def __init__(self, settings: Settings, listener: Listener, journal: Journal, clock: Callable[[], int]) -> None:
-        """``clock`` tells the time in nanoseconds, as ``beanlite.clock`` counts it."""
+    def __init__(
+        self,
+        settings: Settings,
+        listener: Listener,
+        journal: Journal,
+        clock: Callable[[], int],
+        load: Callable[[], Settings] | None = None,
+    ) -> None:
+        """``clock`` tells the time in ns, as ``beanlite.clock`` counts it; ``load`` reads the settings again."""
         self._settings = settings
+        self._reloads = Reloads(settings, load or (lambda: settings))
+        self._backups: Backups | None = None
         self._listener = listener
         self._instance = os.urandom(8).hex()
         self._oddities = log.Seldom()
@@ -126,18 +140,10 @@ class Server:
         self._failure: Exception | None = None
         self._journal = journal
         self.engine = Engine()
-        self.engine.clients.max_tubes = settings.max_tubes
-        self.engine.clients.max_watched = settings.max_watched
-        self._bound_memory()
+        self._refusals = Refusals()
+        self._memory_source = bound(settings, self.engine, self._refusals, fetches=journal.fetches)
         if settings.history is not None and settings.journal:
             self.engine.ledger.start_recording()
-        self._refusals = Refusals(
-            settings.max_connections,
-            settings.connections_per_address,
-            settings.max_tubes,
-            settings.max_watched,
-            buffers_max_bytes(self.engine.memory),
-        )
         self.service = Service(
             self.engine,
             settings.max_job_size,
@@ -174,14 +180,11 @@ class Server:
         self._wire()
         if self._vitals is not None:
             self._vitals.recovered = True
-        self._backups = make_backups(self._settings, self.loop)
-        if self._backups is not None:
-            self._backups.begin()
+        await self._backup(self._settings)
         self.turns.follow_up(self.turns.now())
-        connection = LoggedConnection if self._settings.log_level == "debug" else Connection
         servers = []
         for sock in self._listener.sockets:
-            server = await self.loop.create_server(lambda: connection(self._host), sock=sock, backlog=ACCEPTED_AT_ONCE)
+            server = await self.loop.create_server(self._new_connection, sock=sock, backlog=ACCEPTED_AT_ONCE)
             servers.append(server)
             sock.listen(BACKLOG)  # this queue is the kernel's; asyncio's own means how many it takes from it at a time
         log.info(
@@ -192,8 +195,24 @@ class Server:
             because_of=self._memory_source,
             address=self._listener.address,
         )
+        self._supervised.begin()
+        reloading = self.loop.create_task(self._reloads.serve(self._parts, self._stop_for))
         await self._stopped.wait()
+        self._supervised.end()
+        reloading.cancel()
         await self._stop(servers)
+
+    def _new_connection(self) -> Connection:
+        return LoggedConnection(self._host) if log.is_debug() else Connection(self._host)
+
+    async def _backup(self, settings: Settings) -> None:
+        """Make backups as the settings say, from now on."""
+        if self._backups is not None:
+            self._backups.end()
+            await self._backups.ended()
+        self._backups = make_backups(settings, self.loop)
+        if self._backups is not None:
+            self._backups.begin()
 
     def _wire(self) -> None:
         """Make the parts that need the loop and the journal, and let them know of each other."""
@@ -213,6 +232,10 @@ class Server:
         self.roster = Roster(
             self.loop, settings.max_connections, addresses, Operators(settings.operators), self._refusals
         )
+        self._parts = Parts(
+            self.engine, self.service, self._journal, self._refusals, addresses, self.roster, self._backup
+        )
+        self._supervised = Supervised(self.loop, self.engine, self.group_commit)
         self.feed = Feed(self.loop, self.engine.ledger, self.roster.connections)
         self.turns = Turns(self.loop, self.engine, self.group_commit, self._clock, self.roster.wake)
         self._crossings = Crossings(self.engine.memory)
@@ -228,18 +251,6 @@ class Server:
             self.fetcher.fetch,
             self.roster.spare_others,
         )
-
-    def _bound_memory(self) -> None:
-        """Have the engine keep to the memory that it is given by the settings, or by what there is."""
-        settings, limit = self._settings, memory_limit()
-        max_bytes = default_max_memory(limit) if settings.max_memory is None else int(settings.max_memory)
-        if max_bytes > limit.room_bytes:
-            log.warning(
-                "max_memory is more than there is", max_memory=max_bytes, there_is=limit.room_bytes, by=limit.source
-            )
-        body_max_bytes = max_bytes if settings.body_memory is None else int(settings.body_memory)
-        self.engine.bound_memory(max_bytes, body_max_bytes, fetches=self._journal.fetches)
-        self._memory_source = limit.source if settings.max_memory is None else "max_memory"
 
     def _make_vitals(self) -> Vitals | None:
         """What tells how the server is, if the settings ask for it."""
@@ -271,10 +282,18 @@ class Server:
 
     def _hear_signals(self) -> None:
         for signum in signals.STOPS:
-            if signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:  # it is under nohup
-                self.loop.add_signal_handler(signum, self._stopped.set)
+            self.loop.add_signal_handler(signum, self._stopped.set)
+        if signal.getsignal(signals.RELOADS) is not signal.SIG_IGN:  # it is under nohup
+            self.loop.add_signal_handler(signals.RELOADS, self._hang_up_or_reload, signals.has_terminal())
         self.loop.add_signal_handler(signals.DRAINS, self._drain)
         signals.hear()
+
+    def _hang_up_or_reload(self, had_terminal: bool) -> None:  # noqa: FBT001 - a signal's handler
+        """SIGHUP: if we had a terminal and have it no longer, it was closed."""
+        if had_terminal and not signals.has_terminal():
+            self._stopped.set()
+        else:
+            self._reloads.want()
 
     def _drain(self) -> None:
         log.info("draining: puts are refused from now on")

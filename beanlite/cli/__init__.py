@@ -19,6 +19,7 @@ from beanlite.stderr import last_words
 # that of the command that was typed is imported: a server starts sooner without the others.
 COMMANDS: Final = {
     "serve": "serve",
+    "config": "config",
     "backup": "backup",
     "restore": "restore",
     "verify": "verify",
@@ -76,7 +77,7 @@ def main(args: list[str] | None = None) -> int:
     app = build_app(args[:1] if not completes and args[0] in COMMANDS else COMMANDS, completes=completes)
     try:
         exit_code = int(app(args, prog_name="beanlite", standalone_mode=False) or 0)
-        print(end="", flush=True)  # or a reader that has gone would be noticed too late
+        _flush()
         return exit_code  # noqa: TRY300 - what follows are errors
     except typer.TyperException as error:
         message, exit_code = _mistake(error), ConfigError.exit_code
@@ -100,6 +101,15 @@ def main(args: list[str] | None = None) -> int:
         message, exit_code = f"what was to be printed can't be written: {error.strerror}", BeanliteError.exit_code
     last_words(f"beanlite: {message}")
     return exit_code
+
+
+def _flush() -> None:
+    """Write what was printed, or a reader that has gone would be noticed too late."""
+    try:
+        print(end="", flush=True)
+    except OSError as error:
+        if error.errno != errno.EIO:  # the terminal was closed, which a server takes for an orderly stop
+            raise
 
 
 def _mistake(error: typer.TyperException) -> str:

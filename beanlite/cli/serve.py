@@ -1,5 +1,6 @@
 """``beanlite serve``, and what an init script of beanstalkd says to it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,6 +44,18 @@ def _fsync(when: str | None, interval_ms: str | None, *, never: bool) -> str | N
     if len(named) > 1:
         raise ConfigError("--fsync, -f and -F exclude each other")
     return named[0] if named else None
+
+
+def flags_of(given: Mapping[str, Any]) -> dict[str, object]:
+    """What the options of ``serve`` say, by the names of the settings; most are named as they are."""
+    said: dict[str, object] = {key: given[key] for key in config.Settings.model_fields if key in given}
+    said["fsync"] = _fsync(given["fsync"], given["fsync_ms"], never=given["fsync_never"])
+    said["journal"] = False if given["no_journal"] else None
+    said["history_bodies"] = True if given["history_bodies"] else None
+    if given["verbose"]:
+        said["log_level"] = "debug"
+    del said["host"], said["socket"]
+    return {key: value for key, value in said.items() if value is not None} | _address(given["host"], given["socket"])
 
 
 def serve(
@@ -104,46 +117,25 @@ def serve(
 ) -> int:
     """Serve a queue.
 
-    That is until SIGTERM, SIGINT or SIGHUP comes; SIGUSR1 begins drain mode.
+    That is until SIGTERM or SIGINT comes; SIGHUP has the settings read again, SIGUSR1 begins drain mode.
 
     Takes beanstalkd's flags with their meaning. Without a flag jobs are kept in the file beanlite.db of the current
     directory and synced before each reply, while beanstalkd without -b keeps them in memory: that is --no-journal here.
 
     Each setting can also come from the environment (BEANLITE_PORT for --port) or from a TOML file (--config).
     """
-    del segment_bytes, compact  # beanstalkd's, meaningless here
+    given = locals()
     if version:
         print(f"beanlite {__version__}{' (compiled)' if is_compiled() else ''}")
         return 0
-    flags: dict[str, object] = {
-        "port": port,
-        "db": db,
-        "fsync": _fsync(fsync, fsync_ms, never=fsync_never),
-        "journal": False if no_journal else None,
-        "max_job_size": max_job_size,
-        "max_connections": max_connections,
-        "max_connections_per_address": max_connections_per_address,
-        "max_watched": max_watched,
-        "max_tubes": max_tubes,
-        "max_memory": max_memory,
-        "body_memory": body_memory,
-        "backup_every": backup_every,
-        "backup_dir": backup_dir,
-        "backup_keep": backup_keep,
-        "history": history,
-        "history_bytes": history_bytes,
-        "history_bodies": True if history_bodies else None,
-        "operators": operators,
-        "health": health,
-        "metrics_tubes": metrics_tubes,
-        "user": user,
-        "log_level": "debug" if verbose else log_level,
-        "log_format": log_format,
-    }
-    flags = {key: value for key, value in flags.items() if value is not None} | _address(host, socket)
-    settings = config.load(config_file, flags)
+    flags = flags_of(given)
+
+    def load() -> config.Settings:
+        return config.load(config_file, flags)
+
+    settings = load()
     log.setup(settings.log_level, settings.log_format)
 
     from beanlite.server import run  # noqa: PLC0415 - only here, when the flags are known to be right
 
-    return run(settings)
+    return run(settings, load)

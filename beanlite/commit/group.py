@@ -114,6 +114,11 @@ class GroupCommit:
             self._latencies.turn_ends(began_ns, now_ns, served, len(self._held))
 
     @property
+    def idle(self) -> bool:
+        """Whether nothing waits for the journal, be it a client or what is deferred."""
+        return not (self._held or self._committing or self._deferred_due)
+
+    @property
     def syncing(self) -> bool:
         """Whether a batch is on its way that ``poll`` hurries on."""
         return self._journal.syncing

@@ -135,6 +135,14 @@ class Journal(ABC):
         It is called when every batch has been called durable.
         """
 
+    def reconfigure(  # noqa: B027 - most journals have nothing to do
+        self, history_s: int | None, history_bytes: int, *, history_bodies: bool
+    ) -> None:
+        """Take over settings that were changed while the server serves; a journal without a history has none.
+
+        It is called in the loop, after ``attach``. Whether commits are logged may have changed as well.
+        """
+
     @abstractmethod
     def facts(self) -> JournalFacts:
         """What the statistics say of it; to be asked at any time after ``recover``."""

@@ -26,11 +26,17 @@ class Addresses:
     """Counts the connections of each address, and says when one has enough."""
 
     def __init__(self, most: int, *, spare_local: bool) -> None:
-        """``spare_local``: this machine's own clients may have more, if they come over the loopback interface."""
-        self._most = most
-        self._spare_local = spare_local
+        self.limit(most, spare_local=spare_local)
         self._connections: dict[bytes, int] = {}
         self._of: dict[Client, bytes] = {}
+
+    def limit(self, most: int, *, spare_local: bool) -> None:
+        """Set how many connections an address may have; those that are there stay as they were counted.
+
+        ``spare_local``: this machine's own clients may have more, if they come over the loopback interface.
+        """
+        self._most = most
+        self._spare_local = spare_local
 
     def is_full(self, address: bytes | None) -> bool:
         """Whether it has as many as it may have. None is an address that does not count."""

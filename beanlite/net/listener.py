@@ -87,12 +87,14 @@ def listen_early(args: list[str]) -> None:
         _early[place] = _listen(place)
 
 
-def room_for(connections: int) -> int:
+def room_for(connections: int, there: int = 0) -> int:
     """Raise the limit of open files for so many connections; returns how many it allows. ConfigError: none.
+
+    ``there`` is how many of them are open already.
 
     Without a descriptor to spare, the loop could not even refuse a connection, and would wake for it endlessly.
     """
-    beside = _open_now() + _OWN
+    beside = _open_now() - there + _OWN
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
     wanted = min(connections + beside, hard)

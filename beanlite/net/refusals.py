@@ -24,18 +24,13 @@ def is_rare(times: int) -> bool:
 class Refusals:
     """How often each of the limits was met since the start. A limit's name here is its setting's without ``max``."""
 
-    def __init__(self, connections: int, connections_per_address: int, tubes: int, watched: int, buffers: int) -> None:
+    def __init__(self) -> None:
         self.counts = dict.fromkeys(_EVENTS, 0)
-        self._limits = {
-            "connections": connections,
-            "connections-per-address": connections_per_address,
-            "tubes": tubes,
-            "watched": watched,
-            "buffers": buffers,
-        }
+        self.limits = dict.fromkeys(_EVENTS, 0)
+        """What the log says of each."""
 
     def note(self, limited: str) -> None:
         """A client was refused something."""
         times = self.counts[limited] = self.counts[limited] + 1
         if is_rare(times):
-            log.warning(_EVENTS[limited], limit=self._limits[limited], refused=times)
+            log.warning(_EVENTS[limited], limit=self.limits[limited], refused=times)

@@ -20,6 +20,8 @@ from beanlite.net.refusals import Refusals, is_rare
 FAREWELL_S: Final = 2.0
 # When the server stops, one that has sent nothing for so long is not waited for.
 QUIET_S: Final = 0.02
+# So many connections are looked at in one go when there are other operators.
+SLICE: Final = 500
 
 
 class Roster:
@@ -67,6 +69,18 @@ class Roster:
         self._addresses.add(client, address)
         self.connections[client] = connection
         return True
+
+    async def change(self, max_connections: int, operators: Operators) -> None:
+        """Other limits hold from now on: fewer connections for those to come, other operators for those that are there.
+
+        Of these, some are looked at in one go.
+        """
+        self._max = max_connections
+        self._operators = operators
+        for number, connection in enumerate(list(self.connections.values())):
+            connection.session.operator = operators.include(connection.transport)
+            if number % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
 
     def forget(self, client: Client) -> None:
         """Its connection is closed."""

@@ -24,7 +24,8 @@ def server(monkeypatch):
     module: Any = types.ModuleType("beanlite.server")
     module.settings, module.ends = None, 0
 
-    def run(settings):
+    def run(settings, load):
+        assert load() == settings
         module.settings = settings
         if isinstance(module.ends, Exception):
             raise module.ends
@@ -118,7 +119,7 @@ def test_an_error_of_the_server_is_one_line_and_its_exit_code(error, server, cap
 
 
 def test_the_log_is_set_up_before_the_server_runs(server, capsys):
-    server.run = lambda _: log.info("shown", port=1) or log.debug("hidden") or 0
+    server.run = lambda *_: log.info("shown", port=1) or log.debug("hidden") or 0
     assert main(["--log-format", "json"]) == 0
     assert json.loads(capsys.readouterr().err)["event"] == "shown"
 

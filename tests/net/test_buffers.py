@@ -27,7 +27,7 @@ def memory():
 
 
 def test_who_has_held_some_for_longest_is_closed(memory):
-    refusals = Refusals(1, 1, 1, 1, 1)
+    refusals = Refusals()
     buffers = Buffers(memory, refusals)
     first, second, third, small = (Holder() for _ in range(4))
     buffers.note(small, COUNTED_FROM - 1)
@@ -50,7 +50,7 @@ def test_who_has_held_some_for_longest_is_closed(memory):
 
 
 def test_one_alone_may_have_it_all(memory):
-    buffers, holder = Buffers(memory, Refusals(1, 1, 1, 1, 1)), Holder()
+    buffers, holder = Buffers(memory, Refusals()), Holder()
     buffers.note(holder, 1_000_000)
     assert not holder.closed
 

@@ -48,7 +48,7 @@ def read(monkeypatch):
     return read
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_stop_does_not_wait_for_all_jobs_to_be_read_and_changes_nothing(path, read, number):
     before = path.read_bytes()
     read["signal"] = number

@@ -75,12 +75,16 @@ class History:
     """
 
     def __init__(self, bounds: HistoryBounds) -> None:
-        self._bounds = bounds
-        self._kept_s = OPERATORS_KEPT_S if bounds.kept_s is None else bounds.kept_s
+        self.bound(bounds)
         self._last = 0
         """The number of the last row."""
         self._oldest: tuple[int, float] | None = None
         """The number and the time of the oldest one, as far as is known; None if there is none."""
+
+    def bound(self, bounds: HistoryBounds) -> None:
+        """Keep what these bounds allow from now on."""
+        self._bounds = bounds
+        self._kept_s = OPERATORS_KEPT_S if bounds.kept_s is None else bounds.kept_s
 
     def read(self, connection: sqlite3.Connection) -> None:
         """Continue after what the file has."""

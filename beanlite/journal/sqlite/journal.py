@@ -10,7 +10,7 @@ from os import sched_yield
 from pathlib import Path
 from typing import Final
 
-from beanlite import log, signals
+from beanlite import log, signals, systemd
 from beanlite.core.engine import Engine
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import JOB_BYTES
@@ -140,7 +140,7 @@ class SqliteJournal(Journal):
         """Restore all jobs, and return how many there are; None if a stop was asked for meanwhile."""
         jobs = of = 0
         shown_s = heard_s = time.monotonic()
-        with closing(self._read_jobs(database, engine)) as chunks:
+        with closing(_read_jobs(database, engine)) as chunks:
             for rows in chunks:
                 try:
                     engine.restore(rows, now_ns)
@@ -152,7 +152,7 @@ class SqliteJournal(Journal):
                 if now_s - shown_s > PROGRESS_S:
                     shown_s = now_s
                     of = of or count_jobs(database.connection, database.path)
-                    log.info("recovering", jobs=jobs, of=of)
+                    _tell_progress(jobs, of)
                 if now_s - heard_s > HEAR_S:
                     heard_s = now_s
                     await asyncio.sleep(0)
@@ -160,22 +160,6 @@ class SqliteJournal(Journal):
                         return None
         check_names(engine.tubes, database.path)
         return jobs
-
-    def _read_jobs(self, database: Database, engine: Engine) -> Generator[list[StoredJob], None, None]:
-        """Read all jobs: with their bodies as long as there is plenty of room for them in memory, then without."""
-        connection, path = database.connection, database.path
-        memory = engine.memory
-        jobs = guess_jobs(connection, path)
-        if jobs * JOB_BYTES > memory.max_bytes // FEW_JOBS:
-            jobs = count_jobs(connection, path)
-        room = memory.body_room_beside(jobs * JOB_BYTES)
-        last_id = BELOW_ALL
-        for rows in read_jobs(connection, path):
-            last_id = rows[-1][0]
-            yield rows
-            if memory.body_bytes > room - room // 4:
-                break
-        yield from read_jobs(connection, path, last_id, bodies=False)
 
     def attach(self, listener: Listener) -> None:
         """Begin to commit for the listener."""
@@ -273,6 +257,11 @@ class SqliteJournal(Journal):
         """Sync everything that has been committed."""
         await self._upkeep.flush()
 
+    def reconfigure(self, history_s: int | None, history_bytes: int, *, history_bodies: bool) -> None:
+        """Keep another history from now on, and log commits or not; see ``Journal.reconfigure``."""
+        self._logs_commits = log.is_debug()
+        self._writer.chronicle.history.bound(HistoryBounds(history_s, history_bytes, history_bodies))
+
     def facts(self) -> JournalFacts:
         """What the statistics say of the file and its -wal."""
         return JournalFacts(
@@ -284,13 +273,33 @@ class SqliteJournal(Journal):
         )
 
     def _unsynced_s(self) -> float | None:
-        if self._sync_interval_ms is None:
-            return None
-        if self._sync_interval_ms:
-            return self._upkeep.unsynced_s
+        if self._sync_interval_ms != 0:
+            return None if self._sync_interval_ms is None else self._upkeep.unsynced_s
         return self._awake.syncing_s if self._upkeep.syncing else 0.0
 
     async def close(self) -> str | None:
         """Leave one file with everything in it; see ``Journal.close``."""
         await self._bodies.close()
         return await self._writer.close()
+
+
+def _tell_progress(jobs: int, of: int) -> None:
+    log.info("recovering", jobs=jobs, of=of)
+    systemd.recovering(jobs, of)
+
+
+def _read_jobs(database: Database, engine: Engine) -> Generator[list[StoredJob], None, None]:
+    """Read all jobs: with their bodies as long as there is plenty of room for them in memory, then without."""
+    connection, path = database.connection, database.path
+    memory = engine.memory
+    jobs = guess_jobs(connection, path)
+    if jobs * JOB_BYTES > memory.max_bytes // FEW_JOBS:
+        jobs = count_jobs(connection, path)
+    room = memory.body_room_beside(jobs * JOB_BYTES)
+    last_id = BELOW_ALL
+    for rows in read_jobs(connection, path):
+        last_id = rows[-1][0]
+        yield rows
+        if memory.body_bytes > room - room // 4:
+            break
+    yield from read_jobs(connection, path, last_id, bodies=False)

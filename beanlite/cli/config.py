@@ -1,0 +1,64 @@
+"""``beanlite config``."""
+
+import inspect
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from beanlite.cli.options import AsJson
+from beanlite.cli.serve import flags_of, serve
+from beanlite.config import load, mistakes, sources
+from beanlite.errors import ConfigError
+from beanlite.stderr import last_words
+
+EPILOG = "Exit codes: 0 the settings are right; 2 a setting or flag is wrong."
+EXAMPLES = {
+    "config": [
+        "beanlite config --config /etc/beanlite/beanlite.toml",
+        "beanlite config -p 11301 --json",
+        "beanlite config --config beanlite.toml --check",
+    ]
+}
+
+
+def config(*, config_file: Path | None = None, check: bool = False, as_json: bool = False, **options: Any) -> int:  # noqa: ANN401 - as serve takes them
+    """Print each setting that "beanlite serve" would have with the same flags, and where it comes from.
+
+    That is a default, the TOML file, a variable of the environment, or a flag.
+    """
+    flags = flags_of(options)
+    if check:
+        found = mistakes(config_file, flags)
+        for mistake in found:
+            last_words(f"beanlite: {mistake}")
+        return ConfigError.exit_code if found else 0
+    settings = load(config_file, flags)
+    rows = [(key, getattr(settings, key), source) for key, source in sources(config_file, flags).items()]
+    if as_json:
+        print(json.dumps({key: {"value": value, "source": source} for key, value, source in rows}, default=str))
+        return 0
+    shown = [(key, "-" if value is None else json.dumps(value, default=str), source) for key, value, source in rows]
+    widths = [max(len(row[column]) for row in shown) for column in (0, 1)]
+    for key, value, source in shown:
+        print(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {source}")
+    return 0
+
+
+def _signature() -> inspect.Signature:
+    """The options of ``serve``, and our own."""
+    signature = inspect.signature(serve)
+    options = [option for option in signature.parameters.values() if option.name != "version"]
+    check = Annotated[
+        bool, typer.Option("--check", help="Print nothing but what is wrong: a line for each mistake, on stderr.")
+    ]
+    own = {"check": check, "as_json": AsJson}
+    options += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        for name, annotation in own.items()
+    ]
+    return signature.replace(parameters=options)
+
+
+config.__signature__ = _signature()  # type: ignore[attr-defined]

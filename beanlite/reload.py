@@ -1,0 +1,168 @@
+"""Settings that are changed while the server serves: which of them take effect, and what the log says of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from beanlite import log, systemd
+from beanlite.core.engine import Engine
+from beanlite.errors import BeanliteError
+from beanlite.journal.base import Journal
+from beanlite.machine import default_max_memory, memory_limit
+from beanlite.net.addresses import Addresses
+from beanlite.net.buffers import buffers_max_bytes
+from beanlite.net.listener import room_for
+from beanlite.net.operators import Operators
+from beanlite.net.refusals import Refusals
+from beanlite.net.roster import Roster
+from beanlite.protocol.session import Service
+
+if TYPE_CHECKING:
+    from beanlite.config import Settings
+
+_MEMORY: Final = ("max_memory", "body_memory")
+_BACKUPS: Final = ("backup_every", "backup_dir", "backup_keep")
+# Those that can change between two turns of the loop. All others need a restart.
+APPLIED: Final = (
+    *_MEMORY,
+    *_BACKUPS,
+    "max_job_size",
+    "max_connections",
+    "max_connections_per_address",
+    "max_watched",
+    "max_tubes",
+    "history",
+    "history_bytes",
+    "history_bodies",
+    "operators",
+    "log_level",
+    "log_format",
+)
+
+
+class Parts(NamedTuple):
+    """The parts of a server that settings concern, and what it does itself with others."""
+
+    engine: Engine
+    service: Service
+    journal: Journal
+    refusals: Refusals
+    addresses: Addresses
+    roster: Roster
+    backup: Callable[[Settings], Awaitable[None]]
+    """Makes backups as these settings say from now on."""
+
+
+async def reload(before: Settings, load: Callable[[], Settings], parts: Parts) -> Settings:
+    """Read the settings again, apply those that can be changed now, and return what holds.
+
+    If anything is wrong with them, nothing changes, and the log says why.
+    """
+    systemd.reloading()
+    try:
+        wanted = load()
+        now = _merged(before, wanted, len(parts.roster))
+    except BeanliteError as error:
+        log.error("not reloaded: all settings are as before", error=error)
+        now = before
+    else:
+        await _apply(before, now, parts)
+        _tell(before, wanted, now)
+    systemd.tell("READY=1")
+    return now
+
+
+def _merged(before: Settings, wanted: Settings, connections: int) -> Settings:
+    """What can be changed as it is wanted, the rest as before. ConfigError: that can't be."""
+    if before.journal and wanted.max_job_size != before.max_job_size:
+        from beanlite.journal.sqlite.database import check_body_size  # noqa: PLC0415 - not with --no-journal
+
+        check_body_size(wanted.max_job_size)
+    new = {key: getattr(wanted, key) for key in APPLIED}
+    if wanted.max_connections != before.max_connections:
+        new["max_connections"] = room_for(wanted.max_connections, connections)
+    return before.model_copy(update=new)
+
+
+async def _apply(before: Settings, now: Settings, parts: Parts) -> None:
+    log.setup(now.log_level, now.log_format)
+    parts.service.max_job_size = now.max_job_size
+    if _differ(before, now, (*_MEMORY, "max_connections", "max_connections_per_address", "max_watched", "max_tubes")):
+        bound(now, parts.engine, parts.refusals, fetches=parts.journal.fetches)
+    parts.addresses.limit(now.connections_per_address, spare_local=now.max_connections_per_address is None)
+    if now.journal:
+        if now.history is not None and before.history is None:
+            parts.engine.ledger.start_recording()
+        if now.history is None and before.history is not None:
+            parts.engine.ledger.stop_recording()
+        parts.journal.reconfigure(now.history_s, now.history_bytes, history_bodies=now.history_bodies)
+    await parts.roster.change(now.max_connections, Operators(now.operators))
+    if _differ(before, now, _BACKUPS):
+        await parts.backup(now)
+
+
+def bound(settings: Settings, engine: Engine, refusals: Refusals, *, fetches: bool) -> str:
+    """Have the engine keep to the memory that it is given by the settings, or by what there is, and to tubes.
+
+    Returns what bounds the memory. ``fetches``: the journal can fetch bodies.
+    """
+    limit = memory_limit()
+    max_bytes = default_max_memory(limit) if settings.max_memory is None else int(settings.max_memory)
+    if max_bytes > limit.room_bytes:
+        log.warning(
+            "max_memory is more than there is", max_memory=max_bytes, there_is=limit.room_bytes, by=limit.source
+        )
+    body_max_bytes = max_bytes if settings.body_memory is None else int(settings.body_memory)
+    engine.bound_memory(max_bytes, body_max_bytes, fetches=fetches)
+    engine.clients.max_tubes = settings.max_tubes
+    engine.clients.max_watched = settings.max_watched
+    refusals.limits = {
+        "connections": settings.max_connections,
+        "connections-per-address": settings.connections_per_address,
+        "tubes": settings.max_tubes,
+        "watched": settings.max_watched,
+        "buffers": buffers_max_bytes(engine.memory),
+    }
+    return limit.source if settings.max_memory is None else "max_memory"
+
+
+def _differ(one: Settings, other: Settings, keys: tuple[str, ...]) -> bool:
+    return any(getattr(one, key) != getattr(other, key) for key in keys)
+
+
+def _tell(before: Settings, wanted: Settings, now: Settings) -> None:
+    """Log what has changed, and what would have to."""
+    for key in type(wanted).model_fields:
+        was, is_now, asked = (getattr(settings, key) for settings in (before, now, wanted))
+        if was != is_now:
+            log.info("setting changed", setting=key, was=was, now=is_now)
+        if is_now != asked and key in APPLIED:
+            log.warning("the limit of open files allows fewer connections", max_connections=asked, room=is_now)
+        elif is_now != asked:
+            log.warning("setting needs a restart", setting=key, now=is_now, then=asked)
+    log.info("reloaded")
+
+
+class Reloads:
+    """Reads the settings again whenever that is wanted, one time after the other."""
+
+    def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
+        self._settings = settings
+        self._load = load
+        self._wanted = asyncio.Event()
+
+    def want(self) -> None:
+        """Have them read as soon as the server serves."""
+        self._wanted.set()
+
+    async def serve(self, parts: Parts, tell_failure: Callable[[Exception], None]) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                self._settings = await reload(self._settings, self._load, parts)
+            except Exception as bug:  # noqa: BLE001 - nobody else would hear of it
+                tell_failure(bug)

@@ -1,0 +1,59 @@
+"""``beanlite config``: what holds, where it comes from, and every mistake."""
+
+import json
+
+import pytest
+
+from beanlite import cli
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "beanlite.toml"
+
+
+def test_each_setting_and_where_it_comes_from(file, monkeypatch, capsys):
+    file.write_text('port = 1\nmax_tubes = 1\nfsync = "never"\nmax_memory = "64MiB"\n')
+    monkeypatch.setenv("BEANLITE_MAX_TUBES", "2")
+    monkeypatch.setenv("BEANLITE_FSYNC", "1ms")
+    assert cli.main(["config", "--config", str(file), "-f", "50", "-V", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {key: tuple(told[key].values()) for key in ("port", "max_tubes", "fsync", "log_level", "host")} == {
+        "port": (1, str(file)),
+        "max_tubes": (2, "BEANLITE_MAX_TUBES"),
+        "fsync": ("50ms", "--fsync"),
+        "log_level": ("debug", "--log-level"),
+        "host": ("127.0.0.1", "default"),
+    }
+    assert told["max_memory"]["value"] == 64 << 20
+
+
+def test_a_table_for_people(capsys):
+    assert cli.main(["config", "--no-journal"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["journal", "false", "--no-journal"] in lines
+    assert ["socket", "-", "default"] in lines
+    assert ["port", "11300", "default"] in lines
+
+
+def test_every_mistake_has_a_line(file, monkeypatch, capfd):
+    file.write_text('prot = 1\nport = "x"\nmax_tubes = 0\n')
+    monkeypatch.setenv("BEANLITE_FOO", "1")
+    assert cli.main(["config", "--config", str(file), "--max-watched", "0", "--check"]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 5
+    assert all(line.startswith("beanlite: ") for line in lines)
+    for mistake in ("key prot; did you mean port?", "BEANLITE_FOO", "port = 'x'", "max_tubes = 0", "--max-watched: "):
+        assert sum(mistake in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(("text", "code"), [("port = 1\n", 0), ("backup_every = '1h'\n", 2), ("=", 2)])
+def test_check_says_nothing_of_what_is_right(file, capfd, text, code):
+    file.write_text(text)
+    assert cli.main(["config", "--config", str(file), "--check"]) == code
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1 if code else 0)

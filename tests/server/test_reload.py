@@ -1,0 +1,171 @@
+"""SIGHUP: the settings are read again, what can change does, and the log says what can't."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from beanlite.config import Settings
+from beanlite.reload import APPLIED
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire, until
+
+
+@pytest.fixture
+def file(tmp_path):
+    file = tmp_path / "beanlite.toml"
+    file.write_text("")
+    return file
+
+
+@pytest.fixture
+def server(tmp_path, file):
+    with start_beanlite(tmp_path / "q", "--config", str(file)) as server:
+        yield server
+
+
+@pytest.fixture
+def reload(server, file):
+    """Writes the settings and has them read; returns what the log says of it."""
+
+    def reload(text):
+        before = len(server.log_text())
+        file.write_text(text)
+        server.signal(signal.SIGHUP)
+        until(lambda: "reloaded" in server.log_text()[before:])
+        return [line.partition("beanlite: ")[2] for line in server.log_text()[before:].splitlines()]
+
+    return reload
+
+
+def test_limits_of_tubes_and_bodies(server, reload):
+    with Wire(server.connect()) as wire:
+        assert wire.ask("watch a") == "WATCHING 2"
+        assert reload("max_job_size = 3\nmax_tubes = 1\nmax_watched = 3\n") == [
+            "setting changed setting=max_job_size was=65535 now=3",
+            "setting changed setting=max_watched was=1000 now=3",
+            "setting changed setting=max_tubes was=200000 now=1",
+            "reloaded",
+        ]
+        assert wire.ask("put 0 0 60 4", b"four") == "JOB_TOO_BIG"
+        assert wire.ask("watch b") == "OUT_OF_MEMORY"
+        assert wire.stats()["max-job-size"] == "3"
+        reload("max_watched = 2")
+        assert wire.put(b"four") == 1
+        assert wire.ask("watch b") == "OUT_OF_MEMORY"
+        reload("")
+        assert wire.ask("watch b") == "WATCHING 3"
+
+
+def test_connections(server, reload):
+    with Wire(server.connect()) as wire:
+        reload("max_connections = 1")
+        with Wire(server.connect()) as refused:
+            assert refused.is_closed()
+        assert wire.ask("list-tube-used") == "USING default"
+        reload("max_connections_per_address = 1")  # what was let in before is not counted
+        with Wire(server.connect()) as second, Wire(server.connect()) as refused:
+            assert second.ask("list-tube-used") == "USING default"
+            assert refused.is_closed()
+
+
+def test_operators_that_are_there_lose_the_right_and_get_it_back(server, reload):
+    with Wire(server.connect()) as wire:
+        assert wire.request("list-jobs")["jobs"] == []
+        reload('operators = "none"')
+        wire.send(b"list-jobs 2\r\n")
+        assert wire.reply() == "UNKNOWN_COMMAND"
+        with Wire(server.connect()) as other:
+            other.send(b"list-jobs 2\r\n")
+            assert other.reply() == "UNKNOWN_COMMAND"
+        reload("")
+    with Wire(server.connect()) as wire:
+        assert wire.request("list-jobs")["jobs"] == []
+
+
+def test_memory(server, reload):
+    with Wire(server.connect()) as wire:
+        assert reload('max_memory = "64MiB"')[-1] == "reloaded"
+        assert wire.stats()["memory-max"] == str(64 << 20)
+
+
+def test_a_history_begins_and_ends(server, reload):
+    def events():
+        command = ["sqlite3", str(server.directory / "queue.db"), "select what from events order by n"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+    with Wire(server.connect()) as wire:
+        wire.put(b"unseen")
+        reload('history = "1d"')
+        wire.put(b"seen")
+        reload('history = "2d"\nhistory_bodies = true')
+        wire.ask("delete 1")
+        reload("")
+        wire.ask("delete 2")
+        until(lambda: events() == ["put", "delete"])
+    command = ["sqlite3", str(server.directory / "queue.db"), "select body from events where what = 'delete'"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "unseen\n"
+
+
+def test_backups_begin_and_end(server, reload, tmp_path):
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    reload(f'backup_every = "24h"\nbackup_dir = "{folder}"')
+    until(lambda: "backup made" in server.log_text())
+    assert len(list(folder.iterdir())) == 1
+    reload("")
+    with Wire(server.connect()) as wire:
+        assert wire.stats()["backup-succeeded-at"] == "0"
+
+
+def test_the_log(server, reload):
+    reload('log_level = "debug"')
+    with Wire(server.connect()) as wire:
+        wire.put(b"job")
+        until(lambda: "commit batch" in server.log_text())
+        until(lambda: "connection opened" in server.log_text())
+    reload('log_format = "json"')
+    assert server.log_text().splitlines()[-1].startswith('{"time"')
+
+
+def test_what_needs_a_restart_is_said_each_time(reload):
+    for _ in range(2):
+        assert reload('fsync = "never"') == ["setting needs a restart setting=fsync now=always then=never", "reloaded"]
+    assert set(APPLIED) < set(Settings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("max_tubes = 1\nmax_watched = 0", "max_watched = 0 is not allowed"),
+        ("max_tubes = 1\nbackup_keep = 1\nbackup_every = '1h'", "backup_every and backup_dir need each other"),
+        ("max_tubes = ", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_changes_nothing(server, reload, text, why):
+    (line,) = reload(text)
+    assert line.startswith("not reloaded: all settings are as before")
+    assert why in line
+    with Wire(server.connect()) as wire:
+        assert wire.ask("watch b") == "WATCHING 2"
+    assert reload("") == ["reloaded"]
+
+
+def test_a_closed_terminal_stops_it(tmp_path):
+    command = [sys.executable, "-m", "beanlite", "--no-journal", "--socket", str(tmp_path / "socket")]
+    pid, terminal = pty.fork()
+    if not pid:
+        os.chdir(tmp_path)
+        os.execv(command[0], command)  # noqa: S606 - this is the new process
+    said = b""
+    while b"started" not in said:
+        said += os.read(terminal, 4096)
+    os.kill(pid, signal.SIGHUP)  # the terminal is there: nothing but the settings is meant
+    while b"reloaded" not in said:
+        said += os.read(terminal, 4096)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
