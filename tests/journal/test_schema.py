@@ -69,7 +69,7 @@ def test_outside_reads_are_served(database, cli, name):
     for number, state in enumerate(("ready", "delayed", "reserved", "buried"), 1):
         put(database.connection, number, state=state, due_at=2e9, buried_seq=1, large=True)
     database.connection.execute("INSERT INTO pauses VALUES ('default', 60, 0)")
-    Heartbeat(database.connection, "127.0.0.1:11300").beat()
+    Heartbeat(database.connection, "127.0.0.1:11300").beat(1.0)
     code, lines, errors = cli(f"SELECT * FROM {name}")  # noqa: S608
     assert (code, errors) == (0, "")
     assert lines
@@ -194,7 +194,7 @@ def test_ages_are_right_to_the_second(database):
 
 def test_whether_the_server_lives(database, cli):
     heartbeat = Heartbeat(database.connection, "127.0.0.1:11300")
-    heartbeat.beat()
+    heartbeat.beat(1.0)
     _, lines, _ = cli("SELECT status, pid, address, stopped, seen_s < 30 FROM alive")
     assert lines == [f"serving|{os.getpid()}|127.0.0.1:11300||1"]
     database.connection.execute("UPDATE server SET seen_at = seen_at - 100")
@@ -207,7 +207,7 @@ def test_a_sign_of_life_is_given_when_it_is_due_and_not_sooner(database, monkeyp
     now_s = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     heartbeat = Heartbeat(database.connection, "unix:socket")
-    heartbeat.beat()
+    heartbeat.beat(1.0)
     assert [heartbeat.beat(1.0), heartbeat.beat(10.0)] == [False, False]
     now_s += 1
     assert [heartbeat.beat(10.0), heartbeat.beat(1.0), heartbeat.beat(1.0)] == [False, True, False]

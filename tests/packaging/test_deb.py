@@ -13,10 +13,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MISSING = [tool for tool in ("dpkg-deb", "help2man", "unshare", "adduser") if shutil.which(tool) is None]
 
-pytestmark = [
-    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can install packages"),
-]
 
 # Below /mnt, so that nothing of /tmp is in the way; the folder itself is the namespace's own.
 IN_A_COPY = """
@@ -35,6 +31,20 @@ mknod -m 666 /mnt/root/dev/urandom c 1 9
 mv /mnt/beanlite.deb /mnt/script /mnt/root/tmp
 exec chroot /mnt/root sh -e /tmp/script
 """
+
+
+def allows_a_copy():
+    """Whether this machine lets root mount an overlay of it."""
+    mounts = "mount -t tmpfs none /mnt && mkdir /mnt/u /mnt/w /mnt/r"
+    mounts += " && mount -t overlay none -o lowerdir=/,upperdir=/mnt/u,workdir=/mnt/w /mnt/r"
+    return subprocess.run(["unshare", "--mount", "sh", "-c", mounts], capture_output=True, check=False).returncode == 0
+
+
+pytestmark = [
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can install packages"),
+    pytest.mark.skipif(not MISSING and not allows_a_copy(), reason="no overlay of this machine can be mounted"),
+]
 
 USES = """
 unset PYTHONPATH

@@ -21,9 +21,8 @@ class Chronicle:
         self.history = History(bounds)
 
     def begin(self) -> None:
-        """The server has the file from now on."""
+        """Continue after what the file has."""
         self.history.read(self._db)
-        self._heartbeat.beat()
 
     def write(self, batch: Batch) -> None:
         """Write what goes with a batch, in its transaction, beside its rows."""

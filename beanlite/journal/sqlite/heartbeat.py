@@ -1,5 +1,6 @@
 """The row that tells which server has the file, and when it was last seen alive: for those who read the file."""
 
+import math
 import os
 import sqlite3
 import time
@@ -19,9 +20,9 @@ class Heartbeat:
         """``address`` is where the server listens."""
         self._db = connection
         self._row = (1, __version__, os.getpid(), address, time.time())
-        self._beat_s = 0.0
+        self._beat_s = -math.inf
 
-    def beat(self, every_s: float = 0.0) -> bool:
+    def beat(self, every_s: float) -> bool:
         """The server lives; returns whether it was time to say so again."""
         now_s = time.monotonic()
         if now_s - self._beat_s < every_s:

@@ -116,12 +116,16 @@ class Writer:
             self._outsiders = Outsiders(self._db, path, self._database.objects)
             (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
             self.frames.allocate(CHECKPOINT_FRAMES)
-            self.chronicle.begin()  # so that the -wal exists
+            self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists; it takes no room
             # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
+            self.chronicle.begin()
+            if not self.room.take_reserve():
+                return False
+            self.chronicle.beat()
             os.fdatasync(self._wal)  # a power failure shall not take more than a batch and a slice
-            return self.room.take_reserve()
+        return True
 
     async def start(self) -> None:
         """Start the other thread, which only ``close`` ends: what can fail is done before."""
