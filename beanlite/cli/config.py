@@ -24,9 +24,10 @@ EXAMPLES = {
 
 
 def config(*, config_file: Path | None = None, check: bool = False, as_json: bool = False, **options: Any) -> int:  # noqa: ANN401 - as serve takes them
-    """Print each setting that "beanlite serve" would have with the same flags, and where it comes from.
+    """Print the settings, and where each comes from.
 
-    That is a default, the TOML file, a variable of the environment, or a flag.
+    They are those that "beanlite serve" would have with the same flags, and come from a default, the TOML file, a
+    variable of the environment, or a flag.
     """
     flags = flags_of(options)
     if check:

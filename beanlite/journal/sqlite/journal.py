@@ -259,7 +259,7 @@ class SqliteJournal(Journal):
 
     def reconfigure(self, history_s: int | None, history_bytes: int, *, history_bodies: bool) -> None:
         """Keep another history from now on, and log commits or not; see ``Journal.reconfigure``."""
-        self._logs_commits = log.is_debug()
+        self._timing.heed_log()
         self._writer.chronicle.history.bound(HistoryBounds(history_s, history_bytes, history_bodies))
 
     def facts(self) -> JournalFacts:

@@ -19,9 +19,13 @@ class Timing:
 
     def __init__(self, measures: Measures | None) -> None:
         self._measures = measures
-        self._logs = log.is_debug()
         self._slow_syncs = log.Seldom()
-        self._began_s = 0.0
+        self.heed_log()
+
+    def heed_log(self) -> None:
+        """Log commits from now on, or do so no longer."""
+        self._logs = log.is_debug()
+        self._began_s = time.monotonic()  # one may be under way
 
     def begins(self) -> None:
         """A batch is about to be written."""
