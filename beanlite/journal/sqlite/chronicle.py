@@ -20,9 +20,11 @@ class Chronicle:
         self._heartbeat = Heartbeat(connection, address)
         self.history = History(bounds)
 
-    def begin(self) -> None:
-        """Continue after what the file has."""
+    def begin(self, *, has_room: bool) -> None:
+        """The server has the file from now on, and writes so if there is room."""
         self.history.read(self._db)
+        if has_room:
+            self.beat()
 
     def write(self, batch: Batch) -> None:
         """Write what goes with a batch, in its transaction, beside its rows."""

@@ -81,8 +81,7 @@ def _disagreement(database: Database, statement: str, jobs: int, changed: int) -
 class Writer:
     """Writes batches to a database that it has to itself, and gives back room that is no longer needed.
 
-    Its attributes are the database with its connection, thread, room, -wal and frames, four objects that sync it, guard
-    it and tell of it, and what has been written so far.
+    Its attributes are the database and its parts, what syncs, guards and describes it, and what has been written.
     """
 
     def __init__(self, database: Database, address: str, bounds: HistoryBounds) -> None:
@@ -120,12 +119,10 @@ class Writer:
             # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
-            self.chronicle.begin()
-            if not self.room.take_reserve():
-                return False
-            self.chronicle.beat()
+            has_room = self.room.take_reserve()
+            self.chronicle.begin(has_room=has_room)
             os.fdatasync(self._wal)  # a power failure shall not take more than a batch and a slice
-        return True
+        return has_room
 
     async def start(self) -> None:
         """Start the other thread, which only ``close`` ends: what can fail is done before."""
