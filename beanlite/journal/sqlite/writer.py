@@ -251,8 +251,7 @@ class Writer:
     def loose(self) -> bool:
         """Whether so many pages of the file are free that some are worth giving back."""
         with failing(self._database.path):
-            (free,) = self._db.execute("PRAGMA freelist_count").fetchone()
-            (pages,) = self._db.execute("PRAGMA page_count").fetchone()
+            free, pages = (self._db.execute(f"PRAGMA {each}_count").fetchone()[0] for each in ("freelist", "page"))
         return bool(free > max(SPARE_PAGES, LOOSE_TIMES * (pages - free)))
 
     def give_back(self, pages: int) -> None:
