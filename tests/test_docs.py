@@ -29,7 +29,8 @@ def readme():
 @pytest.fixture(scope="module")
 def manual(readme):
     """What users read: the README, and the page on the operators' commands."""
-    return readme + (ROOT / "docs/operating.md").read_text(encoding="utf-8")
+    pages = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("operating.md", "web.md")]
+    return "\n".join([readme, *pages])
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -15,13 +15,13 @@ class UnexpectedReply(Exception):
     """A server answered a command with something else than it should; the text shows it."""
 
 
-def parse_address(where: str) -> Address:
+def parse_address(where: str, option: str = "--connect") -> Address:
     """The address that an operator has written as HOST:PORT or unix:PATH. ConfigError."""
     if where.startswith("unix:"):
         return (where.removeprefix("unix:"),)
     host, _, port = where.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"--connect takes HOST:PORT or unix:PATH, not {where!r}")
+        raise ConfigError(f"{option} takes HOST:PORT or unix:PATH, not {where!r}")
     return (host.strip("[]"), int(port))
 
 
@@ -52,6 +52,10 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
         self._lines.close()
         self._socket.close()
 

@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "bench": "bench",
     **dict.fromkeys(("tubes", "jobs", "job", "clients", "stats", "tail"), "see"),
     "top": "top",
+    "web": "web",
     "put": "put",
     **dict.fromkeys(("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"), "change"),
     "pause": "pause",

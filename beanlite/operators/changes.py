@@ -35,6 +35,8 @@ class Outcome:
     """Jobs that are in no state for it."""
     interrupted: bool = False
     """Whether it was told to end before it was through."""
+    ended: bool = False
+    """Whether it is through."""
     last_id: int | None = field(default=None, repr=False)
     """The last id that had been given out when it began: no job above it has been looked at."""
 
@@ -69,24 +71,31 @@ def change(server: Live, what: Record, which: Filter, progress: Callable[[Outcom
     """
     outcome = Outcome()
     interrupt = Interrupt()
-    requests = [{**what, **part.request()} for part in _parts(which)]
     with interrupt.noted():
-        while requests:
-            if interrupt.came:
+        for _ in slices(server, what, which, outcome):
+            progress(outcome)
+            if interrupt.came and not outcome.ended:
                 outcome.interrupted = True
                 break
-            reply = _slice(server, requests[0], outcome)
-            outcome.done += reply["done"]
-            outcome.skipped += reply["skipped"]
-            outcome.last_id = outcome.last_id or reply["last_id"]
-            progress(outcome)
-            if "stopped" in reply:
-                raise BeanliteError(f"{server.name} refused a put: {reply['stopped']}{_so_far(what, outcome)}")
-            if reply["next"] is None:
-                requests.pop(0)
-            else:
-                requests[0]["after"] = reply["next"]
     return outcome
+
+
+def slices(server: Live, what: Record, which: Filter, outcome: Outcome) -> Iterator[Outcome]:
+    """The same slice by slice, without regard to Ctrl-C: how far it has come, after each. BeanliteError."""
+    requests = [{**what, **part.request()} for part in _parts(which)]
+    while requests:
+        reply = _slice(server, requests[0], outcome)
+        outcome.done += reply["done"]
+        outcome.skipped += reply["skipped"]
+        outcome.last_id = outcome.last_id or reply["last_id"]
+        if "stopped" in reply:
+            raise BeanliteError(f"{server.name} refused a put: {reply['stopped']}{_so_far(what, outcome)}")
+        if reply["next"] is None:
+            requests.pop(0)
+        else:
+            requests[0]["after"] = reply["next"]
+        outcome.ended = not requests
+        yield outcome
 
 
 def _parts(which: Filter) -> list[Filter]:

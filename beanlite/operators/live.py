@@ -29,8 +29,12 @@ class Live:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.client.__exit__(*error)
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self.client.close()
 
     def stats(self) -> Record:
         """What ``stats`` tells, its numbers as numbers."""

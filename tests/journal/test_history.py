@@ -10,6 +10,7 @@ from beanlite.core.job import RESERVED, SECOND_NS, SLICE
 from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.history import OPERATORS_KEPT_S, ROW_BYTES, HistoryBounds
+from beanlite.journal.sqlite.room import Room
 from beanlite.journal.sqlite.totals import DAY_S, HOUR_S, prune_totals, totals_rows
 from beanlite.journal.sqlite.writer import Writer
 from tests.support.core import Core, put
@@ -53,6 +54,23 @@ async def keep(tmp_path):
     yield begin
     for writer in writers:
         await writer.close()
+
+
+async def test_a_start_on_a_full_disk_goes_on_behind_what_the_file_has(tmp_path, monkeypatch):
+    told = []
+    for _ in range(2):
+        writer = Writer(open_database(tmp_path / "queue.db"), "unix:socket", ALL)
+        assert writer.prepare() is not bool(told)  # the second time there is no room
+        await writer.start()
+        kept = Kept(writer)
+        kept.core.engine.ledger.recording = True
+        kept.core.engine.recovered(len(told), len(told))
+        put(kept.core, kept.core.client())
+        kept.store()
+        told = kept.ask("SELECT n, job FROM history ORDER BY n")
+        await writer.close()
+        monkeypatch.setattr(Room, "take_reserve", lambda _: False)
+    assert [job for _, job in told] == [1, 2]
 
 
 def life(core):

@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2] / "beanlite"
 ROOMS = [
     {"__main__"},
     {"cli"},
-    {"server", "bench", "binlog", "operators"},
-    {"reload", "metrics"},
+    {"server", "bench", "binlog", "web"},
+    {"operators", "reload", "metrics"},
     {"net", "backups", "supervised"},
     {"commit"},
     {"protocol"},

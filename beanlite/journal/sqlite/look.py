@@ -4,7 +4,8 @@ The answers have the form of those that a server gives (docs/protocol.md). To be
 server's, closing the file would drop SQLite's locks on it.
 """
 
-from collections.abc import AsyncIterator, Mapping
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +46,12 @@ _CONDITIONS: Final = {
     "text": "instr(body, CAST(:text AS BLOB))",
     "up_to_id": "id <= :up_to_id",
 }
+# What has been done in some tubes lately, by the hour or by the day.
+_TOTALS: Final = """
+    SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s FROM totals
+    WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
+          AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
+"""
 # How the history marks what operators did.
 _OPERATOR: Final = "operator "
 # How the jobs of a queue come out of it.
@@ -98,6 +105,10 @@ class Look:
             row["state"]: row["jobs"] for row in counts
         }
         return {**(servers[0] if servers else {}), **jobs}
+
+    async def totals(self, span_s: int, spans: int, tubes: Sequence[str]) -> list[Record]:
+        """What has been done in these tubes in the last hours or days, of which ``span_s`` is the length."""
+        return await self._rows(_TOTALS, {"span_s": span_s, "spans": spans, "tubes": json.dumps(tubes)})
 
     async def _rows(self, statement: str, given: Mapping[str, Any]) -> list[Record]:
         with refused(self._path):

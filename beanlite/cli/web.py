@@ -1,0 +1,88 @@
+"""``beanlite web``."""
+
+import getpass
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from beanlite.beanstalk.client import parse_address
+from beanlite.cli.groups import Server, grouped
+from beanlite.cli.options import path_of_db
+from beanlite.errors import BeanliteError, ConfigError
+
+DEFAULT_LISTEN: Final = "127.0.0.1:11380"
+EPILOG: Final = (
+    "Exit codes: 0 stopped; 1 it can't listen there, or beanlite[web] is not installed; 2 a wrong setting or flag."
+)
+EXAMPLES: Final = {
+    "web": (
+        "beanlite web",
+        "beanlite web --db /var/lib/beanlite/beanlite.db           with history and curves",
+        "beanlite web --add-user ann:operator >> users              asks for the password",
+        "beanlite web --listen 0.0.0.0:11380 --password-file users --host queue.example.org",
+    )
+}
+
+
+@grouped
+def web(
+    *,
+    server: Server,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where browsers find it.")] = DEFAULT_LISTEN,
+    db: Annotated[
+        str | None, typer.Option("--db", metavar="PATH", help="The server's database, for history and curves.")
+    ] = None,
+    password_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Who may come in: lines that --add-user prints.")
+    ] = None,
+    user_header: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The header in which a proxy in front says who asks.")
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="A name that browsers may ask for; several times."),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Let nobody change anything.")] = False,
+    hide_bodies: Annotated[bool, typer.Option("--hide-bodies", help="Show no bodies, and search in none.")] = False,
+    add_user: Annotated[
+        str | None,
+        typer.Option(metavar="NAME:ROLE", help="Only print the line of an operator or a reader for --password-file."),
+    ] = None,
+) -> None:
+    """Show a server in the browser, and change what it holds.
+
+    Beyond the loopback interface it listens only if it asks who comes, by --password-file or --user-header. It does not
+    encrypt: put a proxy with TLS in front.
+    """
+    try:
+        from beanlite.web import serving  # noqa: PLC0415 - an extra, and no other command needs it
+        from beanlite.web.safety import Passwords, password_line  # noqa: PLC0415 - likewise
+        from beanlite.web.site import Site  # noqa: PLC0415 - likewise
+    except ModuleNotFoundError as error:
+        raise BeanliteError(f"{error.name} is missing: pip install 'beanlite[web]'") from error
+    if add_user is not None:
+        name, _, role = add_user.rpartition(":")
+        password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+        print(password_line(name, role, password))
+        return
+    address = parse_address(listen, "--listen")
+    is_closed = password_file is not None or user_header is not None
+    if password_file is not None and user_header is not None:
+        raise ConfigError("--password-file and --user-header exclude each other")
+    if not serving.is_loopback(address) and not is_closed:
+        raise ConfigError(f"--listen {listen} needs --password-file or --user-header: everybody could change anything")
+    names = frozenset(host or ()) | (serving.LOOPBACK_NAMES if serving.is_loopback(address) else frozenset())
+    site = Site(
+        address=server.address,
+        db=None if db is None else path_of_db(db, None).resolve(),
+        passwords=None if password_file is None else Passwords(password_file),
+        user_header=user_header,
+        hosts=names,
+        read_only=read_only,
+        hide_bodies=hide_bodies,
+    )
+    listening = serving.listen(address)
+    print(f"beanlite: {serving.url(listening)} shows {site.name}", file=sys.stderr, flush=True)
+    serving.serve(site, listening)

@@ -1,0 +1,105 @@
+"""The application: which page is where, who is let in, and what becomes of errors."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from beanlite.errors import BeanliteError, ConfigError
+from beanlite.operators.live import Unreachable
+from beanlite.web import changing, seeing
+from beanlite.web.pages import render
+from beanlite.web.safety import HEADERS, User, is_own_host, is_own_origin
+from beanlite.web.site import Site, site_of
+
+# What a form may have at most.
+FORM_BYTES_MAX: Final = 1 << 20
+
+
+class Gate(BaseHTTPMiddleware):
+    """Lets nobody in who may not, and nothing out without the headers that keep a page to itself."""
+
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        """Answer a request."""
+        response = await _refused(request) or await call_next(request)
+        response.headers.update(HEADERS)
+        if not request.url.path.startswith("/static/"):
+            response.headers["cache-control"] = "no-store"
+        return response
+
+
+async def _refused(request: Request) -> Response | None:
+    """What is answered instead of the page, if that is not to be seen."""
+    site = site_of(request)
+    if site.hosts and not is_own_host(request.headers.get("host", ""), site.hosts):
+        return PlainTextResponse("This is no name of this page; see beanlite web --host.\n", 421)
+    user = await site.user(request)
+    if user is None and site.passwords is not None:
+        ask = {"www-authenticate": 'Basic realm="beanlite", charset="UTF-8"'}
+        return PlainTextResponse("Say who you are.\n", 401, ask)
+    if user is None:
+        return PlainTextResponse("The proxy has not said who you are.\n", 401)
+    request.state.user = user
+    return None if request.method in {"GET", "HEAD"} else _refused_change(request, user)
+
+
+def _refused_change(request: Request, user: User) -> Response | None:
+    if not is_own_origin(request.headers):
+        return PlainTextResponse("Only a page of this site may ask for this.\n", 403)
+    if not user.may_change:
+        return PlainTextResponse("You may look, but not change anything.\n", 403)
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal() or int(length) > FORM_BYTES_MAX:
+        return PlainTextResponse("A form has 1 MiB at most.\n", 413)
+    return None
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    """A page that says what can't be done."""
+    if isinstance(error, Unreachable):
+        context = {"title": "The server can't be reached", "why": str(error), "retry": True}
+        return render(request, "error.html", context, 503)
+    if isinstance(error, HTTPException):
+        return render(request, "error.html", {"title": error.detail, "why": "", "retry": False}, error.status_code)
+    status = 400 if isinstance(error, ConfigError) else 409
+    return render(request, "error.html", {"title": "That can't be done", "why": str(error), "retry": False}, status)
+
+
+def make_app(site: Site) -> Starlette:
+    """The application for this site."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await site.changes.close()
+        site.questions.close()
+
+    app = Starlette(
+        routes=[
+            Route("/", seeing.overview),
+            Route("/jobs", seeing.jobs),
+            Route("/tube/{name:path}", seeing.tube),
+            Route("/job/{id:int}", seeing.job),
+            Route("/clients", seeing.clients),
+            Route("/journal", seeing.journal),
+            Route("/put", changing.put, methods=["GET", "POST"]),
+            Route("/pause", changing.pause, methods=["POST"]),
+            Route("/change", changing.change, methods=["POST"]),
+            Route("/change/{number:int}", changing.follow),
+            Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
+        ],
+        middleware=[Middleware(Gate)],
+        exception_handlers={BeanliteError: _on_error, HTTPException: _on_error},
+        lifespan=lifespan,
+    )
+    app.state.site = site
+    return app

@@ -1,0 +1,132 @@
+"""What changes something: asked for by a form of ours, and if it concerns jobs, asked for twice."""
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from beanlite.errors import BeanliteError, ConfigError
+from beanlite.operators import units
+from beanlite.operators.changes import DONE_WORDS, Outcome, slices
+from beanlite.operators.filters import Filter, Record
+from beanlite.operators.live import Live
+from beanlite.web.pages import U32_MAX, chosen, form, link, number, render, seconds
+from beanlite.web.running import described
+from beanlite.web.site import site_of
+
+# For how long a change is waited for before a page tells how far it has come.
+WAIT_S: Final = 0.5
+_LENGTH: Final = "a length of time, such as 90s, 5min or 3h"
+
+
+async def change(request: Request) -> Response:
+    """Do something to the jobs that a form means: first tell how many they are, then do it."""
+    site, fields = site_of(request), await form(request)
+    what, which = _meant(fields)
+    back = _back(fields)
+    if site.hide_bodies and which.text is not None:
+        raise ConfigError("text: bodies are hidden here, and so can't be searched")
+    if not fields.get("sure"):
+        would = await site.questions.ask(partial(_count, what=what, which=which))
+        fields |= {"up_to_id": str(would.last_id or 0), "sure": "1"}
+        context = {"what": what, "described": described(which), "outcome": would, "fields": fields, "back": back}
+        return render(request, "sure.html", context)
+    live = await asyncio.to_thread(Live, site.address)
+    running, task = site.changes.begin(live, what, which, back)
+    await asyncio.wait([task], timeout=WAIT_S)
+    if running.ended and not running.error:
+        return _done(back, f"{units.jobs(running.outcome.done)} {DONE_WORDS[what['do']]}")
+    return RedirectResponse(f"/change/{running.number}", 303)
+
+
+async def follow(request: Request) -> Response:
+    """How far a change has come."""
+    running = site_of(request).changes.all.get(request.path_params["number"])
+    if running is None:
+        raise BeanliteError("this change is not remembered any more")
+    return render(request, "change.html", {"running": running})
+
+
+async def pause(request: Request) -> Response:
+    """Let nobody reserve from a tube for so long."""
+    site, fields = site_of(request), await form(request)
+    tube, pause_s = fields.get("tube", ""), seconds(fields, "for")
+    if pause_s is None:
+        raise ConfigError(f"for: {_LENGTH}; 0 ends a pause")
+    await site.questions.ask_once(lambda live: live.pause(tube, int(pause_s)))
+    said = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
+    return _done(_back(fields), said)
+
+
+async def put(request: Request) -> Response:
+    """Put a job by hand."""
+    if request.method != "POST":
+        fields = {"tube": request.query_params.get("tube", "default")}
+        return render(request, "put.html", {"fields": fields, "error": ""})
+    fields = await form(request)
+    try:
+        pri, ttr_s = number(fields, "pri", U32_MAX), seconds(fields, "ttr")
+        job = {
+            "tube": fields.get("tube", "").strip() or "default",
+            "pri": 1024 if pri is None else pri,
+            "delay_s": int(seconds(fields, "delay") or 0),
+            "ttr_s": 60 if ttr_s is None else int(ttr_s),
+            "body": fields.get("body", "").replace("\r\n", "\n"),  # a browser sends CR LF for the end of a line
+        }
+        reply = await site_of(request).questions.ask_once(lambda live: live.ask("put-jobs", {"jobs": [job]}))
+    except BeanliteError as error:
+        return render(request, "put.html", {"fields": fields, "error": str(error)}, 422)
+    return _done(f"/job/{reply['ids'][0]}", "The job was put")
+
+
+def _meant(fields: dict[str, str]) -> tuple[Record, Filter]:
+    """What is to be done, and to which jobs. ConfigError: that can't be meant."""
+    do = fields.get("do", "")
+    if do not in DONE_WORDS:
+        raise ConfigError("do: say what is to be done")
+    if fields.get("scope") == "ticked" and not fields.get("ids"):
+        raise ConfigError("no job is ticked; tick some, or choose all that fit")
+    if fields.get("scope") == "all":
+        fields["ids"] = fields.get("of_ids", "")
+    which = chosen(fields)
+    if which.is_empty:
+        raise ConfigError("say which jobs are meant")
+    return {"do": do, **_how(do, fields)}, which
+
+
+def _how(do: str, fields: dict[str, str]) -> Record:
+    """What a change needs beside the jobs. ConfigError: it is missing."""
+    to, pri, delay_s = fields.get("to", "").strip(), number(fields, "pri", U32_MAX), seconds(fields, "delay")
+    if do in {"move", "copy"}:
+        if not to:
+            raise ConfigError("to: say to which tube")
+        return {"to": to}
+    if do == "reprioritise":
+        if pri is None:
+            raise ConfigError("pri: say which")
+        return {"pri": pri}
+    if do == "delay":
+        if not delay_s or delay_s < 1:
+            raise ConfigError(f"delay: {_LENGTH}")
+        return {"delay_s": int(delay_s)}
+    return {}
+
+
+def _count(live: Live, what: Record, which: Filter) -> Outcome:
+    outcome = Outcome()
+    for _ in slices(live, {**what, "dry_run": True}, which, outcome):
+        pass
+    return outcome
+
+
+def _back(fields: dict[str, str]) -> str:
+    """The page that the form was on, if it is one of ours."""
+    back = fields.get("back", "/")
+    return back if back.startswith("/") and not back.startswith(("//", "/\\")) and len(back) < 4000 else "/"
+
+
+def _done(path: str, said: str) -> Response:
+    """Back to a page, which then tells what has been done."""
+    return RedirectResponse(f"{path}{'&' if '?' in path else '?'}{link('', done=said)[1:]}", 303)

@@ -1,0 +1,125 @@
+"""What the first page tells: how the server is, what is wrong, and its tubes."""
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from beanlite.operators import listing, units
+from beanlite.operators.filters import Record
+from beanlite.operators.live import Live
+
+# Tubes on one page; and how many of the first are found without looking at each, since no slice tells more.
+PAGE: Final = 50
+FIRST_MAX: Final = 200
+# By what tubes can be sorted.
+SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "waiting", "first_ready_s")
+# A job that has been ready for so long is worth a look.
+LONG_S: Final = 3600
+# How many tubes are named under what is wrong.
+NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Tubes:
+    """A page of them."""
+
+    tubes: list[Record]
+    page: int
+    more: bool
+    """Whether there is another page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that an operator should look at."""
+
+    text: str
+    tube: str | None = None
+    state: str | None = None
+    """Which of its jobs are concerned."""
+    urgent: bool = False
+    """It keeps the queue from doing its work."""
+
+
+def tubes(live: Live, like: str, sort: str, page: int) -> Tubes:
+    """A page of the tubes whose name fits, in this order."""
+    end = page * PAGE
+    request: Record = {"like": like} if like else {}
+    if end < FIRST_MAX:  # each slice tells its first ones, and the first of all are among them
+        request |= {"order": sort, "limit": end + 1}
+    else:
+        request["limit"] = FIRST_MAX
+    first = listing.first(_slices(live, request), sort, largest=sort != "name", limit=end + 1)
+    return Tubes(first[end - PAGE : end], page, len(first) > end)
+
+
+def _slices(live: Live, request: Record) -> list[Record]:
+    """The tubes that all slices tell of."""
+    found: list[Record] = []
+    while True:
+        reply = live.list_tubes(request)
+        found += reply["tubes"]
+        if reply["next"] is None:
+            return found
+        request["after"] = reply["next"]
+
+
+def problems(live: Live, stats: Record) -> list[Problem]:
+    """What is wrong with the server and its tubes, the worst first."""
+    found = _of_server(stats)
+    stuck = [tube for tube in _slices(live, {"order": "first_ready_s", "limit": 20}) if tube["ready"]]
+    for tube in listing.first(stuck, "first_ready_s", largest=True, limit=NAMED):
+        waits = units.age(tube["first_ready_s"])
+        if not tube["watching"] and not tube["pause_left_s"]:
+            text = f"nobody reserves from it: {units.jobs(tube['ready'])} ready, the next for {waits}"
+            found.append(Problem(text, tube["name"], "ready"))
+        elif tube["first_ready_s"] >= LONG_S:
+            found.append(Problem(f"its next job has been ready for {waits}", tube["name"], "ready"))
+    if stats["current-jobs-buried"]:
+        buried = [tube for tube in _slices(live, {"order": "buried", "limit": 20}) if tube["buried"]]
+        for tube in listing.first(buried, "buried", largest=True, limit=NAMED):
+            since = units.age(tube["first_buried_s"])
+            found.append(Problem(f"{units.jobs(tube['buried'])} buried, the first {since} ago", tube["name"], "buried"))
+    return sorted(found, key=lambda problem: not problem.urgent)
+
+
+def _of_server(stats: Record) -> list[Problem]:
+    found = []
+    if stats.get("disk-full") == "true":
+        found.append(Problem("The disk is full: puts are refused until there is room again", urgent=True))
+    if stats.get("draining") == "true":
+        found.append(Problem("The server drains: it takes no new jobs", urgent=True))
+    used, most = stats.get("memory-used", 0), stats.get("memory-max", 0)
+    if most and used > 0.9 * most:
+        text = f"{used * 100 // most} % of the memory that it may use are taken; puts are refused when all is"
+        found.append(Problem(text, urgent=True))
+    if stats.get("backup-failed-at", 0):
+        found.append(Problem(f"The last backup failed at {units.utc(stats['backup-failed-at'])} UTC", urgent=True))
+    return found
+
+
+class Rates:
+    """How fast things go, from one look at the statistics to the next."""
+
+    _COUNTED: Final = {
+        "puts": ("cmd-put",),
+        "reserves": ("cmd-reserve", "cmd-reserve-with-timeout"),
+        "deletes": ("cmd-delete",),
+    }
+
+    def __init__(self) -> None:
+        self._before: tuple[float, Record] = 0.0, {}
+        self._rates: dict[str, float] = {}
+
+    def since_last(self, stats: Record) -> dict[str, float]:
+        """How many of each there were in a second; nothing at first, and after the server was started anew."""
+        now_s = time.monotonic()
+        before_s, before = self._before
+        if stats is not before:
+            self._before, self._rates = (now_s, stats), {}
+            if before.get("id") == stats.get("id"):
+                self._rates = {
+                    name: sum(stats.get(key, 0) - before.get(key, 0) for key in keys) / (now_s - before_s)
+                    for name, keys in self._COUNTED.items()
+                }
+        return self._rates

@@ -1,0 +1,148 @@
+"""Making a page of a template, and reading what its forms send."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from beanlite.errors import ConfigError
+from beanlite.operators import units
+from beanlite.operators.filters import STATES, Filter
+from beanlite.operators.units import parse_age
+from beanlite.web.site import site_of
+
+# The most that a pri or a number of seconds can be, and that an id can be.
+U32_MAX: Final = (1 << 32) - 1
+U64_MAX: Final = (1 << 64) - 1
+# How many values a form may have, and how long one may be that is no body.
+_FIELDS_MAX: Final = 1100
+_VALUE_MAX: Final = 1000
+_IDS_MAX: Final = 25_000
+
+
+def _time(at: float | None) -> Markup:
+    """A moment; the page's script puts it into the reader's zone."""
+    if at is None:
+        return Markup()
+    moment = datetime.fromtimestamp(at, UTC)
+    return Markup('<time datetime="{}">{} UTC</time>').format(
+        moment.isoformat(timespec="milliseconds"), moment.strftime("%Y-%m-%d %H:%M:%S")
+    )
+
+
+def _peer(peer: Mapping[str, Any] | None) -> str:
+    return "" if peer is None else f"{peer['address']} #{peer['number']}"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "age": units.age,
+        "count": units.count,
+        "jobs": units.jobs,
+        "peer": _peer,
+        "json": lambda value: json.dumps(value, ensure_ascii=False),
+        "quote": lambda text: quote(str(text), safe=""),
+        "rate": units.rate,
+        "size": units.size,
+        "time": _time,
+    }
+    environment.globals |= {"STATES": STATES, "link": link}
+    return environment
+
+
+def link(path: str, **query: object) -> str:
+    """A path with those parts of a query that say something."""
+    said = {name: value for name, value in query.items() if value not in {None, ""}}
+    return f"{path}?{urlencode(said)}" if said else path
+
+
+_TEMPLATES: Final = _environment()
+
+
+def render(request: Request, template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
+    """A page; ``context`` is what its template asks for."""
+    user, query = request.state.user, dict(request.query_params)
+    done = query.pop("done", "")[:_VALUE_MAX]
+    common = {
+        "path": request.url.path,
+        "query": query,
+        "here": link(request.url.path, **query),
+        "server": site_of(request).name,
+        "user": user.name,
+        "may_change": user.may_change,
+        "done": done,
+    }
+    return HTMLResponse(_TEMPLATES.get_template(template).render(common | dict(context)), status)
+
+
+async def form(request: Request) -> dict[str, str]:
+    """What a form has sent, the last value of each name; ``ids`` are all that were ticked. ConfigError."""
+    try:
+        pairs = parse_qsl((await request.body()).decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
+    except ValueError as error:
+        raise ConfigError("the form can't be read, or has too many values") from error
+    fields = dict(pairs)
+    if fields.pop("id", None) is not None:
+        fields["ids"] = ",".join(value for name, value in pairs if name == "id")
+    return fields
+
+
+def number(fields: Mapping[str, str], name: str, most: int) -> int | None:
+    """A whole number from 0 on; None if it is left out. ConfigError: it is something else, or too large."""
+    text = fields.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 20 or int(text) > most:
+        raise ConfigError(f"{name}: a whole number from 0 to {most}, not {text[:40]!r}")
+    return int(text)
+
+
+def seconds(fields: Mapping[str, str], name: str) -> float | None:
+    """A length of time; None if it is left out. ConfigError: it is something else, or too long."""
+    text = fields.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        found = parse_age(text[:_VALUE_MAX])
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    if found > U32_MAX:
+        raise ConfigError(f"{name}: {U32_MAX} seconds at most")
+    return found
+
+
+def chosen(fields: Mapping[str, str]) -> Filter:
+    """The jobs that a form or the query of a page means. ConfigError: none can be meant by that."""
+    for name, most in (("tube", _VALUE_MAX), ("state", _VALUE_MAX), ("text", _VALUE_MAX), ("ids", _IDS_MAX)):
+        if len(fields.get(name, "")) > most:
+            raise ConfigError(f"{name}: {most} characters at most")
+    ids = [part.strip() for part in fields.get("ids", "").split(",") if part.strip()]
+    if not all(part.isascii() and part.isdecimal() and int(part) <= U64_MAX for part in ids):
+        raise ConfigError("ids: numbers, with commas in between")
+    return Filter(
+        ids=tuple(map(int, ids)) or None,
+        tube=fields.get("tube") or None,
+        state=fields.get("state") or None,
+        older_s=seconds(fields, "older"),
+        newer_s=seconds(fields, "newer"),
+        in_state_s=seconds(fields, "in_state"),
+        pri_min=number(fields, "pri_min", U32_MAX),
+        pri_max=number(fields, "pri_max", U32_MAX),
+        holder=number(fields, "holder", U64_MAX),
+        text=fields.get("text") or None,
+        up_to_id=number(fields, "up_to_id", U64_MAX),
+    )

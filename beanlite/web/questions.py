@@ -1,0 +1,95 @@
+"""The server's answers for pages: asked for in threads, over a few connections, and kept for a moment."""
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, Final, TypeVar
+
+from beanlite.beanstalk.client import Address
+from beanlite.errors import BeanliteError
+from beanlite.operators.live import Live, Unreachable
+
+Answer = TypeVar("Answer")
+
+# How many questions the server is asked at the same time: however many browsers there are, it has no more to do.
+CONNECTIONS: Final = 4
+# For how long an answer serves all who ask the same, and how many are kept.
+KEEP_S: Final = 1.0
+KEEP_MAX: Final = 100
+
+
+class Questions:
+    """Connections to one server. What is asked may raise BeanliteError; Unreachable if there is no server."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._free = asyncio.Semaphore(CONNECTIONS)
+        self._idle: list[Live] = []
+        self._kept: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
+
+    async def ask(self, question: Callable[[Live], Answer]) -> Answer:
+        """The answer to a question that changes nothing: it is asked again if a connection turns out to have ended."""
+        async with self._free:
+            return await asyncio.to_thread(self._ask, question)
+
+    async def ask_once(self, question: Callable[[Live], Answer]) -> Answer:
+        """The answer to a question that is not to be asked twice, because it changes something."""
+        async with self._free:
+            return await asyncio.to_thread(self._ask_anew, question)
+
+    async def ask_seldom(self, key: Hashable, question: Callable[[Live], Answer]) -> Answer:
+        """The answer to a question that many ask under this key; it may be KEEP_S old.
+
+        An answer that took long is kept for as long as it took, so that the server has rest in between.
+        """
+        now_s = time.monotonic()
+        until_s, task = self._kept.get(key, (0.0, None))
+        if task is None or (task.done() and now_s >= until_s):
+            self._kept = {each: kept for each, kept in self._kept.items() if kept[0] > now_s or not kept[1].done()}
+            task = asyncio.create_task(self.ask(question))
+            if len(self._kept) < KEEP_MAX:
+                self._kept[key] = now_s + KEEP_S, task
+                task.add_done_callback(lambda ended: self._answered(key, ended, now_s))
+        # Who goes away does not take the answer from the others.
+        answer: Answer = await asyncio.shield(task)
+        return answer
+
+    def _answered(self, key: Hashable, task: asyncio.Task[Any], began_s: float) -> None:
+        if task.cancelled() or task.exception() is not None:
+            self._kept.pop(key, None)
+        elif key in self._kept:
+            now_s = time.monotonic()
+            self._kept[key] = max(began_s + KEEP_S, now_s + (now_s - began_s)), task
+
+    def _ask(self, question: Callable[[Live], Answer]) -> Answer:
+        if self._idle:
+            try:
+                return self._put_to(self._idle.pop(), question)
+            except Unreachable:  # the server has been restarted, or is gone: the next connection will tell
+                pass
+        return self._ask_anew(question)
+
+    def _ask_anew(self, question: Callable[[Live], Answer]) -> Answer:
+        return self._put_to(Live(self._address), question)
+
+    def _put_to(self, live: Live, question: Callable[[Live], Answer]) -> Answer:
+        is_good = False
+        try:
+            answer = question(live)
+            is_good = True
+        except Unreachable:
+            raise
+        except BeanliteError:  # it was refused, and the connection is as good as before
+            is_good = True
+            raise
+        finally:
+            if is_good and len(self._idle) < CONNECTIONS:
+                self._idle.append(live)
+            else:
+                live.close()
+        return answer
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        while self._idle:
+            self._idle.pop().close()

@@ -1,0 +1,112 @@
+"""Who may see the pages and who may change anything; and what a browser may do with them."""
+
+import base64
+import binascii
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from beanlite.errors import ConfigError
+
+# A page loads nothing from elsewhere, and nothing that stands in it is run.
+HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src"
+    " 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+ROLES: Final = ("operator", "reader")
+# How many passwords that were right are remembered, since checking one takes long on purpose.
+_REMEMBERED_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks."""
+
+    name: str
+    """Empty if nobody has to say who they are."""
+    may_change: bool
+
+
+class Passwords:
+    """The users in a file, a line ``NAME:ROLE:HASH`` each."""
+
+    def __init__(self, path: Path) -> None:
+        """ConfigError: it can't be read, or is no such file."""
+        self._hasher = PasswordHasher()
+        self._users: dict[str, tuple[str, str]] = {}
+        self._right: set[bytes] = set()
+        self._secret = secrets.token_bytes(32)
+        # Checked for names that don't exist, so that these take as long.
+        self._nobody = self._hasher.hash(secrets.token_hex())
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} can't be read: {error}") from error
+        for number, line in enumerate(lines, 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            name, _, rest = line.partition(":")
+            role, _, hashed = rest.partition(":")
+            if not name or role not in ROLES or not hashed.startswith("$argon2"):
+                raise ConfigError(f"{path}, line {number}: a line is NAME:operator:HASH or NAME:reader:HASH")
+            self._users[name] = role, hashed
+        if not self._users:
+            raise ConfigError(f"{path} has no user in it")
+
+    def check(self, authorization: str) -> User | None:
+        """Who has sent this header, if the password is right; to be called in a thread, because it takes long."""
+        scheme, _, value = authorization.partition(" ")
+        try:
+            name, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return None
+        if scheme.lower() != "basic" or not colon:
+            return None
+        role, hashed = self._users.get(name, ("", self._nobody))
+        seen = hashlib.blake2b(authorization.encode(), key=self._secret).digest()
+        if seen not in self._right:
+            try:
+                self._hasher.verify(hashed, password)
+            except (VerificationError, InvalidHashError):
+                return None
+            if not role:
+                return None
+            if len(self._right) >= _REMEMBERED_MAX:
+                self._right.clear()
+            self._right.add(seen)
+        return User(name, role == "operator")
+
+
+def password_line(name: str, role: str, password: str) -> str:
+    """The line of a user. ConfigError: no user has such a name or role."""
+    if not name or ":" in name or not name.isprintable() or role not in ROLES:
+        raise ConfigError(f"a user has a name without a colon, and is {' or '.join(ROLES)}")
+    return f"{name}:{role}:{PasswordHasher().hash(password)}"
+
+
+def is_own_origin(headers: Mapping[str, str]) -> bool:
+    """Whether a request that changes something comes from one of our own pages."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc == headers.get("host")
+
+
+def is_own_host(host: str, names: frozenset[str]) -> bool:
+    """Whether a browser asks for us by a name of ours: by another it may be a page whose name was rebound to us."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "") in names
+    except ValueError:
+        return False

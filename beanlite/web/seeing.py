@@ -1,0 +1,182 @@
+"""The pages that change nothing."""
+
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from beanlite.errors import ConfigError
+from beanlite.journal.sqlite.look import looking
+from beanlite.operators import listing
+from beanlite.operators.bodies import FORMS, body_lines
+from beanlite.operators.filters import Filter, Record
+from beanlite.operators.live import Live
+from beanlite.web import overview as looks
+from beanlite.web.curves import Curve, curve
+from beanlite.web.pages import U64_MAX, chosen, link, number, render
+from beanlite.web.site import Site, site_of
+
+# Jobs on one page, clients on theirs, and the most of a body that is shown.
+JOBS: Final = 50
+CLIENTS_MAX: Final = 1000
+BODY_BYTES_MAX: Final = 1 << 20
+PAGES_MAX: Final = 100_000
+# The fields by which jobs are chosen, as they stand in a query.
+FILTERS: Final = ("tube", "state", "text", "older", "newer", "in_state", "pri_min", "pri_max", "holder", "ids")
+_HOUR_S: Final = 3600
+# What the curves of a tube go back to: the span that one point stands for, and how many there are.
+SPANS: Final = {"day": (_HOUR_S, 24), "week": (_HOUR_S, 7 * 24), "quarter": (24 * _HOUR_S, 91)}
+
+
+async def overview(request: Request) -> Response:
+    """How the server is, and its tubes."""
+    site, query = site_of(request), request.query_params
+    like, sort = query.get("like", "").strip()[:200], query.get("sort", "name")
+    if sort not in looks.SORTS:
+        raise ConfigError(f"sort: tubes are sorted by {', '.join(looks.SORTS)}")
+    page = number(query, "page", PAGES_MAX) or 1
+    fits = like if not like or {"*", "?"} & set(like) else f"*{like}*"
+    ask = site.questions.ask_seldom
+    stats = await ask("stats", Live.stats)
+    problems = await ask("problems", partial(looks.problems, stats=stats))
+    tubes = await ask(("tubes", fits, sort, page), partial(looks.tubes, like=fits, sort=sort, page=page))
+    context = {
+        "stats": stats,
+        "rates": site.rates.since_last(stats),
+        "problems": problems,
+        "tubes": tubes,
+        "hours": await _hours(site, [tube["name"] for tube in tubes.tubes]),
+        "like": like,
+        "sort": sort,
+    }
+    return render(request, "overview.html", context)
+
+
+async def jobs(request: Request) -> Response:
+    """Jobs of whatever tubes."""
+    return await _jobs(request, chosen(request.query_params), "jobs.html", {"tube": None})
+
+
+async def tube(request: Request) -> Response:
+    """A tube, its curves and its jobs."""
+    site, name = site_of(request), request.path_params["name"]
+    reply = await site.questions.ask(lambda live: live.list_tubes({"names": [name]}))
+    if not reply["tubes"]:
+        return render(request, "no-tube.html", {"name": name}, 404)
+    span = request.query_params.get("span", "day")
+    if span not in SPANS:
+        raise ConfigError(f"span: a {', '.join(SPANS)}")
+    context = {
+        "tube": reply["tubes"][0],
+        "curves": await _curves(site.db, name, *SPANS[span]),
+        "span": span,
+        "spans": list(SPANS),
+    }
+    return await _jobs(request, chosen({**request.query_params, "tube": name}), "tube.html", context)
+
+
+async def _jobs(request: Request, which: Filter, template: str, context: Record) -> Response:
+    site, query = site_of(request), request.query_params
+    by_queue = which.tube is not None and which.state not in {None, "reserved"}
+    sort = query.get("sort") or ("queue" if by_queue else "id")
+    if sort == "queue" and not by_queue:
+        sort = "id"
+    if site.hide_bodies and which.text is not None:
+        raise ConfigError("text: bodies are hidden here, and so can't be searched")
+    after = query.get("after", "")[:1000] or None
+    found = await site.questions.ask(partial(listing.jobs, which=which, sort=sort, limit=JOBS, after=after))
+    fields = [name for name in FILTERS if name != "tube" or context["tube"] is None]
+    context |= {
+        "jobs": found.records,
+        "more": link(request.url.path, **{**query, "after": found.after}) if found.after else None,
+        "which": which,
+        "filters": {name: query.get(name, "") for name in fields},
+        "sort": sort,
+        "sorts": [each for each in listing.JOB_SORTS if each != "queue" or by_queue],
+        "hides": site.hide_bodies,
+    }
+    return render(request, template, context)
+
+
+async def job(request: Request) -> Response:
+    """All that is known of one job."""
+    site, job_id = site_of(request), request.path_params["id"]
+    form = request.query_params.get("body", "auto")
+    if job_id > U64_MAX or form not in FORMS:
+        raise ConfigError(f"no job has such an id, or no body is shown as {form[:40]!r}")
+    found = await site.questions.ask(lambda live: live.show_job(job_id))
+    history = await _history(site.db, job_id)
+    if found is None and not history:
+        return render(request, "no-job.html", {"id": job_id, "has_db": site.db is not None}, 404)
+    body = b"" if found is None or site.hide_bodies else found["body"]
+    if form == "raw":
+        name = f'attachment; filename="job-{job_id}"'
+        return Response(body, media_type="application/octet-stream", headers={"content-disposition": name})
+    try:
+        shown = body_lines(body[:BODY_BYTES_MAX], form)
+    except ConfigError:
+        shown = None
+    context = {
+        "job": found,
+        "id": job_id,
+        "history": history,
+        "has_db": site.db is not None,
+        "hides": site.hide_bodies,
+        "shown": shown,
+        "cut": len(body) > BODY_BYTES_MAX,
+        "form": form,
+        "forms": [each for each in FORMS if each != "raw"],
+    }
+    return render(request, "job.html", context)
+
+
+async def clients(request: Request) -> Response:
+    """Who is connected."""
+
+    def first(live: Live) -> list[Record]:
+        found: list[Record] = []
+        for client in listing.everything(live.list_clients, {}, "clients"):
+            found.append(client)
+            if len(found) > CLIENTS_MAX:
+                break
+        return found
+
+    found = await site_of(request).questions.ask_seldom("clients", first)
+    context = {"clients": found[:CLIENTS_MAX], "more": len(found) > CLIENTS_MAX, "most": CLIENTS_MAX}
+    return render(request, "clients.html", context)
+
+
+async def journal(request: Request) -> Response:
+    """What the server tells of itself: its journal, its memory, its backups, what it has refused."""
+    stats = await site_of(request).questions.ask_seldom("stats", Live.stats)
+    refused = {key.removeprefix("refused-"): times for key, times in stats.items() if key.startswith("refused-")}
+    return render(request, "journal.html", {"stats": stats, "refused": refused})
+
+
+async def _history(db: Path | None, job_id: int) -> list[Record]:
+    if db is None:
+        return []
+    async with looking(db) as look:
+        found = await look.show_job(job_id)
+    return [] if found is None else found["history"]
+
+
+async def _hours(site: Site, names: list[str]) -> dict[str, Curve]:
+    """What was put into each tube in the last hours."""
+    if site.db is None or not names:
+        return {}
+    async with looking(site.db) as look:
+        rows = await look.totals(_HOUR_S, 24, names)
+    return {name: curve((row for row in rows if row["tube"] == name), "put", _HOUR_S, 24) for name in names}
+
+
+async def _curves(db: Path | None, name: str, span_s: int, points: int) -> dict[str, Curve]:
+    if db is None:
+        return {}
+    async with looking(db) as look:
+        rows = await look.totals(span_s, points, [name])
+    for row in rows:
+        row["wait_s"] = row["waited_s"] / row["reserved"] if row["reserved"] else 0.0
+    return {key: curve(rows, key, span_s, points) for key in ("put", "deleted", "wait_s")}

@@ -1,0 +1,66 @@
+"""Running the application."""
+
+import ipaddress
+import socket
+from typing import Final
+
+import uvicorn
+
+from beanlite.beanstalk.client import Address
+from beanlite.errors import BeanliteError
+from beanlite.web.app import make_app
+from beanlite.web.site import Site
+
+# By these names browsers find what listens on the loopback interface.
+LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+# Browsers that are served at the same time, and how long one may do nothing.
+CONNECTIONS_MAX: Final = 200
+IDLE_S: Final = 30
+STOPS_WITHIN_S: Final = 2
+
+
+def is_loopback(address: Address) -> bool:
+    """Whether only this machine can reach it; a Unix socket is as open as its file."""
+    if len(address) != 2:
+        return True
+    try:
+        return ipaddress.ip_address(address[0]).is_loopback
+    except ValueError:
+        return address[0] == "localhost"
+
+
+def listen(address: Address) -> socket.socket:
+    """What browsers connect to. BeanliteError: it can't be had."""
+    try:
+        if len(address) == 2:
+            family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+            return socket.create_server((address[0], address[1]), family=family)
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(address[0])
+    except OSError as error:
+        where = ":".join(map(str, address))
+        raise BeanliteError(f"can't listen on {where}: {error.strerror or error}") from error
+    return listening
+
+
+def url(listening: socket.socket) -> str:
+    """What a browser is told."""
+    name = listening.getsockname()
+    if isinstance(name, str):
+        return f"unix:{name}"
+    return f"http://[{name[0]}]:{name[1]}/" if ":" in name[0] else f"http://{name[0]}:{name[1]}/"
+
+
+def serve(site: Site, listening: socket.socket) -> None:
+    """Serve until SIGTERM or Ctrl-C."""
+    config = uvicorn.Config(
+        make_app(site),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS_MAX,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=STOPS_WITHIN_S,
+        proxy_headers=False,  # who asks is told by the header that was configured, or not at all
+    )
+    uvicorn.Server(config).run([listening])

@@ -1,0 +1,58 @@
+"""What the pages are made from, and for whom."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from starlette.requests import Request
+
+from beanlite.beanstalk.client import Address
+from beanlite.web.overview import Rates
+from beanlite.web.questions import Questions
+from beanlite.web.running import Changes
+from beanlite.web.safety import Passwords, User
+
+
+@dataclass(kw_only=True)
+class Site:
+    """The options of ``beanlite web``, and what is kept while it runs."""
+
+    address: Address
+    db: Path | None = None
+    """Where history and totals are read; None: nowhere."""
+    passwords: Passwords | None = None
+    user_header: str | None = None
+    """The header in which a proxy says who asks."""
+    hosts: frozenset[str] = frozenset()
+    """The names that browsers may ask for; any, if there are none."""
+    read_only: bool = False
+    hide_bodies: bool = False
+    questions: Questions = field(init=False)
+    rates: Rates = field(init=False, default_factory=Rates)
+    changes: Changes = field(init=False, default_factory=Changes)
+
+    def __post_init__(self) -> None:
+        self.questions = Questions(self.address)
+
+    @property
+    def name(self) -> str:
+        """The server's address as people write it."""
+        return f"{self.address[0]}:{self.address[1]}" if len(self.address) == 2 else f"unix:{self.address[0]}"
+
+    async def user(self, request: Request) -> User | None:
+        """Who asks; None: they have to say so first."""
+        if self.passwords is not None:
+            given = request.headers.get("authorization", "")
+            found = await asyncio.to_thread(self.passwords.check, given) if given else None
+        elif self.user_header is not None:
+            name = request.headers.get(self.user_header, "")
+            found = User(name, may_change=True) if name else None
+        else:
+            found = User("", may_change=True)
+        return found and User(found.name, found.may_change and not self.read_only)
+
+
+def site_of(request: Request) -> Site:
+    """The site that a request is for."""
+    site: Site = request.app.state.site
+    return site

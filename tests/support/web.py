@@ -1,0 +1,78 @@
+"""The page in the browser, without a browser: a real process of it, and what it answers."""
+
+import base64
+import html
+import http.client
+import re
+import subprocess
+import sys
+import urllib.parse
+from pathlib import Path
+from typing import NamedTuple, Self
+
+
+class Page(NamedTuple):
+    """An answer."""
+
+    path: str
+    status: int
+    headers: http.client.HTTPMessage
+    html: str
+
+    @property
+    def text(self) -> str:
+        """What is read of it: no tags, and blanks as one."""
+        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", self.html)).split())
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The hidden fields of its forms."""
+        found = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', self.html)
+        return {html.unescape(name): html.unescape(value) for name, value in found}
+
+
+class Web:
+    """``beanlite web`` for a server. Leaving its ``with`` stops it."""
+
+    def __init__(self, connect: str, *flags: str | Path, user: str | None = None) -> None:
+        command = [sys.executable, "-m", "beanlite", "web", "--connect", connect, "--listen", "127.0.0.1:0", *flags]
+        self.process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        found = re.fullmatch(r"beanlite: http://(.*)/ shows .*\n", line)
+        assert found, line
+        self.where: str = found[1]
+        self.headers = {} if user is None else sign_in(user)
+
+    def get(self, path: str, **headers: str) -> Page:
+        """A page."""
+        return self._ask("GET", path, None, headers)
+
+    def post(self, path: str, fields: dict[str, object], **headers: str) -> Page:
+        """What a form of ours, filled in so, leads to, a redirection followed."""
+        body = urllib.parse.urlencode(fields, doseq=True)
+        given = {"sec-fetch-site": "same-origin", "content-type": "application/x-www-form-urlencoded"}
+        page = self._ask("POST", path, body, given | {key.replace("_", "-"): value for key, value in headers.items()})
+        return page if page.status != 303 else self.get(page.headers["location"])
+
+    def _ask(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> Page:
+        connection = http.client.HTTPConnection(self.where, timeout=30)
+        try:
+            connection.request(method, path, body, self.headers | headers)
+            response = connection.getresponse()
+            return Page(path, response.status, response.headers, response.read().decode())
+        finally:
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.process.terminate()
+        said = self.process.communicate(timeout=20)[1]
+        assert not said, said
+
+
+def sign_in(user: str) -> dict[str, str]:
+    """The header of a browser in which somebody has typed NAME:PASSWORD."""
+    return {"authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}

@@ -1,0 +1,156 @@
+"""What the pages change: told before, asked for twice, and only what was meant."""
+
+import signal
+
+import pytest
+
+from tests.support.servers import start_beanlite
+from tests.support.web import Web
+from tests.support.wire import Wire, until
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with start_beanlite(tmp_path_factory.mktemp("web")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def web(server):
+    with Web(f"127.0.0.1:{server.port}", "--db", server.directory / "queue.db") as web:
+        yield web
+
+
+@pytest.fixture
+def wire(server):
+    """A client of a server without jobs."""
+    with Wire(server.connect()) as wire:
+        yield wire
+        while wire.request("change-jobs", do="delete", pri_min=0)["next"] is not None:
+            pass
+        wire.ask("pause-tube default 0")
+
+
+def counts(wire, tube="default"):
+    stats = wire.stats(f"stats-tube {tube}")
+    return [int(stats[f"current-jobs-{state}"]) for state in ("ready", "delayed", "buried")]
+
+
+def test_what_fits_is_counted_then_asked_for_then_moved(web, wire):
+    for number in range(250):
+        wire.put(b"odd" if number % 2 else b"even")
+    asked = web.post("/change", {"scope": "all", "tube": "default", "text": "odd", "do": "move", "to": "other"})
+    assert "Move 125 jobs?" in asked.text
+    assert "to tube other" in asked.text
+    assert counts(wire) == [250, 0, 0]
+    wire.put(b"odd, but too late")
+    done = web.post("/change", asked.fields)
+    assert "125 jobs moved" in done.text
+    assert (counts(wire), counts(wire, "other")) == ([126, 0, 0], [125, 0, 0])
+
+
+def test_only_what_is_ticked_is_deleted(web, wire):
+    ids = [wire.put(b"job") for _ in range(4)]
+    asked = web.post("/change", {"scope": "ticked", "tube": "default", "id": ids[1:3], "do": "delete"})
+    assert "Delete 2 jobs?" in asked.text
+    assert "can't be brought back" in asked.text
+    web.post("/change", asked.fields)
+    assert [wire.ask(f"peek {job_id}").split()[0] for job_id in ids] == ["FOUND", "NOT_FOUND", "NOT_FOUND", "FOUND"]
+
+
+@pytest.mark.parametrize(
+    ("how", "before", "after"),
+    [
+        ({"do": "kick"}, "bury", [1, 0, 0]),
+        ({"do": "bury"}, "", [0, 0, 1]),
+        ({"do": "delay", "delay": "5min"}, "", [0, 1, 0]),
+        ({"do": "copy", "to": "default"}, "", [2, 0, 0]),
+        ({"do": "release"}, "reserve", [1, 0, 0]),
+        ({"do": "reprioritise", "pri": "5"}, "", [1, 0, 0]),
+    ],
+)
+def test_each_change_of_one_job(web, wire, how, before, after):
+    job_id = wire.put(b"job")
+    if before:
+        assert wire.ask(f"reserve-job {job_id}").startswith("RESERVED")
+    if before == "bury":
+        assert wire.ask(f"bury {job_id} 0") == "BURIED"
+    asked = web.post("/change", {"ids": job_id, "back": f"/job/{job_id}", **how})
+    assert "1 job?" in asked.text
+    done = web.post("/change", asked.fields)
+    assert f"Job {job_id}" in done.text
+    assert "1 job " in done.text
+    assert counts(wire) == after
+    if "pri" in how:
+        assert wire.stats(f"stats-job {job_id}")["pri"] == "5"
+
+
+def test_a_change_that_takes_long_is_followed(web, wire, server):
+    asked = web.post("/change", {"ids": wire.put(b"job"), "do": "bury"})
+    server.signal(signal.SIGSTOP)
+    try:
+        page = web.post("/change", asked.fields)
+    finally:
+        server.signal(signal.SIGCONT)
+    assert page.path.startswith("/change/")
+    assert "0 jobs so far" in page.text
+    until(lambda: "Done: 1 job" in web.get(page.path).text)
+    assert counts(wire) == [0, 0, 1]
+
+
+def test_a_job_in_no_state_for_it_is_left_alone(web, wire):
+    job_id = wire.put(b"job")
+    asked = web.post("/change", {"ids": job_id, "do": "kick"})
+    assert "Kick 0 jobs?" in asked.text
+    assert "1 job more can't be changed so" in asked.text
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"do": "explode", "ids": 1}, {"do": "kick"}, {"do": "kick", "scope": "ticked", "tube": "default"},
+        {"do": "move", "ids": 1}, {"do": "delay", "ids": 1, "delay": "soon"}, {"do": "reprioritise", "ids": 1},
+        {"do": "kick", "ids": "x"}, {"do": "kick", "state": "lost"}, {"do": "kick", "id": list(range(2000))},
+    ],
+)  # fmt: skip
+def test_what_is_not_said_is_not_guessed(web, wire, fields):
+    wire.put(b"job")
+    page = web.post("/change", fields)
+    assert page.status == 400
+    assert counts(wire) == [1, 0, 0]
+
+
+def test_a_job_is_put_by_hand(web, wire):
+    page = web.post("/put", {"tube": "by-hand", "pri": "5", "delay": "0", "ttr": "2min", "body": "grüße\r\nall"})
+    assert "The job was put" in page.text
+    wire.ask("watch by-hand")
+    assert wire.ask("reserve").endswith(" 10\r\ngrüße\nall") or "all" in page.text
+    assert "grüße" in page.text
+    again = web.post("/put", {"tube": "-", "pri": "many", "body": "kept"})
+    assert again.status == 422
+    assert "kept" in again.text
+
+
+def test_a_tube_is_paused_and_goes_on(web, wire):
+    wire.put(b"job")
+    page = web.post("/pause", {"tube": "default", "for": "5min", "back": "/tube/default"})
+    assert "default is paused for 5 min" in page.text
+    assert int(wire.stats("stats-tube default")["pause-time-left"]) > 290
+    page = web.post("/pause", {"tube": "default", "for": "0", "back": "/tube/default"})
+    assert "not paused any more" in page.text
+    assert wire.stats("stats-tube default")["pause-time-left"] == "0"
+    assert web.post("/pause", {"tube": "none", "for": "5min"}).status == 409
+
+
+def test_it_leads_back_to_pages_of_its_own_only(web, wire):
+    wire.put(b"job")
+    for back in ("https://example.org/", "//example.org/", "/\\example.org"):
+        page = web.post("/pause", {"tube": "default", "for": "0", "back": back})
+        assert (page.status, "Overview" in page.text) == (200, True)
+
+
+def test_what_operators_did_is_in_the_history(web, wire):
+    job_id = wire.put(b"job")
+    asked = web.post("/change", {"ids": job_id, "do": "bury"})
+    web.post("/change", asked.fields)
+    until(lambda: "operator 127.0.0.1" in web.get(f"/job/{job_id}").text)

@@ -1,0 +1,151 @@
+"""Who is let in, and what a page elsewhere can't have a browser do."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.servers import start_beanlite
+from tests.support.web import Web, sign_in
+from tests.support.wire import Wire
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with start_beanlite(tmp_path_factory.mktemp("web")) as server, Wire(server.connect()) as wire:
+        wire.put(b"secret")
+        yield server
+
+
+@pytest.fixture
+def connect(server):
+    return f"127.0.0.1:{server.port}"
+
+
+PUT: dict[str, object] = {"tube": "default", "body": "job"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "none"},
+        {"origin": "https://example.org"},
+        {"origin": "null"},
+        {},
+    ],
+)
+def test_a_form_of_another_page_is_refused(connect, headers):
+    with Web(connect) as web:
+        page = web._ask("POST", "/put", "tube=default&body=job", headers)
+        assert (page.status, page.html) == (403, "Only a page of this site may ask for this.\n")
+        assert web._ask("POST", "/put", "tube=default&body=job", {"origin": f"http://{web.where}"}).status == 303
+
+
+def test_a_name_that_was_rebound_is_refused(connect):
+    with Web(connect, "--host", "queue.example.org") as web:
+        assert web.get("/", host="rebound.example.com").status == 421
+        assert web.get("/", host="localhost:1234").status == 200
+        assert web.get("/", host="queue.example.org").status == 200
+
+
+def test_a_large_form_is_refused(connect):
+    with Web(connect) as web:
+        assert web.post("/put", {"tube": "default", "body": "x" * (1 << 20)}).status == 413
+
+
+@pytest.fixture(scope="module")
+def users(tmp_path_factory):
+    """A file with an operator and a reader."""
+    path = tmp_path_factory.mktemp("users") / "users"
+    lines = ["# who may come in\n"]
+    for user, password in (("ann:operator", "correct horse"), ("bob:reader", "battery")):
+        command = [sys.executable, "-m", "beanlite", "web", "--add-user", user]
+        lines.append(subprocess.run(command, input=f"{password}\n", capture_output=True, text=True, check=True).stdout)
+    path.write_text("".join(lines))
+    assert "horse" not in path.read_text()
+    return path
+
+
+def test_passwords(connect, users):
+    with Web(connect, "--password-file", users) as web:
+        refused = web.get("/")
+        assert refused.status == 401
+        assert refused.headers["www-authenticate"].startswith("Basic ")
+        for wrong in ("ann:wrong", "nobody:correct horse", "ann:", "bob:correct horse"):
+            web.headers = sign_in(wrong)
+            assert web.get("/").status == 401
+        web.headers = {"authorization": "Basic !!"}
+        assert web.get("/").status == 401
+        web.headers = sign_in("ann:correct horse")
+        assert "ann" in web.get("/").text
+        assert "The job was put" in web.post("/put", PUT).text
+        assert web.get("/static/page.css").status == 200
+
+
+def test_readers_change_nothing(connect, users):
+    with Web(connect, "--password-file", users, user="bob:battery") as web:
+        page = web.get("/job/1")
+        assert "read only" in page.text
+        assert "<button" not in page.html
+        refused = web.post("/put", PUT)
+        assert (refused.status, refused.html) == (403, "You may look, but not change anything.\n")
+
+
+def test_nobody_changes_anything(connect):
+    with Web(connect, "--read-only") as web:
+        assert "Put a job" not in web.get("/").text
+        assert web.post("/change", {"ids": 1, "do": "delete", "sure": 1}).status == 403
+
+
+def test_a_proxy_says_who_asks(connect):
+    with Web(connect, "--user-header", "X-Forwarded-User") as web:
+        assert web.get("/").status == 401
+        assert "carol" in web.get("/", **{"X-Forwarded-User": "carol"}).text
+
+
+def test_hidden_bodies_are_neither_shown_nor_searched(connect):
+    with Web(connect, "--hide-bodies") as web:
+        for path in ("/jobs", "/tube/default", "/job/1", "/job/1?body=raw", "/job/1?body=hex"):
+            page = web.get(path)
+            assert page.status == 200
+            assert "secret" not in page.html
+            assert "73 65 63" not in page.html
+        assert web.get("/jobs?text=secret").status == 400
+        assert web.post("/change", {"tube": "default", "text": "secret", "do": "kick"}).status == 400
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--listen", "0.0.0.0:0"], "--listen 0.0.0.0:0 needs --password-file or --user-header"),
+        (["--listen", "nowhere"], "--listen takes HOST:PORT or unix:PATH, not 'nowhere'"),
+        (["--password-file", "/nowhere"], "/nowhere can't be read"),
+        (["--password-file", "/dev/null"], "/dev/null has no user in it"),
+        (["--password-file", "/dev/null", "--user-header", "X"], "exclude each other"),
+        (["--add-user", "ann:queen"], "operator or reader"),
+    ],
+)
+def test_what_would_not_be_safe_is_refused(flags, why):
+    command = [sys.executable, "-m", "beanlite", "web", *flags]
+    ran = subprocess.run(command, input="x\n", capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert ran.returncode == 2
+    assert why in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+def test_a_port_that_is_taken(connect):
+    command = [sys.executable, "-m", "beanlite", "web", "--listen", connect]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, f"can't listen on {connect}" in ran.stderr) == (1, True)
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path):
+    (tmp_path / "starlette.py").write_text("raise ModuleNotFoundError('no', name='starlette')\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "beanlite", "web"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert ran.returncode == 1
+    assert ran.stderr == "beanlite: starlette is missing: pip install 'beanlite[web]'\n"

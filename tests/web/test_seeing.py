@@ -1,0 +1,188 @@
+"""What the pages show, of a real server."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.servers import start_beanlite
+from tests.support.web import Web
+from tests.support.wire import Wire, until
+
+NASTY = b'<script>alert("it\'s")</script>'
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with start_beanlite(tmp_path_factory.mktemp("web"), "--history", "1d") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def wire(server):
+    """A client that has put some jobs."""
+    with Wire(server.connect()) as wire:
+        wire.ask("use mail")
+        wire.ask("watch mail")
+        ids = [wire.put(b'{"to": "user%d"}' % number) for number in range(60)]
+        assert wire.ask(f"reserve-job {ids[0]}").startswith("RESERVED")
+        assert wire.ask(f"bury {ids[0]} 7") == "BURIED"
+        wire.put(b"later", delay_s=1000)
+        assert wire.ask("reserve").startswith("RESERVED")
+        wire.ask("use nobodys")
+        wire.put(NASTY)
+        for number in range(60):
+            wire.ask(f"use made-{number:02}")
+            wire.ask(f"watch made-{number:02}")
+            wire.put(b"%d" % number)
+        yield wire
+
+
+@pytest.fixture(scope="module")
+def web(server, wire):
+    assert wire.stats()["current-jobs-buried"] == "1"
+    with Web(f"127.0.0.1:{server.port}", "--db", server.directory / "queue.db") as web:
+        yield web
+
+
+def test_the_overview_counts_and_tells_what_is_wrong(web):
+    page = web.get("/")
+    assert page.status == 200
+    assert "ready 119 reserved 1 delayed 1 buried 1" in page.text
+    assert "mail : 1 job buried, the first" in page.text
+    assert "nobodys : nobody reserves from it: 1 job ready" in web.get("/").text
+    assert "Tubes 63" in page.text
+
+
+def tubes_on(page):
+    return re.findall('<td class="name"><a href="/tube/[^"]*">([^<]*)<', page.html)
+
+
+def test_tubes_are_sorted_searched_and_paged(web):
+    made = [f"made-{number:02}" for number in range(60)]
+    assert tubes_on(web.get("/")) == ["default", *made[:49]]
+    assert tubes_on(web.get("/?page=2")) == [*made[49:], "mail", "nobodys"]
+    assert tubes_on(web.get("/?page=9")) == []
+    assert tubes_on(web.get("/?sort=ready"))[0] == "mail"
+    assert tubes_on(web.get("/?like=e-07")) == ["made-07"]
+    assert tubes_on(web.get("/?like=*s")) == ["nobodys"]
+    assert "No tube has such a name" in web.get("/?like=nothing").text
+
+
+def test_a_tube_shows_its_jobs_by_state_and_text(web):
+    page = web.get("/tube/mail")
+    assert "ready 58 reserved 1 delayed 1 buried 1" in page.text
+    until(lambda: "Puts up to 61 an hour" in web.get("/tube/mail").text)  # totals come a second late
+    assert "user58" not in page.text
+    assert "More jobs" in page.text
+    buried = web.get("/tube/mail?state=buried")
+    assert "user0" in buried.text
+    assert "user2" not in buried.text
+    found = web.get("/tube/mail?state=ready&text=user58")
+    assert "user58" in found.text
+    assert "user57" not in found.text
+    assert "No job fits" in web.get("/tube/mail?text=nothing").text
+    assert web.get("/tube/none").status == 404
+
+
+def test_the_next_page_goes_on_behind_the_last_job(web):
+    page = web.get("/tube/mail?state=ready")
+    (more,) = [line for line in page.html.splitlines() if 'rel="next"' in line]
+    second = web.get(more.split('"')[1].replace("&amp;", "&"))
+    assert "user59" in second.text
+    assert "user2" not in second.text
+
+
+def test_a_job_is_shown_in_each_form_and_with_its_history(web):
+    page = web.get("/job/1")
+    assert "Job 1 buried" in page.text
+    assert '{ "to": "user0" }' in page.text
+    assert [word in page.text for word in ("put mail", "reserve mail", "bury mail 7")] == [True] * 3
+    assert "7b 22 74 6f" in web.get("/job/1?body=hex").text
+    raw = web.get("/job/1?body=raw")
+    assert (raw.html, raw.headers["content-disposition"]) == ('{"to": "user0"}', 'attachment; filename="job-1"')
+    assert "The body is no JSON" in web.get("/job/62?body=json").text
+    assert web.get("/job/999999").status == 404
+
+
+def test_a_job_that_has_gone_leaves_its_history(web, wire):
+    job_id = wire.put(b"gone")
+    assert wire.ask(f"delete {job_id}") == "DELETED"
+    page = web.get(f"/job/{job_id}")
+    assert page.status == 200
+    assert "The job has gone" in page.text
+    assert "delete" in page.text
+
+
+def test_a_tube_of_any_name_has_its_page(server, web):
+    with Wire(server.connect()) as wire:
+        name = "+a/b;c.d$e_(f)-/"
+        wire.ask(f"use {name}")
+        job_id = wire.put(b"job")
+        assert "+a/b;c.d$e_(f)-/" in tubes_on(web.get("/?like=*c.d*"))
+        (link,) = re.findall('href="(/tube/[^"]*)"', web.get(f"/job/{job_id}").html)
+        assert "ready 1" in web.get(link).text
+        assert wire.ask(f"delete {job_id}") == "DELETED"
+
+
+def test_nothing_in_a_body_or_a_name_is_taken_for_the_page(web):
+    script = "%22%3E%3Cscript%3E"
+    for path in ("/tube/nobodys", "/job/62", f"/jobs?text={script}", f"/?like={script}", f"/?done={script}"):
+        page = web.get(path)
+        assert page.status == 200
+        assert "<script>" not in page.html
+    assert "&lt;script&gt;" in web.get("/job/62").html
+
+
+def test_clients_and_the_server(web, wire):
+    assert wire.stats()["current-connections"] != "0"
+    clients = web.get("/clients").text
+    assert "puts, reserves" in clients
+    assert "default , mail" in clients
+    server = web.get("/journal").text
+    assert "Keeps jobs yes" in server
+    assert "The server makes none by itself" in server
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/?page=x", "/?page=99999999999", "/?sort=luck", "/jobs?state=lost", "/jobs?older=soon", "/jobs?pri_min=-1",
+        "/jobs?ids=1,x", "/jobs?holder=%F0%9F%98%80", "/tube/mail?span=century", "/job/1?body=song",
+        "/job/99999999999999999999999", f"/jobs?text={'x' * 2000}", "/jobs?sort=luck", "/jobs?newer=9999999999d",
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_told_and_no_failure(web, path):
+    page = web.get(path)
+    assert page.status == 400
+    assert "That can't be done" in page.text
+
+
+def test_each_page_keeps_to_itself(web):
+    for path in ("/", "/job/1", "/nothing", "/static/page.js"):
+        headers = web.get(path).headers
+        assert "script-src 'self'" in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+    assert web.get("/").headers["cache-control"] == "no-store"
+    assert web.get("/nothing").status == 404
+
+
+def test_a_page_without_the_database_says_what_it_lacks(server, wire):
+    assert wire.stats()
+    with Web(f"127.0.0.1:{server.port}") as web:
+        assert "start beanlite web with --db" in web.get("/job/1").text
+        assert "Lately" not in web.get("/tube/mail").text
+
+
+def test_a_server_that_goes_is_told_and_found_again(tmp_path):
+    with start_beanlite(tmp_path) as server, Web(f"127.0.0.1:{server.port}") as web:
+        assert web.get("/").status == 200
+        server.kill()
+        page = web.get("/clients")
+        assert (page.status, "can't be reached" in page.text) == (503, True)
+        command = [sys.executable, "-m", "beanlite", "serve", "--no-journal", "-l", "127.0.0.1", "-p", str(server.port)]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as again:
+            until(lambda: web.get("/clients").status == 200)
+            again.terminate()
