@@ -177,7 +177,14 @@ def test_more_clients_beside_are_not_counted(server, at, capsys):
         ("pc --rate 5", "--rate has no meaning in pc", 2),
         ("-c 1 --processes 2", "there are more --processes than --connections", 2),
         ("--dir nowhere", "nowhere is no directory", 2),
-        ("-c 0", "Invalid value for '--connections' / '-c': Input should be greater than or equal to 1; beanlite bench --help tells how", 2),
+        (
+            "-c 0",
+            (
+                "Invalid value for '--connections' / '-c': Input should be greater than or equal to 1;"
+                " beanlite bench --help tells how"
+            ),
+            2,
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_an_exit_code(line, said, code, capsys):
