@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
             return
         now_ns = self._turns.now()
         try:
-            session.resume(now_ns)
+            session.resume(now_ns, self._turns.steps)
         except Exception as bug:  # noqa: BLE001 - as above
             self._fail(bug)
         self.settle()

@@ -13,6 +13,7 @@ from beanlite.core.job import SECOND_NS, Job
 from beanlite.core.queues import Outcome
 from beanlite.core.timers import NEVER_NS
 from beanlite.core.tube import Client
+from beanlite.protocol.framing import STEPS_MAX
 
 # A client may send this many bytes before the clock is read again: some thousands of commands.
 TURN_BYTES: Final = 1 << 16
@@ -21,6 +22,8 @@ TURN_NS: Final = 2_000_000
 # So much of a turn is for those who have more to do than fits in one go, if others were served who wait for its end.
 # It doubles with each turn in which nobody else came, up to TURN_NS: what others have not sent yet may be on its way.
 RESUMED_NS: Final = 200_000
+# So many lines and bodies each of them has carried out in one go then: what a batch's worth of them takes would be more.
+RESUMED_STEPS: Final = 20
 # The loop's timer is never set further ahead than this.
 TIMER_MAX_S: Final = 3600.0
 # While a batch is being synced, its end is looked for each time that so many clients have been served.
@@ -65,6 +68,7 @@ class Turns:
         "_timer_ns",
         "_timers",
         "_until_ns",
+        "steps",
     )
 
     def __init__(
@@ -95,6 +99,8 @@ class Turns:
         self._resume_due = False
         self._share_ns = RESUMED_NS
         """For how long of a turn some may resume. RESUMED_NS: others were served since some last resumed."""
+        self.steps = STEPS_MAX
+        """How many lines and bodies who resumes has carried out in one go."""
         self._served = 0
         """How many clients were served in this turn."""
         self._beside_sync = 0
@@ -211,6 +217,7 @@ class Turns:
         self._resume_due = False
         group = self._group
         others = self._share_ns == RESUMED_NS
+        self.steps = RESUMED_STEPS if others else STEPS_MAX
         until_ns = self.now() + self._share_ns
         self._share_ns = min(2 * self._share_ns, TURN_NS)
         resuming, leaving = len(self._resuming), len(self._leaving)
