@@ -55,11 +55,13 @@ class Jobs:
             raise self._unexpected(data)
         if due or jobs + ends < want:
             return None
-        if not jobs and ends == want and data == _TIMED_OUT * ends:
+        # Others may have given jobs back meanwhile, so that some come after there were none.
+        reserved = data.replace(_TIMED_OUT, b"") if ends else data
+        if not jobs and ends == want and not reserved:
             return []
-        tail = self._tail + _TIMED_OUT * ends
-        ids = data[len(_RESERVED) : -len(tail)].split(self._tail + _RESERVED)
-        if data.startswith(_RESERVED) and data.endswith(tail) and len(ids) == jobs and b"".join(ids).isdigit():
+        ids = reserved[len(_RESERVED) : -len(self._tail)].split(self._tail + _RESERVED)
+        is_whole = reserved.startswith(_RESERVED) and reserved.endswith(self._tail)
+        if is_whole and len(ids) == jobs and b"".join(ids).isdigit():
             return ids
         raise self._unexpected(data)
 

@@ -101,6 +101,8 @@ def test_jobs_until_there_are_none():
     assert TAKEN.read(TWO + b"TIMED_OUT\r\n", 4) is None
     assert TAKEN.read(TWO + b"TIMED_OUT\r\nTIMED_OUT\r\n", 4) == [b"7", b"18"]
     assert TAKEN.read(b"TIMED_OUT\r\n", 1) == []
+    given_back_meanwhile = TWO[:19] + b"TIMED_OUT\r\n" + TWO[19:]
+    assert TAKEN.read(given_back_meanwhile, 3) == [b"7", b"18"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ def test_jobs_until_there_are_none():
         (TAKEN, b"DEADLINE_SOON\r\n", "^b'DEADLINE_SOON"),
         (RESERVED, TWO.replace(b"xxx", b"yyy"), "yyy"),
         (RESERVED, TWO.replace(b"18", b"1x"), "1x"),
-        (TAKEN, b"TIMED_OUT\r\nRESERVED 7 3\r\nxxx\r\n", "came where"),
+        (TAKEN, b"TIMED_OUT\r\nRESERVED 7 3\r\nyyy\r\n", "yyy"),
         (RESERVED, TWO + b"RESERVED 19 3\r\nxxx\r\nOUT_OF_MEMORY\r\n", "OUT_OF_MEMORY"),
     ],
 )

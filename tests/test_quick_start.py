@@ -1,0 +1,34 @@
+"""The commands of the quick start are run in its order, and print what the page shows."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.servers import start_beanlite
+
+PAGE = Path(__file__).parents[1] / "docs/quick-start.md"
+CONSOLES = "".join(re.findall(r"^```console\n(.+?)^```\n", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
+SHOWN = re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", CONSOLES, re.MULTILINE)
+# How long something has taken, and how large a file is, differ from time to time.
+VARIES = re.compile(r"[\d.]+ (s|min|bytes)\b|\s+")
+
+
+def printed(command, server, folder):
+    """What a command of the page prints in this folder, asking this server."""
+    words = shlex.split(command)
+    if words[0] == "beanlite":
+        words = [sys.executable, "-m", *words]
+        if "backup" not in words:  # that reads the file
+            words += ["--connect", f"{server.host}:{server.port}"]
+    done = subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True, timeout=30)
+    assert not done.stderr
+    return done.stdout
+
+
+def test_the_page_shows_what_is_printed(tmp_path):
+    assert len(SHOWN) > 8
+    with start_beanlite(tmp_path, "--db", str(tmp_path / "beanlite.db"), "--history", "7d") as server:
+        for command, shows in SHOWN:
+            assert VARIES.sub(" ", printed(command, server, tmp_path)) == VARIES.sub(" ", shows), command
