@@ -90,7 +90,6 @@ def test_a_line_without_an_end_closes_its_client(max_job_size, closes_from):
     assert core.refused == ["line"]
 
 
-
 def test_a_line_without_end_is_not_kept():
     core = Core()
     client = core.client()
