@@ -17,6 +17,7 @@ from beanlite.net.listener import room_for
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 from beanlite.net.roster import Roster
+from beanlite.protocol.framing import line_closes_from
 from beanlite.protocol.session import Service
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ def bound(settings: Settings, engine: Engine, refusals: Refusals, *, fetches: bo
         "connections-per-address": settings.connections_per_address,
         "tubes": settings.max_tubes,
         "watched": settings.max_watched,
+        "line": line_closes_from(settings.max_job_size),
         "buffers": buffers_max_bytes(engine.memory),
     }
     return limit.source if settings.max_memory is None else "max_memory"

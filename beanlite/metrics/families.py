@@ -136,7 +136,7 @@ def _refused(facts: Facts) -> Iterator[Metric]:
     )
     yield _counted(
         "refused",
-        "How often since the start clients were refused tubes or watches, or were closed because of their buffers.",
+        "How often since the start clients were refused tubes or watches, or closed for their buffers or a line.",
         "reason",
         {limit: times for limit, times in facts.refused.items() if limit not in _CONNECTIONS},
     )

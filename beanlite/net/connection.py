@@ -21,6 +21,8 @@ from beanlite.protocol.session import Service
 
 # Of those who wait for each reply, only who sends more bytes than this at once is held back by a full batch.
 SMALL_BYTES: Final = 1 << 12
+# Who is answered more at once than this pipelines its commands.
+ONE_BY_ONE_MAX: Final = 4
 
 
 @dataclass(slots=True)
@@ -102,11 +104,12 @@ class Connection(asyncio.Protocol):
             self.session.receive(data, now_ns)
         except Exception as bug:  # noqa: BLE001 - what concerns others is raised again
             self._fail(bug)
+        answers = len(self.session.replies)
         self.settle()
         self._turns.wake(now_ns)  # now, so that what they wait for is stored in the same batch
         if self.session.put is not None or self._host.buffers.amounts:
             self._note_buffers()
-        self._turns.served(all_done=self.session.blocked is not YIELDING)
+        self._turns.served(one_by_one=answers <= ONE_BY_ONE_MAX and self.session.blocked is not YIELDING)
 
     def eof_received(self) -> bool:
         """The client sends no more: what is due to it is still sent."""
@@ -251,7 +254,7 @@ class Connection(asyncio.Protocol):
             return
         now_ns = self._turns.now()
         try:
-            session.resume(now_ns)
+            session.resume(now_ns, self._turns.steps)
         except Exception as bug:  # noqa: BLE001 - as above
             self._fail(bug)
         self.settle()

@@ -13,14 +13,17 @@ from beanlite.core.job import SECOND_NS, Job
 from beanlite.core.queues import Outcome
 from beanlite.core.timers import NEVER_NS
 from beanlite.core.tube import Client
+from beanlite.protocol.framing import STEPS_MAX
 
 # A client may send this many bytes before the clock is read again: some thousands of commands.
 TURN_BYTES: Final = 1 << 16
 # After this long in one turn of the loop, whoever has much to do continues in a later one.
 TURN_NS: Final = 2_000_000
-# So much of a turn is for those who have more to do than fits in one go, if others were served who wait for its end.
-# It doubles with each turn in which nobody else came, up to TURN_NS: what others have not sent yet may be on its way.
+# So much of a turn is for those who have more to do than fits in one go, if others were served who send one by one.
+# It doubles with each turn in which no such client came, up to TURN_NS: what they have not sent yet may be on its way.
 RESUMED_NS: Final = 200_000
+# So many lines and bodies of each of them are carried out in one go then: STEPS_MAX would take much longer than that.
+RESUMED_STEPS: Final = 20
 # The loop's timer is never set further ahead than this.
 TIMER_MAX_S: Final = 3600.0
 # While a batch is being synced, its end is looked for each time that so many clients have been served.
@@ -41,7 +44,7 @@ class Turns:
     - Once a turn has lasted TURN_NS, clients that send or leave are put off until a later one.
     - Those that were put off, or have more to do than fits in one go, resume in the order in which they came, and only
       while the batch being gathered has room: each at most once in a turn and for RESUMED_NS in all, or for longer if
-      nobody else was served. Clients that leave do not fill a batch, and so do not wait for it.
+      nobody was served who sends one by one. Clients that leave do not fill a batch, and so do not wait for it.
 
     It has more attributes than most classes because these rules share them.
     """
@@ -65,6 +68,7 @@ class Turns:
         "_timer_ns",
         "_timers",
         "_until_ns",
+        "steps",
     )
 
     def __init__(
@@ -94,7 +98,9 @@ class Turns:
         self._resuming: deque[Callable[[], None]] = deque()
         self._resume_due = False
         self._share_ns = RESUMED_NS
-        """For how long of a turn some may resume. RESUMED_NS: others were served since some last resumed."""
+        """For how long of a turn some may resume. RESUMED_NS: such others were served since some last resumed."""
+        self.steps = STEPS_MAX
+        """How many lines and bodies who resumes has carried out in one go."""
         self._served = 0
         """How many clients were served in this turn."""
         self._beside_sync = 0
@@ -131,12 +137,12 @@ class Turns:
         """Something has taken long: whoever sends next may be late."""
         self._bytes_left = 0
 
-    def served(self, *, all_done: bool) -> None:
+    def served(self, *, one_by_one: bool) -> None:
         """A client has been served: now and then see whether the batch that others wait for has become durable.
 
-        ``all_done``: it did not ask for more than fits in one go.
+        ``one_by_one``: it sends a command when the one before is answered, or nearly so.
         """
-        if all_done:
+        if one_by_one:
             self._share_ns = RESUMED_NS
         self._served += 1
         if self._group.syncing:
@@ -211,6 +217,7 @@ class Turns:
         self._resume_due = False
         group = self._group
         others = self._share_ns == RESUMED_NS
+        self.steps = RESUMED_STEPS if others else STEPS_MAX
         until_ns = self.now() + self._share_ns
         self._share_ns = min(2 * self._share_ns, TURN_NS)
         resuming, leaving = len(self._resuming), len(self._leaving)

@@ -19,6 +19,11 @@ READ_AHEAD_MAX: Final = 1 << 18
 STEPS_MAX: Final = 200  # lines and bodies carried out in one go, before others have their turn
 
 
+def line_closes_from(max_job_size: int) -> int:
+    """With how many bytes that no line's end follows a client is closed: it may have meant them as a body."""
+    return max(1 << 20, max_job_size)
+
+
 class FramedSession(Session):
     """A session as its connection sees it: bytes go in, and replies come out.
 
@@ -47,7 +52,7 @@ class FramedSession(Session):
     connection reads no more from a client that is too far ahead.
     """
 
-    __slots__ = ("_in_long_line", "_missing", "_parts")
+    __slots__ = ("_missing", "_parts", "_skipped_bytes")
 
     def __init__(self, service: Service, address: str) -> None:
         super().__init__(service, address)
@@ -55,8 +60,8 @@ class FramedSession(Session):
         """What has been received and not yet carried out."""
         self._missing = 0
         """How many bytes have to come before there is something to carry out."""
-        self._in_long_line = False
-        """What comes next is the rest of a line that is too long."""
+        self._skipped_bytes = 0
+        """How much has come of a line that is too long; what comes next is its rest."""
 
     # -- what the connection calls
 
@@ -77,8 +82,8 @@ class FramedSession(Session):
         if self._missing <= 0 and self.blocked is None:  # until a large body is complete there is nothing to resume
             self.blocked = YIELDING
 
-    def resume(self, now_ns: int) -> None:
-        """Carry out what comes next: another slice of a kick, or the commands after whatever blocked."""
+    def resume(self, now_ns: int, steps: int = STEPS_MAX) -> None:
+        """Carry out what comes next: another slice of a kick, or so many steps of what comes after whatever blocked."""
         if self.blocked is REPLETE or self.blocked is YIELDING:
             self.blocked = None
         elif self.blocked is KICKING:
@@ -86,7 +91,7 @@ class FramedSession(Session):
         elif self.blocked is FETCHING:
             self.answer_with_bodies(now_ns)
         if self.blocked is None:
-            self._carry_out(self._take_parts(now_ns), now_ns)
+            self._carry_out(self._take_parts(now_ns), now_ns, steps)
 
     def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
         """The wait is over, and this has ended it; the commands after the reserve are carried out."""
@@ -161,15 +166,14 @@ class FramedSession(Session):
         parts.clear()
         return buffer
 
-    def _carry_out(self, buffer: bytes, now_ns: int) -> None:
-        """Carry out the commands in the buffer, as far as they are complete and nothing blocks; keep the rest."""
+    def _carry_out(self, buffer: bytes, now_ns: int, steps: int = STEPS_MAX) -> None:
+        """Carry out so many steps of the buffer, as far as it is complete and nothing blocks; keep the rest."""
         answers = self.replies
         bare = self.service.bare
         with_arguments = self.service.with_arguments
         size = len(buffer)
-        at = self._skip_long_line(buffer, 0) if self._in_long_line else 0
+        at = self._skip_long_line(buffer, 0) if self._skipped_bytes else 0
         self._missing = 0
-        steps = STEPS_MAX
         while at < size and self.blocked is None and steps:
             steps -= 1
             put = self.put
@@ -258,10 +262,15 @@ class FramedSession(Session):
     def _skip_long_line(self, buffer: bytes, at: int) -> int:
         """Skip the rest of a line that is too long, as far as it has come; returns where the next line begins."""
         end = buffer.find(b"\r\n", at)
-        self._in_long_line = end < 0
         if end >= 0:
+            self._skipped_bytes = 0
             self.replies.append(replies.BAD_FORMAT)
             return end + 2
-        if buffer.endswith(b"\r"):
+        self._skipped_bytes += len(buffer) - at
+        if self._skipped_bytes >= line_closes_from(self.service.max_job_size):
+            self.service.refused("line")
+            self.replies.append(replies.BAD_FORMAT)
+            self.blocked = CLOSING
+        elif buffer.endswith(b"\r"):
             self._parts.append(b"\r")  # perhaps the first half of the line's end
         return len(buffer)

@@ -148,6 +148,15 @@ def test_one_watched_tube_too_many(tmp_path):
         assert "watch refused limit=2 refused=1\n" in server.log_text()
 
 
+def test_a_line_without_an_end(tmp_path):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as other, Wire(server.connect()) as wire:
+        wire.send(b"a" * (1 << 20))
+        assert wire.reply() == "BAD_FORMAT"
+        assert wire.is_closed()
+        assert refused(other) == {"refused-line": 1}
+        assert f"sends a line without an end limit={1 << 20} refused=1\n" in server.log_text()
+
+
 def test_refusals_do_not_fill_the_log(tmp_path):
     with start_beanlite(tmp_path, "--max-watched", "1") as server, Wire(server.connect()) as wire:
         wire.send(b"watch a\r\n" * 1000)

@@ -11,7 +11,8 @@ from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS, SLICE
 from beanlite.journal.sqlite import writer
 from beanlite.net import turns
-from beanlite.net.turns import TURN_BYTES, TURN_NS, Turns
+from beanlite.net.connection import ONE_BY_ONE_MAX
+from beanlite.net.turns import RESUMED_NS, RESUMED_STEPS, TURN_BYTES, TURN_NS, Turns
 from beanlite.protocol.blocked import REPLETE
 from beanlite.protocol.framing import STEPS_MAX, UNSENT_MAX
 from beanlite.protocol.session import REPLIES_MAX
@@ -289,13 +290,54 @@ def test_who_has_much_to_do_gets_longer_turns_while_nobody_else_comes():
         return server.now_ns - began_ns
 
     client_turns.resume_later(resume)
-    client_turns.served(all_done=True)
+    client_turns.served(one_by_one=True)
     alone = [took_ns() for _ in range(8)]
     assert alone == sorted(alone)
     assert len(set(alone)) > 3
     assert alone[0] == 100_000  # once in a turn, beside others
     assert alone[-1] == alone[-2] > TURN_NS
-    client_turns.served(all_done=False)
+    client_turns.served(one_by_one=False)
     assert took_ns() == alone[-1]
-    client_turns.served(all_done=True)
+    client_turns.served(one_by_one=True)
     assert took_ns() == alone[0]
+
+
+def test_who_resumes_beside_others_has_little_carried_out_in_one_go():
+    server: Any = StepByStep()
+    client_turns = Turns(server, Engine(), server, lambda: server.now_ns, lambda *_: None)
+    steps = []
+
+    def resume():
+        steps.append(client_turns.steps)
+        client_turns.resume_later(resume)
+
+    client_turns.resume_later(resume)
+    client_turns.served(one_by_one=True)
+    server.turn()
+    assert steps == [RESUMED_STEPS]
+    server.now_ns += TURN_NS  # so that the next one is over after its first
+    client_turns._clock = iter(range(server.now_ns, server.now_ns << 8, TURN_NS)).__next__
+    server.turn()
+    assert steps == [RESUMED_STEPS, STEPS_MAX]
+
+
+@pytest.mark.parametrize(("commands", "counts"), [(ONE_BY_ONE_MAX, True), (ONE_BY_ONE_MAX + 1, False)])
+async def test_others_are_those_who_send_one_by_one(tmp_path, commands, counts):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await connect(server)
+        await until(lambda: server.roster.connections)
+        (connection,) = server.roster.connections.values()
+        server.turns._share_ns = TURN_NS
+        connection.data_received(b"list-tube-used\r\n" * commands)
+        assert (server.turns._share_ns == RESUMED_NS) is counts
+
+
+async def test_a_connection_that_resumes_has_as_much_carried_out_as_its_turn_says(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await connect(server)
+        await until(lambda: server.roster.connections)
+        (connection,) = server.roster.connections.values()
+        connection.session.postpone(b"list-tube-used\r\n" * STEPS_MAX)
+        server.turns.steps = 3
+        connection.resume()
+        assert connection.session.service.bare[b"list-tube-used"].count == 3

@@ -52,7 +52,7 @@ class Offenders:
     def send_forever(self, sockets: Iterable[socket.socket], *pieces: bytes) -> None:
         """Each of them sends these in turn, as fast as it can."""
         for each in sockets:
-            threading.Thread(target=self._send, args=(each, pieces), daemon=True).start()
+            threading.Thread(target=self.send, args=(each, *pieces), daemon=True).start()
 
     def read_forever(self, sockets: Iterable[socket.socket]) -> None:
         """Read whatever comes, and throw it away."""
@@ -65,7 +65,8 @@ class Offenders:
                         if not key.fileobj.recv(1 << 20):
                             raise ConnectionResetError("the server closed a connection")
 
-    def _send(self, each: socket.socket, pieces: tuple[bytes, ...]) -> None:
+    def send(self, each: socket.socket, *pieces: bytes) -> None:
+        """Send these in turn, as fast as it goes."""
         each.settimeout(600)
         for piece in itertools.cycle(pieces):
             each.sendall(piece)
@@ -137,10 +138,16 @@ def lists(offenders: Offenders) -> None:
 
 
 def endless_lines(offenders: Offenders) -> None:
-    """10 clients send a line that never ends."""
-    crowd = offenders.crowd(OFFENDERS)
-    offenders.send_forever(crowd, b"a" * AT_ONCE)
+    """10 clients send a line that never ends, and come again when they are closed."""
+
+    def send_until_closed() -> None:
+        while True:
+            with contextlib.suppress(OSError), connect(offenders.address) as each:
+                offenders.send(each, b"a" * AT_ONCE)
+
     offenders.begin()
+    for _ in range(OFFENDERS):
+        threading.Thread(target=send_until_closed, daemon=True).start()
     threading.Event().wait()
 
 

@@ -75,6 +75,21 @@ def test_a_line_has_at_most_224_bytes_with_its_end():
     assert core.send(client, b"x" * 223 + b"\r\n") == b"BAD_FORMAT\r\n"
 
 
+@pytest.mark.parametrize(("max_job_size", "closes_from"), [(65535, 1 << 20), (3 << 20, 3 << 20)])
+def test_a_line_without_an_end_closes_its_client(max_job_size, closes_from):
+    core = Core(max_job_size)
+    client = core.client()
+    for _ in range(2):  # each line counts for itself
+        assert not core.send(client, b"a" * (closes_from - 1))
+        assert core.send(client, b"\r\n") == b"BAD_FORMAT\r\n"
+    for _ in range(closes_from >> 16):
+        assert client.blocked is None
+        client.receive(b"a" * (1 << 16), core.now_ns)
+    assert client.blocked is CLOSING
+    assert client.take_replies() == b"BAD_FORMAT\r\n"
+    assert core.refused == ["line"]
+
+
 def test_a_line_without_end_is_not_kept():
     core = Core()
     client = core.client()
