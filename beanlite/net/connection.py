@@ -194,8 +194,7 @@ class Connection(asyncio.Protocol):
 
     def release(self, replies: bytes) -> None:
         """What these replies waited for is stored: send them."""
-        session = self.session
-        self._owed -= 1
+        session, self._owed = self.session, self._owed - 1
         try:
             if not self._owed:
                 session.replies_sent()

@@ -48,8 +48,7 @@ class FramedSession(Session):
     - REPLETE: ``resume`` is called when the replies are sent.
     - CLOSING: the connection is closed when the replies are sent.
 
-    As long as the session is blocked, ``receive`` only keeps what comes; ``pending`` tells how much that is, and the
-    connection reads no more from a client that is too far ahead.
+    As long as the session is blocked, ``receive`` only keeps what comes; of a client too far ahead no more is read.
     """
 
     __slots__ = ("_missing", "_parts", "_skipped_bytes")

@@ -1,5 +1,6 @@
 """The application: which page is where, who is let in, and what becomes of errors."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from beanlite.operators.live import Unreachable
 from beanlite.web import changing, seeing
 from beanlite.web.pages import render
 from beanlite.web.safety import HEADERS, User, is_own_host, is_own_origin
+from beanlite.web.samples import sample
 from beanlite.web.site import Site, site_of
 
 # What a form may have at most.
@@ -79,7 +81,10 @@ def make_app(site: Site) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        sampling = asyncio.create_task(sample(site.questions, site.samples))
         yield
+        sampling.cancel()
+        await asyncio.gather(sampling, return_exceptions=True)
         await site.changes.close()
         site.questions.close()
 

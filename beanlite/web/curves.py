@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from beanlite.operators.filters import Record
@@ -24,17 +25,29 @@ class Curve(NamedTuple):
     to_at: float
 
 
-def curve(rows: Iterable[Record], key: str, span_s: int, points: int) -> Curve:
-    """One fact of rows that each stand for a span of time, up to now; where there is no row it is 0."""
+def curve(rows: Iterable[Record], key: str, span_s: int, points: int, *, gaps: bool = False) -> Curve:
+    """One fact of rows that each stand for a span of time, up to now.
+
+    Where there is no row it is 0, or not known, which leaves a gap.
+    """
     last = int(time.time()) // span_s * span_s
     first = last - (points - 1) * span_s
-    found = {row["at"]: row[key] for row in rows}
-    values = [found.get(at, 0) for at in range(first, last + 1, span_s)]
-    most = max(values)
-    step = WIDTH / (points - 1)
-    places = [
-        f"{place * step:.1f},{HEIGHT - ((HEIGHT - _TOP) * value / most if most else 0):.1f}"
-        for place, value in enumerate(values)
-    ]
-    line = f"M{'L'.join(places)}"
-    return Curve(line, f"{line}L{WIDTH},{HEIGHT}L0,{HEIGHT}Z", most, sum(values), first, last + span_s)
+    found = {row["at"]: row[key] for row in rows if key in row}
+    values = [found.get(at, None if gaps else 0) for at in range(first, last + 1, span_s)]
+    known = [value for value in values if value is not None]
+    most = max(known, default=0)
+    line = area = ""
+    for is_gap, run in groupby(enumerate(values), lambda place: place[1] is None):
+        if not is_gap:
+            piece, closed = _piece([(place, value) for place, value in run if value is not None], most, points)
+            line, area = line + piece, area + closed
+    return Curve(line, area, most, sum(known), first, last + span_s)
+
+
+def _piece(run: list[tuple[int, float]], most: float, points: int) -> tuple[str, str]:
+    """A piece of the line without a gap, and the area below it."""
+    step, height = WIDTH / (points - 1), HEIGHT - _TOP
+    places = [f"{at * step:.1f},{HEIGHT - (height * value / most if most else 0):.1f}" for at, value in run]
+    line = f"M{'L'.join(places)}" + ("h1" if len(run) == 1 else "")
+    begin, end = run[0][0] * step, run[-1][0] * step
+    return line, f"{line}L{end:.1f},{HEIGHT}L{begin:.1f},{HEIGHT}Z"

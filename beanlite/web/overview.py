@@ -49,11 +49,11 @@ def tubes(live: Live, like: str, sort: str, page: int) -> Tubes:
         request |= {"order": sort, "limit": end + 1}
     else:
         request["limit"] = FIRST_MAX
-    first = listing.first(_slices(live, request), sort, largest=sort != "name", limit=end + 1)
+    first = listing.first(slices(live, request), sort, largest=sort != "name", limit=end + 1)
     return Tubes(first[end - PAGE : end], page, len(first) > end)
 
 
-def _slices(live: Live, request: Record) -> list[Record]:
+def slices(live: Live, request: Record) -> list[Record]:
     """The tubes that all slices tell of."""
     found: list[Record] = []
     while True:
@@ -67,7 +67,7 @@ def _slices(live: Live, request: Record) -> list[Record]:
 def problems(live: Live, stats: Record) -> list[Problem]:
     """What is wrong with the server and its tubes, the worst first."""
     found = _of_server(stats)
-    stuck = [tube for tube in _slices(live, {"order": "first_ready_s", "limit": 20}) if tube["ready"]]
+    stuck = [tube for tube in slices(live, {"order": "first_ready_s", "limit": 20}) if tube["ready"]]
     for tube in listing.first(stuck, "first_ready_s", largest=True, limit=NAMED):
         waits = units.age(tube["first_ready_s"])
         if not tube["watching"] and not tube["pause_left_s"]:
@@ -76,7 +76,7 @@ def problems(live: Live, stats: Record) -> list[Problem]:
         elif tube["first_ready_s"] >= LONG_S:
             found.append(Problem(f"its next job has been ready for {waits}", tube["name"], "ready"))
     if stats["current-jobs-buried"]:
-        buried = [tube for tube in _slices(live, {"order": "buried", "limit": 20}) if tube["buried"]]
+        buried = [tube for tube in slices(live, {"order": "buried", "limit": 20}) if tube["buried"]]
         for tube in listing.first(buried, "buried", largest=True, limit=NAMED):
             since = units.age(tube["first_buried_s"])
             found.append(Problem(f"{units.jobs(tube['buried'])} buried, the first {since} ago", tube["name"], "buried"))

@@ -1,5 +1,6 @@
 """The pages that change nothing."""
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from beanlite.operators.live import Live
 from beanlite.web import overview as looks
 from beanlite.web.curves import Curve, curve
 from beanlite.web.pages import U64_MAX, chosen, link, number, render
+from beanlite.web.samples import KEEP_S, POINT_S
 from beanlite.web.site import Site, site_of
 
 # Jobs on one page, clients on theirs, and the most of a body that is shown.
@@ -26,8 +28,15 @@ PAGES_MAX: Final = 100_000
 # The fields by which jobs are chosen, as they stand in a query.
 FILTERS: Final = ("tube", "state", "text", "older", "newer", "in_state", "pri_min", "pri_max", "holder", "ids")
 _HOUR_S: Final = 3600
-# What the curves of a tube go back to: the span that one point stands for, and how many there are.
-SPANS: Final = {"day": (_HOUR_S, 24), "week": (_HOUR_S, 7 * 24), "quarter": (24 * _HOUR_S, 91)}
+# What the curves of a tube go back to: the span that one point stands for, and how many there are. The last hour is
+# sampled, the rest is in the database.
+SAMPLED: Final = "hour"
+SPANS: Final = {
+    SAMPLED: (POINT_S, KEEP_S // POINT_S),
+    "day": (_HOUR_S, 24),
+    "week": (_HOUR_S, 7 * 24),
+    "quarter": (24 * _HOUR_S, 91),
+}
 
 
 async def overview(request: Request) -> Response:
@@ -48,6 +57,7 @@ async def overview(request: Request) -> Response:
         "problems": problems,
         "tubes": tubes,
         "hours": await _hours(site, [tube["name"] for tube in tubes.tubes]),
+        "flows": {tube["name"]: site.samples.rates(tube["name"], time.time()) for tube in tubes.tubes},
         "like": like,
         "sort": sort,
     }
@@ -65,15 +75,12 @@ async def tube(request: Request) -> Response:
     reply = await site.questions.ask(lambda live: live.list_tubes({"names": [name]}))
     if not reply["tubes"]:
         return render(request, "no-tube.html", {"name": name}, 404)
-    span = request.query_params.get("span", "day")
-    if span not in SPANS:
-        raise ConfigError(f"span: a {', '.join(SPANS)}")
-    context = {
-        "tube": reply["tubes"][0],
-        "curves": await _curves(site.db, name, *SPANS[span]),
-        "span": span,
-        "spans": list(SPANS),
-    }
+    site.samples.look_at(name, time.time())
+    spans = [SAMPLED] if site.db is None else list(SPANS)
+    span = request.query_params.get("span", SAMPLED if site.db is None else "day")
+    if span not in spans:
+        raise ConfigError(f"span: {', '.join(spans)}")
+    context = {"tube": reply["tubes"][0], "curves": await _curves(site, name, span), "span": span, "spans": spans}
     return await _jobs(request, chosen({**request.query_params, "tube": name}), "tube.html", context)
 
 
@@ -172,10 +179,12 @@ async def _hours(site: Site, names: list[str]) -> dict[str, Curve]:
     return {name: curve((row for row in rows if row["tube"] == name), "put", _HOUR_S, 24) for name in names}
 
 
-async def _curves(db: Path | None, name: str, span_s: int, points: int) -> dict[str, Curve]:
-    if db is None:
-        return {}
-    async with looking(db) as look:
+async def _curves(site: Site, name: str, span: str) -> dict[str, Curve]:
+    span_s, points = SPANS[span]
+    if span == SAMPLED or site.db is None:
+        sampled = site.samples.points(name)
+        return {key: curve(sampled, key, span_s, points, gaps=True) for key in ("ready", "put", "deleted")}
+    async with looking(site.db) as look:
         rows = await look.totals(span_s, points, [name])
     for row in rows:
         row["wait_s"] = row["waited_s"] / row["reserved"] if row["reserved"] else 0.0

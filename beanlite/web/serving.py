@@ -1,6 +1,8 @@
 """Running the application."""
 
+import contextlib
 import ipaddress
+import os
 import socket
 from typing import Final
 
@@ -17,6 +19,8 @@ LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 CONNECTIONS_MAX: Final = 200
 IDLE_S: Final = 30
 STOPS_WITHIN_S: Final = 2
+# On a machine with few cores, pages that are made every two seconds must not keep the queue's clients waiting.
+GIVES_WAY: Final = 10
 
 
 def is_loopback(address: Address) -> bool:
@@ -52,7 +56,9 @@ def url(listening: socket.socket) -> str:
 
 
 def serve(site: Site, listening: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C."""
+    """Serve until SIGTERM or Ctrl-C, and give way to whatever else the machine has to do."""
+    with contextlib.suppress(OSError):  # where that is not allowed, it serves all the same
+        os.nice(GIVES_WAY)
     config = uvicorn.Config(
         make_app(site),
         log_level="warning",

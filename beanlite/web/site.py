@@ -11,6 +11,7 @@ from beanlite.web.overview import Rates
 from beanlite.web.questions import Questions
 from beanlite.web.running import Changes
 from beanlite.web.safety import Passwords, User
+from beanlite.web.samples import Samples
 
 
 @dataclass(kw_only=True)
@@ -30,6 +31,7 @@ class Site:
     questions: Questions = field(init=False)
     rates: Rates = field(init=False, default_factory=Rates)
     changes: Changes = field(init=False, default_factory=Changes)
+    samples: Samples = field(init=False, default_factory=Samples)
 
     def __post_init__(self) -> None:
         self.questions = Questions(self.address)

@@ -169,11 +169,17 @@ def test_each_page_keeps_to_itself(web):
     assert web.get("/nothing").status == 404
 
 
+def test_the_last_hour_is_what_the_page_has_seen(web):
+    until(lambda: "Ready up to 58 " in web.get("/tube/mail?span=hour").text)
+
+
 def test_a_page_without_the_database_says_what_it_lacks(server, wire):
     assert wire.stats()
     with Web(f"127.0.0.1:{server.port}") as web:
         assert "start beanlite web with --db" in web.get("/job/1").text
-        assert "Lately" not in web.get("/tube/mail").text
+        lately = web.get("/tube/mail").text.partition("Lately")[2]
+        assert "Hour" in lately
+        assert "Day" not in lately
 
 
 def test_a_server_that_goes_is_told_and_found_again(tmp_path):

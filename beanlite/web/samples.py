@@ -1,0 +1,98 @@
+"""The last hour of each tube: how many jobs were ready, and how many came and went, sampled while pages are served."""
+
+import asyncio
+import time
+from array import array
+from collections.abc import Iterable
+from typing import Final
+
+from beanlite.errors import BeanliteError
+from beanlite.operators.filters import Record
+from beanlite.operators.live import Live
+from beanlite.web.overview import slices
+from beanlite.web.questions import Questions
+
+# A sample is taken so often; but if the server takes long to answer it has ten times as long a rest.
+EVERY_S: Final = 10.0
+REST: Final = 10
+KEEP_S: Final = 3600
+# With more tubes than this only those are sampled whose pages were looked at within KEEP_S.
+TUBES_MAX: Final = 1000
+# A curve has a point for each of these: with several samples to each, one that is late leaves no gap.
+POINT_S: Final = 30
+# The numbers of a sample: when, ready, put and deleted since the tube was made.
+_WIDTH: Final = 4
+_TRIM: Final = 60 * _WIDTH
+
+
+class Samples:
+    """What was sampled. Times are those of the clock on the wall, in seconds."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, array[float]] = {}
+        self._looked_at: dict[str, float] = {}
+
+    def note(self, tubes: Iterable[Record], now_s: float) -> None:
+        """Take notice of how tubes are now."""
+        for tube in tubes:
+            row = self._of.setdefault(tube["name"], array("d"))
+            row.extend((now_s, tube["ready"], tube["total_jobs"], tube["deletes"]))
+            if len(row) > _TRIM and row[_TRIM] < now_s - KEEP_S:
+                del row[:_TRIM]
+        if len(self._of) > TUBES_MAX:
+            self._of = {name: row for name, row in self._of.items() if row[-_WIDTH] >= now_s - KEEP_S}
+
+    def look_at(self, name: str, now_s: float) -> None:
+        """Somebody looks at this tube."""
+        self._looked_at.pop(name, None)
+        self._looked_at[name] = now_s
+        if len(self._looked_at) > TUBES_MAX:
+            del self._looked_at[next(iter(self._looked_at))]
+
+    def looked_at(self, now_s: float) -> list[str]:
+        """The tubes that somebody has looked at lately."""
+        return [name for name, at_s in self._looked_at.items() if at_s >= now_s - KEEP_S]
+
+    def rates(self, name: str, now_s: float) -> tuple[float, float] | None:
+        """How many jobs came and went in a second, lately; None: that is not known."""
+        row = self._of.get(name, array("d"))
+        if len(row) < 2 * _WIDTH or row[-_WIDTH] < now_s - KEEP_S:
+            return None
+        before_s, _, put_before, deleted_before, at_s, _, put, deleted = row[-2 * _WIDTH :]
+        if put < put_before:  # it had gone, and was made anew
+            return None
+        return (put - put_before) / (at_s - before_s), (deleted - deleted_before) / (at_s - before_s)
+
+    def points(self, name: str) -> list[Record]:
+        """A curve's points: jobs that are ready, and jobs a second that came and went."""
+        row = self._of.get(name, array("d"))
+        last = {row[at] // POINT_S: row[at : at + _WIDTH] for at in range(0, len(row), _WIDTH)}
+        found = []
+        for point, (at_s, ready, put, deleted) in last.items():
+            record: Record = {"at": int(point) * POINT_S, "ready": int(ready)}
+            before = last.get(point - 1)
+            if before is not None and put >= before[2]:
+                record["put"] = (put - before[2]) / (at_s - before[0])
+                record["deleted"] = (deleted - before[3]) / (at_s - before[0])
+            found.append(record)
+        return found
+
+
+async def sample(questions: Questions, samples: Samples) -> None:
+    """Take samples until cancelled. While the server can't be asked there are none, and the curves have a gap."""
+    while True:
+        began_s = time.monotonic()
+        try:
+            tubes = await questions.ask(lambda live: _tubes(live, samples.looked_at(time.time())))
+        except BeanliteError:
+            pass
+        else:
+            samples.note(tubes, time.time())
+        await asyncio.sleep(max(EVERY_S, REST * (time.monotonic() - began_s)))
+
+
+def _tubes(live: Live, looked_at: list[str]) -> list[Record]:
+    """How the tubes are that are sampled."""
+    if live.stats()["current-tubes"] <= TUBES_MAX:
+        return slices(live, {"limit": 200})
+    return slices(live, {"names": looked_at, "limit": 200}) if looked_at else []
