@@ -18,8 +18,8 @@ from beanlite.operators.live import Live
 EPILOG: Final = (
     "Jobs are changed in slices, each durable before the next, so that no client waits; those that are put after the"
     " command began are left alone. Ctrl-C ends it between two slices. Exit codes: 0 done; 1 the server can't be"
-    " reached or refuses it, a job given by its id was not changed, or the answer was no; 2 a wrong setting or flag;"
-    " 130 it was told to end, and says how far it came."
+    " reached or refuses it, there is no such tube, a job given by its id was not changed, or the answer was no; 2 a"
+    " wrong setting or flag; 130 it was told to end, and says how far it came."
 )
 EXAMPLES: Final = {
     "kick": (

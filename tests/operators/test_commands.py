@@ -89,11 +89,25 @@ def test_a_dry_run_changes_nothing(own_queue, run):
 def test_what_could_not_be_changed_is_told(own_queue, run):
     said = "beanlite: not all of these jobs could be kicked: they have gone, or are in another state\n"
     assert run(own_queue, "kick", "1", "1", "5", "99") == (1, "1 job kicked, 1 left as they were\n", said)
-    assert run(own_queue, "kick", "--tube", "nobody") == (0, "0 jobs kicked\n", "")
-    assert run(own_queue, "pause", "nobody", "5s")[::2] == (
-        1,
-        "beanlite: there is no tube nobody: it has no job, and nobody uses or watches it\n",
-    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kick --tube nobody", "bury --tube nobody --state ready", "delete 1 --tube nobody --yes", "flush nobody --yes",
+        "flush nobody --dry-run", "move --tube nobody --to mail", "pause nobody 5s",
+    ],
+)  # fmt: skip
+def test_a_tube_that_does_not_exist_is_told(line, queue, run):
+    said = "beanlite: there is no tube nobody: it has no job, and nobody uses or watches it\n"
+    assert run(queue, *line.split()) == (1, "", said)
+
+
+def test_a_tube_without_jobs_is_no_mistake(queue, run):
+    with Wire(queue.server.connect()) as client:
+        client.ask("use empty")
+        assert run(queue, "kick", "--tube", "empty") == (0, "0 jobs kicked\n", "")
+        assert run(queue, "flush", "empty", "--yes") == (0, "0 jobs deleted\n", "")
 
 
 def test_json_has_plain_numbers(own_queue, run):
