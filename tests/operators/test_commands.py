@@ -347,6 +347,28 @@ def test_a_file_knows_rates_and_what_became_of_a_job(tmp_path, capsys):
     assert mail["puts_per_min"] > mail["deletes_per_min"] > 0
 
 
+def test_who_has_typed_a_command_is_in_the_history(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SUDO_USER", "ann")
+    with start_beanlite(tmp_path, "--history", "7d") as server, Wire(server.connect()) as client:
+        at = ["--connect", f"127.0.0.1:{server.port}"]
+        assert main(["put", "--tube", "mail", "x", *at]) == 0
+        assert main(["bury", "1", *at]) == 0
+        client.ask("kick-job 1")
+        server.stop()
+    db = ["--db", str(tmp_path / "queue.db")]
+    capsys.readouterr()
+    assert main(["job", "1", *db]) == 0
+    put, bury, kick = capsys.readouterr().out.splitlines()[-3:]
+    assert re.search(r"  by 127\.0\.0\.1:\d+ #\d+ for ann$", put)
+    assert re.search(r"  by operator 127\.0\.0\.1:\d+ #\d+ for ann$", bury)
+    assert re.search(r"  by 127\.0\.0\.1:\d+ #\d+$", kick)
+    assert main(["job", "1", "--json", *db]) == 0
+    history = json.loads(capsys.readouterr().out)["history"]
+    assert [(event["by"]["operator"], event["by"]["person"]) for event in history] == [
+        (False, "ann"), (True, "ann"), (False, None),
+    ]  # fmt: skip
+
+
 def test_clients_and_stats(queue, run):
     _, out, _ = run(queue, "clients", "--json")
     assert [client["holds"] for client in map(json.loads, out.splitlines())] == [2, 0]
