@@ -14,12 +14,13 @@ from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators import changes, units
 from beanlite.operators.filters import Filter, Record
 from beanlite.operators.live import Live
+from beanlite.operators.person import login_name, on_behalf_of
 
 EPILOG: Final = (
     "Jobs are changed in slices, each durable before the next, so that no client waits; those that are put after the"
     " command began are left alone. Ctrl-C ends it between two slices. Exit codes: 0 done; 1 the server can't be"
-    " reached or refuses it, a job given by its id was not changed, or the answer was no; 2 a wrong setting or flag;"
-    " 130 it was told to end, and says how far it came."
+    " reached or refuses it, there is no such tube, a job given by its id was not changed, or the answer was no; 2 a"
+    " wrong setting or flag; 130 it was told to end, and says how far it came."
 )
 EXAMPLES: Final = {
     "kick": (
@@ -163,7 +164,8 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> i
         if ask:
             which = _asked(server, what, which)
         with _progress(what["do"]) as progress:
-            outcome = changes.change(server, {**what, "dry_run": how.dry_run}, which, progress)
+            request = {**what, **on_behalf_of(login_name()), "dry_run": how.dry_run}
+            outcome = changes.change(server, request, which, progress)
     done = changes.DONE_WORDS[what["do"]]
     if how.as_json:
         facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}

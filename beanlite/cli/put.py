@@ -11,6 +11,7 @@ import typer
 from beanlite.cli.groups import Json, Server, age_option, grouped
 from beanlite.errors import ConfigError
 from beanlite.operators.live import Live
+from beanlite.operators.person import login_name
 from beanlite.operators.putting import NewJob, put as put_all, read_jobs
 
 EPILOG: Final = (
@@ -64,7 +65,7 @@ def put(
         else:
             defaults = {"tube": tube, "pri": pri, "delay_s": round(delay), "ttr_s": round(ttr)}
             made = _read(jobs, defaults, stack)
-        for ids in put_all(stack.enter_context(Live(server.address)), made):
+        for ids in put_all(stack.enter_context(Live(server.address)), made, login_name()):
             for job_id in ids:
                 print(f'{{"id": {job_id}}}' if as_json else job_id)
 

@@ -17,6 +17,7 @@ from beanlite.core.totals import Tally
 NO_JOBS: Final = KeyHeap()
 NOBODY: Final[OrderedDict[Client, None]] = OrderedDict()
 
+PERSON_BYTES_MAX: Final = 128
 _NAME: Final = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
 
 
@@ -25,16 +26,23 @@ def is_tube_name(name: bytes) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def is_person(name: str) -> bool:
+    """Whether a person may be told by this name: printable text of 1 to PERSON_BYTES_MAX bytes."""
+    return name != "" and name.isprintable() and len(name.encode()) <= PERSON_BYTES_MAX
+
+
 class Peer:
     """Who a client is to those who ask later: jobs remember it when its connection has long been closed."""
 
-    __slots__ = ("address", "number")
+    __slots__ = ("address", "number", "person")
 
-    def __init__(self, address: str, number: int) -> None:
+    def __init__(self, address: str, number: int, person: str = "") -> None:
         self.address = address
         """``host:port``, or ``unix``."""
         self.number = number
         """Of the connection, counted from the start of the server."""
+        self.person = person
+        """On whose behalf it did what is recorded; empty if it did not say."""
 
 
 class Tube(Timed):

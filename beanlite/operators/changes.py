@@ -67,7 +67,8 @@ class Interrupt:
 def change(server: Live, what: Record, which: Filter, progress: Callable[[Outcome], None] = lambda _: None) -> Outcome:
     """Do something to all jobs that are meant; `what` is a request without its filter. BeanliteError.
 
-    Each slice is durable before the next one is asked for. Ctrl-C ends it between two slices.
+    A tube that does not exist is an error, too. Each slice is durable before the next one is asked for. Ctrl-C ends it
+    between two slices.
     """
     outcome = Outcome()
     interrupt = Interrupt()
@@ -77,6 +78,8 @@ def change(server: Live, what: Record, which: Filter, progress: Callable[[Outcom
             if interrupt.came and not outcome.ended:
                 outcome.interrupted = True
                 break
+    if which.tube is not None and not outcome.done + outcome.skipped:
+        server.check_tube(which.tube)
     return outcome
 
 

@@ -68,12 +68,17 @@ class Live:
             raise BeanliteError(f"{self.name} answered NOT_FOUND to {word}")
         return reply
 
+    def check_tube(self, tube: str) -> None:
+        """BeanliteError: there is no such tube."""
+        if not self.list_tubes({"names": [tube]})["tubes"]:
+            raise no_tube(tube)
+
     def pause(self, tube: str, pause_s: int) -> None:
         """Let nobody reserve from a tube for so long."""
         with self.conversation():
             line = self.client.ask(b"pause-tube %b %d\r\n" % (tube.encode(), pause_s))
         if line == b"NOT_FOUND\r\n":
-            raise BeanliteError(f"there is no tube {tube}: it has no job, and nobody uses or watches it")
+            raise no_tube(tube)
         if line != b"PAUSED\r\n":
             raise BeanliteError(f"{self.name} refused pause-tube: {line.decode(errors='replace').strip()}")
 
@@ -117,6 +122,11 @@ class Live:
             raise Unreachable(f"{self.name} does not answer") from error
         except (OSError, UnexpectedReply) as error:
             raise Unreachable(f"{self.name}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def no_tube(name: str) -> BeanliteError:
+    """The error that there is no such tube."""
+    return BeanliteError(f"there is no tube {name}: it has no job, and nobody uses or watches it")
 
 
 def _value(text: str) -> int | float | str:

@@ -10,6 +10,7 @@ from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators.changes import Interrupt
 from beanlite.operators.filters import Record
 from beanlite.operators.live import Live
+from beanlite.operators.person import on_behalf_of
 
 # How many jobs, and how many bytes of their bodies, are put at a time: all of them or none. Escaped as JSON, bytes can
 # become six times as many, and a request may have 1 MiB.
@@ -74,8 +75,8 @@ def read_jobs(lines: Iterable[bytes], name: str, defaults: Mapping[str, object])
                 raise ConfigError(f"{name}, line {number}: {error}") from None
 
 
-def put(server: Live, jobs: Iterable[NewJob]) -> Iterator[list[int]]:
-    """Put jobs, and give the ids of each batch when it is durable. BeanliteError.
+def put(server: Live, jobs: Iterable[NewJob], person: str) -> Iterator[list[int]]:
+    """Put jobs on behalf of a person, and give the ids of each batch when it is durable. BeanliteError.
 
     Ctrl-C ends it between two batches, so that the ids tell what has been put.
     """
@@ -84,7 +85,7 @@ def put(server: Live, jobs: Iterable[NewJob]) -> Iterator[list[int]]:
     for batch in _batches(jobs):
         try:
             with interrupt.noted():
-                ids = _put_batch(server, batch)
+                ids = _put_batch(server, batch, person)
         except BeanliteError as error:
             if not done:
                 raise
@@ -108,15 +109,16 @@ def _batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
         yield batch
 
 
-def _put_batch(server: Live, batch: list[NewJob]) -> list[int]:
+def _put_batch(server: Live, batch: list[NewJob], person: str) -> list[int]:
     if len(batch) == 1 and len(batch[0].body) > _BATCH_BYTES:  # too large for a request
         return [_put_one(server, batch[0])]
-    ids: list[int] = server.ask("put-jobs", {"jobs": [job.record() for job in batch]})["ids"]
+    request = {"jobs": [job.record() for job in batch], **on_behalf_of(person)}
+    ids: list[int] = server.ask("put-jobs", request)["ids"]
     return ids
 
 
 def _put_one(server: Live, job: NewJob) -> int:
-    """Put a job as any client does."""
+    """Put a job as any client does, without a person's name."""
     with server.conversation():
         used = server.client.ask(b"use %b\r\n" % job.tube.encode())
         if not used.startswith(b"USING "):

@@ -46,6 +46,12 @@ def peer(peer: Record) -> str:
     return f"{peer['address']} #{peer['number']}"
 
 
+def doer(by: Record) -> str:
+    """Who has done something, and on whose behalf."""
+    person = f" for {units.on_one_line(by['person'])}" if by["person"] else ""
+    return f"{'operator ' if by['operator'] else ''}{peer(by)}{person}"
+
+
 JOBS: Final = (
     Column("id", "id", str),
     Column("tube", "tube", str, shrinks=True),
@@ -182,7 +188,6 @@ def event_line(event: Record) -> str:
     """Something that has happened to a job, in a line."""
     if "lost" in event:
         return f"{event['lost']:,} events were lost, because they were not read in time"
-    by = event["by"]
     return "  ".join(
         (
             units.utc(event["at"]),
@@ -191,7 +196,7 @@ def event_line(event: Record) -> str:
             event["what"],
             f"pri {event['pri']}",
             *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ()),
-            *([f"by {'operator ' if by['operator'] else ''}{peer(by)}"] if by else ()),
+            *([f"by {doer(event['by'])}"] if event["by"] else ()),
         )
     )
 

@@ -35,8 +35,14 @@ def refusal_of_puts(engine: Engine, size: int, jobs: int = 1) -> str | None:
     return None
 
 
-def putting_into(tube: Tube, by: Peer) -> Client:
-    """Who puts into a tube that it doesn't use: it is none of those who are connected."""
+def on_behalf_of(person: str | None, client: Client) -> Peer:
+    """The client as it is recorded with what it does, if it has said for whom."""
+    peer = client.peer
+    return peer if person is None else Peer(peer.address, peer.number, person)
+
+
+def acting_in(tube: Tube, by: Peer) -> Client:
+    """Who does something in a tube that it doesn't use: it is none of those who are connected."""
     return Client(tube, 0, by)
 
 
@@ -54,13 +60,14 @@ def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes:
         return replies.OUT_OF_MEMORY
     if jobs and not client.producer:
         engine.clients.becomes_producer(client)
+    by = on_behalf_of(request.by, client)
     putting: dict[bytes, Client] = {}
     ids = []
     for name, job, body in jobs:
         if name not in putting:
             tube = engine.clients.tube(name)
             assert tube is not None
-            putting[name] = putting_into(tube, client.peer)
+            putting[name] = acting_in(tube, by)
         ttr_s = TTR_S if job.ttr_s is None else max(1, job.ttr_s)
         put = engine.put(putting[name], job.pri or 0, job.delay_s or 0, ttr_s, body, now_ns)
         ids.append(put.id)

@@ -9,7 +9,7 @@ from beanlite.core.job import Job
 from beanlite.core.operator import CONCERNS
 from beanlite.core.operator_find import Filter, Found, find
 from beanlite.core.tube import Tube
-from beanlite.protocol.batches import OUT_OF_MEMORY, putting_into, refusal_of_puts
+from beanlite.protocol.batches import OUT_OF_MEMORY, acting_in, on_behalf_of, refusal_of_puts
 from beanlite.protocol.operator_lists import filter_of, place_of, still_fits
 from beanlite.protocol.operator_replies import Record, as_json, cursor
 from beanlite.protocol.operator_requests import CHANGED_MAX, ChangeJobs
@@ -35,6 +35,7 @@ class Change:
 
     __slots__ = (
         "_asked",
+        "_by",
         "_done",
         "_engine",
         "_found",
@@ -51,6 +52,7 @@ class Change:
         self._engine: Engine = session.engine
         self._request = request
         self._asked = asked
+        self._by = on_behalf_of(request.by, session.client)
         self._found = found
         self._last_id = session.engine.last_id
         self._done = 0
@@ -96,7 +98,7 @@ class Change:
     def _change(self, job: Job, body: bytes | None, now_ns: int) -> bool:
         """Do it to one job; False: it can't be done now."""
         request, engine = self._request, self._engine
-        do, operator, by = request.do, engine.operator, self._session.client.peer
+        do, operator, by = request.do, engine.operator, self._by
         pri = job.pri if request.pri is None else request.pri
         delay_s = request.delay_s or 0
         if do == COPY:
@@ -107,7 +109,7 @@ class Change:
                 return False
             operator.move(job, tube, by, now_ns)
         elif do == DELETE:
-            engine.delete(self._session.client, job.id, now_ns, by_operator=True)
+            engine.delete(acting_in(job.tube, by), job.id, now_ns, by_operator=True)
         elif do == KICK:
             operator.kick(job, by, now_ns)
         elif do == BURY:
@@ -122,12 +124,12 @@ class Change:
 
     def _copy(self, body: bytes, pri: int, delay_s: int, ttr_s: int, now_ns: int) -> bool:
         """Put a copy, if a put is accepted."""
-        engine, by = self._engine, self._session.client.peer
+        engine, by = self._engine, self._by
         self._stopped = refusal_of_puts(engine, len(body))
         tube = None if self._stopped else self._tube()
         if tube is None:
             return False
-        copy = engine.put(putting_into(tube, by), pri, delay_s, ttr_s, body, now_ns)
+        copy = engine.put(acting_in(tube, by), pri, delay_s, ttr_s, body, now_ns)
         engine.operator.copied(copy, by, now_ns)
         return True
 

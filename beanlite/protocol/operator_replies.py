@@ -78,9 +78,9 @@ def client_record(client: ClientSnapshot, buffered: int) -> Record:
 
 def event_reply(event: Event) -> bytes:
     """What those who watch are told of an event."""
-    by = peer_record(event.by)
-    if by is not None:
-        by["operator"] = event.by_operator
+    peer, by = event.by, peer_record(event.by)
+    if peer is not None and by is not None:
+        by |= {"operator": event.by_operator, "person": peer.person or None}
     body = as_json(
         {
             "at": round(utc_s(event.at_ns), 6),

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from beanlite.core.job import SLICE, U32_MAX
-from beanlite.core.tube import is_tube_name
+from beanlite.core.tube import PERSON_BYTES_MAX, is_person, is_tube_name
 
 IDS_MAX: Final = 1000
 RECORDS_MAX: Final = 200
@@ -32,11 +32,18 @@ def _tube_name(name: bytes) -> bytes:
     return name
 
 
+def _person(name: str) -> str:
+    if not is_person(name):
+        raise ValueError(f"a person's name is printable text of 1 to {PERSON_BYTES_MAX} bytes")
+    return name
+
+
 def _decode(text: bytes) -> bytes:
     return b64decode(text, validate=True)  # a binascii.Error is a ValueError
 
 
 TubeName = Annotated[bytes, AfterValidator(_tube_name)]
+Person = Annotated[str, AfterValidator(_person)]
 U32 = Annotated[int, Field(ge=0, le=U32_MAX)]
 JobId = Annotated[int, Field(ge=0, le=_U64_MAX)]
 AgeS = Annotated[float, Field(ge=0, le=_AGE_MAX_S)]
@@ -103,6 +110,7 @@ class ChangeJobs(Chosen):
     to: TubeName | None = None
     pri: U32 | None = None
     delay_s: U32 | None = None
+    by: Person | None = None
     dry_run: bool | None = None
     limit: Annotated[int, Field(ge=1, le=CHANGED_MAX)] | None = None
 
@@ -179,6 +187,7 @@ class PutJobs(Request):
     """The body of ``put-jobs``."""
 
     jobs: Annotated[list[NewJob], Field(max_length=SLICE)]
+    by: Person | None = None
 
 
 class WatchEvents(Request):

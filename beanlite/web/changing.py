@@ -12,8 +12,10 @@ from beanlite.operators import units
 from beanlite.operators.changes import DONE_WORDS, Outcome, slices
 from beanlite.operators.filters import Filter, Record
 from beanlite.operators.live import Live
+from beanlite.operators.person import on_behalf_of
 from beanlite.web.pages import U32_MAX, chosen, form, link, number, render, seconds
 from beanlite.web.running import described
+from beanlite.web.safety import User
 from beanlite.web.site import site_of
 
 # For how long a change is waited for before a page tells how far it has come.
@@ -34,7 +36,7 @@ async def change(request: Request) -> Response:
         context = {"what": what, "described": described(which), "outcome": would, "fields": fields, "back": back}
         return render(request, "sure.html", context)
     live = await asyncio.to_thread(Live, site.address)
-    running, task = site.changes.begin(live, what, which, back)
+    running, task = site.changes.begin(live, {**what, **_on_behalf(request)}, which, back)
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
         return _done(back, f"{units.jobs(running.outcome.done)} {DONE_WORDS[what['do']]}")
@@ -75,10 +77,17 @@ async def put(request: Request) -> Response:
             "ttr_s": 60 if ttr_s is None else int(ttr_s),
             "body": fields.get("body", "").replace("\r\n", "\n"),  # a browser sends CR LF for the end of a line
         }
-        reply = await site_of(request).questions.ask_once(lambda live: live.ask("put-jobs", {"jobs": [job]}))
+        what = {"jobs": [job], **_on_behalf(request)}
+        reply = await site_of(request).questions.ask_once(lambda live: live.ask("put-jobs", what))
     except BeanliteError as error:
         return render(request, "put.html", {"fields": fields, "error": str(error)}, 422)
     return _done(f"/job/{reply['ids'][0]}", "The job was put")
+
+
+def _on_behalf(request: Request) -> Record:
+    """The user as a part of what the server is asked."""
+    user: User = request.state.user
+    return on_behalf_of(user.name)
 
 
 def _meant(fields: dict[str, str]) -> tuple[Record, Filter]:

@@ -47,7 +47,8 @@ class Site:
             given = request.headers.get("authorization", "")
             found = await asyncio.to_thread(self.passwords.check, given) if given else None
         elif self.user_header is not None:
-            name = request.headers.get(self.user_header, "")
+            # Starlette reads headers as Latin-1; names are UTF-8.
+            name = request.headers.get(self.user_header, "").encode("latin-1").decode(errors="replace")
             found = User(name, may_change=True) if name else None
         else:
             found = User("", may_change=True)

@@ -14,6 +14,7 @@ from beanlite.journal.sqlite.room import Room
 from beanlite.journal.sqlite.totals import DAY_S, HOUR_S, prune_totals, totals_rows
 from beanlite.journal.sqlite.writer import Writer
 from tests.support.core import Core, put
+from tests.support.operators import Operator
 
 ALL = HistoryBounds(7 * DAY_S, 1 << 30, bodies=False)
 
@@ -114,6 +115,20 @@ async def test_nothing_is_kept_unless_asked_for_but_what_operators_do(keep):
     kept.store()
     address = session.client.peer.address
     assert kept.ask("SELECT job, what, by FROM history") == [(job_id, "move", f"operator {address}")]
+
+
+async def test_on_whose_behalf_something_was_done_stands_beside_the_address(keep):
+    kept = await keep(ALL)
+    operator = Operator(kept.core)
+    operator.ask("put-jobs", jobs=[{"body": "x"}], by="ann")
+    operator.ask("change-jobs", do="bury", ids=[1], by="Ann for Bob")
+    operator.ask("change-jobs", do="kick", ids=[1])
+    kept.store()
+    address = operator.session.client.peer.address
+    by = [f"{address} for ann", f"operator {address} for Ann for Bob", f"operator {address}"]
+    assert [row for (row,) in kept.ask("SELECT by FROM history ORDER BY n")] == by
+    ((n,),) = kept.ask("SELECT max(n) FROM history")
+    assert n == 3 * ROW_BYTES + len("annAnn for Bob")
 
 
 async def test_the_job_as_it_is_then_is_in_the_same_batch_as_what_has_happened(keep):

@@ -89,11 +89,25 @@ def test_a_dry_run_changes_nothing(own_queue, run):
 def test_what_could_not_be_changed_is_told(own_queue, run):
     said = "beanlite: not all of these jobs could be kicked: they have gone, or are in another state\n"
     assert run(own_queue, "kick", "1", "1", "5", "99") == (1, "1 job kicked, 1 left as they were\n", said)
-    assert run(own_queue, "kick", "--tube", "nobody") == (0, "0 jobs kicked\n", "")
-    assert run(own_queue, "pause", "nobody", "5s")[::2] == (
-        1,
-        "beanlite: there is no tube nobody: it has no job, and nobody uses or watches it\n",
-    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kick --tube nobody", "bury --tube nobody --state ready", "delete 1 --tube nobody --yes", "flush nobody --yes",
+        "flush nobody --dry-run", "move --tube nobody --to mail", "pause nobody 5s",
+    ],
+)  # fmt: skip
+def test_a_tube_that_does_not_exist_is_told(line, queue, run):
+    said = "beanlite: there is no tube nobody: it has no job, and nobody uses or watches it\n"
+    assert run(queue, *line.split()) == (1, "", said)
+
+
+def test_a_tube_without_jobs_is_no_mistake(queue, run):
+    with Wire(queue.server.connect()) as client:
+        client.ask("use empty")
+        assert run(queue, "kick", "--tube", "empty") == (0, "0 jobs kicked\n", "")
+        assert run(queue, "flush", "empty", "--yes") == (0, "0 jobs deleted\n", "")
 
 
 def test_json_has_plain_numbers(own_queue, run):
@@ -331,6 +345,28 @@ def test_a_file_knows_rates_and_what_became_of_a_job(tmp_path, capsys):
     assert main(["tubes", "--json", *db]) == 0
     (mail,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert mail["puts_per_min"] > mail["deletes_per_min"] > 0
+
+
+def test_who_has_typed_a_command_is_in_the_history(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SUDO_USER", "ann")
+    with start_beanlite(tmp_path, "--history", "7d") as server, Wire(server.connect()) as client:
+        at = ["--connect", f"127.0.0.1:{server.port}"]
+        assert main(["put", "--tube", "mail", "x", *at]) == 0
+        assert main(["bury", "1", *at]) == 0
+        client.ask("kick-job 1")
+        server.stop()
+    db = ["--db", str(tmp_path / "queue.db")]
+    capsys.readouterr()
+    assert main(["job", "1", *db]) == 0
+    put, bury, kick = capsys.readouterr().out.splitlines()[-3:]
+    assert re.search(r"  by 127\.0\.0\.1:\d+ #\d+ for ann$", put)
+    assert re.search(r"  by operator 127\.0\.0\.1:\d+ #\d+ for ann$", bury)
+    assert re.search(r"  by 127\.0\.0\.1:\d+ #\d+$", kick)
+    assert main(["job", "1", "--json", *db]) == 0
+    history = json.loads(capsys.readouterr().out)["history"]
+    assert [(event["by"]["operator"], event["by"]["person"]) for event in history] == [
+        (False, "ann"), (True, "ann"), (False, None),
+    ]  # fmt: skip
 
 
 def test_clients_and_stats(queue, run):

@@ -71,7 +71,7 @@ def test_an_interrupt_waits_for_the_ids_of_what_was_put():
             signal.raise_signal(signal.SIGINT)
             return {"ids": list(range(len(request["jobs"])))}
 
-    batches = put(Server(), [NewJob(b"x", "t", 1, 2, 3)] * 600)
+    batches = put(Server(), [NewJob(b"x", "t", 1, 2, 3)] * 600, "")
     assert next(batches) == list(range(500))
     with pytest.raises(KeyboardInterrupt):
         next(batches)

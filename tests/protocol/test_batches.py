@@ -37,6 +37,15 @@ def test_jobs_are_put_in_their_order_and_as_they_are_told(core, operator):
     assert core.store().jobs == [first, second, third]
 
 
+def test_the_person_behind_a_put_is_in_its_events(core, operator):
+    core.engine.ledger.recording = True
+    operator.ask("put-jobs", jobs=[{"body": "x"}, {"body": "y", "tube": "a"}], by="ann")
+    operator.ask("put-jobs", jobs=[{"body": "z"}])
+    peer = operator.session.client.peer
+    events = [(event.by.address, event.by.number, event.by.person) for event in core.engine.ledger.events]
+    assert events == [(peer.address, peer.number, person) for person in ("ann", "ann", "")]
+
+
 def test_all_of_them_or_none(core, operator):
     core.engine.admission.accept_puts(1000)
     assert operator.raw("put-jobs", b'{"jobs":[{"body":"x"},{"body":"y","tube":"-"}]}').startswith(b"REFUSED ")

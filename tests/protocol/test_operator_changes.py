@@ -70,6 +70,43 @@ def test_what_becomes_of_jobs_in_each_state(core, operator, do, what, after):
     assert [(event.what, event.by) for event in events] == [(do, operator.session.client.peer)] * concerned
 
 
+@pytest.mark.parametrize(
+    ("do", "what"),
+    [
+        ("kick", {}), ("bury", {}), ("delete", {}), ("release", {}), ("delay", {"delay_s": 5}),
+        ("move", {"to": "other"}), ("copy", {"to": "other"}), ("reprioritise", {"pri": 77}),
+    ],
+)  # fmt: skip
+def test_the_person_behind_a_change_is_in_all_its_events(core, operator, do, what):
+    in_each_state(core)
+    core.engine.ledger.recording = True
+    core.engine.ledger.events.clear()
+    operator.ask("change-jobs", do=do, up_to_id=4, by="Ann Übel", **what)
+    peer = operator.session.client.peer
+    events = core.engine.ledger.events
+    assert do in {event.what for event in events}
+    told = {(event.by.address, event.by.number, event.by.person) for event in events}
+    assert told == {(peer.address, peer.number, "Ann Übel")}
+    operator.ask("change-jobs", do="delete", ids=[put(core, operator.session)])
+    assert events[-1].by.person == ""
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a\u202eb", "x" * 129, "ä" * 65])
+@pytest.mark.parametrize(
+    ("word", "what"), [("change-jobs", {"do": "delete", "ids": [1]}), ("put-jobs", {"jobs": [{"body": "x"}]})]
+)
+def test_what_can_be_no_name_is_refused(core, operator, word, what, name):
+    put(core, core.client())
+    assert operator.refusal(word, by=name, **what).startswith("by: ")
+    assert states(core) == {1: "ready"}
+
+
+def test_a_name_has_128_bytes_at_most(core, operator):
+    put(core, core.client())
+    assert operator.ask("change-jobs", do="bury", ids=[1], by="ä" * 64)["done"] == 1
+    assert operator.ask("change-jobs", do="kick", ids=[1], by=None)["done"] == 1
+
+
 def test_the_reply_waits_until_the_change_is_stored(core, operator):
     in_each_state(core)
     session = operator.session

@@ -163,7 +163,7 @@ def test_watchers_are_told_in_order_and_among_replies(tmp_path):
         job_id = worker.put(b"x", pri=5)
         worker.ask("reserve")
         worker.ask(f"release {job_id} 7 100")
-        other.request("change-jobs", do="kick", ids=[job_id])
+        other.request("change-jobs", do="kick", ids=[job_id], by="ann")
         assert worker.ask(f"delete {job_id}") == "DELETED"
         events = []
         while not events or events[-1]["what"] != "delete":
@@ -177,6 +177,7 @@ def test_watchers_are_told_in_order_and_among_replies(tmp_path):
             ("delete", 7, 0),
         ]
         assert [event["by"]["operator"] for event in events] == [False, False, False, True, False]
+        assert [event["by"]["person"] for event in events] == [None, None, None, "ann", None]
         assert {event["by"]["number"] for event in events if not event["by"]["operator"]} == {events[0]["by"]["number"]}
         assert other.reply().startswith("EVENT ")
         assert json.loads(other.body)["what"] == "delete"

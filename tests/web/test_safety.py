@@ -1,21 +1,39 @@
 """Who is let in, and what a page elsewhere can't have a browser do."""
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
+from beanlite.operators.file import File
 from tests.support.servers import start_beanlite
 from tests.support.web import Web, sign_in
-from tests.support.wire import Wire
+from tests.support.wire import Wire, until
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with start_beanlite(tmp_path_factory.mktemp("web")) as server, Wire(server.connect()) as wire:
+    with start_beanlite(tmp_path_factory.mktemp("web"), "--history", "7d") as server, Wire(server.connect()) as wire:
         wire.put(b"secret")
         yield server
+
+
+@pytest.fixture
+def people(server):
+    """For whom what has happened to a job was done, as soon as so much of it is in the file."""
+
+    def people(job_id, count):
+        with File(server.directory / "queue.db") as file:
+
+            def history():
+                return (file.show_job(job_id) or {}).get("history", ())
+
+            until(lambda: len(history()) == count)
+            return [event["by"]["person"] for event in history()]
+
+    return people
 
 
 @pytest.fixture
@@ -104,6 +122,34 @@ def test_a_proxy_says_who_asks(connect):
     with Web(connect, "--user-header", "X-Forwarded-User") as web:
         assert web.get("/").status == 401
         assert "carol" in web.get("/", **{"X-Forwarded-User": "carol"}).text
+
+
+def put_and_bury(web, **headers):
+    """Put a job and bury it as this user; its id."""
+    page = web.post("/put", PUT, **headers)
+    job_id = int(page.path.partition("?")[0].removeprefix("/job/"))
+    assert "1 job buried" in web.post("/change", {"ids": job_id, "do": "bury", "sure": 1}, **headers).text
+    return job_id
+
+
+def test_the_history_has_the_user_behind_each_change(connect, server, users, people):
+    with Web(connect, "--password-file", users, "--db", server.directory / "queue.db", user="ann:correct horse") as web:
+        job_id = put_and_bury(web)
+        assert people(job_id, 2) == ["ann", "ann"]
+        assert re.search(r"bury default 1024 operator 127\.0\.0\.1:\d+ #\d+ for ann", web.get(f"/job/{job_id}").text)
+
+
+def test_the_history_has_the_user_that_the_proxy_names(connect, people):
+    name = "jürgen🥕" + "x" * 200
+    with Web(connect, "--user-header", "X-Forwarded-User") as web:
+        web.headers = {"X-Forwarded-User": name.encode().decode("latin-1")}
+        job_id = put_and_bury(web)
+    assert people(job_id, 2) == [name[:124]] * 2
+
+
+def test_without_users_the_history_has_none(connect, people):
+    with Web(connect) as web:
+        assert people(put_and_bury(web), 2) == [None, None]
 
 
 def test_hidden_bodies_are_neither_shown_nor_searched(connect):

@@ -110,6 +110,9 @@ class History:
             if event.by_operator:
                 by = f"operator {by}"
             n += ROW_BYTES
+            if peer is not None and peer.person:
+                by = f"{by} for {peer.person}"
+                n += len(peer.person)
             if with_bodies and event.what == DELETE:
                 n += event.size
                 body_bytes += event.size

@@ -52,8 +52,9 @@ _TOTALS: Final = """
     WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
           AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
 """
-# How the history marks what operators did.
+# How the history marks what operators did, and on whose behalf.
 _OPERATOR: Final = "operator "
+_FOR: Final = " for "
 # How the jobs of a queue come out of it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
 
@@ -131,8 +132,12 @@ def _job(row: Record) -> Record:
 def _event(row: Record) -> Record:
     """A row of the history as a server tells of an event."""
     by, number = row.pop("by"), row.pop("conn")
-    address = None if by is None else by.removeprefix(_OPERATOR)
-    row["by"] = by and {"address": address, "number": number, "operator": by != address}
+    if by is None:
+        row["by"] = None
+    else:
+        address, _, person = by.removeprefix(_OPERATOR).partition(_FOR)
+        is_operator = by.startswith(_OPERATOR)
+        row["by"] = {"address": address, "number": number, "operator": is_operator, "person": person or None}
     return row
 
 

@@ -1,0 +1,22 @@
+"""The person on whose behalf a server is asked to change something."""
+
+import getpass
+import os
+
+from beanlite.core.tube import PERSON_BYTES_MAX
+from beanlite.operators.filters import Record
+
+
+def login_name() -> str:
+    """Who has typed the command; empty if the machine has no name for them."""
+    try:
+        return os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # Python 3.13 raises the latter
+        return ""
+
+
+def on_behalf_of(person: str) -> Record:
+    """The person as a part of a request, the name as the server takes it; nothing if there is none."""
+    printable = "".join(character if character.isprintable() else "·" for character in person)
+    name = printable.encode()[:PERSON_BYTES_MAX].decode(errors="ignore")
+    return {"by": name} if name else {}
