@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.support.needs import need
 from tests.support.servers import RunningServer, start_beanlite
 from tests.support.web import Web
 
+WITHIN_MS = 20_000  # whatever is waited for
 # Opens a page of a site, in a context with these options.
 Visit = Callable[..., Page]
 
@@ -19,6 +20,7 @@ Visit = Callable[..., Page]
 def chromium() -> Iterator[Browser]:
     program = shutil.which("chromium")
     need(program, "Debian's chromium is not installed")
+    expect.set_options(timeout=WITHIN_MS)
     with (
         sync_playwright() as playwright,
         # As root, and in a container, its sandbox can't be had; it is shown nothing but our own pages.
@@ -50,7 +52,7 @@ def visit(chromium: Browser) -> Iterator[Visit]:
         context = chromium.new_context(base_url=site, **options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(WITHIN_MS)
         page.on("console", lambda message: None if _is_refusal(page, message) else wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: wrong.extend({request.url} if not request.url.startswith(site) else ()))
