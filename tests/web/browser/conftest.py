@@ -55,7 +55,7 @@ def visit(chromium: Browser) -> Iterator[Visit]:
         page.set_default_timeout(WITHIN_MS)
         page.on("console", lambda message: None if _is_refusal(page, message) else wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: wrong.extend({request.url} if not request.url.startswith(site) else ()))
+        page.on("request", lambda request: None if request.url.startswith(f"{site}/") else wrong.append(request.url))
         page.goto(path)
         return page
 
