@@ -4,7 +4,6 @@ A program of each client does what ``session.txt`` says and prints what came of 
 with beanlite, and with beanstalkd.
 """
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.needs import need
 from tests.support.servers import beanstalkd_program, start_beanlite, start_beanstalkd
 
 HERE = Path(__file__).parent
@@ -45,14 +45,6 @@ PROGRAMS = {
         "ruby with_beaneater.rb", ("ruby", "-e", "require 'beaneater'"), "Debian's ruby and ruby-beaneater"
     ),
 }
-
-
-def need(there, what):
-    """A skip on a user's machine; CI has installed it."""
-    if not there:
-        if os.environ.get("CI"):
-            pytest.fail(what)
-        pytest.skip(what)
 
 
 def works(probe):

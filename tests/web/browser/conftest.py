@@ -1,0 +1,70 @@
+"""Debian's Chromium, and pages in which nothing may go wrong unseen."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+
+from tests.support.needs import need
+from tests.support.servers import RunningServer, start_beanlite
+from tests.support.web import Web
+
+WITHIN_MS = 20_000  # whatever is waited for
+# Opens a page of a site, in a context with these options.
+Visit = Callable[..., Page]
+
+
+@pytest.fixture(scope="package")
+def chromium() -> Iterator[Browser]:
+    program = shutil.which("chromium")
+    need(program, "Debian's chromium is not installed")
+    expect.set_options(timeout=WITHIN_MS)
+    with (
+        sync_playwright() as playwright,
+        # As root, and in a container, its sandbox can't be had; it is shown nothing but our own pages.
+        playwright.chromium.launch(executable_path=program, args=["--no-sandbox"]) as browser,
+    ):
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with start_beanlite(tmp_path_factory.mktemp("browser"), "--history", "1d") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def web(server: RunningServer) -> Iterator[Web]:
+    with Web(f"127.0.0.1:{server.port}", "--db", server.directory / "queue.db") as web:
+        yield web
+
+
+@pytest.fixture
+def visit(chromium: Browser) -> Iterator[Visit]:
+    """Opens pages; the browser may have nothing to complain of, and may ask nobody else for anything."""
+    wrong: list[str] = []
+    contexts = []
+
+    def opened(web: Web, path: str, **options: Any) -> Page:
+        site = f"http://{web.where}"
+        context = chromium.new_context(base_url=site, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(WITHIN_MS)
+        page.on("console", lambda message: None if _is_refusal(page, message) else wrong.append(message.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: None if request.url.startswith(f"{site}/") else wrong.append(request.url))
+        page.goto(path)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+def _is_refusal(page: Page, message: ConsoleMessage) -> bool:
+    """Whether the page as such was answered with 404 or the like, which Chromium tells, too."""
+    return message.location["url"] == page.url and "responded with a status of 4" in message.text

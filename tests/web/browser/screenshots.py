@@ -1,0 +1,51 @@
+"""The pictures of docs/web.md: ``python -m tests.web.browser.screenshots`` makes them, of real pages."""
+
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import ViewportSize, expect, sync_playwright
+
+from tests.support.servers import start_beanlite
+from tests.support.web import Web
+from tests.support.wire import Wire
+from tests.web.browser.shop import fill, make_older, trade
+
+IMAGES = Path(__file__).parents[3] / "docs/images"
+# Name, path, width, height and colours of each; {} is a buried job.
+PICTURES: tuple[tuple[str, str, int, int, Literal["light", "dark"]], ...] = (
+    ("web-overview", "/", 1440, 760, "light"),
+    ("web-tube", "/tube/mail?state=buried&span=day", 1440, 1000, "light"),
+    ("web-job", "/job/{}", 1440, 900, "dark"),
+)
+
+
+def main(images: Path = IMAGES) -> None:
+    """Make all of them."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        with start_beanlite(folder, "--history", "7d") as server, Wire(server.connect()) as wire:
+            job_id = fill(wire)
+        make_older(folder / "queue.db")
+        with (
+            start_beanlite(folder, "--history", "7d") as server,
+            Web(f"127.0.0.1:{server.port}", "--db", folder / "queue.db") as web,
+            trade(server),
+            sync_playwright() as playwright,
+            playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"]) as browser,
+        ):
+            for name, path, width, height, colours in PICTURES:
+                viewport: ViewportSize = {"width": width, "height": height}
+                page = browser.new_page(viewport=viewport, color_scheme=colours, locale="en-GB")
+                page.goto(f"http://{web.where}{path.format(job_id)}")
+                if path == "/":  # the second look tells the first rates
+                    expect(page.locator(".rate dd").first).to_have_text(re.compile("[1-9]"), timeout=20_000)
+                page.screenshot(path=images / f"{name}.png")
+                page.close()
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

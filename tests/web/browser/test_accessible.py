@@ -1,0 +1,73 @@
+"""Every page for everybody: by axe-core's rules, on a phone as on a screen, light and dark."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.needs import need
+from tests.support.wire import Wire, until
+from tests.web.browser.shop import fill
+
+AXE = Path(__file__).parent / "node_modules/axe-core/axe.min.js"
+PATHS = """
+/ /?like=nothing /tube/mail?state=buried /tube/mail?span=week /tube/none /jobs?text=welcome /jobs?older=soon
+/job/{job} /job/{job}?body=hex /job/999999 /change/{change} /clients /journal /put /nothing
+""".split()
+ASKED = "the question"  # is no page that a path leads to
+WIDTHS = (1440, 390)
+OF_COLOURS = ["color-contrast", "link-in-text-block"]  # the only rules that can be broken in the dark alone
+RUN = "rules => axe.run(rules).then(({violations}) => violations.map(v => [v.impact, v.id, v.nodes[0].html]))"
+
+
+@pytest.fixture(scope="module")
+def paths(server, web):
+    """The paths of all pages, with a job and a change that there are."""
+    with Wire(server.connect()) as wire:
+        job_id = fill(wire)
+        asked = web.post("/change", {"ids": wire.put(b"job"), "do": "bury"})
+        server.signal(signal.SIGSTOP)  # or nobody would be led to the page of the change
+        try:
+            change = web.post("/change", asked.fields).path
+        finally:
+            server.signal(signal.SIGCONT)
+        until(lambda: "Done: 1 job" in web.get(change).text)
+        yield [path.format(job=job_id, change=change.rpartition("/")[2]) for path in PATHS]
+
+
+def each_page(page, paths):
+    """Lead the page to each, and tell which it is."""
+    for path in paths:
+        page.goto(path)
+        yield path
+    page.goto("/tube/mail?text=welcome")
+    page.get_by_label("all that fit, on all pages").check()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("heading", name="Delete").wait_for()
+    yield ASKED
+
+
+def test_no_rule_of_axe_is_broken(web, visit, paths):
+    need(AXE.exists(), "axe-core is not installed: npm install --prefix tests/web/browser")
+    # The pages themselves let no script in that is not theirs; and a colour that is on its way to another is no colour.
+    page = visit(web, "/", bypass_csp=True, reduced_motion="reduce")
+    broken = {}
+    for path in each_page(page, paths):
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            for colours, rules in (("light", {}), ("dark", {"runOnly": OF_COLOURS})):
+                page.emulate_media(color_scheme=colours)
+                if found := page.evaluate(RUN, rules):
+                    broken[path, width, colours] = found
+    assert broken == {}
+
+
+def test_no_page_scrolls_sideways(web, visit, paths):
+    page = visit(web, "/")
+    seen = {}
+    for path in each_page(page, paths):
+        for width in (*WIDTHS, 320):
+            page.set_viewport_size({"width": width, "height": 700})
+            seen[path, width] = page.evaluate("document.documentElement.scrollWidth")
+    assert {(path, width): found for (path, width), found in seen.items() if found != width} == {}
