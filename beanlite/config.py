@@ -8,11 +8,21 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    ValidationError,
+)
 
 from beanlite.defaults import ENV_PREFIX, HOST, PORT
 from beanlite.errors import ConfigError
@@ -79,6 +89,25 @@ class Settings(BaseModel):
     socket: Path | None = Field(None, description="path of a Unix socket to listen on, instead of host and port")
     db: Annotated[Path, AfterValidator(_file_in)] = Field(
         Path(DB_NAME), description=f"path of the database file; a directory means the file {DB_NAME} in it"
+    )
+    database: SecretStr | None = Field(
+        None,
+        description="address of a PostgreSQL database, such as postgresql://beanlite@db1,db2/queue, in which jobs are"
+        " kept instead of in a file; a second server with the same one stands by",
+    )
+    require_sync: bool = Field(
+        default=True,
+        description="whether a PostgreSQL database without a synchronous standby is refused (true) or not (false)",
+    )
+    lease: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,2}s$")] = Field(
+        "3s",
+        description="for how long nothing must be heard of the active server until one that stands by takes over,"
+        " 1s to 999s; the same for both",
+    )
+    node: str | None = Field(
+        None,
+        min_length=1,
+        description="what this server is called in the database and in the log of others; without it, host and address",
     )
     fsync: Annotated[str, StringConstraints(pattern=r"^(always|never|[0-9]{1,9}ms)$")] = Field(
         "always",
@@ -158,6 +187,11 @@ class Settings(BaseModel):
     log_format: Literal["text", "json"] = Field(
         "text", description="form of a log line: text, or json for one object a line"
     )
+
+    @property
+    def lease_s(self) -> int:
+        """Seconds of the setting ``lease``."""
+        return int(self.lease.removesuffix("s"))
 
     @property
     def connections_per_address(self) -> int:
@@ -257,8 +291,24 @@ def _contradictions(settings: Settings) -> list[str]:
     found = []
     if (settings.backup_every is None) != (settings.backup_dir is None):
         found.append("backup_every and backup_dir need each other")
+    if settings.database is not None:
+        found += _beside_a_database(settings)
     if settings.backup_every is not None and not settings.journal:
         found.append("backup_every is of no use without a database, as with --no-journal")
+    return found
+
+
+def _beside_a_database(settings: Settings) -> list[str]:
+    """What is wrong if jobs are kept in PostgreSQL."""
+    found = []
+    if not settings.journal:
+        found.append("database and --no-journal exclude each other")
+    if settings.backup_every is not None:
+        found.append("backup_every is for the database file; PostgreSQL has backups of its own")
+    if settings.history is not None:
+        found.append("history is for the database file, and there is none with database")
+    if find_spec("asyncpg") is None:
+        found.append("database needs the extra: pip install 'beanlite[postgres]'")
     return found
 
 

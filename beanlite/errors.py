@@ -9,6 +9,7 @@
     ├── ListenError          an address can't be listened on
     ├── JournalRefused       the file is not one this server may use; nothing was written
     └── JournalFailed        the disk failed while serving; nothing more is acknowledged
+        ├── LeaseLost        another server has taken over
         ├── JournalFull      the disk is full: the batch was rolled back and can be tried again
         └── JournalBusy      another program holds the file's write lock: likewise
 
@@ -80,6 +81,12 @@ class JournalFailed(BeanliteError):
     """Writing or syncing the journal failed; what was not acknowledged may or may not be in the file."""
 
     exit_code = 4
+
+
+class LeaseLost(JournalFailed):
+    """Another server has taken over, and this one may not write any more; what was not acknowledged is not stored."""
+
+    exit_code = 6
 
 
 class JournalFull(JournalFailed):

@@ -70,14 +70,14 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
     listener = open_listener(settings)
     try:
         new_loop = _new_loop()
-        journal = make_journal(
-            settings, listener.address
-        )  # now: another user may not be allowed to read what it imports
+        clock = utc_clock()
+        # Now: another user may not be allowed to read what it imports.
+        journal = make_journal(settings, listener, clock)
         if settings.user is not None:
             become(settings.user)
         with asyncio.Runner(loop_factory=new_loop) as runner:
             try:
-                runner.run(Server(settings, listener, journal, utc_clock(), load).serve())
+                runner.run(Server(settings, listener, journal, clock, load).serve())
             finally:
                 signals.hold()  # for good: at its end the loop restores their defaults
     finally:
@@ -94,17 +94,24 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return new_event_loop
 
 
-def make_journal(settings: Settings, address: str) -> Journal:
+def make_journal(settings: Settings, listener: Listener, clock: Callable[[], int]) -> Journal:
     """The journal that the settings ask for, of a server that listens there; ``Journal.recover`` opens it."""
     if not settings.journal:
         return MemoryJournal()
+    if settings.database is not None:
+        from beanlite.journal.postgres.journal import Place, PostgresJournal  # noqa: PLC0415 - it may not be installed
+
+        node = settings.node or f"{platform.node()} {listener.address}"
+        url = settings.database.get_secret_value()
+        place = Place(url, node, listener.address, settings.lease_s, settings.require_sync)
+        return PostgresJournal(place, clock, listener.refuse)
     # --no-journal starts faster without them.
     from beanlite.journal.sqlite.history import HistoryBounds  # noqa: PLC0415
     from beanlite.journal.sqlite.journal import SqliteJournal  # noqa: PLC0415
 
     history = HistoryBounds(settings.history_s, settings.history_bytes, settings.history_bodies)
     return SqliteJournal(
-        settings.db, settings.fsync, settings.fsync_interval_ms, settings.max_job_size, address, history
+        settings.db, settings.fsync, settings.fsync_interval_ms, settings.max_job_size, listener.address, history
     )
 
 
@@ -175,6 +182,8 @@ class Server:
 
     async def _serve(self) -> None:
         if not await self._journal.recover(self.engine, self._clock(), self._stopped):
+            if self._failure is not None:
+                raise self._failure  # a bug was met meanwhile
             log.info("stopped before the start was over")
             return
         self._wire()
@@ -235,7 +244,7 @@ class Server:
         self._parts = Parts(
             self.engine, self.service, self._journal, self._refusals, addresses, self.roster, self._backup
         )
-        self._supervised = Supervised(self.loop, self.engine, self.group_commit)
+        self._supervised = Supervised(self.loop, self.engine, self._journal, self.group_commit)
         self.feed = Feed(self.loop, self.engine.ledger, self.roster.connections)
         self.turns = Turns(self.loop, self.engine, self.group_commit, self._clock, self.roster.wake)
         self._crossings = Crossings(self.engine.memory)

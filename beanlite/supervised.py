@@ -8,6 +8,7 @@ from typing import Final
 from beanlite import systemd
 from beanlite.commit.group import GroupCommit
 from beanlite.core.engine import Engine
+from beanlite.journal.base import Journal
 
 # How often it is told how the server fares, if it has no watchdog that is to be fed more often.
 STATUS_S: Final = 10.0
@@ -18,8 +19,11 @@ LOOKS: Final = 4
 class Supervised:
     """Tells systemd now and then; does nothing where there is none."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, engine: Engine, group_commit: GroupCommit) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, engine: Engine, journal: Journal, group_commit: GroupCommit
+    ) -> None:
         self._loop = loop
+        self._journal = journal
         self._engine = engine
         self._group_commit = group_commit
         self._watchdog_s = systemd.watchdog_s()
@@ -50,10 +54,12 @@ class Supervised:
     def _makes_progress(self) -> bool:
         """Whether something has become durable since the last look, or nothing waits for that.
 
-        While the disk is full commits wait for the operator, who would not be helped by a restart.
+        While the disk is full commits wait for the operator, who would not be helped by a restart; nor is one of any
+        use while a database on another machine is away.
         """
         before, self._stored = self._stored, self._engine.ledger.stored_batch
-        return self._group_commit.idle or self._stored != before or self._engine.admission.disk_full
+        is_excused = self._engine.admission.disk_full or self._journal.is_elsewhere
+        return self._group_commit.idle or self._stored != before or is_excused
 
     def _status(self) -> str:
         admission = self._engine.admission

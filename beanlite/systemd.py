@@ -39,6 +39,12 @@ def recovering(jobs: int, of: int) -> None:
     tell(f"STATUS=Recovering: {jobs} of {of} jobs", f"EXTEND_TIMEOUT_USEC={EXTEND_S * 1_000_000}")
 
 
+def waiting(what: str) -> None:
+    """The server waits for something that is not in its hands, and is well."""
+    if is_told():
+        tell(f"STATUS={what}", "WATCHDOG=1", f"EXTEND_TIMEOUT_USEC={EXTEND_S * 1_000_000}")
+
+
 def reloading() -> None:
     """The settings are being read again; ``READY=1`` says that it is over."""
     tell("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")

@@ -1,7 +1,9 @@
 """Fixtures for several test files."""
 
+import itertools
 import logging
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from beanlite.journal.sqlite.writer import Writer
 from tests.support.core import Core
 from tests.support.inside import Disk
 from tests.support.journal_files import NO_HISTORY
+from tests.support.needs import need
+from tests.support.postgres import Cluster, new_home, programs
 
 # What starts no process and is over in seconds: these tests are marked fast, for `pytest -m fast`.
 FAST = [
@@ -81,6 +85,29 @@ async def journal(tmp_path):
     await journal.start()
     yield journal
     await journal.close()
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server without a standby."""
+    need(programs(), "PostgreSQL is not installed")
+    cluster = Cluster(home := new_home(), "alone")
+    cluster.make()
+    cluster.start()
+    yield cluster
+    cluster.kill()
+    shutil.rmtree(home)
+
+
+NUMBERS = itertools.count(1)
+
+
+@pytest.fixture
+def database(postgres):
+    """The address of an empty database."""
+    name = f"queue{next(NUMBERS)}"
+    postgres.sql(f"CREATE DATABASE {name}")
+    return postgres.url(name)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from beanlite.cli.options import ConfigFile, Db, counting, lines, path_of_db
-from beanlite.errors import ConfigError
+from beanlite.cli.options import ConfigFile, Database, Db, counting, lines, path_of_db, url_of_database
+from beanlite.errors import BeanliteError, ConfigError
 
 EPILOG = (
     'Examples: beanlite export queue.jsonl; beanlite export --db copy.db | grep \'"tube": "mail"\'.'
@@ -23,6 +23,7 @@ def export(
     ] = None,
     *,
     db: Db = None,
+    database: Database = None,
     config_file: ConfigFile = None,
     force: Annotated[bool, typer.Option("--force", help="Replace DEST if it is a file that no server holds.")] = False,
 ) -> None:
@@ -31,9 +32,13 @@ def export(
     It is an object a line, with all that a job has, as of one moment; the database may be live. "beanlite
     import" makes the same database of it again.
     """
-    source = path_of_db(db, config_file)
     if force and dest is None:
         raise ConfigError("--force: there is no DEST to replace")
+    url = url_of_database(db, database, config_file)
+    if url is not None:
+        _export_database(url, dest, replace=force)
+        return
+    source = path_of_db(db, config_file)
 
     from beanlite.journal.sqlite import dump  # noqa: PLC0415 - `serve` starts faster without it
 
@@ -42,3 +47,18 @@ def export(
             dump.export_to_file(source, dest, progress, replace=force)
         else:
             dump.export(source, sys.stdout.buffer, progress)
+
+
+def _export_database(url: str, dest: Path | None, *, replace: bool) -> None:
+    from beanlite.journal.postgres import dump  # noqa: PLC0415 - it may not be installed
+    from beanlite.journal.sqlite.wholefile import written_whole  # noqa: PLC0415 - as above
+
+    with counting(lines) as progress:
+        if dest is None:
+            dump.export(url, sys.stdout.buffer, progress)
+            return
+        try:
+            with written_whole(dest.resolve(), replace=replace) as partial, partial.open("wb") as sink:
+                dump.export(url, sink, progress)
+        except OSError as error:
+            raise BeanliteError(f"nothing was exported to {dest}: {error.strerror}") from error

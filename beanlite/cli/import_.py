@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from beanlite.cli.options import AsJson, ConfigFile, Db, counting, lines, path_of_db
+from beanlite.cli.options import AsJson, ConfigFile, Database, Db, counting, lines, path_of_db, url_of_database
 from beanlite.errors import BeanliteError
 
 EPILOG = (
@@ -22,6 +22,7 @@ def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What was exported; - is standard input.")],
     *,
     db: Db = None,
+    database: Database = None,
     config_file: ConfigFile = None,
     new_ids: Annotated[
         bool, typer.Option("--new-ids", help="Give each job a new id. Without it, an id that is taken is an error.")
@@ -33,17 +34,25 @@ def import_(
     That is a new one, or one that no server holds; all jobs and pauses come into it, or none. Lines may have been
     left out, as by grep, or made by hand. Buried jobs come behind those that are buried already.
     """
-    target = path_of_db(db, config_file)
-
-    from beanlite.journal.sqlite.load import load  # noqa: PLC0415 - `serve` starts faster without it
-
+    url = url_of_database(db, database, config_file)
+    target = path_of_db(db, config_file) if url is None else None
     try:
         source = sys.stdin.buffer if str(file) == "-" else file.open("rb")
     except OSError as error:
         raise BeanliteError(f"{file} can't be opened: {error.strerror}") from error
     with source, counting(lines) as progress:
-        result = load(source, target, new_ids=new_ids, progress=progress)
+        if target is not None:
+            from beanlite.journal.sqlite.load import load  # noqa: PLC0415 - `serve` starts faster without it
+
+            result = load(source, target, new_ids=new_ids, progress=progress)
+            jobs, pauses, name = result.jobs, result.pauses, str(target)
+        else:
+            from beanlite.journal.postgres import dump, link  # noqa: PLC0415 - it may not be installed
+
+            assert url is not None
+            jobs, pauses = dump.load(source, url, new_ids=new_ids, progress=progress)
+            name = link.shown(url)
     if as_json:
-        print(json.dumps({"file": str(target), "jobs": result.jobs, "pauses": result.pauses}))
+        print(json.dumps({"file": name, "jobs": jobs, "pauses": pauses}))
     else:
-        print(f"{target}: {result.jobs} jobs and {result.pauses} pauses imported")
+        print(f"{name}: {jobs} jobs and {pauses} pauses imported")

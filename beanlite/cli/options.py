@@ -10,10 +10,19 @@ import typer
 
 from beanlite import config
 from beanlite.cli.terminable import terminable
+from beanlite.errors import ConfigError
 
 Db = Annotated[
     str | None,
     typer.Option("--db", "-b", metavar="PATH", help="The database. Default: the db of the server's settings."),
+]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        help="A PostgreSQL database instead. Default: that of the server's settings.",
+    ),
 ]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="TOML file of the server's settings.")
@@ -22,8 +31,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as a JSON
 
 
 def path_of_db(db: str | None, config_file: Path | None) -> Path:
-    """The database that is meant. ConfigError: the settings are wrong."""
-    return config.load(config_file, {} if db is None else {"db": db}).db
+    """The database file that is meant. ConfigError: the settings are wrong, or have no file."""
+    settings = config.load(config_file, {} if db is None else {"db": db})
+    if db is None and settings.database is not None:
+        raise ConfigError("by the settings, jobs are in PostgreSQL; --db names a file")
+    return settings.db
+
+
+def url_of_database(db: str | None, database: str | None, config_file: Path | None) -> str | None:
+    """The PostgreSQL database that is meant, or None: a file is. ConfigError: the settings are wrong."""
+    if db is not None and database is not None:
+        raise ConfigError("--db and --database exclude each other")
+    if db is not None:
+        return None
+    url = config.load(config_file, {} if database is None else {"database": database}).database
+    return None if url is None else url.get_secret_value()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from beanlite.errors import ConfigError
 EPILOG = (
     "Exit codes: 0 stopped in order; 1 a bug, or out of memory; 2 a wrong setting or flag, or too low a limit of open"
     " files; 3 the database was refused, nothing was written; 4 the disk failed while serving; 5 the address can't be"
-    " listened on."
+    " listened on; 6 another server has taken over."
 )
 
 
@@ -66,6 +66,10 @@ def serve(
     port: Annotated[str | None, _option("port", "-p", metavar="PORT")] = None,
     socket: Annotated[str | None, _option("socket", metavar="PATH")] = None,
     db: Annotated[str | None, _option("db", "-b", metavar="PATH")] = None,
+    database: Annotated[str | None, _option("database", metavar="URL")] = None,
+    require_sync: Annotated[str | None, _option("require_sync", metavar="YES")] = None,
+    lease: Annotated[str | None, _option("lease", metavar="TIME")] = None,
+    node: Annotated[str | None, _option("node", metavar="NAME")] = None,
     fsync: Annotated[str | None, _option("fsync", metavar="WHEN")] = None,
     fsync_ms: Annotated[
         str | None, typer.Option("-f", metavar="MS", help="The same as --fsync MSms; 0 means always.")

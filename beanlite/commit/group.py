@@ -80,6 +80,8 @@ class GroupCommit:
         """They will be taken before long."""
         self._totals_due = False
         """The next batch takes totals along."""
+        self.in_doubt = False
+        """Another server may have taken over: no reply leaves without a batch."""
         self._closed = False
         self._progress = asyncio.Event()
         """Set whenever something has happened that ``flush`` may have waited for."""
@@ -107,6 +109,10 @@ class GroupCommit:
             or engine.admission.used_bytes > BATCH_BYTES
             or len(ledger.events) > BATCH_EVENTS
         )
+
+    def look(self) -> None:
+        """See whether the journal is in doubt; to be called before anything is answered in a turn of the loop."""
+        self.in_doubt = self._journal.in_doubt
 
     def turn_ends(self, began_ns: int, now_ns: int, served: int) -> None:
         """A turn of the loop that has begun then is over, in which so many clients were served."""
@@ -171,6 +177,7 @@ class GroupCommit:
         """What the journal says when batches are durable: the replies that waited leave, whatever has come since."""
         self._engine.stored(batch, last_id)
         self._progress.set()
+        self.look()
         if self._latencies is not None:
             self._latencies.batch_durable(batch)
         try:

@@ -79,6 +79,19 @@ class Journal(ABC):
         """
 
     @property
+    def in_doubt(self) -> bool:
+        """Whether another server may have the right to write by now. Then no reply leaves but with a batch.
+
+        It is asked in each turn of the loop, and whenever a batch has become durable.
+        """
+        return False
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it can be out of reach without any fault of this process, so that a restart would not help."""
+        return False
+
+    @property
     @abstractmethod
     def syncing(self) -> bool:
         """Whether ``poll`` can hurry on the batch that is under way; False where it has nothing to do."""

@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
         session = self.session
         try:
             if session.replies or session.blocked is KICKING:
-                if session.waits and self._journaled:
+                if (session.waits or self._group.in_doubt) and self._journaled:
                     self._owed += 1
                     self._group.hold(self, session.take_replies(hold=True))
                 elif not self._owed:
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
         try:
             if not self._owed:
                 session.replies_sent()
-                if session.replies:
+                if session.replies and not self._group.in_doubt:
                     replies += session.take_replies()  # answered meanwhile, and true already
             if not self._leaving:
                 self.transport.write(replies)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 # How many connections the kernel keeps until they are accepted.
 BACKLOG: Final = 1024
-# The first of systemd's sockets.
+# What stands in the place of the address of systemd's sockets, and the first of them.
+HANDED: Final = "systemd"
 _FIRST_FD: Final = 3
 # Descriptors that the server itself needs: its files and the loop's, a few more at times, and those of connections
 # about to be refused, and of probes.
@@ -40,6 +41,18 @@ class Listener:
         self.path = path
         """Where the unix socket is, if we have made one."""
 
+    def refuse(self, refuses: bool) -> None:  # noqa: FBT001 - as the standby calls it
+        """Refuse connections for now, or listen again, so that who checks the port sees which server is active.
+
+        Only TCP sockets of our own can do so; at others clients wait.
+        """
+        for sock in self.sockets:
+            if self.address != HANDED and sock.family != socket.AF_UNIX:
+                if refuses:
+                    sock.shutdown(socket.SHUT_RDWR)
+                else:
+                    sock.listen(BACKLOG)
+
     def close(self) -> None:
         """Stop listening, and remove the unix socket."""
         for sock in self.sockets:
@@ -54,7 +67,7 @@ def open_listener(settings: Settings) -> Listener:
     """Listen where the settings say, or on the sockets that systemd has handed over. ListenError: that fails."""
     handed = _from_systemd()
     if handed:
-        return Listener(handed, "systemd")
+        return Listener(handed, HANDED)
     place = str(settings.socket) if settings.socket is not None else (settings.host, settings.port)
     return _early.pop(place, None) or _listen(place)
 

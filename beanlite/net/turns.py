@@ -116,6 +116,7 @@ class Turns:
         if not self._now_ns:
             self._loop.call_soon(self._end_turn)
             self._until_ns = now_ns + TURN_NS
+        self._group.look()
         self._now_ns = now_ns
         self._bytes_left = TURN_BYTES
         if self._timers.next_ns <= now_ns and not self._behind:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from beanlite.journal.migrations import FOLDER
 from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.migrations import FOLDER, read_version
+from beanlite.journal.sqlite.migrations import read_version
 from beanlite.journal.sqlite.replay import read_jobs, read_state
 from tests.faults.forker import DATABASE, Forker, Step
 from tests.support.journal_files import VERSION

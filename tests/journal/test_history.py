@@ -11,8 +11,9 @@ from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.history import OPERATORS_KEPT_S, ROW_BYTES, HistoryBounds
 from beanlite.journal.sqlite.room import Room
-from beanlite.journal.sqlite.totals import DAY_S, HOUR_S, prune_totals, totals_rows
+from beanlite.journal.sqlite.totals import prune_totals
 from beanlite.journal.sqlite.writer import Writer
+from beanlite.journal.totals import DAY_S, HOUR_S, totals_rows
 from tests.support.core import Core, put
 from tests.support.operators import Operator
 

@@ -12,8 +12,9 @@ from zlib import crc32
 import pytest
 
 from beanlite.errors import JournalRefused
+from beanlite.journal.migrations import FOLDER, find_migrations
 from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.migrations import FOLDER, find_migrations, read_version
+from beanlite.journal.sqlite.migrations import read_version
 from beanlite.journal.sqlite.replay import read_jobs, read_state
 from tests.support.journal_files import ROOT, VERSION, make, snapshot
 
@@ -56,7 +57,7 @@ def test_found_from_a_checkout():
 def test_found_from_an_installed_wheel(tmp_path):
     shutil.copytree(ROOT / "beanlite", tmp_path / "beanlite", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "migrations", tmp_path / "beanlite" / "migrations")
-    program = "from beanlite.journal.sqlite.migrations import FOLDER; print(FOLDER)"
+    program = "from beanlite.journal.migrations import FOLDER; print(FOLDER)"
     found = subprocess.check_output([sys.executable, "-c", program], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
     assert found.decode().strip() == str(tmp_path / "beanlite" / "migrations")
 
@@ -71,7 +72,7 @@ def test_gaps_in_the_numbers_are_refused(folder, name):
 def test_an_installation_without_migrations_is_refused(path, folder, tmp_path):
     with pytest.raises(JournalRefused, match=r"beanlite itself can't be read: .*/nowhere: No such file or directory"):
         open_database(path, tmp_path / "nowhere")
-    for migration in folder.iterdir():
+    for migration in folder.glob("*.sql"):
         migration.unlink()
     with pytest.raises(JournalRefused, match="beanlite itself is not whole"):
         open_database(path, folder)

@@ -7,9 +7,10 @@ from zlib import crc32
 
 import pytest
 
+from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.backup import backup
 from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.migrations import find_migrations, read_version, stand_in
+from beanlite.journal.sqlite.migrations import read_version, stand_in
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import read_jobs
 from beanlite.journal.sqlite.restore import restore

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from beanlite.cli import main
 from beanlite.config import DB_NAME
+from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.migrations import find_migrations
 from beanlite.operators import listing, tables
 from beanlite.operators.changes import change
 from beanlite.operators.filters import Filter

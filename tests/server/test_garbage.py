@@ -42,7 +42,7 @@ async def talk(address):
 
 
 async def until(condition):
-    while not condition():  # noqa: ASYNC110 - the server in this loop has no event for it
+    while not condition():
         await asyncio.sleep(0)
 
 
@@ -56,7 +56,7 @@ def lock_for_a_moment(server):
 async def garbage_of(settings, lives, meanwhile):
     """How many objects the collector finds after so many clients, with something else at the beginning of each."""
     server = Server(
-        settings, listener := open_listener(settings), make_journal(settings, listener.address), utc_clock()
+        settings, listener := open_listener(settings), make_journal(settings, listener, clock := utc_clock()), clock
     )
     task = asyncio.create_task(server.serve())
     await until(lambda: hasattr(server, "group_commit"))

@@ -45,7 +45,7 @@ class Disk:
 async def serving(path, fsync="always", failure=JournalFailed, **others):
     settings = Settings(port=0, db=path, fsync=fsync, **others)
     server = Server(
-        settings, listener := open_listener(settings), make_journal(settings, listener.address), utc_clock()
+        settings, listener := open_listener(settings), make_journal(settings, listener, clock := utc_clock()), clock
     )
     task = asyncio.create_task(server.serve())
     try:

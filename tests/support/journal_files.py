@@ -14,9 +14,9 @@ from pathlib import Path
 from zlib import crc32
 
 from beanlite.errors import JournalRefused
+from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.history import HistoryBounds
-from beanlite.journal.sqlite.migrations import find_migrations
 
 ROOT = Path(__file__).parents[2]
 VERSION = len(find_migrations())  # of the files that this beanlite makes

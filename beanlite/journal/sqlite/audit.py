@@ -14,8 +14,9 @@ from zlib import crc32
 from beanlite.core.engine import Engine
 from beanlite.core.job import Job
 from beanlite.errors import JournalFailed
+from beanlite.journal.rows import row_of
 from beanlite.journal.sqlite.fileformat import failing
-from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX, row_of
+from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX
 
 # A slice ends after this many jobs, or when its bodies have more than this many bytes.
 SLICE_JOBS: Final = 500

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beanlite.errors import BeanliteError
+from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import is_damage, refused, said
-from beanlite.journal.sqlite.migrations import check_schema, find_migrations, read_version
+from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import check_jobs, read_jobs, read_state
 from beanlite.journal.sqlite.wholefile import unserved, written_whole

@@ -13,6 +13,7 @@ from zlib import crc32
 from beanlite.clock import utc_s
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
+from beanlite.journal.rows import counters, facts, place
 from beanlite.journal.sqlite.history import (
     AT_ONCE,
     FETCH_BODY,
@@ -23,8 +24,8 @@ from beanlite.journal.sqlite.history import (
     WIDTH,
     History,
 )
-from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX, counters, facts, place
-from beanlite.journal.sqlite.totals import totals_rows
+from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX
+from beanlite.journal.totals import totals_rows
 
 Parameters = Sequence[Sequence[object]]
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beanlite.errors import ConfigError, JournalFailed, JournalRefused
+from beanlite.journal.migrations import FOLDER, find_migrations
 from beanlite.journal.sqlite.fileformat import (
     PAGE_SIZE,
     check_file,
@@ -28,10 +29,8 @@ from beanlite.journal.sqlite.fileformat import (
 )
 from beanlite.journal.sqlite.mark import Mark, check_mark, serving_mark, stopped_mark
 from beanlite.journal.sqlite.migrations import (
-    FOLDER,
     allow_writing,
     check_schema,
-    find_migrations,
     migrate,
     read_version,
 )

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from beanlite.errors import JournalRefused
+from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import check_file
-from beanlite.journal.sqlite.migrations import find_migrations
 
 _STAMP: Final = r"(\d{8}T\d{6})\.(\d{3})Z"
 _SUFFIX: Final = ".db"

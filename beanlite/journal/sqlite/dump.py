@@ -1,36 +1,22 @@
-"""A database as lines of JSON; ``load`` is the way back. A line has what a row has, by the names of its columns.
+"""A database file as the lines of ``journal/lines.py``; ``load`` is the way back."""
 
-::
-
-    {"kind": "queue", "format": 1, "last_id": 2}
-    {"kind": "pause", "tube": "mail", "pause_s": 60, "until": 1795383356.5}
-    {"kind": "job", "id": 1, "tube": "mail", "state": "ready", …, "created_at": 1795383296.7, …, "body": "text"}
-    {"kind": "end"}
-
-What is NULL is left out. Times are UTC seconds. A body that is not UTF-8 is in "base64" instead.
-"""
-
-import base64
-import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO, Final
 from zlib import crc32
 
 from beanlite.errors import BeanliteError
+from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.sqlite.fileformat import damaged, refused
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import read_state
 from beanlite.journal.sqlite.wholefile import unserved, written_whole
 
-FORMAT: Final = 1
 # What is about the body, for which a line has "body" or "base64".
 BODY_COLUMNS: Final = ("crc32", "body")
-# After how many lines the caller hears how far it is.
-LINES_PER_CALL: Final = 1000
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses ORDER BY tube"
 
 
@@ -47,7 +33,7 @@ def export(source: Path, sink: BinaryIO, progress: Callable[[int], None] | None 
     """
     source = Path(os.path.realpath(source))
     with reading(source) as connection:
-        return _write(dump(connection, source), sink, progress)
+        return write_lines(dump(connection, source), sink, progress)
 
 
 def export_to_file(
@@ -66,19 +52,9 @@ def export_to_file(
             written_whole(resolved, replace=replace) as partial,
             partial.open("wb") as sink,
         ):
-            return _write(dump(connection, source), sink, progress)
+            return write_lines(dump(connection, source), sink, progress)
     except OSError as error:
         raise BeanliteError(f"nothing was exported to {dest}: {error.strerror}") from error
-
-
-def _write(lines: Iterable[str], sink: BinaryIO, progress: Callable[[int], None] | None) -> int:
-    count = 0
-    for count, line in enumerate(lines, 1):
-        sink.write(f"{line}\n".encode())
-        if progress is not None and count % LINES_PER_CALL == 0:
-            progress(count)
-    sink.flush()
-    return count
 
 
 def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
@@ -88,9 +64,9 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
     """
     with refused(path):
         connection.execute("BEGIN")
-        yield _line("queue", {"format": FORMAT, "last_id": read_state(connection, path).last_id})
+        yield line_of("queue", {"format": FORMAT, "last_id": read_state(connection, path).last_id})
         for tube, pause_s, until in connection.execute(_PAUSES):
-            yield _line("pause", {"tube": tube, "pause_s": pause_s, "until": until})
+            yield line_of("pause", {"tube": tube, "pause_s": pause_s, "until": until})
         names = columns_of_jobs(connection)
         jobs = connection.execute(
             f"""
@@ -102,16 +78,5 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
             if not isinstance(body, bytes) or crc32(body) != checksum:
                 raise damaged(path, f"the body of job {values[0]} has changed")
             job = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-            yield _line("job", job | _body(body))
-        yield _line("end", {})
-
-
-def _line(kind: str, values: dict[str, object]) -> str:
-    return json.dumps({"kind": kind} | values, ensure_ascii=False)
-
-
-def _body(body: bytes) -> dict[str, object]:
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(body).decode()}
+            yield line_of("job", job | body_of(body))
+        yield line_of("end", {})

@@ -13,7 +13,8 @@ from zlib import crc32
 from beanlite.core.job import U32_MAX
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError
-from beanlite.journal.sqlite.dump import FORMAT, LINES_PER_CALL, columns_of_jobs
+from beanlite.journal.lines import FORMAT, LINES_PER_CALL
+from beanlite.journal.sqlite.dump import columns_of_jobs
 from beanlite.journal.sqlite.fileformat import refused, said
 from beanlite.journal.sqlite.filling import filling
 from beanlite.journal.sqlite.replay import COUNTER_MAX, is_sound

@@ -13,8 +13,8 @@ from typing import Any, Final
 import aiosqlite
 
 from beanlite.errors import JournalRefused
+from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import refused
-from beanlite.journal.sqlite.migrations import find_migrations
 from beanlite.journal.sqlite.reading import check_readable, tidy
 
 Record = dict[str, Any]

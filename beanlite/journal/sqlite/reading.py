@@ -10,8 +10,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from beanlite.errors import JournalRefused
+from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import check_file, refused, wal_of, wal_size
-from beanlite.journal.sqlite.migrations import find_migrations, stand_in
+from beanlite.journal.sqlite.migrations import stand_in
 
 # How long to wait for a lock on the file, which others have only for moments.
 _BUSY_TIMEOUT_S = 30.0

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import damaged, refused, said, shm_of, wal_size
-from beanlite.journal.sqlite.migrations import check_schema, find_migrations, read_version
+from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import check_jobs, read_jobs, read_state
 from beanlite.journal.sqlite.wal import commit_frames, read_open_index

@@ -1,0 +1,33 @@
+"""Where the numbered SQL files are that make the schema of a database."""
+
+import os
+from pathlib import Path
+
+from beanlite.errors import JournalRefused
+
+_PACKAGE = Path(__file__).parents[1]
+# Where the migrations are: inside the package if it was installed from a wheel, beside it in a checkout.
+FOLDER = next(
+    (folder for folder in (_PACKAGE / "migrations", _PACKAGE.parent / "migrations") if folder.is_dir()),
+    _PACKAGE / "migrations",
+)
+
+
+def find_migrations(folder: Path = FOLDER) -> list[Path]:
+    """The migrations of a folder in their order.
+
+    JournalRefused: they can't be read. RuntimeError: they are not numbered from 1 without gaps.
+    """
+    try:
+        found = sorted(path for path in folder.iterdir() if path.suffix == ".sql")
+        for path in found:
+            os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        raise JournalRefused(
+            f"beanlite itself can't be read: {error.filename}: {error.strerror}; see who may read the installation"
+        ) from error
+    if not found:
+        raise JournalRefused(f"beanlite itself is not whole: there are no migrations in {folder}; install it again")
+    if [path.name[:5] for path in found] != [f"{number:04}_" for number in range(1, len(found) + 1)]:
+        raise RuntimeError(f"the migrations in {folder} are not numbered 0001_ and so on")
+    return found

@@ -1,0 +1,201 @@
+"""A batch of changes as one statement, which does all of it or nothing.
+
+The first part of the statement is the fence: it finds the row of the lease only if this server still has the lease, and
+the batch before it is the last one that is stored. All other parts depend on it. A part that has not changed as many
+rows as it should divides by zero in the end, so that nothing of the batch is stored.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from beanlite.clock import utc_s
+from beanlite.core.job import GONE, NO_PAST, READY
+from beanlite.core.ledger import Changes
+from beanlite.journal.rows import counters, facts, place
+from beanlite.journal.totals import totals_rows
+
+Parameters = list[object]
+
+# What each statement has first: the epoch, the numbers of the last batch and of this one, the last id, and what time it
+# is.
+_FENCE: Final = """
+    fence AS (
+        UPDATE lease SET batch = $3, last_id = $4, beat = beat + 1, seen_at = $5
+        WHERE epoch = $1 AND batch = $2
+        RETURNING batch
+    )
+"""
+_FENCE_PARAMETERS: Final = 5
+_FENCED: Final = "WHERE EXISTS (SELECT FROM fence)"
+
+
+class _Part(NamedTuple):
+    """One of the statement's parts."""
+
+    name: str
+    types: tuple[str, ...]
+    """Of its parameters, each of which is an array with a column of values."""
+    sql: str
+    """With ``{rows}`` in the place of ``unnest`` of all parameters, or ``{array}`` in that of the only one."""
+    counted: str
+    """What counts the rows that it has changed, as they should be."""
+
+
+_ALL: Final = """
+    id, tube, state, pri, delay_s, ttr_s, created_at, due_at, buried_seq, reserves, timeouts, releases, buries, kicks,
+    since, holder, holder_conn, why, crc32, body
+"""
+_PLACED: Final = ("float8", "bigint")
+_COUNTED: Final = ("bigint",) * 5
+_HELD: Final = ("float8", "text", "bigint", "text")
+# Most jobs are first written as this: such a job is in its state since it was put.
+_PUT: Final = _Part(
+    "put",
+    ("bigint", "text", "bigint", "bigint", "bigint", "float8", "bigint", "bytea"),
+    f"""
+    INSERT INTO jobs ({_ALL})
+    SELECT id, tube, 'ready', pri, delay_s, ttr_s, at, NULL, NULL, 0, 0, 0, 0, 0, at, NULL, NULL, NULL, crc32, body
+    FROM {{rows}} AS new (id, tube, pri, delay_s, ttr_s, at, crc32, body) {_FENCED}
+    RETURNING 1
+    """,  # noqa: S608 - our own words, here and below
+    "count(*)",
+)
+_PUT_OTHERWISE: Final = _Part(
+    "put_otherwise",
+    ("bigint", "text", "text", "bigint", "bigint", "bigint", "float8", *_PLACED, *_COUNTED, *_HELD, "bigint", "bytea"),
+    f"INSERT INTO jobs ({_ALL}) SELECT * FROM {{rows}} AS new {_FENCED} RETURNING 1",  # noqa: S608
+    "count(*)",
+)
+# An insert that always meets a row, instead of an update that joins the rows: if the table was empty when it was last
+# analysed, the planner would compare each row of the table with each of the batch.
+_CHANGED: Final = _Part(
+    "changed",
+    ("bigint", "text", "text", "bigint", "bigint", *_PLACED, *_COUNTED, *_HELD),
+    f"""
+    INSERT INTO jobs ({_ALL})
+    SELECT id, tube, state, pri, delay_s, 0, 0, due_at, buried_seq, reserves, timeouts, releases, buries, kicks,
+           since, holder, holder_conn, why, 0, ''
+    FROM {{rows}} AS new (id, tube, state, pri, delay_s, due_at, buried_seq, reserves, timeouts, releases, buries,
+                          kicks, since, holder, holder_conn, why) {_FENCED}
+    ON CONFLICT (id) DO UPDATE SET
+        tube = excluded.tube, state = excluded.state, pri = excluded.pri, delay_s = excluded.delay_s,
+        due_at = excluded.due_at, buried_seq = excluded.buried_seq,
+        reserves = excluded.reserves, timeouts = excluded.timeouts, releases = excluded.releases,
+        buries = excluded.buries, kicks = excluded.kicks,
+        since = excluded.since, holder = excluded.holder, holder_conn = excluded.holder_conn, why = excluded.why
+    RETURNING xmax
+    """,  # noqa: S608
+    "count(*) FILTER (WHERE xmax <> 0)",  # only of a row that was there
+)
+_GONE: Final = _Part(
+    "gone",
+    ("bigint",),
+    "DELETE FROM jobs WHERE id = ANY ({array}) AND EXISTS (SELECT FROM fence) RETURNING 1",
+    "count(*)",
+)
+_PAUSED: Final = _Part(
+    "paused",
+    ("text", "bigint", "float8"),
+    f"""
+    INSERT INTO pauses (tube, pause_s, until) SELECT * FROM {{rows}} AS new {_FENCED}
+    ON CONFLICT (tube) DO UPDATE SET pause_s = excluded.pause_s, until = excluded.until
+    RETURNING 1
+    """,  # noqa: S608
+    "count(*)",
+)
+_RESUMED: Final = _Part(
+    "resumed",
+    ("text",),
+    "DELETE FROM pauses WHERE tube = ANY ({array}) AND EXISTS (SELECT FROM fence)",
+    "",  # a pause may have come and gone within a batch
+)
+_TOTALS: Final = _Part(
+    "added",
+    ("bigint", "bigint", "text", *("bigint",) * 7, "float8", "float8"),
+    f"""
+    INSERT INTO totals AS old SELECT * FROM {{rows}} AS new {_FENCED}
+    ON CONFLICT (span_s, at, tube) DO UPDATE SET
+        put = old.put + excluded.put, reserved = old.reserved + excluded.reserved,
+        deleted = old.deleted + excluded.deleted, released = old.released + excluded.released,
+        timed_out = old.timed_out + excluded.timed_out, buried = old.buried + excluded.buried,
+        kicked = old.kicked + excluded.kicked,
+        waited_s = old.waited_s + excluded.waited_s, held_s = old.held_s + excluded.held_s
+    RETURNING 1
+    """,  # noqa: S608
+    "count(*)",
+)
+_PARTS: Final = (_PUT, _PUT_OTHERWISE, _CHANGED, _GONE, _PAUSED, _RESUMED, _TOTALS)
+
+
+class Batch(NamedTuple):
+    """A batch, as it was when it was taken: the jobs may change again before it is stored."""
+
+    number: int
+    last_id: int
+    jobs: int
+    statement: str
+    parameters: Parameters
+    """All but the first two, the epoch and the number of the last batch."""
+
+
+_statements: dict[tuple[bool, ...], str] = {}
+
+
+def _statement(present: tuple[bool, ...]) -> str:
+    """The statement that has these of the parts; made once, so that each connection prepares it once."""
+    statement = _statements.get(present)
+    if statement is None:
+        number = _FENCE_PARAMETERS
+        parts, counts = [_FENCE], ["true"]
+        for part, is_present in zip(_PARTS, present, strict=True):
+            if is_present:
+                arrays = [f"${number + at}::{kind}[]" for at, kind in enumerate(part.types, 1)]
+                number += len(arrays)
+                sql = part.sql.format(rows=f"unnest({', '.join(arrays)})", array=arrays[0])
+                parts.append(f"{part.name} AS ({sql})")
+                if part.counted:
+                    counts.append(f"(SELECT {part.counted} FROM {part.name}) = cardinality({arrays[0]})")  # noqa: S608
+        statement = _statements[present] = (
+            f"WITH {', '.join(parts)} SELECT 1 / ({' AND '.join(counts)})::integer FROM fence"  # noqa: S608
+        )
+    return statement
+
+
+def batch_of(changes: Changes) -> Batch:
+    """Make the statement of a batch and its parameters."""
+    put: list[tuple[object, ...]] = []
+    put_otherwise: list[tuple[object, ...]] = []
+    changed: list[tuple[object, ...]] = []
+    gone: list[tuple[object, ...]] = []
+    first_id = changes.first_id
+    for job in changes.jobs:
+        state = job.state  # its text is read as _value_, which is .value without a call
+        if state is GONE:
+            gone.append((job.id,))
+            continue
+        if job.id < first_id:
+            row = (job.id, job.tube.name.decode(), state._value_, job.pri, job.delay_s)
+            changed.append((*row, *place(job), *counters(job), *facts(job)))
+            continue
+        body = job.body
+        assert body is not None  # it stays in memory at least until it is stored
+        name, created_s, checksum = job.tube.name.decode(), utc_s(job.created_ns), crc32(body)
+        if state is READY and not job.reserves and job.past is NO_PAST and job.since_ns == job.created_ns:
+            put.append((job.id, name, job.pri, job.delay_s, job.ttr_s, created_s, checksum, body))
+        else:
+            row = (job.id, name, state._value_, job.pri, job.delay_s)
+            rest = (*place(job), *counters(job), *facts(job), checksum, body)
+            put_otherwise.append((*row, job.ttr_s, created_s, *rest))
+    now_s = time.time()
+    paused = [
+        (tube.name.decode(), tube.pause_s, utc_s(tube.pause_until_ns)) for tube in changes.pauses if tube.pause_until_ns
+    ]
+    resumed = [(tube.name.decode(),) for tube in changes.pauses if not tube.pause_until_ns]
+    rows = (put, put_otherwise, changed, gone, paused, resumed, totals_rows(changes.tallies, now_s))
+    parameters: Parameters = [changes.batch, changes.last_id, now_s]
+    for part_rows in rows:
+        parameters += zip(*part_rows, strict=True)
+    return Batch(changes.batch, changes.last_id, len(changes.jobs), _statement(tuple(map(bool, rows))), parameters)

@@ -1,0 +1,153 @@
+"""A queue in PostgreSQL as the lines of ``journal/lines.py``, and such lines into PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO, Final, TypeVar
+from zlib import crc32
+
+import asyncpg
+
+from beanlite import __version__
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
+from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, said, shown
+from beanlite.journal.postgres.schema import check, make
+
+# How many jobs are read or written at a time.
+_CHUNK: Final = 1000
+_JOBS: Final = f"SELECT * FROM jobs WHERE id > $1 ORDER BY id LIMIT {_CHUNK}"  # noqa: S608 - our own number
+# Who imports has the lease meanwhile, as a server would; and only if no server has it.
+_TAKE: Final = """
+    UPDATE lease SET epoch = epoch + 1, beat = beat + 1, node = 'import', version = $1, started_at = $2, seen_at = $2
+    WHERE stopped_at IS NOT NULL
+    RETURNING last_id
+"""
+_COLUMNS: Final = (
+    *("id", "tube", "state", "pri", "delay_s", "ttr_s", "created_at", "due_at", "buried_seq", "reserves", "timeouts"),
+    *("releases", "buries", "kicks", "since", "holder", "holder_conn", "why", "crc32", "body"),
+)
+_T = TypeVar("_T")
+
+
+def export(url: str, sink: BinaryIO, progress: Callable[[int], None] | None = None) -> int:
+    """Write the lines of a queue, served or not, as of one moment, and return their number.
+
+    BeanliteError: it can't be read. OSError: the sink takes no more.
+    """
+
+    async def run() -> int:
+        async with _connected(url) as link, link.connection.transaction(isolation="repeatable_read", readonly=True):
+            count = 0
+            async for lines in _dump(link, shown(url)):
+                count += write_lines(lines, sink, None)
+                if progress is not None:
+                    progress(count)
+            return count
+
+    return _run(run(), shown(url))
+
+
+async def _dump(link: Link, name: str) -> AsyncIterator[Iterable[str]]:
+    """All lines, some at a time."""
+    connection = link.connection
+    state = await link.row("SELECT last_id FROM lease")
+    if state is None:
+        raise JournalRefused(f"{name}: its table lease is empty")
+    yield [line_of("queue", {"format": FORMAT, "last_id": state["last_id"]})]
+    yield [line_of("pause", dict(row)) for row in await connection.fetch("SELECT * FROM pauses ORDER BY tube")]
+    last_id = 0
+    while rows := await connection.fetch(_JOBS, last_id):
+        yield _lines_of(rows, name)
+        last_id = rows[-1]["id"]
+    yield [line_of("end", {})]
+
+
+def _lines_of(rows: list[asyncpg.Record], name: str) -> Iterator[str]:
+    for row in rows:
+        job = {key: value for key, value in row.items() if value is not None}
+        body, checksum = job.pop("body"), job.pop("crc32")
+        if crc32(body) != checksum:
+            raise JournalRefused(f"{name} is damaged: the body of job {job['id']} has changed; restore a backup")
+        yield line_of("job", job | body_of(body))
+
+
+def load(lines: Iterable[bytes], url: str, *, new_ids: bool, progress: Callable[[int], None] | None) -> tuple[int, int]:
+    """Put what the lines say into a queue that no server has: all of it, or nothing; returns jobs and pauses.
+
+    They first make a database file, which checks them as any import does. BeanliteError: a line is wrong, an id is
+    taken, or a server has the queue.
+    """
+    from beanlite.journal.sqlite.load import load as load_file  # noqa: PLC0415 - a server needs none of it
+
+    with TemporaryDirectory(prefix="beanlite-import-") as folder:
+        file = Path(folder) / "queue.db"
+        loaded = load_file(lines, file, new_ids=new_ids, progress=progress)
+        with closing(sqlite3.connect(file)) as source:
+            _run(_copy(source, url, new_ids=new_ids), shown(url))
+    return loaded.jobs, loaded.pauses
+
+
+async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
+    async with _connected(url) as link:
+        await check(link, shown(url), require_sync=False)
+        await make(link, shown(url))
+        connection = link.connection
+        async with connection.transaction():
+            taken = await link.row(_TAKE, __version__, time.time())
+            if taken is None:
+                raise JournalRefused(f"a server has {shown(url)}, or was killed; stop it in an orderly way first")
+            (last_id,) = source.execute("SELECT last_id FROM meta").fetchone()
+            above_id = taken["last_id"] if new_ids else 0
+            buried = await connection.fetchval("SELECT coalesce(max(buried_seq), 0) FROM jobs")
+            for rows in _rows(source, above_id, buried):
+                await connection.copy_records_to_table("jobs", records=rows, columns=_COLUMNS)
+            pauses = source.execute("SELECT tube, pause_s, until FROM pauses").fetchall()
+            await connection.executemany(
+                "INSERT INTO pauses VALUES ($1, $2, $3) ON CONFLICT (tube) DO UPDATE SET"
+                " pause_s = excluded.pause_s, until = excluded.until",
+                pauses,
+            )
+            await connection.execute(
+                "UPDATE lease SET last_id = greatest(last_id, $1), stopped_at = $2", above_id + last_id, time.time()
+            )
+
+
+def _rows(source: sqlite3.Connection, above_id: int, buried: int) -> Iterator[list[tuple[object, ...]]]:
+    """The rows of the file, some at a time, with ids and burials behind those that are there already."""
+    names = ", ".join(_COLUMNS[1:-1])
+    jobs = source.execute(
+        f"""
+        SELECT id + ?, {names.replace("buried_seq", "buried_seq + ?").replace("since", "coalesce(since, created_at)")},
+               coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
+        FROM jobs ORDER BY id
+        """,  # noqa: S608 - our own names
+        (above_id, buried),
+    )
+    while rows := jobs.fetchmany(_CHUNK):
+        yield rows
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[Link]:
+    link = await connect(url, "beanlite")
+    try:
+        yield link
+        await close(link)
+    finally:
+        link.drop()
+
+
+def _run(work: Coroutine[Any, Any, _T], name: str) -> _T:
+    try:
+        return asyncio.run(work)
+    except asyncpg.UniqueViolationError as error:
+        raise BeanliteError(f"nothing was imported: {error.detail} --new-ids gives each job a new one") from error
+    except (*TROUBLE, asyncpg.PostgresError) as error:
+        raise BeanliteError(f"{name} can't be used: {said(error)}") from error

@@ -1,0 +1,231 @@
+"""The journal in PostgreSQL: from a batch of changes to the database and its standby, and back at the start."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from beanlite import log, systemd
+from beanlite.core.engine import Engine
+from beanlite.core.job import SECOND_NS
+from beanlite.core.ledger import Changes
+from beanlite.core.memory import JOB_BYTES, NO_BOUND
+from beanlite.core.restore import StoredJob
+from beanlite.errors import JournalFailed, JournalFull, JournalRefused
+from beanlite.journal.base import Journal, JournalFacts, Listener
+from beanlite.journal.postgres.batch import Batch, batch_of
+from beanlite.journal.postgres.lease import Applicant, take
+from beanlite.journal.postgres.link import name_of, shown
+from beanlite.journal.postgres.recovery import Reader
+from beanlite.journal.postgres.sender import AGAIN_S, Sender
+
+# How often the log tells how far the recovery has come.
+_PROGRESS_S: Final = 1.0
+
+
+class Place(NamedTuple):
+    """Which database it is, and as whom it is used."""
+
+    url: str
+    node: str
+    """What people call this server."""
+    address: str
+    """Where it listens."""
+    lease_s: float
+    require_sync: bool
+
+
+class PostgresJournal(Journal):
+    """Stores each batch by one statement; it is durable when the database says so.
+
+    Its attributes are its settings and its parts.
+    """
+
+    fetches = True
+
+    def __init__(self, place: Place, clock: Callable[[], int], stand_by: Callable[[bool], None]) -> None:
+        """``clock`` is the server's; ``stand_by`` hears whether another server is active."""
+        self._name = shown(place.url)
+        self._clock = clock
+        self._applicant = Applicant(
+            place.url, self._name, place.node, place.address, place.lease_s, place.require_sync, clock, stand_by
+        )
+        self._reader = Reader(place.url, self._name, name_of(place.node))
+        self._records = 0
+        self._failure: Exception | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # -- the start
+
+    async def recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:  # noqa: ARG002 - it may be long ago
+        """Wait for the lease, and fill the engine with the jobs; see ``Journal.recover``."""
+        taken = await take(self._applicant, stopped)
+        if taken is None:
+            return False
+        self._engine = engine
+        self._stopped = stopped
+        self._sender = Sender(self._applicant, taken, self._fails, self._quiet)
+        try:
+            is_whole = await self._restore(engine)
+        except (JournalFailed, JournalRefused, MemoryError) as error:
+            self._reader.close()
+            self._sender.end()
+            if isinstance(error, MemoryError):
+                engine.forget_jobs()  # makes room for the way out
+                raise JournalRefused(f"there is not enough memory for what {self._name} holds") from error
+            raise JournalRefused(str(error)) from error
+        if self._failure is not None:
+            raise self._failure
+        if is_whole:
+            engine.recovered(taken.last_id, taken.batch)
+        else:
+            await self._give_back(taken.last_id)
+        return is_whole
+
+    async def _restore(self, engine: Engine) -> bool:
+        """Restore all jobs and pauses; False if a stop was asked for meanwhile."""
+        began_s = shown_s = time.monotonic()
+        of = await self._reader.count()
+        jobs, last_id = 0, 0
+        memory = engine.memory
+        room = memory.body_room_beside(of * JOB_BYTES)
+        bodies = True
+        while bodies or last_id:
+            async for rows in self._reader.jobs(last_id, bodies=bodies):
+                self._restore_some(engine, rows)
+                jobs += len(rows)
+                last_id = rows[-1][0]
+                if time.monotonic() - shown_s > _PROGRESS_S:
+                    shown_s = time.monotonic()
+                    log.info("recovering", jobs=jobs, of=of)
+                    systemd.recovering(jobs, of)
+                if self._stopped.is_set() or self._failure is not None:
+                    return False
+                if bodies and memory.body_bytes > room - room // 4:
+                    break
+            else:
+                break
+            bodies = False
+        self._reader.check_names(engine.tubes)
+        for pause in await self._reader.pauses():
+            engine.restore_pause(*pause)
+        log.info("recovered", database=self._name, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
+        return True
+
+    def _restore_some(self, engine: Engine, rows: list[StoredJob]) -> None:
+        try:
+            engine.restore(rows, self._clock())
+        except (TypeError, ValueError) as error:
+            raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
+
+    def attach(self, listener: Listener) -> None:
+        """Begin to commit for the listener."""
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._measures = self._engine.ledger.measures
+
+    # -- batch by batch
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is under way, or something else that keeps the lease."""
+        return self._task is not None or self._sender.busy
+
+    @property
+    def syncing(self) -> bool:
+        """Never: a batch can't be hurried on."""
+        return False
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether another server may have taken over since the lease was last confirmed."""
+        return self._clock() > self._sender.sure_until_ns
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """The database can be away without any fault of this process."""
+        return True
+
+    def commit(self, changes: Changes) -> None:
+        """Send a batch; see ``Journal.commit``."""
+        self._task = self._loop.create_task(self._store(batch_of(changes)))
+
+    async def _store(self, batch: Batch) -> None:
+        try:
+            began_ns = self._clock()
+            await self._store_when_there_is_room(batch)
+            self._records += batch.jobs
+            if self._measures is not None:
+                self._measures.batch_jobs.note(batch.jobs)
+                self._measures.commits.note(self._clock() - began_ns)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
+            self._fails(error)
+            return
+        self._task = None
+        self._listener.durable(batch.number, batch.last_id)
+        self._listener.ready()
+
+    async def _store_when_there_is_room(self, batch: Batch) -> None:
+        admission = self._engine.admission
+        while True:
+            try:
+                await self._sender.store(batch)
+            except JournalFull as error:
+                if not admission.disk_full:
+                    log.error("disk full: puts are refused until there is room again", error=error)
+                    admission.refuse_puts()
+            else:
+                break
+            await asyncio.sleep(AGAIN_S)
+        if admission.disk_full:
+            log.info("the disk has room again: puts are accepted")
+            admission.accept_puts(NO_BOUND)
+
+    def _fails(self, error: Exception) -> None:
+        """Nothing more becomes durable."""
+        self._sender.end()
+        self._reader.close()
+        if self._failure is None:
+            self._failure = error
+            if hasattr(self, "_listener"):
+                self._listener.failed(error)
+
+    def _quiet(self) -> None:
+        if hasattr(self, "_listener"):
+            self._listener.ready()
+
+    async def fetch(self, job_ids: Sequence[int]) -> list[bytes | None]:
+        """Read bodies while others are served; see ``Journal.fetch``."""
+        return await self._reader.bodies(job_ids)
+
+    def poll(self) -> None:
+        """There is nothing to look at."""
+
+    # -- the end
+
+    def begin_stop(self) -> None:
+        """There is no upkeep."""
+
+    async def flush(self) -> None:
+        """What was called durable is."""
+
+    def facts(self) -> JournalFacts:
+        """What the statistics say of it."""
+        sent_ns = self._sender.sent_ns
+        unsynced_s = 0.0 if sent_ns is None else (self._clock() - sent_ns) / SECOND_NS
+        return JournalFacts(keeps_jobs=True, records=self._records, log_bytes=0, log_bytes_max=0, unsynced_s=unsynced_s)
+
+    async def close(self) -> str | None:
+        """Give the lease back; see ``Journal.close``."""
+        await self._sender.until_quiet()
+        return await self._give_back(self._engine.last_id)
+
+    async def _give_back(self, last_id: int) -> str | None:
+        self._reader.close()
+        try:
+            await self._sender.give_back(last_id)
+        except JournalFailed as error:
+            return str(error)
+        return None

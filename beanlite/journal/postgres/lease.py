@@ -1,0 +1,169 @@
+"""Who may write: a row in the database that one server has at a time.
+
+The active server changes the row with each batch, and now and then when it is idle. One that stands by looks at it
+again and again, and takes it over when it stood still for the time of the lease while the database answered. That time
+is the one that passes on its own clock: no two clocks are compared, and an outage of the database begins it anew.
+
+The active server may not have been heard of for a while and still live. So it takes the lease for its own only for a
+part of that time since it sent what was last confirmed (``Sender.sure_until_ns``); and whatever it would still store
+names the epoch of its lease, which the other has raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from beanlite import __version__, log, systemd
+from beanlite.errors import JournalRefused
+from beanlite.journal.postgres.link import TROUBLE, Link, connect, name_of, said
+from beanlite.journal.postgres.schema import check, heed_fsync, make, migrate
+
+# A lease is looked at so many times in its time, and at least so often, so that what is given back is soon taken.
+_LOOKS: Final = 10
+_LOOK_S: Final = 0.1
+# How often it is tried again to reach the database.
+_AGAIN_S: Final = 0.5
+
+_SEEN: Final = "SELECT epoch, beat, node, address, stopped_at IS NOT NULL AS is_free FROM lease"
+_TAKE: Final = """
+    UPDATE lease
+    SET epoch = epoch + 1, beat = beat + 1, node = $3, address = $4, version = $5, started_at = $6, seen_at = $6,
+        stopped_at = NULL
+    WHERE epoch = $1 AND beat = $2
+    RETURNING epoch, batch, last_id
+"""
+BEAT: Final = "UPDATE lease SET beat = beat + 1, seen_at = $2 WHERE epoch = $1 RETURNING batch"
+GIVE_BACK: Final = """
+    UPDATE lease SET beat = beat + 1, seen_at = $2, stopped_at = $2, last_id = $3 WHERE epoch = $1 RETURNING batch
+"""
+
+
+class Taken(NamedTuple):
+    """A lease that has been taken, and what the row says of the queue."""
+
+    link: Link
+    epoch: int
+    batch: int
+    last_id: int
+    sent_ns: int
+    """When it was asked for."""
+
+
+class Applicant(NamedTuple):
+    """A server that wants the lease."""
+
+    url: str
+    """Of the database."""
+    name: str
+    """What people call the database: the URL without its password."""
+    node: str
+    address: str
+    """Where it listens."""
+    lease_s: float
+    require_sync: bool
+    clock_ns: Callable[[], int]
+    """Counts on while the machine is suspended."""
+    stand_by: Callable[[bool], None]
+    """Called with True when another server is found to be active, and with False when the lease is ours."""
+
+
+class _Stopped(Exception):
+    """The server is to stop."""
+
+
+async def take(applicant: Applicant, stopped: asyncio.Event) -> Taken | None:
+    """Wait until the lease is free, and take it; None: the server is to stop. JournalRefused: it can't ever be had."""
+    waiting = _Waiting(applicant, stopped)
+    try:
+        while True:
+            try:
+                taken = await waiting.run()
+            except TROUBLE as error:
+                waiting.lost(error)
+                await waiting.pause(_AGAIN_S)
+            else:
+                applicant.stand_by(False)  # noqa: FBT003 - as it is declared
+                return taken
+    except _Stopped:
+        return None
+
+
+class _Waiting:
+    """One that waits for the lease."""
+
+    def __init__(self, applicant: Applicant, stopped: asyncio.Event) -> None:
+        self._applicant = applicant
+        self._stopped = stopped
+        self._oddities = log.Seldom()
+        self._stands_by = False
+
+    def lost(self, error: BaseException) -> None:
+        """The database can't be reached."""
+        self._oddities.warning("the database can't be reached", database=self._applicant.name, error=said(error))
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for so long. _Stopped: that was cut short."""
+        systemd.waiting("Standing by" if self._stands_by else "Waiting for the database")
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+        except TimeoutError:
+            return
+        raise _Stopped
+
+    async def run(self) -> Taken:
+        """Connect, and wait for the lease. One of TROUBLE: the connection is lost."""
+        applicant = self._applicant
+        link = await connect(applicant.url, name_of(applicant.node))
+        try:
+            await check(link, applicant.name, require_sync=applicant.require_sync)
+            await heed_fsync(link, applicant.name)
+            await make(link, applicant.name)
+            taken = await self._watch(link)
+            await migrate(link, applicant.name)
+        except BaseException:
+            link.drop()
+            raise
+        return taken
+
+    async def _watch(self, link: Link) -> Taken:
+        """Look at the lease until it can be taken."""
+        lease_ns = round(self._applicant.lease_s * 1_000_000_000)
+        look_s = min(_LOOK_S, self._applicant.lease_s / _LOOKS)
+        seen: tuple[int, int] | None = None
+        since_ns = 0
+        while True:
+            before_ns = self._applicant.clock_ns()
+            row = await link.row(_SEEN)
+            now_ns = self._applicant.clock_ns()
+            if row is None:
+                raise JournalRefused(f"{self._applicant.name}: its table lease is empty")
+            if now_ns - before_ns > lease_ns // 2:
+                seen = None  # it did not answer for so long that the active server may not have got through either
+            if seen != (row["epoch"], row["beat"]):
+                seen, since_ns = (row["epoch"], row["beat"]), now_ns
+            if row["is_free"] or now_ns - since_ns >= lease_ns:
+                taken = await self._take(link, seen)
+                if taken is not None:
+                    log.info("the lease is ours", database=self._applicant.name, epoch=taken.epoch)
+                    return taken
+                seen = None
+            self._stand_by(row["node"], row["address"])
+            await self.pause(look_s)
+
+    async def _take(self, link: Link, seen: tuple[int, int]) -> Taken | None:
+        """Take the lease unless it has changed since it was looked at."""
+        applicant = self._applicant
+        sent_ns = applicant.clock_ns()
+        row = await link.row(_TAKE, *seen, applicant.node, applicant.address, __version__, time.time())
+        return None if row is None else Taken(link, row["epoch"], row["batch"], row["last_id"], sent_ns)
+
+    def _stand_by(self, node: str, address: str) -> None:
+        if not self._stands_by:
+            self._stands_by = True
+            log.info("standing by: another server is active", node=node, address=address)
+            systemd.tell("READY=1")
+            self._applicant.stand_by(True)  # noqa: FBT003 - likewise

@@ -1,0 +1,150 @@
+"""A connection to the database that may write, and what its errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+from asyncpg.connect_utils import SessionAttribute
+
+from beanlite.errors import JournalRefused
+
+# How long it may take to get a connection to one of the hosts.
+CONNECT_S: Final = 2.0
+# What each session has set. A commit has to wait for the synchronous standby, whatever the database's default is.
+# Rows are always found by their key: the planner may think that the table is empty.
+_SESSION: Final = {
+    "synchronous_commit": "on",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "enable_seqscan": "off",
+    "jit": "off",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+# The errors that mean that the connection is of no use any more, or that what it was asked may or may not be done.
+TROUBLE: Final = (
+    OSError,  # with TimeoutError
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,  # shut down, starting, cancelled
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,  # it is a standby now
+    asyncpg.TargetServerAttributeNotMatched,
+)
+
+
+class Cancelled(ConnectionError):
+    """The wait for the synchronous standby was cancelled: PostgreSQL calls that a success, but it may be none."""
+
+
+class Link:
+    """A connection, and whether what it says can be believed."""
+
+    def __init__(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        self.connection = connection
+        self._cancelled = False
+        connection.add_log_listener(self._noticed)
+
+    def _noticed(self, _connection: object, message: asyncpg.PostgresLogMessage) -> None:
+        # PostgreSQL has no code of its own for "canceling wait for synchronous replication"; and a batch gives no
+        # reason for any other warning.
+        self._cancelled = self._cancelled or message.sqlstate == "01000"
+
+    async def row(self, statement: str, *parameters: object) -> asyncpg.Record | None:
+        """Carry out a statement, and return its only row, or None. One of TROUBLE: whether it is done is unknown."""
+        row = await self.connection.fetchrow(statement, *parameters)
+        if self._cancelled:
+            raise Cancelled("the wait for the synchronous standby was cancelled")
+        return row
+
+    @property
+    def pid(self) -> int:
+        """The process that serves it."""
+        return int(self.connection.get_server_pid())
+
+    def drop(self) -> None:
+        """End it at once, without a word; whoever waits for it gets one of TROUBLE."""
+        self.connection.terminate()
+
+
+async def connect(url: str, name: str) -> Link:
+    """Connect to that of the hosts that may write, each of which has CONNECT_S.
+
+    ``name`` is what the database shows as the application's. One of TROUBLE: none can be had now. JournalRefused:
+    that will not change by itself.
+    """
+    problem: Exception | None = None
+    for one in _hosts(url):
+        try:
+            with _refusing(one):
+                connection = await asyncpg.connect(
+                    one,
+                    timeout=CONNECT_S,
+                    target_session_attrs=SessionAttribute.read_write,
+                    server_settings=_SESSION | {"application_name": name},
+                )
+        except TROUBLE as error:
+            problem = error
+        else:
+            return Link(connection)
+    assert problem is not None
+    raise problem
+
+
+def _hosts(url: str) -> list[str]:
+    """The same URL for each host that it names: a host that does not answer must not use up the time of the others."""
+    parts = urlsplit(url)
+    who, at, places = parts.netloc.rpartition("@")
+    return [urlunsplit(parts._replace(netloc=f"{who}{at}{place}")) for place in places.split(",")]
+
+
+def shown(url: str) -> str:
+    """The URL without the password, for people."""
+    parts = urlsplit(url)
+    who, at, places = parts.netloc.rpartition("@")
+    return f"{parts.scheme}://{who.partition(':')[0]}{at}{places}{parts.path}"
+
+
+def name_of(node: str) -> str:
+    """What the database shows as the name of the program that a server is; it cuts off what is longer."""
+    return f"beanlite {node}".encode("ascii", "replace").decode()[:63]
+
+
+@contextmanager
+def _refusing(url: str) -> Iterator[None]:
+    """Turn what only the operator can mend into JournalRefused."""
+    try:
+        yield
+    except (
+        asyncpg.InvalidAuthorizationSpecificationError,  # with a wrong password
+        asyncpg.InvalidCatalogNameError,
+        asyncpg.ClientConfigurationError,
+        asyncpg.InsufficientPrivilegeError,
+    ) as error:
+        raise JournalRefused(f"{shown(url)} can't be used: {said(error)}") from error
+    except ValueError as error:
+        raise JournalRefused(f"{shown(url)} is no address of a database: {said(error)}") from error
+
+
+def said(error: BaseException) -> str:
+    """What an error says, in one line."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+async def close(link: Link) -> None:
+    """End a connection in an orderly way, if it can be had at once."""
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            await link.connection.close()
+    except TROUBLE:
+        link.drop()

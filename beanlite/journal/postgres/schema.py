@@ -1,0 +1,101 @@
+"""What a database has to be before its rows are looked at: set up safely, ours, and of our version."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import asyncpg
+
+from beanlite import log
+from beanlite.errors import JournalRefused
+from beanlite.journal.migrations import FOLDER, find_migrations
+from beanlite.journal.postgres.link import Link, said
+
+MIGRATIONS: Final = FOLDER / "postgres"
+# The oldest version of PostgreSQL that it is tried with is 15; what is used of it came with 14.
+_OLDEST: Final = 14
+# The number of a lock that whoever makes or changes the schema has; it is ours alone in this database.
+_LOCK: Final = 0x6265616E
+_FACTS: Final = """
+    SELECT current_setting('server_version_num')::integer / 10000 AS version,
+           current_setting('server_encoding') AS encoding,
+           current_setting('synchronous_standby_names') AS standbys,
+           current_setting('fsync') AS fsync,
+           to_regclass('schema_version') IS NOT NULL AS is_ours,
+           to_regclass('jobs') IS NOT NULL AS has_jobs
+"""
+
+
+async def check(link: Link, name: str, *, require_sync: bool) -> None:
+    """Raise JournalRefused unless what this database acknowledges can be believed; ``name`` is what it is called."""
+    row = await link.row(_FACTS)
+    assert row is not None
+    if row["version"] < _OLDEST:
+        raise JournalRefused(f"{name} is served by PostgreSQL {row['version']}, which is older than {_OLDEST}")
+    if row["encoding"] != "UTF8":
+        raise JournalRefused(f"{name} has the encoding {row['encoding']}; make it with ENCODING 'UTF8'")
+    if require_sync and not row["standbys"].strip():
+        raise JournalRefused(
+            f"{name} has no synchronous standby: what it acknowledges would be lost with its machine; set"
+            " synchronous_standby_names there, or require_sync = false here if something below PostgreSQL replicates it"
+        )
+
+
+async def heed_fsync(link: Link, name: str) -> None:
+    """Warn of a database that may lose what it acknowledges."""
+    row = await link.row(_FACTS)
+    if row is not None and row["fsync"] != "on":
+        log.warning("the database does not sync to its disk: a power failure can lose everything", database=name)
+
+
+async def make(link: Link, name: str) -> None:
+    """Make the schema in an empty database. JournalRefused: it has something else, or we may not."""
+    await _migrate(link, name, found_only=0)
+
+
+async def migrate(link: Link, name: str) -> None:
+    """Bring an older schema up to date; to be called by whoever has the lease. JournalRefused: that fails."""
+    await _migrate(link, name, found_only=None)
+
+
+async def _migrate(link: Link, name: str, found_only: int | None) -> None:
+    migrations = find_migrations(MIGRATIONS)
+    connection = link.connection
+    try:
+        async with connection.transaction():
+            await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
+            version = await _version(link, name)
+            if version > len(migrations):
+                raise JournalRefused(
+                    f"{name} has version {version}, this beanlite knows {len(migrations)}; use a newer beanlite"
+                )
+            if version == len(migrations) or found_only not in {None, version}:
+                return
+            for migration in migrations[version:]:
+                await _apply(link, name, migration.name, migration.read_text(encoding="utf-8"))
+            await connection.execute("UPDATE schema_version SET number = $1", len(migrations))
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise JournalRefused(f"{name}: the tables can't be made: {said(error)}; own the database") from error
+
+
+async def _version(link: Link, name: str) -> int:
+    """The number of the last migration that has been applied; 0 for a database with nothing of ours."""
+    row = await link.row(_FACTS)
+    assert row is not None
+    if not row["is_ours"]:
+        if row["has_jobs"]:
+            raise JournalRefused(f"{name} has a table jobs that is not beanlite's; name another database")
+        await link.connection.execute("CREATE TABLE schema_version AS SELECT 0 AS number")
+    number = await link.row("SELECT number FROM schema_version")
+    if number is None:
+        raise JournalRefused(f"{name}: its table schema_version is empty")
+    return int(number["number"])
+
+
+async def _apply(link: Link, name: str, migration: str, sql: str) -> None:
+    try:
+        await link.connection.execute(sql)
+    except asyncpg.PostgresError as error:
+        if isinstance(error, asyncpg.InsufficientPrivilegeError):
+            raise
+        raise JournalRefused(f"the migration {migration} of {name} failed: {said(error)}") from error

@@ -1,0 +1,273 @@
+"""Sends one statement after the other to the database, and finds out what became of one whose answer was lost.
+
+After a lost connection the answer is found by *writing*: a new connection raises the beat of the lease, and so waits,
+as the lost commit does, until the synchronous standby has everything up to there. Reading would show a commit that the
+standby has not confirmed, and that is gone if it is promoted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+import asyncpg
+
+from beanlite import log
+from beanlite.errors import JournalFailed, JournalFull, JournalRefused, LeaseLost
+from beanlite.journal.postgres.batch import Batch
+from beanlite.journal.postgres.lease import BEAT, GIVE_BACK, Applicant, Taken
+from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, name_of, said
+from beanlite.journal.postgres.schema import check
+
+# The active server raises its beat when nothing has been confirmed for this part of the lease, and takes the lease for
+# its own for this part of it after what was last confirmed was sent.
+_BEATS: Final = 5
+_SURE: Final = 0.9
+# A statement that is not answered for so long is looked after, by another connection, again and again.
+_LOOK_AFTER_S: Final = 1.0
+# How often it is tried again to reach the database, or to store a batch for which there was no room.
+AGAIN_S: Final = 0.2
+_WHOSE: Final = "SELECT epoch, batch, node, address FROM lease"
+_IS_SERVED: Final = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND application_name = $2) AS served"
+
+
+class Sender:
+    """Keeps the lease, and a connection to the database, which it makes anew when that is lost.
+
+    Its attributes are the lease, the connection, and the statement that is under way.
+    """
+
+    def __init__(
+        self, applicant: Applicant, taken: Taken, failed: Callable[[Exception], None], quiet: Callable[[], None]
+    ) -> None:
+        """``failed`` hears that the lease is lost, or more; ``quiet`` that nothing is under way any more."""
+        self._applicant = applicant
+        self._link: Link | None = taken.link
+        self._name = name_of(applicant.node)
+        self._epoch = taken.epoch
+        self._batch = taken.batch
+        """The last batch that is stored."""
+        self._failed = failed
+        self._quiet = quiet
+        self._clock_ns = applicant.clock_ns
+        self._lease_ns = round(applicant.lease_s * 1_000_000_000)
+        self.sure_until_ns = taken.sent_ns + round(self._lease_ns * _SURE)
+        """Until then nobody else can have the lease."""
+        self.sent_ns: int | None = None
+        """Since when a statement is under way; None: none is."""
+        self._oddities = log.Seldom()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._looking = False
+        self._ended = False
+        self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._look)
+
+    @property
+    def _beat_s(self) -> float:
+        return self._applicant.lease_s / _BEATS
+
+    @property
+    def busy(self) -> bool:
+        """Whether a statement is under way."""
+        return self.sent_ns is not None
+
+    # -- what is sent
+
+    async def store(self, batch: Batch) -> None:
+        """Store a batch; not to be called while ``busy``. JournalFull: there is no room, it can be tried again.
+
+        LeaseLost: another server has the lease. JournalFailed: the batch can't be stored, or others are lost.
+        """
+        self.sent_ns = self._clock_ns()
+        try:
+            while not await self._stored(batch):
+                pass
+            self._batch = batch.number
+        finally:
+            self.sent_ns = None
+
+    async def _stored(self, batch: Batch) -> bool:
+        """Send a batch; False if it was not stored and has to be sent again."""
+        try:
+            if self._link is None:
+                raise ConnectionError("there is no connection")
+            sent_ns = self._clock_ns()
+            row = await self._link.row(batch.statement, self._epoch, self._batch, *batch.parameters)
+            if row is None:
+                await self._find_out()
+                raise self._changed(None)
+        except asyncpg.DiskFullError as error:
+            raise JournalFull(f"{self._applicant.name}: {said(error)}") from error
+        except asyncpg.IntegrityConstraintViolationError as error:
+            raise self._changed(error) from error
+        except asyncpg.DivisionByZeroError as error:
+            raise self._changed(None) from error
+        except TROUBLE as error:
+            trouble = error
+        except asyncpg.PostgresError as error:
+            raise JournalFailed(f"{self._applicant.name} refused a batch: {said(error)}") from error
+        else:
+            self._confirmed(sent_ns)
+            return True
+        return await self._resolve(trouble) >= batch.number
+
+    def _changed(self, error: Exception | None) -> JournalFailed:
+        """Rows are not as this server has left them."""
+        how = "" if error is None else f" ({said(error)})"
+        return JournalFailed(
+            f"another program has changed rows of {self._applicant.name}{how}; it no longer is what was served"
+        )
+
+    def _confirmed(self, sent_ns: int) -> None:
+        self.sure_until_ns = max(self.sure_until_ns, sent_ns + round(self._lease_ns * _SURE))
+
+    async def _resolve(self, trouble: BaseException) -> int:
+        """The connection is lost: make another one, and return the last batch that is stored.
+
+        LeaseLost, JournalFailed: as for ``store``.
+        """
+        while True:
+            if self._ended:
+                raise JournalFailed(f"{self._applicant.name}: {said(trouble)}")
+            self._oddities.warning(
+                "the database is lost, and looked for", database=self._applicant.name, error=said(trouble)
+            )
+            self._drop()
+            try:
+                return await self._again()
+            except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
+                trouble = error
+            await asyncio.sleep(AGAIN_S)
+
+    async def _again(self) -> int:
+        link = await connect(self._applicant.url, self._name)
+        self._link = link
+        await check(link, self._applicant.name, require_sync=self._applicant.require_sync)
+        sent_ns = self._clock_ns()
+        row = await link.row(BEAT, self._epoch, time.time())
+        if row is None or row["batch"] < self._batch:
+            await self._find_out()
+            raise ConnectionError("the lease was not to be found")
+        self._confirmed(sent_ns)
+        log.info("the database is found again", database=self._applicant.name, batch=row["batch"])
+        return int(row["batch"])
+
+    async def _find_out(self) -> None:
+        """Raise what it means that the row of the lease is not as we have left it, if it is not."""
+        assert self._link is not None
+        row = await self._link.row(_WHOSE)
+        if row is not None and row["epoch"] > self._epoch:
+            raise LeaseLost(
+                f"another server has taken over: {row['node']} at {row['address']}; nothing was stored since"
+            )
+        if row is None or row["epoch"] < self._epoch or row["batch"] < self._batch:
+            stored = "nothing" if row is None else f"batch {row['batch']}"
+            raise JournalFailed(
+                f"{self._applicant.name} has lost commits that it acknowledged: it has {stored}, and had batch"
+                f" {self._batch}; see what was promoted there"
+            )
+
+    # -- while nothing is sent
+
+    def _look(self) -> None:
+        """Now and then: raise the beat, or look after a statement that is not answered."""
+        if self._ended:
+            return
+        self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._look)
+        now_ns = self._clock_ns()
+        if self.sent_ns is None:
+            if self.sure_until_ns - now_ns < self._lease_ns * (_SURE - 1 / _BEATS):
+                self._start(self._beat())
+        elif now_ns - self.sent_ns > _LOOK_AFTER_S * 1_000_000_000 and self._link is not None and not self._looking:
+            self._looking = True
+            self._start(self._look_after(self._link))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _beat(self) -> None:
+        """Raise the beat, so that others see us."""
+        if self.sent_ns is not None:
+            return
+        self.sent_ns = sent_ns = self._clock_ns()
+        try:
+            try:
+                assert self._link is not None
+                row = await self._link.row(BEAT, self._epoch, time.time())
+                if row is None or row["batch"] != self._batch:
+                    await self._find_out()
+                    raise self._changed(None)
+            except (*TROUBLE, asyncpg.PostgresError) as error:
+                await self._resolve(error)
+            else:
+                self._confirmed(sent_ns)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
+            self._failed(error)
+            return
+        finally:
+            self.sent_ns = None
+        self._quiet()
+
+    async def _look_after(self, link: Link) -> None:
+        """Drop a connection of which the database does not know, or that can't be reached otherwise either.
+
+        Whoever waits for the synchronous standby is rightly not answered, and goes on waiting.
+        """
+        served = False
+        try:
+            other = await connect(self._applicant.url, f"{self._name} looks after itself")
+            try:
+                row = await asyncio.wait_for(other.row(_IS_SERVED, link.pid, self._name), _LOOK_AFTER_S)
+                served = row is not None and row["served"]
+            finally:
+                other.drop()
+        except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
+            self._oddities.warning("the database does not answer", database=self._applicant.name, error=said(error))
+        self._looking = False
+        if self.sent_ns is not None and self._link is link:
+            if served:
+                self._oddities.warning(
+                    "a commit waits: its synchronous standby may be lost", database=self._applicant.name
+                )
+            else:
+                link.drop()
+
+    def _drop(self) -> None:
+        if self._link is not None:
+            self._link.drop()
+            self._link = None
+
+    # -- the end
+
+    async def until_quiet(self) -> None:
+        """Wait for what is under way."""
+        self._end()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def give_back(self, last_id: int) -> None:
+        """Give the lease back, so that another server can have it at once; not to be called while ``busy``.
+
+        JournalFailed: that can't be done now.
+        """
+        self._end()
+        if self._link is None:
+            return
+        try:
+            await asyncio.wait_for(self._link.row(GIVE_BACK, self._epoch, time.time(), last_id), _LOOK_AFTER_S)
+            await close(self._link)
+        except (*TROUBLE, asyncpg.PostgresError) as error:
+            self._drop()
+            raise JournalFailed(f"the lease could not be given back: {said(error)}") from error
+
+    def end(self) -> None:
+        """Send nothing more: what is under way is left to itself."""
+        self._end()
+        self._drop()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._timer.cancel()

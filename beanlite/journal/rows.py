@@ -1,0 +1,33 @@
+"""A job as a row has it, in whatever database: its values in the order of the columns."""
+
+from beanlite.clock import utc_s
+from beanlite.core.job import BURIED, ID_BITS, READY, Job
+
+
+def place(job: Job) -> tuple[float | None, int | None]:
+    """The columns due_at and buried_seq."""
+    if job.state is READY:
+        return None, None
+    if job.state is BURIED:
+        return None, job.key >> ID_BITS
+    return utc_s(job.key >> ID_BITS), None
+
+
+def counters(job: Job) -> tuple[int, int, int, int, int]:
+    """The columns reserves, timeouts, releases, buries and kicks."""
+    past = job.past
+    return job.reserves, past.timeouts, past.releases, past.buries, past.kicks
+
+
+def facts(job: Job) -> tuple[float, str | None, int | None, str | None]:
+    """The columns since, holder, holder_conn and why."""
+    peer = job.last_holder
+    if peer is None:
+        return utc_s(job.since_ns), None, None, job.why
+    return utc_s(job.since_ns), peer.address, peer.number, job.why
+
+
+def row_of(job: Job) -> tuple[object, ...]:
+    """All columns but the last two, which are about the body."""
+    put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
+    return job.id, job.tube.name.decode(), job.state.value, *put, *place(job), *counters(job), *facts(job)

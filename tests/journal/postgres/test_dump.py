@@ -1,0 +1,82 @@
+"""Queues from the file into PostgreSQL and back, as a user brings them."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire
+
+
+def beanlite(*args, given=b""):
+    command = [sys.executable, "-m", "beanlite", *map(str, args)]
+    done = subprocess.run(command, input=given, capture_output=True, check=False)
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """What a file has in which jobs of each state are, some large, and a pause."""
+    with start_beanlite(tmp_path / "file") as server:
+        wire = Wire(server.connect())
+        wire.send(
+            b"use mail\r\nput 1 0 60 3\r\n\x00\xff\xfe\r\nput 2 1000 60 5\r\nlater\r\nput 3 0 60 2000\r\n"
+            + b"x" * 2000
+            + b"\r\nput 4 0 60 1\r\nb\r\nwatch mail\r\nreserve-job 4\r\nbury 4 7\r\n"
+            b"put 0 0 60 4\r\ngone\r\ndelete 5\r\npause-tube mail 1000\r\n"
+        )
+        for _ in range(11):
+            wire.reply()
+        wire.close()
+    code, lines, _ = beanlite("export", "--db", tmp_path / "file" / "queue.db")
+    assert code == 0
+    return lines
+
+
+def test_a_queue_goes_to_postgresql_and_comes_home_as_it_was(exported, database, tmp_path):
+    code, said, _ = beanlite("import", "-", "--database", database, given=exported)
+    assert (code, said) == (0, f"{database}: 4 jobs and 1 pauses imported\n".encode())
+    assert beanlite("export", "--database", database)[:2] == (0, exported)
+    home = tmp_path / "home.db"
+    assert beanlite("import", "-", "--db", home, given=exported)[0] == 0
+    assert beanlite("export", "--db", home)[1] == exported
+
+
+def test_a_server_goes_on_with_what_was_imported(exported, database, tmp_path):
+    assert beanlite("import", "-", "--database", database, given=exported)[0] == 0
+    with start_beanlite(tmp_path, "--database", database, "--require-sync", "false") as server:
+        wire = Wire(server.connect())
+        wire.send(b"peek 1\r\nput 0 0 60 1\r\nx\r\n")
+        assert (wire.reply(), wire.body, wire.reply()) == ("FOUND 1 3", b"\x00\xff\xfe", "INSERTED 6")
+        wire.close()
+        code, _, said = beanlite("import", "-", "--database", database, given=exported)
+        assert code == 3
+        assert "a server has" in said
+        assert said.count("\n") == 1
+
+
+def test_ids_that_are_taken_are_refused_unless_new_ones_are_wanted(exported, database):
+    assert beanlite("import", "-", "--database", database, given=exported)[0] == 0
+    code, _, said = beanlite("import", "-", "--database", database, given=exported)
+    assert code == 1
+    assert "--new-ids" in said
+    assert said.count("\n") == 1
+    assert beanlite("import", "-", "--database", database, "--new-ids", given=exported)[0] == 0
+    _, lines, _ = beanlite("export", "--database", database)
+    assert [line.split(b",")[1] for line in lines.splitlines() if b'"job"' in line] == [
+        b' "id": %d' % job_id for job_id in (1, 2, 3, 4, 6, 7, 8, 9)
+    ]
+    assert b'"buried_seq": 2' in lines
+
+
+def test_lines_that_are_wrong_import_nothing(exported, database):
+    code, _, said = beanlite("import", "-", "--database", database, given=exported[:-20])
+    assert (code, said.count("\n")) == (1, 1)
+    assert beanlite("import", "-", "--database", database, given=exported)[0] == 0
+
+
+def test_a_database_that_does_not_answer_is_one_line():
+    code, _, said = beanlite("export", "--database", "postgresql://queue:secret@127.0.0.1:1/queue")
+    assert (code, said.count("\n")) == (1, 1)
+    assert "secret" not in said

@@ -1,0 +1,63 @@
+"""A way to a server that can be cut, so that a question or its answer is lost."""
+
+import asyncio
+import contextlib
+
+
+class Cutting:
+    """Passes connections on to a server, on a port of its own, until it is told to cut them."""
+
+    def __init__(self, port):
+        self._to_port = port
+        self._writers = set()
+        self._tasks = set()
+        self.cut_at = None
+        """None: pass everything on. "question": lose what the client sends next, and the connection; "answer": lose
+        what the server says next. "silence": pass on nothing of what the server says, and keep the connection."""
+        self.refuses = False
+        self.cuts = 0
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_error):
+        self._server.close()
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self):
+        """End all connections at once."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _pass_on(self, reader, writer):
+        if self.refuses:
+            writer.transport.abort()
+            return
+        self._tasks.add(asyncio.current_task())
+        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
+        pair = {writer, to_writer}
+        self._writers |= pair
+        with contextlib.suppress(OSError):
+            await asyncio.gather(
+                self._one_way(reader, to_writer, "question", pair), self._one_way(to_reader, writer, "answer", pair)
+            )
+        self._writers -= pair
+        for each in pair:
+            each.transport.abort()
+
+    async def _one_way(self, reader, writer, what, pair):
+        while data := await reader.read(1 << 16):
+            if self.cut_at == what:
+                self.cut_at = None
+                self.cuts += 1
+                for each in pair:
+                    each.transport.abort()
+                return
+            if not (self.cut_at == "silence" and what == "answer"):
+                writer.write(data)
+        writer.transport.abort()

@@ -1,0 +1,161 @@
+"""Real PostgreSQL servers, of Debian's package: alone, or a primary with a synchronous standby.
+
+PostgreSQL refuses to be run by root, so as root it is run by the user that its package has made.
+"""
+
+import asyncio
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import asyncpg
+
+from tests.support.servers import free_port
+
+STARTS_WITHIN_S = 30.0
+# What a test needs no machine to survive for, and what makes starts and promotions quick.
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "wal_retrieve_retry_interval": "100ms",
+    "shared_buffers": "32MB",
+    "max_wal_size": "256MB",
+    "log_checkpoints": "off",
+    "hot_standby": "on",
+}
+
+
+def programs() -> Path | None:
+    """The folder of the newest PostgreSQL's programs; None: there is none."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    return found[-1].parent if found else None
+
+
+def _program(name: str) -> Path:
+    folder = programs()
+    assert folder is not None
+    return folder / name
+
+
+def _user() -> str | None:
+    return "postgres" if os.geteuid() == 0 else None
+
+
+def _run(*command: str | Path, **others):
+    user = _user()
+    return subprocess.run(
+        list(map(str, command)), check=True, capture_output=True, user=user, group=user, cwd="/", **others
+    )
+
+
+class Cluster:
+    """A PostgreSQL server with a directory of its own below ``home``."""
+
+    def __init__(self, home: Path, name: str) -> None:
+        self.data = home / name
+        self.socket = home
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def place(self) -> str:
+        """Host and port."""
+        return f"127.0.0.1:{self.port}"
+
+    def url(self, database: str = "postgres") -> str:
+        """The address of one of its databases."""
+        return f"postgresql://queue@{self.place}/{database}"
+
+    def make(self) -> None:
+        """An empty one, in which everybody on this machine may do everything."""
+        _run(_program("initdb"), "-D", self.data, "-U", "queue", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
+        hosts = self.data / "pg_hba.conf"
+        hosts.write_text("host all stranger 127.0.0.1/32 scram-sha-256\n" + hosts.read_text())
+
+    def follow(self, primary: "Cluster") -> None:
+        """A standby of the other one."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        _run(
+            _program("pg_basebackup"),
+            *("-D", self.data, "-d", f"{primary.url()}?application_name={self.data.name}", "-R", "-c", "fast"),
+        )
+        with (self.data / "postgresql.auto.conf").open("a") as settings:  # it would wait for itself when promoted
+            settings.write("synchronous_standby_names = ''\n")
+
+    def start(self, **more: str) -> None:
+        """Start it, and wait until it answers."""
+        settings = SETTINGS | {"port": str(self.port), "unix_socket_directories": str(self.socket)} | more
+        user = _user()
+        with (self.data.parent / f"{self.data.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [_program("postgres"), "-D", self.data, *(f"--{key}={value}" for key, value in settings.items())],
+                stdout=log,
+                stderr=log,
+                user=user,
+                group=user,
+                cwd="/",
+            )
+        until = time.monotonic() + STARTS_WITHIN_S
+        while not self.answers():
+            if self.process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError((self.data.parent / f"{self.data.name}.log").read_text())
+            time.sleep(0.02)
+
+    def answers(self) -> bool:
+        """Whether it takes connections."""
+        ready = [str(_program("pg_isready")), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(ready, check=False).returncode == 0
+
+    def kill(self) -> None:
+        """Kill all of its processes."""
+        if self.process is not None:
+            children = subprocess.run(
+                ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], check=False, capture_output=True, text=True
+            ).stdout.split()
+            self.process.kill()
+            self.process.wait()
+            for child in map(int, children):
+                try:
+                    os.kill(child, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            self.process = None
+
+    def stop(self) -> None:
+        """Stop it quickly, without leaving anything to recover."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait()
+            self.process = None
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        _run(_program("pg_ctl"), "promote", "-w", "-D", self.data)
+
+    def sql(self, statement: str, database: str = "postgres") -> list[asyncpg.Record]:
+        """What a statement finds."""
+        return asyncio.run(self.asql(statement, database))
+
+    async def asql(self, statement: str, database: str = "postgres") -> list[asyncpg.Record]:
+        """The same in a loop."""
+        connection = await asyncpg.connect(self.url(database))
+        try:
+            return await connection.fetch(statement)
+        finally:
+            await connection.close()
+
+
+def new_home() -> Path:
+    """A folder for clusters, which their user can write."""
+    home = Path(tempfile.mkdtemp(prefix="beanlite-pg-"))
+    user = _user()
+    if user is not None:
+        entry = pwd.getpwnam(user)
+        os.chown(home, entry.pw_uid, entry.pw_gid)
+    return home
