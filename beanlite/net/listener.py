@@ -33,9 +33,12 @@ _OWN: Final = 40
 class Listener:
     """Sockets that are listening: a client that comes before the server is ready waits, instead of being refused."""
 
-    __slots__ = ("address", "path", "sockets")
+    __slots__ = ("_refuses", "address", "path", "sockets")
 
-    def __init__(self, sockets: list[socket.socket], address: str, path: Path | None = None) -> None:
+    def __init__(
+        self, sockets: list[socket.socket], address: str, path: Path | None = None, *, refuses: bool = False
+    ) -> None:
+        self._refuses = refuses
         self.sockets = sockets
         self.address = address
         self.path = path
@@ -46,12 +49,15 @@ class Listener:
 
         Only TCP sockets of our own can do so; at others clients wait.
         """
+        if refuses == self._refuses or self.address == HANDED:
+            return
+        self._refuses = refuses
         for sock in self.sockets:
-            if self.address != HANDED and sock.family != socket.AF_UNIX:
+            if sock.family != socket.AF_UNIX:
                 if refuses:
                     sock.shutdown(socket.SHUT_RDWR)
                 else:
-                    sock.listen(BACKLOG)
+                    _begin(sock, self.address)
 
     def close(self) -> None:
         """Stop listening, and remove the unix socket."""
@@ -69,7 +75,9 @@ def open_listener(settings: Settings) -> Listener:
     if handed:
         return Listener(handed, HANDED)
     place = str(settings.socket) if settings.socket is not None else (settings.host, settings.port)
-    return _early.pop(place, None) or _listen(place)
+    # Until it is known that no other server is active.
+    refuses = settings.database is not None and settings.socket is None
+    return _early.pop(place, None) or _listen(place, refuses=refuses)
 
 
 _Place = str | tuple[str, int]  # the path of a unix socket, or a host and a port
@@ -87,7 +95,7 @@ def listen_early(args: list[str]) -> None:
     except getopt.GetoptError:
         return
     flags = dict(given)
-    elsewhere = {"LISTEN_PID"}  # what else may say where to listen
+    elsewhere = {"LISTEN_PID", f"{ENV_PREFIX}DATABASE"}  # what else may say where to listen, and when
     if "-l" not in flags:
         elsewhere |= {f"{ENV_PREFIX}HOST", f"{ENV_PREFIX}SOCKET"}
     if "-p" not in flags:
@@ -166,11 +174,18 @@ def _notice_dead_clients(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-def _listen(place: _Place) -> Listener:
-    return _unix(Path(place)) if isinstance(place, str) else _tcp(*place)
+def _listen(place: _Place, *, refuses: bool = False) -> Listener:
+    return _unix(Path(place)) if isinstance(place, str) else _tcp(*place, refuses=refuses)
 
 
-def _tcp(host: str, port: int) -> Listener:
+def _begin(sock: socket.socket, place: str) -> None:
+    try:
+        sock.listen(BACKLOG)
+    except OSError as error:
+        raise ListenError(f"can't listen on {place}: {error.strerror}") from error
+
+
+def _tcp(host: str, port: int, *, refuses: bool) -> Listener:
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -185,13 +200,14 @@ def _tcp(host: str, port: int) -> Listener:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         try:
             sock.bind(address)
-            sock.listen(BACKLOG)
+            if not refuses:
+                sock.listen(BACKLOG)
         except OSError as error:
             for each in sockets:
                 each.close()
             raise ListenError(f"can't listen on {host} port {port}: {error.strerror}") from error
     host, port = sockets[0].getsockname()[:2]
-    return Listener(sockets, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    return Listener(sockets, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", refuses=refuses)
 
 
 def _unix(path: Path) -> Listener:

@@ -85,12 +85,10 @@ class Cluster:
             _program("pg_basebackup"),
             *("-D", self.data, "-d", f"{primary.url()}?application_name={self.data.name}", "-R", "-c", "fast"),
         )
-        with (self.data / "postgresql.auto.conf").open("a") as settings:  # it would wait for itself when promoted
-            settings.write("synchronous_standby_names = ''\n")
 
-    def start(self, **more: str) -> None:
+    def start(self) -> None:
         """Start it, and wait until it answers."""
-        settings = SETTINGS | {"port": str(self.port), "unix_socket_directories": str(self.socket)} | more
+        settings = SETTINGS | {"port": str(self.port), "unix_socket_directories": str(self.socket)}
         user = _user()
         with (self.data.parent / f"{self.data.name}.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -143,12 +141,55 @@ class Cluster:
         return asyncio.run(self.asql(statement, database))
 
     async def asql(self, statement: str, database: str = "postgres") -> list[asyncpg.Record]:
-        """The same in a loop."""
-        connection = await asyncpg.connect(self.url(database))
+        """The same in a loop. It does not wait for a standby."""
+        connection = await asyncpg.connect(self.url(database), server_settings={"synchronous_commit": "local"})
         try:
             return await connection.fetch(statement)
         finally:
             await connection.close()
+
+
+class Pair:
+    """A primary and its synchronous standby, which can change places; commits wait for the one that is not primary."""
+
+    def __init__(self) -> None:
+        home = new_home()
+        self.home = home
+        self.primary, self.standby = Cluster(home, "one"), Cluster(home, "two")
+        self.primary.make()
+        with (self.primary.data / "postgresql.conf").open("a") as settings:
+            settings.write("synchronous_standby_names = 'ANY 1 (one, two)'\n")
+        self.primary.start()
+        self.primary.sql("CREATE DATABASE queue")
+        self.make_standby()
+
+    def url(self) -> str:
+        """The address of the database, wherever it is."""
+        places = sorted([self.primary.place, self.standby.place])
+        return f"postgresql://queue@{','.join(places)}/queue"
+
+    def make_standby(self) -> None:
+        """Have the one that is not primary follow the other."""
+        self.standby.kill()
+        self.standby.follow(self.primary)
+        self.standby.start()
+
+    def fail_over(self) -> None:
+        """Kill the primary, and make its standby the primary, without another standby for now."""
+        self.primary.kill()
+        self.standby.promote()
+        self.primary, self.standby = self.standby, self.primary
+
+    def restart_primary(self) -> None:
+        """Kill it, and start it again."""
+        self.primary.kill()
+        self.primary.start()
+
+    def end(self) -> None:
+        """Remove everything."""
+        self.primary.kill()
+        self.standby.kill()
+        shutil.rmtree(self.home)
 
 
 def new_home() -> Path:

@@ -60,7 +60,13 @@ class Link:
 
     async def row(self, statement: str, *parameters: object) -> asyncpg.Record | None:
         """Carry out a statement, and return its only row, or None. One of TROUBLE: whether it is done is unknown."""
-        row = await self.connection.fetchrow(statement, *parameters)
+        try:
+            row = await self.connection.fetchrow(statement, *parameters)
+        except AttributeError as error:
+            if not self.connection.is_closed():
+                raise
+            # asyncpg meets its own end if that came between two of its steps.
+            raise ConnectionError("the connection has ended") from error
         if self._cancelled:
             raise Cancelled("the wait for the synchronous standby was cancelled")
         return row

@@ -21,8 +21,7 @@ _FACTS: Final = """
            current_setting('server_encoding') AS encoding,
            current_setting('synchronous_standby_names') AS standbys,
            current_setting('fsync') AS fsync,
-           to_regclass('schema_version') IS NOT NULL AS is_ours,
-           to_regclass('jobs') IS NOT NULL AS has_jobs
+           ARRAY (SELECT relname::text FROM pg_class WHERE relnamespace = current_schema::regnamespace) AS tables
 """
 
 
@@ -82,8 +81,8 @@ async def _version(link: Link, name: str) -> int:
     """The number of the last migration that has been applied; 0 for a database with nothing of ours."""
     row = await link.row(_FACTS)
     assert row is not None
-    if not row["is_ours"]:
-        if row["has_jobs"]:
+    if "schema_version" not in row["tables"]:
+        if "jobs" in row["tables"]:
             raise JournalRefused(f"{name} has a table jobs that is not beanlite's; name another database")
         await link.connection.execute("CREATE TABLE schema_version AS SELECT 0 AS number")
     number = await link.row("SELECT number FROM schema_version")

@@ -18,7 +18,7 @@ from beanlite.journal.sqlite.database import open_database
 from tests.journal.test_base import Serving
 from tests.support.core import put
 from tests.support.cutting import Cutting
-from tests.support.postgres import Cluster, new_home
+from tests.support.postgres import Pair
 
 LEASE_S = 1
 SOON_S = 10
@@ -408,41 +408,48 @@ async def test_a_changed_body_is_refused(postgres, database):
 
 @pytest.fixture
 def pair():
-    """A primary and its synchronous standby."""
-    home = new_home()
-    primary, standby = Cluster(home, "primary"), Cluster(home, "second")
-    primary.make()
-    primary.start()
-    standby.follow(primary)
-    standby.start()
-    primary.sql("ALTER SYSTEM SET synchronous_standby_names = 'second'")
-    primary.sql("SELECT pg_reload_conf()")
-    primary.sql("CREATE DATABASE queue")
-    yield primary, standby
-    primary.kill()
-    standby.kill()
+    pair = Pair()
+    yield pair
+    pair.end()
+
+
+def receiver_of(standby):
+    """The process of a standby that takes over what the primary has written."""
+    command = ["pgrep", "-P", str(standby.process.pid), "-f", "walreceiver"]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 async def test_nothing_is_acknowledged_without_the_standby_even_if_the_wait_is_cancelled(pair, monkeypatch):
     monkeypatch.setattr(sender, "_LOOK_AFTER_S", 0.2)
-    primary, standby = pair
-    serving = await served(primary.url("queue"), require_sync=True)
+    serving = await served(pair.url(), require_sync=True)
     await serving.put()
-    children = subprocess.run(
-        ["pgrep", "-P", str(standby.process.pid), "-f", "walreceiver"], check=True, capture_output=True, text=True
-    ).stdout
-    receiver = int(children)
+    receiver = receiver_of(pair.standby)
     os.kill(receiver, signal.SIGSTOP)
     job_id = serving.begin_to_put()
-    waits = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-    for _ in range(2):
-        while not (rows := await primary.asql(waits)):
-            await asyncio.sleep(0.01)
-        await primary.asql(f"SELECT pg_cancel_backend({rows[0]['pid']})")
-        await asyncio.sleep(0.3)
+    seen = set()
+    while len(seen) < 3:  # the batch, and two that look for it
+        for row in await pair.primary.asql("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
+            seen.add(row["pid"])
+            await pair.primary.asql(f"SELECT pg_cancel_backend({row['pid']})")
     assert job_id not in serving.released
     os.kill(receiver, signal.SIGCONT)
     await until(lambda: job_id in serving.released)
     assert serving.failures == []
-    assert [tuple(row) for row in await primary.asql("SELECT id FROM jobs ORDER BY id", "queue")] == [(1,), (2,)]
+    assert await pair.primary.asql("SELECT id FROM jobs ORDER BY id", "queue") == [(1,), (2,)]
     await serving.stop()
+
+
+async def test_a_standby_that_was_behind_is_noticed_when_it_is_promoted(pair):
+    """It was asynchronous, as require_sync = false allows."""
+    for cluster in (pair.primary, pair.standby):
+        await cluster.asql("ALTER SYSTEM SET synchronous_standby_names = ''")
+        await cluster.asql("SELECT pg_reload_conf()")
+    serving = await served(pair.url())
+    await serving.put()
+    os.kill(receiver_of(pair.standby), signal.SIGSTOP)
+    assert await serving.put() in serving.released
+    await asyncio.to_thread(pair.primary.kill)
+    await asyncio.to_thread(pair.standby.promote)
+    await serving.put()
+    assert [type(failure) for failure in serving.failures] == [JournalFailed]
+    assert "lost commits" in str(serving.failures[0])
