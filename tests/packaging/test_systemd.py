@@ -1,0 +1,188 @@
+"""The units under a systemd that has really booted, in a copy of this machine in which the package is installed."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+
+from tests.support.booted import CanNotBoot, boot
+from tests.support.wire import until
+
+MISSING = [tool for tool in ("systemd-nspawn", "nsenter", "setpriv", "unshare") if shutil.which(tool) is None]
+SERVICE = "beanlite.service"
+SOCKET = "beanlite.socket"
+BACKUP = "beanlite-backup.service"
+SETTINGS = "/etc/beanlite/beanlite.toml"
+DROP_IN = "/run/systemd/system/beanlite.service.d/test.conf"
+DATABASE = "/var/lib/beanlite/beanlite.db"
+PORT = 11300
+
+pytestmark = [
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can boot a machine"),
+]
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """One for all tests: to boot takes longest."""
+    try:
+        with boot(tmp_path_factory.mktemp("machine")) as machine:
+            yield machine
+    except CanNotBoot as why:
+        pytest.skip(f"no copy of this machine can be booted: {why}")
+
+
+@pytest.fixture(scope="module")
+def installed(machine, package):
+    """What systemd knows of the service when the package has just been installed, and the settings it came with."""
+    shutil.copy(package, machine.path("/root/beanlite.deb"))
+    machine.run("dpkg", "--no-triggers", "--install", "/root/beanlite.deb")
+    return machine.show(SERVICE), machine.path(SETTINGS).read_text()
+
+
+@pytest.fixture
+def system(machine, installed):
+    """The machine with a queue that runs, is empty, and was never changed."""
+    _, settings = installed
+    machine.run("systemctl", "stop", SOCKET, SERVICE, check=False)
+    machine.path(SETTINGS).write_text(settings)
+    shutil.rmtree(machine.path(DROP_IN).parent, ignore_errors=True)
+    for file in machine.path("/var/lib/beanlite").iterdir():
+        file.unlink()
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "reset-failed")  # and the starts so far don't count towards StartLimitBurst=
+    machine.run("systemctl", "start", SERVICE)
+    return machine
+
+
+def change(machine, **settings):
+    """Write other values into the file of settings."""
+    text = machine.path(SETTINGS).read_text()
+    for key, value in settings.items():
+        text, times = re.subn(rf"^{key} = .*", f"{key} = {json.dumps(value)}", text, flags=re.MULTILINE)
+        assert times == 1, key
+    machine.path(SETTINGS).write_text(text)
+
+
+def put(machine, *bodies):
+    with machine.connect(PORT) as client:
+        for body in bodies:
+            client.put(body)
+
+
+def bodies(machine):
+    """Of the jobs that are ready, which they are no longer then."""
+    found = []
+    with machine.connect(PORT) as client:
+        while client.ask("reserve-with-timeout 0") != "TIMED_OUT":
+            found.append(client.body)
+    return found
+
+
+def fed_us(shown):
+    """When the watchdog was fed last."""
+    return int(shown["WatchdogTimestampMonotonic"])
+
+
+def restarted(machine, before):
+    """Wait until systemd has started it once more by itself, and return what it knows of it."""
+    shown = machine.until(SERVICE, NRestarts=str(int(before["NRestarts"]) + 1), ActiveState="active")
+    assert shown["MainPID"] != before["MainPID"]
+    return shown
+
+
+def test_the_package_starts_it(installed):
+    shown, _ = installed
+    assert (shown["ActiveState"], shown["UnitFileState"]) == ("active", "enabled")
+
+
+def test_a_restart_keeps_jobs_and_the_status_tells_them(system):
+    put(system, b"one", b"two", b"three")
+    before = system.show(SERVICE)
+    system.run("systemctl", "restart", SERVICE)
+    shown = system.until(SERVICE, StatusText="Serving: 3 jobs")
+    assert shown["ActiveState"] == "active"
+    assert shown["MainPID"] != before["MainPID"]
+    assert bodies(system) == [b"one", b"two", b"three"]
+
+
+def test_it_is_not_ready_before_its_jobs_are_read(system):
+    """A database that is refused: systemd never took that server for started, and does not try again."""
+    before = system.show(SERVICE)
+    system.run("systemctl", "stop", SERVICE)
+    system.path(DATABASE).write_bytes(b"This is no database. " * 1000)
+    assert system.run("systemctl", "start", SERVICE, check=False).returncode != 0
+    shown = system.show(SERVICE)
+    assert (shown["SubState"], shown["ExecMainStatus"], shown["NRestarts"]) == ("failed", "3", "0")
+    assert shown["ActiveEnterTimestampMonotonic"] == before["ActiveEnterTimestampMonotonic"]
+
+
+def test_a_wrong_setting_is_not_tried_again(system):
+    change(system, port="nonsense")
+    assert system.run("systemctl", "restart", SERVICE, check=False).returncode != 0
+    shown = system.show(SERVICE)
+    assert (shown["SubState"], shown["ExecMainStatus"], shown["NRestarts"]) == ("failed", "2", "0")
+
+
+def test_a_reload_applies_what_can_be_applied(system):
+    before = system.show(SERVICE)
+    change(system, max_tubes=2, fsync="never")
+    system.run("systemctl", "reload", SERVICE)
+    wanted = "setting changed setting=max_tubes was=200000 now=2"
+    needs = "setting needs a restart setting=fsync now=always then=never"
+    until(lambda: "reloaded" in system.log(SERVICE))
+    assert wanted in system.log(SERVICE)
+    assert needs in system.log(SERVICE)
+    assert system.show(SERVICE)["MainPID"] == before["MainPID"]
+    with system.connect(PORT) as client:
+        assert [client.ask(f"use {tube}") for tube in "abc"][-1] == "OUT_OF_MEMORY"
+
+
+def test_a_killed_server_is_started_again(system):
+    put(system, b"kept")
+    before = system.show(SERVICE)
+    system.run("systemctl", "kill", "--signal=KILL", SERVICE)
+    restarted(system, before)
+    assert bodies(system) == [b"kept"]
+
+
+def test_the_watchdog_ends_a_server_that_does_nothing(system):
+    system.path(DROP_IN).parent.mkdir(parents=True)
+    system.path(DROP_IN).write_text("[Service]\nWatchdogSec=1\n")
+    system.run("systemctl", "daemon-reload")
+    system.run("systemctl", "restart", SERVICE)
+    put(system, b"kept")
+    before = system.show(SERVICE)
+    until(lambda: fed_us(system.show(SERVICE)) > fed_us(before) + 1_000_000)  # it is fed for longer than it waits
+    assert system.show(SERVICE)["MainPID"] == before["MainPID"]
+    system.run("systemctl", "kill", "--signal=STOP", SERVICE)
+    restarted(system, before)
+    assert "Watchdog timeout (limit 1s)!" in system.log(SERVICE)
+    assert bodies(system) == [b"kept"]
+
+
+def test_a_connection_to_the_socket_starts_it(system):
+    system.run("systemctl", "stop", SERVICE)
+    system.run("systemctl", "start", SOCKET)
+    assert system.show(SERVICE)["ActiveState"] == "inactive"
+    put(system, b"early")
+    assert system.show(SERVICE)["ActiveState"] == "active"
+    assert bodies(system) == [b"early"]
+
+
+def test_the_backup_unit_makes_a_backup(system):
+    put(system, b"one", b"two")
+    system.run("systemctl", "start", BACKUP)  # returns when it is made
+    (made,) = system.path("/var/backups/beanlite").iterdir()
+    said = system.run("beanlite", "verify", f"/var/backups/beanlite/{made.name}").stdout
+    assert re.search(r"^jobs +ok +2 ready$", said, re.MULTILINE), said
+
+
+@pytest.mark.parametrize("unit", [SERVICE, BACKUP])
+def test_it_is_exposed_little(system, unit):
+    """Below 2.0 of 10; the threshold is in tenths."""
+    ran = system.run("systemd-analyze", "security", "--threshold=19", "--no-pager", unit, check=False)
+    assert ran.returncode == 0, ran.stdout[-200:] + ran.stderr
