@@ -142,14 +142,21 @@ def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> by
         fits = re.compile(fnmatch.translate(request.like).encode()).match
         chosen = [tube for tube in looked if fits(tube.name)]
     limit = request.limit or LIMIT
-    if request.order is not None:
+    if request.only is not None:
+        limit = len(chosen)
+    elif request.order is not None:
         chosen = _first(engine, chosen, request.order, limit, now_ns)
-    elif len(chosen) > limit:
+    if len(chosen) > limit:
         chosen = chosen[:limit]
         looked = looked[: bisect_right(looked, chosen[-1].serial, key=_serial)]
     more = first + len(looked) < len(tubes)
+    told: list[Record] | list[list[object]]
+    if request.only is None:
+        told = [tube_record(engine, tube, now_ns) for tube in chosen]
+    else:
+        told = [[_fact(engine, tube, fact, now_ns) for fact in request.only] for tube in chosen]
     reply: Record = {
-        "tubes": [tube_record(engine, tube, now_ns) for tube in chosen],
+        "tubes": told,
         "next": cursor(looked[-1].serial, 0) if more else None,
         "looked": len(looked),
     }
@@ -165,13 +172,21 @@ def _first(engine: Engine, tubes: list[Tube], order: str, limit: int, now_ns: in
         return nsmallest(limit, tubes, key=attrgetter("name"))
 
     def number(tube: Tube) -> int:
-        if order == "first_ready_s" or order == "first_buried_s":  # noqa: PLR1714 - compiled it makes no tuple
-            seconds = first_s(engine, tube.ready if order == "first_ready_s" else tube.buried, now_ns)
-            return -1 if seconds is None else seconds
-        facts: int | KeyHeap | Mapping[Client, None] = getattr(tube, order)
-        return facts if isinstance(facts, int) else len(facts)
+        fact = _number(engine, tube, order, now_ns)
+        return -1 if fact is None else fact
 
     return nlargest(limit, tubes, key=number)
+
+
+def _fact(engine: Engine, tube: Tube, fact: str, now_ns: int) -> object:
+    return tube.name.decode() if fact == "name" else _number(engine, tube, fact, now_ns)
+
+
+def _number(engine: Engine, tube: Tube, fact: str, now_ns: int) -> int | None:
+    if fact == "first_ready_s" or fact == "first_buried_s":  # noqa: PLR1714 - compiled it makes no tuple
+        return first_s(engine, tube.ready if fact == "first_ready_s" else tube.buried, now_ns)
+    facts: int | KeyHeap | Mapping[Client, None] = getattr(tube, fact)
+    return facts if isinstance(facts, int) else len(facts)
 
 
 # -- clients

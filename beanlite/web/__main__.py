@@ -31,12 +31,13 @@ def main() -> int:
     asked: dict[str, str] = json.loads(sys.argv[1])
     db = asked.get("db")
     try:
+        where = parse_address(asked["listen"])
         site = Site(
             address=parse_address(asked["server"]),
             db=None if db is None else Path(db),
-            hosts=serving.LOOPBACK_NAMES,
+            hosts=serving.LOOPBACK_NAMES | {where[0]},
         )
-        listening = serving.listen(parse_address(asked["listen"]))
+        listening = serving.listen(where)
     except BeanliteError as error:
         print(f"beanlite: {error}", file=sys.stderr, flush=True)  # noqa: T201 - for the server's log
         return error.exit_code
