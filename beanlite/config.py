@@ -344,6 +344,15 @@ def _variables() -> tuple[set[str], list[str]]:
     return keys, found
 
 
+def bare_environment() -> dict[str, str]:
+    """The environment for a process of ours that is told by flags all that it is to know.
+
+    The settings are left out, which without the others may contradict each other, and what systemd gives the server.
+    """
+    ours = (ENV_PREFIX, "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith(ours)}
+
+
 def _did_you_mean(key: str, spelt: Callable[[str], str]) -> str:
     close = get_close_matches(key, Settings.model_fields, n=1, cutoff=0.7)
     return f"; did you mean {spelt(close[0])}?" if close else ""

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from beanlite import log
-from beanlite.defaults import ENV_PREFIX
+from beanlite.config import bare_environment
 from beanlite.errors import ConfigError
 
 # What the page needs beyond what the server does, as the extra beanlite[web] has it.
@@ -32,8 +32,6 @@ _LOOK_S: Final = 0.01
 # What is read at once of what it says, and kept of a line that has no end.
 _READ_BYTES: Final = 1 << 16
 _LINE_BYTES: Final = 1 << 12
-# What only the server is to have of its environment: its settings, and what systemd has given to it.
-_KEPT_BACK: Final = (ENV_PREFIX, "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
 
 
 def check_installed() -> None:
@@ -68,7 +66,6 @@ class Page:
     def begin(self) -> None:
         """Start it."""
         self._began_s, self._rest, self._why = self._loop.time(), b"", ""
-        environment = {name: value for name, value in os.environ.items() if not name.upper().startswith(_KEPT_BACK)}
         try:
             process = subprocess.Popen(  # noqa: S603 - the command is our own
                 self._command,
@@ -76,7 +73,7 @@ class Page:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env=environment,
+                env=bare_environment(),
             )
         except OSError as error:
             self._start_again(str(error))
