@@ -46,18 +46,28 @@ class Beside:
         self._backups = _backups(settings)
         if self._backups is not None:
             self._backups.begin()
+        if self._page is not None:
+            self._page.change(self._page_command(settings))
 
     def show(self, settings: Settings) -> None:
         """Have the page served, if the settings ask for it. The server serves."""
         if settings.web is None:
             return
-        from beanlite.page import Page, page_command  # noqa: PLC0415 - a start without is faster
+        from beanlite.page import Page  # noqa: PLC0415 - a start without is faster
 
+        self._page = Page(asyncio.get_running_loop(), self._page_command(settings))
+        self._page.begin()
+
+    def _page_command(self, settings: Settings) -> list[str]:
+        from beanlite.page import page_command  # noqa: PLC0415 - as above
+
+        assert settings.web is not None
         asked = {"server": _reached_at(self._sockets), "listen": settings.web}
         if settings.journal:
             asked["db"] = os.path.realpath(settings.db)
-        self._page = Page(asyncio.get_running_loop(), page_command(asked))
-        self._page.begin()
+        if settings.backup_dir is not None:
+            asked["backups"] = os.path.realpath(settings.backup_dir)
+        return page_command(asked)
 
     def end(self) -> None:
         """Tell them to end."""

@@ -57,6 +57,8 @@ class Page:
         self._wait_s = FIRST_S
         self._timer: asyncio.TimerHandle | None = None
         self._ending = False
+        self._changing = False
+        """It has been told to end because it is to be started anew."""
         self._rest = b""
         """The beginning of a line that it has not said to the end."""
         self._why = ""
@@ -120,7 +122,10 @@ class Page:
             self._timer = self._loop.call_later(_LOOK_S, self._look)
             return
         self._let_go(process)
-        if not self._ending:
+        if self._changing and not self._ending:
+            self._changing = False
+            self.begin()
+        elif not self._ending:
             self._start_again(self._why or _how(process.returncode))
 
     def _start_again(self, why: str) -> None:
@@ -136,6 +141,15 @@ class Page:
         assert process.stderr is not None
         process.stdin.close()
         process.stderr.close()
+
+    def change(self, command: list[str]) -> None:
+        """Serve it by another command from now on."""
+        if command == self._command:
+            return
+        self._command = command
+        if self._process is not None:
+            self._changing = True
+            self._process.terminate()
 
     def end(self) -> None:
         """Tell it to end, and don't start it any more."""

@@ -1,7 +1,7 @@
 """The page as the server starts it beside itself: ``python -m beanlite.web OBJECT``.
 
-The object, in JSON, says which ``server`` to ask and where to ``listen``, and perhaps its ``db``. The process ends when
-its standard input does: the server has the other end, and loses it however it ends.
+The object, in JSON, says which ``server`` to ask and where to ``listen``, perhaps its ``db``, and the folder of its
+``backups``. The process ends when its standard input does: the server has the other end, and loses it however it ends.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from typing import Final
 from beanlite.beanstalk.client import parse_address
 from beanlite.errors import BeanliteError
 from beanlite.web import serving
+from beanlite.web.backups import Folder
 from beanlite.web.site import Site
 
 # Where memory runs out, the page goes before the queue does; the kernel adds this to what it thinks of a process.
@@ -29,12 +30,14 @@ def main() -> int:
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(GOES_FIRST), encoding="ascii")
     asked: dict[str, str] = json.loads(sys.argv[1])
-    db = asked.get("db")
+    db = Path(asked["db"]) if "db" in asked else None
+    backups = Folder(Path(asked["backups"]), db) if db is not None and "backups" in asked else None
     try:
         where = parse_address(asked["listen"])
         site = Site(
             address=parse_address(asked["server"]),
-            db=None if db is None else Path(db),
+            db=db,
+            backups=backups,
             hosts=serving.LOOPBACK_NAMES | {where[0]},
         )
         listening = serving.listen(where)
