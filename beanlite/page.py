@@ -167,9 +167,12 @@ class Page:
         assert process.stderr is not None
         self._loop.remove_reader(process.stderr.fileno())
         until_s = self._loop.time() + ENDS_WITHIN_S
+        is_killed = False
         while process.poll() is None:
-            if self._loop.time() > until_s:
+            if not is_killed and self._loop.time() > until_s:
+                log.warning("the page did not end, and is killed", seconds=ENDS_WITHIN_S)
                 process.kill()
+                is_killed = True
             await asyncio.sleep(_LOOK_S)
         self._let_go(process)
 

@@ -80,7 +80,8 @@ def test_a_stop_ends_both_and_leaves_one_file(server):
     assert server.stop() == 0
     assert has_gone(pid)
     assert ask(where) is None
-    assert "is started again" not in server.log_text()
+    for trouble in ("is started again", "is killed"):
+        assert trouble not in server.log_text()
     assert sorted(file.name for file in server.directory.glob("queue.db*")) == ["queue.db"]
 
 
@@ -252,3 +253,4 @@ async def test_one_that_does_not_want_to_end_is_killed(told, monkeypatch):
     process = found._process
     await end(found)
     assert process.returncode == -9
+    assert told[-1] == ("the page did not end, and is killed", {"seconds": 0.0})
