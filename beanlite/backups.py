@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from beanlite import log
+from beanlite.config import bare_environment
 from beanlite.journal.sqlite.dated import dated_backups
 
 # How often a backup is asked whether it has ended.
@@ -59,7 +60,11 @@ class Backups:
             try:
                 output = undo.enter_context(tempfile.TemporaryFile())  # not a pipe: nobody reads it before the end
                 process = subprocess.Popen(  # noqa: S603 - the command is our own
-                    self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=bare_environment(),
                 )
             except OSError as error:
                 self._failed(str(error))

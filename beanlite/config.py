@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -70,6 +70,20 @@ def _of_address(text: str) -> str:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError(text)
     return text
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _of_loopback(text: str) -> str:
+    if not is_loopback(text.rpartition(":")[0].strip("[]")):
+        raise ValueError(text)
+    return _of_address(text)
 
 
 def _seconds(given: str | None) -> int | None:
@@ -177,6 +191,11 @@ class Settings(BaseModel):
         ge=0,
         le=10_000,
         description="number of tubes that have metrics of their own, 0 to 10000; the rest is summed",
+    )
+    web: Annotated[str, AfterValidator(_of_loopback)] | None = Field(
+        None,
+        description="address and port that only this machine can reach, such as 127.0.0.1:11380, at which the page in"
+        " the browser is served; none is without it",
     )
     user: str | None = Field(
         None, min_length=1, description="name of the user to become, with its groups, once the sockets are bound"
@@ -373,6 +392,15 @@ def _variables() -> tuple[set[str], list[str]]:
         elif value:  # an empty variable counts as none
             keys.add(key)
     return keys, found
+
+
+def bare_environment() -> dict[str, str]:
+    """The environment for a process of ours that is told by flags all that it is to know.
+
+    The settings are left out, which without the others may contradict each other, and what systemd gives the server.
+    """
+    ours = (ENV_PREFIX, "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith(ours)}
 
 
 def _did_you_mean(key: str, spelt: Callable[[str], str]) -> str:

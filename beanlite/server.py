@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from beanlite import __version__, is_compiled, log, signals
+from beanlite.beside import Beside, check
 from beanlite.clock import utc_clock
 from beanlite.commit.crossings import Crossings
 from beanlite.commit.fetch import Fetcher
@@ -41,7 +42,6 @@ from beanlite.reload import Parts, Reloads, bound
 from beanlite.supervised import Supervised
 
 if TYPE_CHECKING:
-    from beanlite.backups import Backups
     from beanlite.config import Settings
     from beanlite.metrics.vitals import Vitals
 
@@ -69,6 +69,7 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
     share_one_heap()
     listener = open_listener(settings)
     try:
+        check(settings, listener.sockets)
         new_loop = _new_loop()
         clock = utc_clock()
         # Now: another user may not be allowed to read what it imports.
@@ -115,15 +116,6 @@ def make_journal(settings: Settings, listener: Listener, clock: Callable[[], int
     )
 
 
-def make_backups(settings: Settings, loop: asyncio.AbstractEventLoop) -> Backups | None:
-    """What makes the backups that the settings ask for; None if they ask for none."""
-    if settings.backup_every_s is None or settings.backup_dir is None:
-        return None
-    from beanlite.backups import Backups  # noqa: PLC0415 - a start without is faster
-
-    return Backups(loop, settings.db, settings.backup_dir, settings.backup_every_s, settings.backup_keep)
-
-
 class Server:
     """A server in its loop. It has more attributes than most classes because it holds all the parts."""
 
@@ -138,8 +130,8 @@ class Server:
         """``clock`` tells the time in ns, as ``beanlite.clock`` counts it; ``load`` reads the settings again."""
         self._settings = settings
         self._reloads = Reloads(settings, load or (lambda: settings))
-        self._backups: Backups | None = None
         self._listener = listener
+        self._beside = Beside(listener.sockets)
         self._instance = os.urandom(8).hex()
         self._oddities = log.Seldom()
         self._clock = clock
@@ -189,7 +181,7 @@ class Server:
         self._wire()
         if self._vitals is not None:
             self._vitals.recovered = True
-        await self._backup(self._settings)
+        await self._beside.back_up(self._settings)
         self.turns.follow_up(self.turns.now())
         servers = []
         for sock in self._listener.sockets:
@@ -205,6 +197,7 @@ class Server:
             address=self._listener.address,
         )
         self._supervised.begin()
+        self._beside.show(self._settings)
         reloading = self.loop.create_task(self._reloads.serve(self._parts, self._stop_for))
         await self._stopped.wait()
         self._supervised.end()
@@ -213,15 +206,6 @@ class Server:
 
     def _new_connection(self) -> Connection:
         return LoggedConnection(self._host) if log.is_debug() else Connection(self._host)
-
-    async def _backup(self, settings: Settings) -> None:
-        """Make backups as the settings say, from now on."""
-        if self._backups is not None:
-            self._backups.end()
-            await self._backups.ended()
-        self._backups = make_backups(settings, self.loop)
-        if self._backups is not None:
-            self._backups.begin()
 
     def _wire(self) -> None:
         """Make the parts that need the loop and the journal, and let them know of each other."""
@@ -242,7 +226,7 @@ class Server:
             self.loop, settings.max_connections, addresses, Operators(settings.operators), self._refusals
         )
         self._parts = Parts(
-            self.engine, self.service, self._journal, self._refusals, addresses, self.roster, self._backup
+            self.engine, self.service, self._journal, self._refusals, addresses, self.roster, self._beside.back_up
         )
         self._supervised = Supervised(self.loop, self.engine, self._journal, self.group_commit)
         self.feed = Feed(self.loop, self.engine.ledger, self.roster.connections)
@@ -328,8 +312,7 @@ class Server:
         for server in servers:
             server.close()
         self.roster.close()
-        if self._backups is not None:
-            self._backups.end()
+        self._beside.end()
         await self._settle()
         self.turns.follow_up(self.turns.now())
         self.engine.begin_stop()
@@ -338,8 +321,7 @@ class Server:
         await self.roster.part_from_all()
         await self._settle()  # what the connections had reserved is ready again
         await self.fetcher.close()
-        if self._backups is not None:
-            await self._backups.ended()  # or its reading would leave a -wal
+        await self._beside.ended()  # or their reading would leave a -wal
         left = await self._journal.close()
         log.info("stopped", jobs=len(self.engine.jobs), **({} if left is None else {"left": left}))
 
@@ -370,6 +352,6 @@ class Server:
             wal_bytes=journal.log_bytes,
             wal_bytes_max=journal.log_bytes_max,
             refused=self._refusals.counts,
-            backup_succeeded_at=0 if self._backups is None else self._backups.succeeded_at,
-            backup_failed_at=0 if self._backups is None else self._backups.failed_at,
+            backup_succeeded_at=self._beside.backup_succeeded_at,
+            backup_failed_at=self._beside.backup_failed_at,
         )

@@ -55,6 +55,7 @@ def test_defaults():
         "operators": "unix, 127.0.0.0/8, ::1",
         "health": None,
         "metrics_tubes": 1000,
+        "web": None,
         "user": None,
         "log_level": "info",
         "log_format": "text",
@@ -113,6 +114,10 @@ def test_fsync_refused(text):
         ("max_job_size", "0"),
         ("max_job_size", "999999001"),
         ("max_connections", "0"),
+        ("web", "11380"),
+        ("web", "0.0.0.0:11380"),
+        ("web", "queue.example.org:11380"),
+        ("web", "[::]:11380"),
         ("user", ""),
         ("log_level", "INFO"),
         ("log_format", "xml"),
@@ -131,6 +136,11 @@ def test_a_wrong_value_names_its_source_and_what_is_allowed(key, value, file, mo
 @pytest.mark.parametrize(("key", "value"), [("port", "0"), ("port", "65535"), ("max_job_size", "999999000")])
 def test_the_limits_themselves_are_allowed(key, value):
     assert getattr(config.load(None, {key: value}), key) == int(value)
+
+
+@pytest.mark.parametrize("where", ["127.0.0.1:11380", "127.8.8.8:0", "[::1]:11380", "localhost:65535"])
+def test_where_only_this_machine_reaches_the_page(where):
+    assert config.load(None, {"web": where}).web == where
 
 
 @pytest.mark.parametrize(

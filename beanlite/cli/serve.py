@@ -105,6 +105,7 @@ def serve(
     operators: Annotated[str | None, _option("operators", metavar="LIST")] = None,
     health: Annotated[str | None, _option("health", metavar="ADDR")] = None,
     metrics_tubes: Annotated[str | None, _option("metrics_tubes", metavar="N")] = None,
+    web: Annotated[str | None, _option("web", metavar="ADDR")] = None,
     user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
     config_file: Annotated[
         Path | None,

@@ -3,14 +3,18 @@
 import getpass
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from beanlite import config
 from beanlite.beanstalk.client import parse_address
 from beanlite.cli.groups import Server, grouped
 from beanlite.cli.options import path_of_db
 from beanlite.errors import BeanliteError, ConfigError
+
+if TYPE_CHECKING:
+    from beanlite.web.backups import Folder
 
 DEFAULT_LISTEN: Final = "127.0.0.1:11380"
 EPILOG: Final = (
@@ -24,6 +28,18 @@ EXAMPLES: Final = {
         "beanlite web --listen 0.0.0.0:11380 --password-file users --host queue.example.org",
     )
 }
+
+
+def _backups_of(server: Server, db: Path | None) -> "Folder | None":
+    """Where the server's settings have its backups; None: they have none made, or it is not known which they are."""
+    if server.connect is not None and server.config_file is None:
+        return None
+    settings = config.load(server.config_file)
+    if settings.backup_dir is None:
+        return None
+    from beanlite.web.backups import Folder  # noqa: PLC0415 - as below
+
+    return Folder(settings.backup_dir.resolve(), settings.db.resolve() if db is None else db)
 
 
 @grouped
@@ -74,9 +90,11 @@ def web(
     if not serving.is_loopback(address) and not is_closed:
         raise ConfigError(f"--listen {listen} needs --password-file or --user-header: everybody could change anything")
     names = frozenset(host or ()) | (serving.LOOPBACK_NAMES if serving.is_loopback(address) else frozenset())
+    path = None if db is None else path_of_db(db, None).resolve()
     site = Site(
         address=server.address,
-        db=None if db is None else path_of_db(db, None).resolve(),
+        db=path,
+        backups=_backups_of(server, path),
         passwords=None if password_file is None else Passwords(password_file),
         user_header=user_header,
         hosts=names,

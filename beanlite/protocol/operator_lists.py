@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from heapq import nlargest, nsmallest
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
@@ -142,14 +142,21 @@ def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> by
         fits = re.compile(fnmatch.translate(request.like).encode()).match
         chosen = [tube for tube in looked if fits(tube.name)]
     limit = request.limit or LIMIT
-    if request.order is not None:
+    if request.only is not None:
+        limit = len(chosen)
+    elif request.order is not None:
         chosen = _first(engine, chosen, request.order, limit, now_ns)
-    elif len(chosen) > limit:
+    if len(chosen) > limit:
         chosen = chosen[:limit]
         looked = looked[: bisect_right(looked, chosen[-1].serial, key=_serial)]
     more = first + len(looked) < len(tubes)
+    told: list[Any]
+    if request.only is None:
+        told = [tube_record(engine, tube, now_ns) for tube in chosen]
+    else:
+        told = list(zip(*[_facts(engine, chosen, fact, now_ns) for fact in request.only], strict=True))
     reply: Record = {
-        "tubes": [tube_record(engine, tube, now_ns) for tube in chosen],
+        "tubes": told,
         "next": cursor(looked[-1].serial, 0) if more else None,
         "looked": len(looked),
     }
@@ -172,6 +179,18 @@ def _first(engine: Engine, tubes: list[Tube], order: str, limit: int, now_ns: in
         return facts if isinstance(facts, int) else len(facts)
 
     return nlargest(limit, tubes, key=number)
+
+
+def _facts(engine: Engine, tubes: list[Tube], fact: str, now_ns: int) -> list[Any]:
+    """One fact of each: a fact at a time, because there are many tubes."""
+    if fact == "name":
+        return [tube.name.decode() for tube in tubes]
+    if fact == "first_ready_s":
+        return [first_s(engine, tube.ready, now_ns) for tube in tubes]
+    if fact == "first_buried_s":
+        return [first_s(engine, tube.buried, now_ns) for tube in tubes]
+    facts = list(map(attrgetter(fact), tubes))
+    return facts if not facts or isinstance(facts[0], int) else list(map(len, facts))
 
 
 # -- clients

@@ -17,6 +17,8 @@ from beanlite.core.tube import PERSON_BYTES_MAX, is_person, is_tube_name
 IDS_MAX: Final = 1000
 RECORDS_MAX: Final = 200
 PREVIEW_MAX: Final = 4096
+# Facts of a tube that are told of all the tubes that a slice has looked at.
+ONLY_MAX: Final = 2
 # Jobs changed by a slice: to write them, and what has been done to them, must not keep others waiting.
 CHANGED_MAX: Final = 100
 # What an age can be, in seconds: some thousand years.
@@ -47,6 +49,9 @@ Person = Annotated[str, AfterValidator(_person)]
 U32 = Annotated[int, Field(ge=0, le=U32_MAX)]
 JobId = Annotated[int, Field(ge=0, le=_U64_MAX)]
 AgeS = Annotated[float, Field(ge=0, le=_AGE_MAX_S)]
+TubeFact = Literal[
+    "name", "ready", "reserved", "delayed", "buried", "waiting", "total_jobs", "first_ready_s", "first_buried_s"
+]
 Cursor = Annotated[str, Field(pattern=_CURSOR)]
 Limit = Annotated[int, Field(ge=1, le=RECORDS_MAX)]
 
@@ -137,26 +142,16 @@ class ListTubeStats(Paged):
 
     names: list[TubeName] | None = Field(None, max_length=IDS_MAX)
     like: Annotated[str, Field(max_length=200)] | None = None
-    order: (
-        Literal[
-            "name",
-            "ready",
-            "reserved",
-            "delayed",
-            "buried",
-            "waiting",
-            "total_jobs",
-            "first_ready_s",
-            "first_buried_s",
-        ]
-        | None
-    ) = None
+    order: TubeFact | None = None
+    only: list[TubeFact] | None = Field(None, min_length=1, max_length=ONLY_MAX)
     limit: Limit | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.names is not None and self.like is not None:
             raise ValueError("it is either names or like")
+        if self.only is not None and (self.order is not None or self.limit is not None):
+            raise ValueError("only takes no order and no limit")
         return self
 
 

@@ -86,6 +86,8 @@ def make_app(site: Site) -> Starlette:
         sampling.cancel()
         await asyncio.gather(sampling, return_exceptions=True)
         await site.changes.close()
+        if site.backups is not None:
+            await site.backups.close()
         site.questions.close()
 
     app = Starlette(
@@ -96,6 +98,8 @@ def make_app(site: Site) -> Starlette:
             Route("/job/{id:int}", seeing.job),
             Route("/clients", seeing.clients),
             Route("/journal", seeing.journal),
+            Route("/backups", seeing.backups),
+            Route("/backups", changing.back_up, methods=["POST"]),
             Route("/put", changing.put, methods=["GET", "POST"]),
             Route("/pause", changing.pause, methods=["POST"]),
             Route("/change", changing.change, methods=["POST"]),

@@ -84,6 +84,18 @@ async def put(request: Request) -> Response:
     return _done(f"/job/{reply['ids'][0]}", "The job was put")
 
 
+async def back_up(request: Request) -> Response:
+    """Have a backup made."""
+    folder = site_of(request).backups
+    if folder is None:
+        raise ConfigError("no folder for backups is configured")
+    making = folder.begin()
+    await asyncio.wait([making], timeout=WAIT_S)
+    if folder.is_busy or folder.error:
+        return RedirectResponse("/backups", 303)
+    return _done("/backups", "A backup was made")
+
+
 def _on_behalf(request: Request) -> Record:
     """The user as a part of what the server is asked."""
     user: User = request.state.user

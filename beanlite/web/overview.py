@@ -2,15 +2,14 @@
 
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from beanlite.operators import listing, units
 from beanlite.operators.filters import Record
 from beanlite.operators.live import Live
 
-# Tubes on one page; and how many of the first are found without looking at each, since no slice tells more.
+# Tubes on one page.
 PAGE: Final = 50
-FIRST_MAX: Final = 200
 # By what tubes can be sorted.
 SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "waiting", "first_ready_s")
 # A job that has been ready for so long is worth a look.
@@ -43,19 +42,28 @@ class Problem:
 
 def tubes(live: Live, like: str, sort: str, page: int) -> Tubes:
     """A page of the tubes whose name fits, in this order."""
+    names = _in_order(live, like, sort)
     end = page * PAGE
-    request: Record = {"like": like} if like else {}
-    if end < FIRST_MAX:  # each slice tells its first ones, and the first of all are among them
-        request |= {"order": sort, "limit": end + 1}
-    else:
-        request["limit"] = FIRST_MAX
-    first = listing.first(slices(live, request), sort, largest=sort != "name", limit=end + 1)
-    return Tubes(first[end - PAGE : end], page, len(first) > end)
-
-
-def slices(live: Live, request: Record) -> list[Record]:
-    """The tubes that all slices tell of."""
+    places = {name: place for place, name in enumerate(names[end - PAGE : end])}
     found: list[Record] = []
+    if places:  # one of them may have gone in between
+        found = live.list_tubes({"names": list(places), "limit": PAGE})["tubes"]
+    return Tubes(sorted(found, key=lambda tube: places[tube["name"]]), page, len(names) > end)
+
+
+def _in_order(live: Live, like: str, sort: str) -> list[str]:
+    """The names of all tubes that fit, and no more of them than it takes to sort: so each page costs the same."""
+    request: Record = {"like": like} if like else {}
+    if sort == "name":
+        return sorted(name for (name,) in slices(live, {**request, "only": ["name"]}))
+    found = slices(live, {**request, "only": ["name", sort]})
+    found.sort(key=lambda facts: -1 if facts[1] is None else facts[1], reverse=True)
+    return [name for name, _ in found]
+
+
+def slices(live: Live, request: Record) -> list[Any]:
+    """What all slices tell of tubes."""
+    found: list[Any] = []
     while True:
         reply = live.list_tubes(request)
         found += reply["tubes"]

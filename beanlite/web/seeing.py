@@ -1,5 +1,6 @@
 """The pages that change nothing."""
 
+import asyncio
 import time
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,9 @@ from beanlite.journal.sqlite.look import looking
 from beanlite.operators import listing
 from beanlite.operators.bodies import FORMS, body_lines
 from beanlite.operators.filters import Filter, Record
-from beanlite.operators.live import Live
+from beanlite.operators.live import Live, Unreachable
 from beanlite.web import overview as looks
+from beanlite.web.backups import Backup
 from beanlite.web.curves import Curve, curve
 from beanlite.web.pages import U64_MAX, chosen, link, number, render
 from beanlite.web.samples import KEEP_S, POINT_S
@@ -160,6 +162,32 @@ async def journal(request: Request) -> Response:
     stats = await site_of(request).questions.ask_seldom("stats", Live.stats)
     refused = {key.removeprefix("refused-"): times for key, times in stats.items() if key.startswith("refused-")}
     return render(request, "journal.html", {"stats": stats, "refused": refused})
+
+
+async def backups(request: Request) -> Response:
+    """The backups that there are, also of a server that has gone: that is when they are needed."""
+    site = site_of(request)
+    try:
+        stats = await site.questions.ask_seldom("stats", Live.stats)
+    except Unreachable:
+        stats = {}
+    found: list[Backup] = []
+    unreadable = ""
+    if site.backups is not None:
+        try:
+            found = await asyncio.to_thread(site.backups.found)
+        except OSError as error:
+            unreadable = str(error)
+    context = {
+        "folder": site.backups,
+        "backups": found,
+        "unreadable": unreadable,
+        "succeeded_at": max([stats.get("backup-succeeded-at", 0), *(backup.made_at for backup in found)]),
+        "failed_at": stats.get("backup-failed-at", 0),
+        "in_memory": stats.get("binlog-current-index") == 0,
+        "now": time.time(),
+    }
+    return render(request, "backups.html", context)
 
 
 async def _history(db: Path | None, job_id: int) -> list[Record]:

@@ -1,13 +1,13 @@
 """Running the application."""
 
 import contextlib
-import ipaddress
 import os
 import socket
 from typing import Final
 
 import uvicorn
 
+from beanlite import config
 from beanlite.beanstalk.client import Address
 from beanlite.errors import BeanliteError
 from beanlite.web.app import make_app
@@ -25,12 +25,7 @@ GIVES_WAY: Final = 10
 
 def is_loopback(address: Address) -> bool:
     """Whether only this machine can reach it; a Unix socket is as open as its file."""
-    if len(address) != 2:
-        return True
-    try:
-        return ipaddress.ip_address(address[0]).is_loopback
-    except ValueError:
-        return address[0] == "localhost"
+    return len(address) != 2 or config.is_loopback(address[0])
 
 
 def listen(address: Address) -> socket.socket:
@@ -59,7 +54,7 @@ def serve(site: Site, listening: socket.socket) -> None:
     """Serve until SIGTERM or Ctrl-C, and give way to whatever else the machine has to do."""
     with contextlib.suppress(OSError):  # where that is not allowed, it serves all the same
         os.nice(GIVES_WAY)
-    config = uvicorn.Config(
+    how = uvicorn.Config(
         make_app(site),
         log_level="warning",
         access_log=False,
@@ -69,4 +64,4 @@ def serve(site: Site, listening: socket.socket) -> None:
         timeout_graceful_shutdown=STOPS_WITHIN_S,
         proxy_headers=False,  # who asks is told by the header that was configured, or not at all
     )
-    uvicorn.Server(config).run([listening])
+    uvicorn.Server(how).run([listening])

@@ -7,6 +7,7 @@ from pathlib import Path
 from starlette.requests import Request
 
 from beanlite.beanstalk.client import Address
+from beanlite.web.backups import Folder
 from beanlite.web.overview import Rates
 from beanlite.web.questions import Questions
 from beanlite.web.running import Changes
@@ -21,6 +22,8 @@ class Site:
     address: Address
     db: Path | None = None
     """Where history and totals are read; None: nowhere."""
+    backups: Folder | None = None
+    """Where backups of that server are; None: nobody has said."""
     passwords: Passwords | None = None
     user_header: str | None = None
     """The header in which a proxy says who asks."""

@@ -324,6 +324,13 @@ def test_tubes_in_slices(core, operator, monkeypatch):
     assert [tube["ready"] for tube in found["tubes"]] == [5, 4]
     by_name = operator.ask("list-tube-stats", order="name", limit=3)["tubes"]
     assert [tube["name"] for tube in by_name] == sorted(all_names[:7])[:3]
+    counts = {name: number % 5 + 1 for number, name in enumerate(names)}
+    ready = [["default", 0], *map(list, counts.items())]
+    assert operator.all("list-tube-stats", "tubes", only=["name", "ready"]) == ready
+    assert operator.ask("list-tube-stats", only=["name"])["tubes"] == [[name] for name in all_names[:7]]
+    few = operator.ask("list-tube-stats", only=["ready", "first_ready_s"], like="t?")
+    assert few["tubes"] == [[counts[name], 0] for name in names[:6] if len(name) == 2]
+    assert few["looked"] == 7
 
 
 @pytest.mark.parametrize(
@@ -342,6 +349,8 @@ def test_each_order_of_tubes(core, operator, order):
     ordered = operator.ask("list-tube-stats", order=order)["tubes"]
     assert ordered == sorted(tubes, key=lambda tube: -1 if tube[order] is None else tube[order], reverse=True)
     assert [tube[order] for tube in tubes] != [None] * 4
+    told_alone = operator.ask("list-tube-stats", only=["name", order])["tubes"]
+    assert told_alone == [[tube["name"], tube[order]] for tube in tubes]
 
 
 def test_all_that_is_told_of_a_client(core, operator):

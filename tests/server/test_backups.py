@@ -71,6 +71,14 @@ def test_one_that_fails_is_told_and_tried_again(tmp_path, folder):
         assert wire.put(b"job") == 1
 
 
+def test_settings_from_the_environment_do_not_confuse_it(tmp_path, folder):
+    # Of the two settings that need each other the backup itself would see only one.
+    environment = {"BEANLITE_BACKUP_DIR": str(folder)}
+    with start_beanlite(tmp_path / "server", "--backup-every", "24h", environment=environment) as server:
+        wait_for(lambda: "backup" in server.log_text())
+        assert "backup made" in server.log_text()
+
+
 class Made(Backups):
     """Makes backups by a command of the test's."""
 

@@ -1,0 +1,112 @@
+"""The processes that the server has beside it: backups by the clock, and the page in the browser."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from beanlite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from beanlite.backups import Backups
+    from beanlite.config import Settings
+    from beanlite.page import Page
+
+# What listens on all addresses is reached at this machine's own.
+_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - as a server may have been told
+
+
+class Beside:
+    """They are started with the server and end with it. What none is asked of is not even imported."""
+
+    def __init__(self, sockets: Sequence[socket.socket]) -> None:
+        """``sockets``: where the server listens."""
+        self._sockets = sockets
+        self._backups: Backups | None = None
+        self._page: Page | None = None
+
+    @property
+    def backup_succeeded_at(self) -> int:
+        """When the newest backup was made, in UTC seconds; 0: there is none."""
+        return 0 if self._backups is None else self._backups.succeeded_at
+
+    @property
+    def backup_failed_at(self) -> int:
+        """When the last one failed, in UTC seconds; 0: none has since the start."""
+        return 0 if self._backups is None else self._backups.failed_at
+
+    async def back_up(self, settings: Settings) -> None:
+        """Make backups as the settings say, from now on."""
+        if self._backups is not None:
+            self._backups.end()
+            await self._backups.ended()
+        self._backups = _backups(settings)
+        if self._backups is not None:
+            self._backups.begin()
+        if self._page is not None:
+            self._page.change(self._page_command(settings))
+
+    def show(self, settings: Settings) -> None:
+        """Have the page served, if the settings ask for it. The server serves."""
+        if settings.web is None:
+            return
+        from beanlite.page import Page  # noqa: PLC0415 - a start without is faster
+
+        self._page = Page(asyncio.get_running_loop(), self._page_command(settings))
+        self._page.begin()
+
+    def _page_command(self, settings: Settings) -> list[str]:
+        from beanlite.page import page_command  # noqa: PLC0415 - as above
+
+        assert settings.web is not None
+        asked = {"server": _reached_at(self._sockets), "listen": settings.web}
+        if settings.journal:
+            asked["db"] = os.path.realpath(settings.db)
+        if settings.backup_dir is not None:
+            asked["backups"] = os.path.realpath(settings.backup_dir)
+        return page_command(asked)
+
+    def end(self) -> None:
+        """Tell them to end."""
+        for each in (self._page, self._backups):
+            if each is not None:
+                each.end()
+
+    async def ended(self) -> None:
+        """Wait until none of them reads the database any more; to be called after ``end``."""
+        for each in (self._page, self._backups):
+            if each is not None:
+                await each.ended()
+
+
+def check(settings: Settings, sockets: Sequence[socket.socket]) -> None:
+    """ConfigError: what the settings ask for can't be had."""
+    if settings.web is not None:
+        from beanlite.page import check_installed  # noqa: PLC0415 - as above
+
+        check_installed()
+        _reached_at(sockets)
+
+
+def _backups(settings: Settings) -> Backups | None:
+    if settings.backup_every_s is None or settings.backup_dir is None:
+        return None
+    from beanlite.backups import Backups  # noqa: PLC0415 - as above
+
+    loop = asyncio.get_running_loop()
+    return Backups(loop, settings.db, settings.backup_dir, settings.backup_every_s, settings.backup_keep)
+
+
+def _reached_at(sockets: Sequence[socket.socket]) -> str:
+    """Where a client on this machine reaches a server that listens there, as HOST:PORT or unix:PATH. ConfigError."""
+    for sock in sockets:
+        name = sock.getsockname()
+        if sock.family != socket.AF_UNIX:
+            host = _ANY.get(name[0], name[0])
+            return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"
+        if isinstance(name, str) and name:  # an abstract one has a name in bytes
+            return f"unix:{os.path.realpath(name)}"
+    raise ConfigError("web: the page can't reach the server at an abstract socket alone")

@@ -1,0 +1,182 @@
+"""The page in the browser as a process beside the server, so that it can't hold the queue up.
+
+The process is started when the server serves, and again when it has ended by itself. It ends with the server, however
+that ends: it reads from a pipe whose other end only the server has.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Final
+
+from beanlite import log
+from beanlite.config import bare_environment
+from beanlite.errors import ConfigError
+
+# What the page needs beyond what the server does, as the extra beanlite[web] has it.
+NEEDED: Final = ("argon2", "jinja2", "starlette", "uvicorn")
+# How long it is until it is started again: at first, and at most, since each time it is twice as long.
+FIRST_S: Final = 1.0
+MOST_S: Final = 300.0
+# When it has lived for so long, the next end of it is a first one again.
+STEADY_S: Final = 60.0
+# How long it may take to end when it is told to.
+ENDS_WITHIN_S: Final = 5.0
+# How often it is asked whether it has ended, once it has closed what it writes to.
+_LOOK_S: Final = 0.01
+# What is read at once of what it says, and kept of a line that has no end.
+_READ_BYTES: Final = 1 << 16
+_LINE_BYTES: Final = 1 << 12
+
+
+def check_installed() -> None:
+    """ConfigError: what the page needs is not there."""
+    for name in NEEDED:
+        if find_spec(name) is None:
+            raise ConfigError(f"web: {name} is missing: pip install 'beanlite[web]'")
+
+
+def page_command(asked: Mapping[str, str]) -> list[str]:
+    """The command that serves the page; ``beanlite/web/__main__.py`` says what it is asked."""
+    return [sys.executable, "-m", "beanlite.web", json.dumps(asked)]
+
+
+class Page:
+    """That process. What it says is logged as the server's own, so that the log keeps its form."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, command: list[str]) -> None:
+        self._loop = loop
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began_s = 0.0
+        self._wait_s = FIRST_S
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending = False
+        self._changing = False
+        """It has been told to end because it is to be started anew."""
+        self._rest = b""
+        """The beginning of a line that it has not said to the end."""
+        self._why = ""
+        """The last that it has said of itself."""
+        self._oddities = log.Seldom()
+
+    def begin(self) -> None:
+        """Start it."""
+        self._began_s, self._rest, self._why = self._loop.time(), b"", ""
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the command is our own
+                self._command,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=bare_environment(),
+            )
+        except OSError as error:
+            self._start_again(str(error))
+            return
+        self._process = process
+        assert process.stderr is not None
+        os.set_blocking(process.stderr.fileno(), False)
+        self._loop.add_reader(process.stderr.fileno(), self._read, process)
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        """Read what it says, up to its end."""
+        assert process.stderr is not None
+        data = process.stderr.read(_READ_BYTES)
+        if data is None:  # it was woken for nothing
+            return
+        if not data:
+            self._loop.remove_reader(process.stderr.fileno())
+            self._look()
+            return
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-_LINE_BYTES:]
+        self._hear(process.pid, [line.decode(errors="replace") for line in lines if line])
+
+    def _hear(self, pid: int, lines: list[str]) -> None:
+        odd = ""
+        for line in lines:
+            if line.startswith("http://"):
+                log.info("the page is served", at=line, pid=pid)
+            elif line.startswith("beanlite: "):
+                self._why = line.removeprefix("beanlite: ")
+            else:
+                log.debug("the page says", line=line)
+                odd = line
+        if odd:  # of a traceback this is what has happened
+            self._why = odd
+            self._oddities.warning("the page is in trouble", error=odd)
+
+    def _look(self) -> None:
+        """See whether it has ended, and how."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            self._timer = self._loop.call_later(_LOOK_S, self._look)
+            return
+        self._let_go(process)
+        if self._changing and not self._ending:
+            self._changing = False
+            self.begin()
+        elif not self._ending:
+            self._start_again(self._why or _how(process.returncode))
+
+    def _start_again(self, why: str) -> None:
+        if self._loop.time() - self._began_s >= STEADY_S:
+            self._wait_s = FIRST_S
+        log.warning("the page has ended, and is started again", error=why, in_s=self._wait_s)
+        self._timer = self._loop.call_later(self._wait_s, self.begin)
+        self._wait_s = min(2 * self._wait_s, MOST_S)
+
+    def _let_go(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = None
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.close()
+        process.stderr.close()
+
+    def change(self, command: list[str]) -> None:
+        """Serve it by another command from now on."""
+        if command == self._command:
+            return
+        self._command = command
+        if self._process is not None:
+            self._changing = True
+            self._process.terminate()
+
+    def end(self) -> None:
+        """Tell it to end, and don't start it any more."""
+        self._ending = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._process is not None:
+            self._process.terminate()
+
+    async def ended(self) -> None:
+        """Wait until it has ended; to be called after ``end``."""
+        process = self._process
+        if process is None:
+            return
+        assert process.stderr is not None
+        self._loop.remove_reader(process.stderr.fileno())
+        until_s = self._loop.time() + ENDS_WITHIN_S
+        is_killed = False
+        while process.poll() is None:
+            if not is_killed and self._loop.time() > until_s:
+                log.warning("the page did not end, and is killed", seconds=ENDS_WITHIN_S)
+                process.kill()
+                is_killed = True
+            await asyncio.sleep(_LOOK_S)
+        self._let_go(process)
+
+
+def _how(returncode: int) -> str:
+    """How a process has ended that has not said why."""
+    return f"exit code {returncode}" if returncode >= 0 else f"killed by {signal.Signals(-returncode).name}"

@@ -1,0 +1,84 @@
+"""The backups of a server: which there are, and one more when somebody asks for it."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from beanlite.config import bare_environment
+from beanlite.errors import BeanliteError
+from beanlite.journal.sqlite.dated import dated_backups
+
+
+class Backup(NamedTuple):
+    """One of them."""
+
+    name: str
+    made_at: float
+    """In UTC seconds."""
+    size: int
+
+
+class Folder:
+    """A folder for backups of one database. One is made by a process of its own, and no older one is deleted for it."""
+
+    def __init__(self, path: Path, db: Path) -> None:
+        self.path = path
+        self._db = db
+        self._making: asyncio.Task[None] | None = None
+        self.error = ""
+        """Why the last one that was asked for here was not made."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether one is being made that was asked for here."""
+        return self._making is not None and not self._making.done()
+
+    def found(self) -> list[Backup]:
+        """Those that there are, the newest first. OSError: the folder can't be read."""
+        found = []
+        for file, made_at in reversed(dated_backups(self.path, self._db)):
+            with contextlib.suppress(FileNotFoundError):  # it was deleted in between, for a newer one
+                found.append(Backup(file.name, made_at, file.stat().st_size))
+        return found
+
+    def begin(self) -> asyncio.Task[None]:
+        """Have one made. BeanliteError: one is being made."""
+        if self.is_busy:
+            raise BeanliteError("a backup is being made already")
+        self.error = ""
+        self._making = asyncio.create_task(self._make())
+        return self._making
+
+    async def _make(self) -> None:
+        folder = f"{self.path}/"  # or, where there is none, a file of that name would be made
+        command = [sys.executable, "-m", "beanlite", "backup", folder, "--db", str(self._db)]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=bare_environment(),
+            )
+        except OSError as error:
+            self.error = str(error)
+            return
+        try:
+            output, _ = await process.communicate()
+        except asyncio.CancelledError:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()  # which leaves nothing
+            await process.wait()
+            raise
+        if process.returncode:
+            last_line = output.decode(errors="replace").strip().rpartition("\n")[2]
+            self.error = last_line.removeprefix("beanlite: ") or f"exit code {process.returncode}"
+
+    async def close(self) -> None:
+        """Give up one that is being made."""
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.gather(self._making, return_exceptions=True)

@@ -1,0 +1,256 @@
+"""The page that a server has beside itself: it comes and goes with the server, and never takes it along."""
+
+import asyncio
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beanlite import log, page
+from beanlite.beside import _reached_at
+from beanlite.errors import ConfigError
+from beanlite.page import Page
+from tests.support.inside import until as until_inside
+from tests.support.servers import free_port, start_beanlite
+from tests.support.wire import Wire, until
+
+SERVED = re.compile(r"the page is served at=http://(\S+)/ pid=(\d+)")
+
+
+@pytest.fixture
+def server(tmp_path):
+    with start_beanlite(tmp_path / "q", "--history", "1d", "--web", "127.0.0.1:0") as server:
+        yield server
+
+
+def pages_of(server):
+    """Where each page that was started so far is served, and its process."""
+    return [(where, int(pid)) for where, pid in SERVED.findall(server.log_text())]
+
+
+def page_of(server, number=1):
+    """The same of one of them, once it is there."""
+    until(lambda: len(pages_of(server)) >= number)
+    return pages_of(server)[number - 1]
+
+
+def ask(where, path="/"):
+    """What a page answers; None: nobody is there."""
+    connection = http.client.HTTPConnection(where, timeout=30)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    except ConnectionRefusedError:
+        return None
+    finally:
+        connection.close()
+
+
+def has_gone(pid):
+    """Whether a process has ended, whoever is to bury it."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
+def test_the_page_shows_this_server_and_its_database(server):
+    with Wire(server.connect()) as wire:
+        wire.put(b"by a client")
+    where, _ = page_of(server)
+    status, text = ask(where)
+    assert status == 200
+    assert f"127.0.0.1:{server.port}" in text
+    assert "by a client" in ask(where, "/jobs")[1]
+    assert "start beanlite web with --db" not in ask(where, "/job/1")[1]
+
+
+def test_a_stop_ends_both_and_leaves_one_file(server):
+    where, pid = page_of(server)
+    assert ask(where, "/tube/default")[0] in {200, 404}
+    assert server.stop() == 0
+    assert has_gone(pid)
+    assert ask(where) is None
+    for trouble in ("is started again", "is killed"):
+        assert trouble not in server.log_text()
+    assert sorted(file.name for file in server.directory.glob("queue.db*")) == ["queue.db"]
+
+
+def test_a_server_that_is_killed_takes_it_along(server):
+    where, pid = page_of(server)
+    server.kill()
+    until(lambda: has_gone(pid))
+    assert ask(where) is None
+
+
+def test_one_that_is_killed_leaves_the_server_alone_and_comes_again(server):
+    _, pid = page_of(server)
+    with Wire(server.connect()) as wire:
+        os.kill(pid, signal.SIGKILL)
+        assert wire.put(b"job") == 1
+        where, second = page_of(server, 2)
+        assert (second != pid, ask(where)[0]) == (True, 200)
+        assert wire.put(b"job") == 2
+    (line,) = [line for line in server.log_text().splitlines() if "has ended" in line]
+    assert line.endswith('the page has ended, and is started again error="killed by SIGKILL" in_s=1.000')
+
+
+def test_it_has_no_file_and_no_socket_of_the_server(server):
+    def files(pid):
+        return {str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()}
+
+    _, pid = page_of(server)
+    of_server = files(server.process.pid)
+    assert any("queue.db" in file for file in of_server)
+    assert any(file.startswith("socket:") for file in of_server)
+    assert {file for file in files(pid) & of_server if file.startswith("socket:") or "queue.db" in file} == set()
+
+
+def test_it_has_nothing_of_the_servers_settings_in_its_environment(tmp_path):
+    # In the page's own process they would contradict each other.
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    environment = {"BEANLITE_BACKUP_DIR": str(folder), "NOTIFY_SOCKET": str(tmp_path / "none")}
+    with start_beanlite(
+        tmp_path / "q", "--web", "127.0.0.1:0", "--backup-every", "24h", environment=environment
+    ) as server:
+        _, pid = page_of(server)
+        names = [item.partition(b"=")[0] for item in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")]
+        assert not [name for name in names if name.startswith((b"BEANLITE_", b"NOTIFY_"))]
+
+
+def test_a_server_on_a_unix_socket(tmp_path):
+    where = f"127.0.0.1:{free_port()}"
+    flags = ["--no-journal", "--socket", "socket", "--web", where]
+    command = [sys.executable, "-m", "beanlite", "serve", *flags]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as server:
+        try:
+            until(lambda: ask(where))
+            status, text = ask(where)
+        finally:
+            server.terminate()
+    assert (status, f"unix:{tmp_path}/socket" in text) == (200, True)
+
+
+def test_a_port_that_is_taken_is_no_trouble_for_the_queue(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        where = f"127.0.0.1:{other.getsockname()[1]}"
+        with start_beanlite(tmp_path, "--no-journal", "--web", where) as server, Wire(server.connect()) as wire:
+            until(lambda: f"is started again error=\"can't listen on {where}: " in server.log_text())
+            assert wire.put(b"job") == 1
+
+
+def test_without_the_extra_the_server_says_what_to_install(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['starlette'] = None\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "beanlite", "serve", "-p", "0", "--web", "127.0.0.1:0", "--db", str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=30)
+    assert ran.returncode == 2
+    assert ran.stderr.splitlines()[-1] == "beanlite: web: starlette is missing: pip install 'beanlite[web]'"
+    assert not (tmp_path / "beanlite.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "reached"),
+    [
+        (socket.AF_INET, ("192.0.2.1", 11300), "192.0.2.1:11300"),
+        (socket.AF_INET, ("0.0.0.0", 11300), "127.0.0.1:11300"),
+        (socket.AF_INET6, ("::", 11300, 0, 0), "[::1]:11300"),
+        (socket.AF_UNIX, "/run/beanlite.sock", "unix:/run/beanlite.sock"),
+        (socket.AF_UNIX, b"\0abstract", None),
+    ],
+)
+def test_where_a_server_is_reached(family, name, reached):
+    class Socket:
+        def __init__(self):
+            self.family = family
+
+        def getsockname(self):
+            return name
+
+    sockets: Any = [Socket()]
+    if reached is None:
+        with pytest.raises(ConfigError, match="abstract socket"):
+            _reached_at(sockets)
+    else:
+        assert _reached_at(sockets) == reached
+
+
+# -- by a command of the test's
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """The lines of the log."""
+    lines = []
+    for level in ("info", "warning"):
+        monkeypatch.setattr(log, level, lambda event, **fields: lines.append((event, fields)))
+    return lines
+
+
+def started(code):
+    found = Page(asyncio.get_running_loop(), [sys.executable, "-c", code])
+    found.begin()
+    return found
+
+
+async def end(found):
+    found.end()
+    await found.ended()
+
+
+async def test_one_that_ends_again_and_again_is_started_less_and_less_often(told, monkeypatch):
+    monkeypatch.setattr(page, "MOST_S", 0.03)
+    found = Page(asyncio.get_running_loop(), [sys.executable, "-c", "raise SystemExit(3)"])
+    found._wait_s = 0.01
+    found.begin()
+    await until_inside(lambda: len(told) >= 4)
+    await end(found)
+    assert told[0] == ("the page has ended, and is started again", {"error": "exit code 3", "in_s": 0.01})
+    assert [fields["in_s"] for _, fields in told[:4]] == [0.01, 0.02, 0.03, 0.03]
+
+
+async def test_after_a_long_life_it_is_started_as_soon_as_at_first(told, monkeypatch):
+    monkeypatch.setattr(page, "STEADY_S", 0.0)
+    found = Page(asyncio.get_running_loop(), [sys.executable, "-c", ""])
+    found._wait_s = 200.0
+    found.begin()
+    await until_inside(lambda: told)
+    await end(found)
+    assert told[0][1]["in_s"] == page.FIRST_S
+
+
+async def test_one_that_can_not_even_be_started(told):
+    found = Page(asyncio.get_running_loop(), ["/none/such"])
+    found.begin()
+    await end(found)
+    ((_, fields),) = told
+    assert "No such file" in fields["error"]
+
+
+async def test_what_goes_wrong_in_it_is_told_by_the_last_line(told):
+    code = "import sys; sys.stderr.write('ERROR: a bug\\nTraceback:\\nValueError: x\\n'); sys.stderr.flush(); input()"
+    found = started(code)
+    await until_inside(lambda: told)
+    await end(found)
+    assert told == [("the page is in trouble", {"error": "ValueError: x"})]
+
+
+async def test_one_that_does_not_want_to_end_is_killed(told, monkeypatch):
+    monkeypatch.setattr(page, "ENDS_WITHIN_S", 0.0)
+    code = "import signal, sys; signal.signal(15, signal.SIG_IGN); sys.stderr.write('http://x/\\n'); signal.pause()"
+    found = started(code)
+    await until_inside(lambda: told)
+    process = found._process
+    await end(found)
+    assert process.returncode == -9
+    assert told[-1] == ("the page did not end, and is killed", {"seconds": 0.0})

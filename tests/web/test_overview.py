@@ -1,0 +1,77 @@
+"""The pages of many tubes: what each of them asks the server for."""
+
+import json
+
+import pytest
+
+from beanlite.operators.live import Live
+from beanlite.web import overview
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire, put_bytes
+
+# More than a server looks at in two slices.
+TUBES = 12_000
+LAST = -(-(TUBES + 1) // overview.PAGE)
+
+
+class Counted(Live):
+    """Counts what it asks, and how much it is told."""
+
+    commands = told_bytes = 0
+
+    def ask(self, word, request):
+        reply = super().ask(word, request)
+        self.commands += 1
+        self.told_bytes += len(json.dumps(reply))
+        return reply
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with start_beanlite(tmp_path_factory.mktemp("web"), "--no-journal") as server, Wire(server.connect()) as wire:
+        for first in range(0, TUBES, 1000):
+            numbers = range(first, first + 1000)
+            # Of each ten, number 0 has one job more than the others; names don't come in the order of the numbers.
+            uses = {number: b"use %b\r\n" % name(number).encode() for number in numbers}
+            puts = {number: 1 + (number % 10 == 0) for number in numbers}
+            wire.send(b"".join(uses[number] + puts[number] * put_bytes(b"") for number in numbers))
+            replies = len(uses) + sum(puts.values())
+            for _ in range(replies):
+                wire.reply()
+        yield server
+
+
+def name(number):
+    return f"tube-{number * 7919 % TUBES:05}"
+
+
+def page_of(server, sort, page):
+    """The names on a page, whether there is another, and what it took."""
+    with Counted((server.host, server.port)) as live:
+        found = overview.tubes(live, "", sort, page)
+        return [tube["name"] for tube in found.tubes], found.more, live.commands, live.told_bytes
+
+
+@pytest.mark.parametrize("sort", overview.SORTS)
+def test_a_late_page_takes_no_more_than_the_first(server, sort):
+    _, _, commands, told_bytes = page_of(server, sort, 1)
+    assert commands <= 4
+    for page in (2, 4, LAST // 2, LAST - 1):
+        names, more, *took = page_of(server, sort, page)
+        assert (len(names), more) == (overview.PAGE, True)
+        assert took == [commands, pytest.approx(told_bytes, rel=0.02)]
+
+
+def test_each_page_goes_on_where_the_one_before_has_ended(server):
+    by_name = ["default", *sorted(name(number) for number in range(TUBES))]
+    for page in (1, 2, LAST - 1, LAST):
+        end = page * overview.PAGE
+        assert page_of(server, "name", page)[:2] == (by_name[end - overview.PAGE : end], page != LAST)
+    assert page_of(server, "name", LAST + 1)[:2] == ([], False)
+    # Those that are equal stand as they were made.
+    fuller = [name(number) for number in range(0, TUBES, 10)]
+    others = [name(number) for number in range(TUBES) if number % 10]
+    by_ready = [*fuller, *others, "default"]
+    for page in (1, len(fuller) // overview.PAGE, len(fuller) // overview.PAGE + 1, LAST):
+        end = page * overview.PAGE
+        assert page_of(server, "ready", page)[0] == by_ready[end - overview.PAGE : end]
