@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,68 +25,24 @@ from pydantic import (
 
 from beanlite.defaults import ENV_PREFIX, HOST, PORT
 from beanlite.errors import ConfigError
+from beanlite.values import (
+    DB_NAME,
+    HISTORY_LEAST,
+    MAX_JOB_SIZE_LIMIT,
+    MEMORY_LEAST,
+    Duration,
+    file_in,
+    of_address,
+    of_loopback,
+    of_operators,
+    seconds,
+)
 
-# The name of the database file, and of the one in a directory that is given instead.
-DB_NAME = "beanlite.db"
 # Kubernetes sets these in each container for a service whose name begins with ours; they are not settings.
 _OF_A_SERVICE = re.compile(
     r"BEANLITE_(\w+_)?"
     r"(SERVICE_(HOST|PORT(_\w+)?)=|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|PORT=(tcp|udp|sctp)://)"
 )
-# In bytes. SQLite takes up to a billion for a row, of which the body is not quite all; beanstalkd allows 1 << 30.
-MAX_JOB_SIZE_LIMIT = 999_999_000
-
-# A number and its unit.
-Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}[smhd]$")]
-_SECONDS_IN = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# Less history than this would be pruned as it is written.
-HISTORY_LEAST = 1 << 20
-# Less memory than this is no help: a single batch of bodies takes a quarter of it.
-MEMORY_LEAST = 16 << 20
-
-
-def _file_in(path: Path) -> Path:
-    """A directory stands for the file in it: beanstalkd's ``-b`` takes a directory."""
-    # Not Path.is_dir: it raises an error where the disk does not answer, and the journal describes that better.
-    return path / DB_NAME if os.path.isdir(path) else path  # noqa: PTH112
-
-
-def operator_networks(text: str) -> tuple[bool, list[IPv4Network | IPv6Network]]:
-    """Whether the setting ``operators`` has the Unix socket, and its networks. ValueError: that is no such list."""
-    items = [item.strip() for item in text.split(",")]
-    if items == ["none"]:
-        return False, []
-    return "unix" in items, [ip_network(item) for item in items if item != "unix"]
-
-
-def _of_operators(text: str) -> str:
-    operator_networks(text)
-    return text
-
-
-def _of_address(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(text)
-    return text
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _of_loopback(text: str) -> str:
-    if not is_loopback(text.rpartition(":")[0].strip("[]")):
-        raise ValueError(text)
-    return _of_address(text)
-
-
-def _seconds(given: str | None) -> int | None:
-    return None if given is None else int(given[:-1]) * _SECONDS_IN[given[-1]]
 
 
 class Settings(BaseModel):
@@ -101,7 +56,7 @@ class Settings(BaseModel):
     host: str = Field(HOST, min_length=1, description="address or host name to listen on")
     port: int = Field(PORT, ge=0, le=65535, description="TCP port to listen on, 0 to 65535; 0 takes any free one")
     socket: Path | None = Field(None, description="path of a Unix socket to listen on, instead of host and port")
-    db: Annotated[Path, AfterValidator(_file_in)] = Field(
+    db: Annotated[Path, AfterValidator(file_in)] = Field(
         Path(DB_NAME), description=f"path of the database file; a directory means the file {DB_NAME} in it"
     )
     database: SecretStr | None = Field(
@@ -176,12 +131,12 @@ class Settings(BaseModel):
         description="how large that may become, in bytes or as 512MiB, 1MiB or more; the oldest goes first",
     )
     history_bodies: bool = Field(default=False, description="whether the history has the bodies of deleted jobs, too")
-    operators: Annotated[str, AfterValidator(_of_operators)] = Field(
+    operators: Annotated[str, AfterValidator(of_operators)] = Field(
         "unix, 127.0.0.0/8, ::1",
         description="addresses and networks, and unix for the Unix socket, from which operators' commands are"
         " understood; separated by commas, or none",
     )
-    health: Annotated[str, AfterValidator(_of_address)] | None = Field(
+    health: Annotated[str, AfterValidator(of_address)] | None = Field(
         None,
         description="address and port, such as 127.0.0.1:11381, at which /healthz, /readyz and /metrics are answered;"
         " none are without it",
@@ -192,7 +147,7 @@ class Settings(BaseModel):
         le=10_000,
         description="number of tubes that have metrics of their own, 0 to 10000; the rest is summed",
     )
-    web: Annotated[str, AfterValidator(_of_loopback)] | None = Field(
+    web: Annotated[str, AfterValidator(of_loopback)] | None = Field(
         None,
         description="address and port that only this machine can reach, such as 127.0.0.1:11380, at which the page in"
         " the browser is served; none is without it",
@@ -221,7 +176,7 @@ class Settings(BaseModel):
     @property
     def backup_every_s(self) -> int | None:
         """Seconds from one backup to the next; None: none is made."""
-        return _seconds(self.backup_every)
+        return seconds(self.backup_every)
 
     @property
     def health_address(self) -> tuple[str, int]:
@@ -233,7 +188,7 @@ class Settings(BaseModel):
     @property
     def history_s(self) -> int | None:
         """Seconds for which the history is kept; None: there is none but of what operators do."""
-        return _seconds(self.history)
+        return seconds(self.history)
 
     @property
     def fsync_interval_ms(self) -> int | None:

@@ -6,7 +6,7 @@ import asyncio
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
-from beanlite.config import operator_networks
+from beanlite.values import operator_networks
 
 
 class Operators:

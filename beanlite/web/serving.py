@@ -7,7 +7,7 @@ from typing import Final
 
 import uvicorn
 
-from beanlite import config
+from beanlite import values
 from beanlite.beanstalk.client import Address
 from beanlite.errors import BeanliteError
 from beanlite.web.app import make_app
@@ -25,7 +25,7 @@ GIVES_WAY: Final = 10
 
 def is_loopback(address: Address) -> bool:
     """Whether only this machine can reach it; a Unix socket is as open as its file."""
-    return len(address) != 2 or config.is_loopback(address[0])
+    return len(address) != 2 or values.is_loopback(address[0])
 
 
 def listen(address: Address) -> socket.socket:

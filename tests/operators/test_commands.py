@@ -16,13 +16,13 @@ import pytest
 from rich.console import Console
 
 from beanlite.cli import main
-from beanlite.config import DB_NAME
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.database import open_database
 from beanlite.operators import listing, tables
 from beanlite.operators.changes import change
 from beanlite.operators.filters import Filter
 from beanlite.operators.live import Live
+from beanlite.values import DB_NAME
 from tests.support.servers import start_beanlite, start_beanstalkd
 from tests.support.wire import Wire, until
 

@@ -20,7 +20,7 @@ ROOMS = [
     {"core"},
     {"beanstalk"},
     {"config", "log", "clock", "signals", "systemd", "machine"},
-    {"errors", "stderr", "defaults"},
+    {"errors", "stderr", "defaults", "values"},
     {"__init__"},
 ]
 ROW = {room: row for row, rooms in enumerate(ROOMS) for room in rooms}

@@ -88,26 +88,18 @@ class PostgresJournal(Journal):
         """Restore all jobs and pauses; False if a stop was asked for meanwhile."""
         began_s = shown_s = time.monotonic()
         of = await self._reader.count()
-        jobs, last_id = 0, 0
+        jobs = 0
         memory = engine.memory
         room = memory.body_room_beside(of * JOB_BYTES)
-        bodies = True
-        while bodies or last_id:
-            async for rows in self._reader.jobs(last_id, bodies=bodies):
-                self._restore_some(engine, rows)
-                jobs += len(rows)
-                last_id = rows[-1][0]
-                if time.monotonic() - shown_s > _PROGRESS_S:
-                    shown_s = time.monotonic()
-                    log.info("recovering", jobs=jobs, of=of)
-                    systemd.recovering(jobs, of)
-                if self._stopped.is_set() or self._failure is not None:
-                    return False
-                if bodies and memory.body_bytes > room - room // 4:
-                    break
-            else:
-                break
-            bodies = False
+        async for rows in self._reader.jobs(lambda: memory.body_bytes <= room - room // 4):
+            self._restore_some(engine, rows)
+            jobs += len(rows)
+            if time.monotonic() - shown_s > _PROGRESS_S:
+                shown_s = time.monotonic()
+                log.info("recovering", jobs=jobs, of=of)
+                systemd.recovering(jobs, of)
+            if self._stopped.is_set() or self._failure is not None:
+                return False
         self._reader.check_names(engine.tubes)
         for pause in await self._reader.pauses():
             engine.restore_pause(*pause)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple, cast
 from zlib import crc32
@@ -91,26 +91,29 @@ class Reader:
         rows = await self._fetch(_PAUSES)
         return [Pause(row["tube"].encode(), row["pause_s"], clock_ns(row["until"])) for row in rows]
 
-    async def jobs(self, above_id: int, *, bodies: bool) -> AsyncIterator[list[StoredJob]]:
-        """All jobs above an id in the order of their ids; with their bodies or with their sizes.
+    async def jobs(self, wants_bodies: Callable[[], bool]) -> AsyncIterator[list[StoredJob]]:
+        """All jobs in the order of their ids, with their bodies as long as these are wanted, else with their sizes.
 
         While some are looked at, the next are on their way. JournalRefused: a body is not the one that was put.
         JournalFailed.
         """
-        statement = _WITH_BODIES if bodies else _WITHOUT_BODIES
-        found = await self._fetch(statement, above_id)
+        found = await self._fetch(_WITH_BODIES, 0)
         while found:
+            statement = _WITH_BODIES if wants_bodies() else _WITHOUT_BODIES
             coming = asyncio.ensure_future(self._fetch(statement, found[-1][0]))
             try:
                 rows = cast(list[StoredJob], list(map(tuple, found)))  # which are read by position
-                if bodies:
-                    self._check(rows)
+                self._check(rows)
                 yield rows
                 found = await coming
             finally:
-                coming.cancel()
+                if not coming.done():
+                    self._drop()  # or asyncpg would have the database cancel it, by another connection
+                    coming.cancel()
 
     def _check(self, rows: list[StoredJob]) -> None:
+        if _body(rows[0]) is None:
+            return  # so have the others none
         if list(map(crc32, map(_body, rows))) != list(map(_crc32, rows)):
             bad = next(row for row in rows if crc32(_body(row)) != _crc32(row))
             raise JournalRefused(f"{self._name} is damaged: the body of job {bad[0]} has changed; restore a backup")
