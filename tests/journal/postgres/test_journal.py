@@ -33,10 +33,19 @@ async def until(true):
 
 
 @pytest.fixture(autouse=True)
-async def _dropped_connections_end():
+async def _no_connection_is_left(monkeypatch):
+    made = []
+    init = Link.__init__
+
+    def noted(link, connection):
+        init(link, connection)
+        made.append((link, asyncio.current_task()))
+
+    monkeypatch.setattr(Link, "__init__", noted)
     yield
     for _ in range(5):
         await asyncio.sleep(0)
+    assert [task for link, task in made if not link.connection.is_closed()] == []
 
 
 class Postgres:
