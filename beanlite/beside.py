@@ -63,8 +63,8 @@ class Beside:
 
         assert settings.web is not None
         asked = {"server": _reached_at(self._sockets), "listen": settings.web}
-        if settings.journal:
-            asked["db"] = os.path.realpath(settings.db)
+        if settings.file is not None:
+            asked["db"] = os.path.realpath(settings.file)
         if settings.backup_dir is not None:
             asked["backups"] = os.path.realpath(settings.backup_dir)
         return page_command(asked)

@@ -163,6 +163,11 @@ class Settings(BaseModel):
     )
 
     @property
+    def file(self) -> Path | None:
+        """The database file; None: jobs are in memory only, or in PostgreSQL."""
+        return self.db if self.journal and self.database is None else None
+
+    @property
     def lease_s(self) -> int:
         """Seconds of the setting ``lease``."""
         return int(self.lease.removesuffix("s"))

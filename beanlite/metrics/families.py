@@ -144,24 +144,33 @@ def _refused(facts: Facts) -> Iterator[Metric]:
 
 def _journal(source: Source, facts: Facts) -> Iterator[Metric]:
     journal, measures = source.journal.facts(), source.measures
-    if not journal.keeps_jobs or source.db is None:
+    if not journal.keeps_jobs:
         return
     yield CounterMetricFamily(
         "beanlite_journal_batches", "Batches that have become durable since the database was made.", value=facts.batches
     )
     yield _histogram("journal_batch_jobs", "Jobs that were written with a batch.", measures.batch_jobs, unit=1)
-    yield _histogram("journal_commit_seconds", "How long it took to write a batch, without its sync.", measures.commits)
-    yield _histogram("journal_sync_seconds", "How long syncs took.", measures.syncs)
-    yield _histogram("journal_checkpoint_seconds", "How long checkpoints took.", measures.checkpoints)
+    yield _histogram(
+        "journal_commit_seconds",
+        "How long it took to write a batch: to the file without its sync, to PostgreSQL until that has confirmed it.",
+        measures.commits,
+    )
     if journal.unsynced_s is not None:
         yield _gauge(
             "journal_unsynced_seconds",
             "For how long something has been committed that is not synced yet; 0 if everything is.",
             journal.unsynced_s,
         )
+    if source.db is not None:
+        yield from _file(source.db, facts, measures)
+
+
+def _file(db: Path, facts: Facts, measures: Measures) -> Iterator[Metric]:
+    yield _histogram("journal_sync_seconds", "How long syncs took.", measures.syncs)
+    yield _histogram("journal_checkpoint_seconds", "How long checkpoints took.", measures.checkpoints)
     yield _gauge("wal_bytes", "Size of the -wal file.", facts.wal_bytes)
-    yield _gauge("database_bytes", "Size of the database file.", source.db.stat().st_size)
-    disk = os.statvfs(source.db.parent)
+    yield _gauge("database_bytes", "Size of the database file.", db.stat().st_size)
+    disk = os.statvfs(db.parent)
     yield _gauge(
         "filesystem_free_bytes", "Free bytes of the file system that has the database.", disk.f_bavail * disk.f_frsize
     )

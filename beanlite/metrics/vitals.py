@@ -49,7 +49,7 @@ class Vitals:
                 measures=measures,
                 service=service,
                 journal=journal,
-                db=settings.db if settings.journal else None,
+                db=settings.file,
                 max_connections=settings.max_connections,
                 most_tubes=settings.metrics_tubes,
                 started_s=utc_s(clock()),

@@ -1,8 +1,11 @@
 """Every transcript, played against beanlite and against the reference, each on a fresh server of its own.
 
+Some are played against beanlite with a PostgreSQL database as well; ``ALL_ON_POSTGRESQL=1`` makes that all of them.
+
 The sessions run in the background, several at a time, because many of them wait; a test waits for its own.
 """
 
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -13,13 +16,26 @@ import pytest
 
 from tests.conformance.session import Mismatch, Session
 from tests.conformance.transcript import Transcript, read_all
-from tests.support.servers import beanstalkd_program, beanstalkd_version, start_beanlite, start_beanstalkd
+from tests.support.needs import need
+from tests.support.postgres import Cluster, programs
+from tests.support.servers import (
+    RunningServer,
+    beanstalkd_program,
+    beanstalkd_version,
+    start_beanlite,
+    start_beanstalkd,
+)
 
 HERE = Path(__file__).parent
 TRANSCRIPTS = read_all(HERE / "transcripts")
+FILE_FLAGS = {"--no-journal", "--history", "-b", "-f", "-F"}
 SESSIONS_AT_ONCE = 12
 # A starting server takes a whole core: more at once would only blur the times of the sessions under way.
 STARTING = threading.Semaphore(2)
+
+SOME = slice(None, None, 1 if os.environ.get("ALL_ON_POSTGRESQL") else 8)
+# Those whose flags are about the file, or about having none, have no meaning there.
+ON_POSTGRESQL = [transcript for transcript in TRANSCRIPTS if not FILE_FLAGS & set(transcript.flags)][SOME]
 
 TRIES = 3  # a machine or a disk that stands still for some tenths of a second makes a difference, too
 
@@ -30,27 +46,41 @@ Outcomes = dict[tuple[str, str], "Future[Outcome]"]
 
 def marked(transcript: Transcript, server: str) -> str:
     """Why the server is expected to differ, or an empty string."""
-    if server == "beanlite":
+    if server != "beanstalkd":
         return ""
     if transcript.since_1_13 and beanstalkd_version() < (1, 13):
         return transcript.since_1_13
     return transcript.defect
 
 
-def play_until_it_agrees(transcript: Transcript, server: str, directory: Path) -> Outcome:
+def play_until_it_agrees(
+    transcript: Transcript, server: str, directory: Path, cluster: Cluster | None = None
+) -> Outcome:
     """Play a transcript; a timed one that unexpectedly differs again, each time on a fresh server."""
-    outcome = [play(transcript, server, directory / "1")]
+    outcome = [play(transcript, server, directory / "1", cluster)]
     may_agree = transcript.is_timed() and not marked(transcript, server)
     while outcome[-1] and may_agree and len(outcome) < TRIES:
-        outcome.append(play(transcript, server, directory / str(len(outcome) + 1)))
+        outcome.append(play(transcript, server, directory / str(len(outcome) + 1), cluster))
     return outcome
 
 
-def play(transcript: Transcript, server: str, directory: Path) -> str:
-    """Play a transcript on a fresh server; what differs, or an empty string. AssertionError: a bug of the server's."""
-    start = start_beanlite if server == "beanlite" else start_beanstalkd
+def start(server: str, directory: Path, transcript: Transcript, cluster: Cluster | None) -> RunningServer:
+    """A fresh server; ``cluster`` is for those that have their jobs in PostgreSQL."""
     with STARTING:
-        running = start(directory, *transcript.flags)
+        if server == "beanstalkd":
+            return start_beanstalkd(directory, *transcript.flags)
+        if server == "beanlite":
+            return start_beanlite(directory, *transcript.flags)
+        assert cluster is not None
+        database = "t" + hashlib.sha256(str(directory).encode()).hexdigest()[:20]
+        cluster.sql(f"CREATE DATABASE {database}")
+        flags = ("--database", cluster.url(database), "--require-sync", "false")
+        return start_beanlite(directory, *transcript.flags, *flags)
+
+
+def play(transcript: Transcript, server: str, directory: Path, cluster: Cluster | None) -> str:
+    """Play a transcript on a fresh server; what differs, or an empty string. AssertionError: a bug of the server's."""
+    running = start(server, directory, transcript, cluster)
     difference = ""
     with running:
         try:
@@ -67,15 +97,23 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     chosen: list[tuple[Transcript, str]] = [
         (item.callspec.params["transcript"], item.callspec.params["server"])  # type: ignore[misc]
         for item in request.session.items
-        if isinstance(item, pytest.Function) and item.function is test_transcript
+        if isinstance(item, pytest.Function) and item.function in {test_transcript, test_on_postgresql}
     ]
+    on_postgresql = programs() is not None and any(server == "postgresql" for _, server in chosen)
+    cluster: Cluster | None = request.getfixturevalue("postgres") if on_postgresql else None
     chosen.sort(key=lambda pair: -pair[0].waits_s())
     if beanstalkd_program() is None:
-        chosen = [pair for pair in chosen if pair[1] == "beanlite"]
+        chosen = [pair for pair in chosen if pair[1] != "beanstalkd"]
+    if cluster is None:
+        chosen = [pair for pair in chosen if pair[1] != "postgresql"]
     with ThreadPoolExecutor(SESSIONS_AT_ONCE) as pool:
         yield {
             (transcript.name, server): pool.submit(
-                play_until_it_agrees, transcript, server, tmp_path_factory.mktemp(transcript.name.replace("/", "-"))
+                play_until_it_agrees,
+                transcript,
+                server,
+                tmp_path_factory.mktemp(transcript.name.replace("/", "-")),
+                cluster,
             )
             for transcript, server in chosen
         }
@@ -100,6 +138,16 @@ def test_transcript(
         pytest.xfail(mark)
     if mark:
         pytest.fail(f"{transcript.name}: marked as different, but the reference agrees: {mark}")
+    if difference:
+        pytest.fail(difference, pytrace=False)
+
+
+@pytest.mark.parametrize("server", ["postgresql"])
+@pytest.mark.parametrize("transcript", ON_POSTGRESQL, ids=lambda transcript: transcript.name)
+def test_on_postgresql(transcript: Transcript, server: str, outcomes: Outcomes) -> None:
+    """Clients do not notice where the jobs are."""
+    need(programs(), "PostgreSQL is not installed")
+    *_, difference = outcomes[transcript.name, server].result()
     if difference:
         pytest.fail(difference, pytrace=False)
 

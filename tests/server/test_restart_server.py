@@ -190,9 +190,13 @@ class ServedTwins:
 
     def _start(self):
         fsync = FSYNC[next(self.starts) % len(FSYNC)]
-        flags = ("-z", str(MAX_JOB_SIZE), "--fsync", fsync, "--log-level", "warning")
-        self.server = start_beanlite(self.directory, *flags)
+        flags = ("-z", str(MAX_JOB_SIZE), "--log-level", "warning")
+        self.server = start_beanlite(self.directory, *flags, *self._place(fsync))
         self.probe = Wire(self.server.connect())
+
+    def _place(self, fsync):
+        """The flags that say where the jobs are."""
+        return "--fsync", fsync
 
     def _restart(self, *alternatives, ids_left_out):
         """Find out which of them the server has, and compare all with it."""
@@ -253,6 +257,18 @@ class ServedTwins:
         return jobs, kept.last_id, pauses
 
 
+class TwinsOnPostgres(ServedTwins):
+    """The same with the jobs in PostgreSQL; after a kill the next start waits for the end of the lease."""
+
+    def __init__(self, directory, cluster):
+        self.url = cluster.url(directory.name)
+        cluster.sql(f"CREATE DATABASE {directory.name}")
+        super().__init__(directory)
+
+    def _place(self, _fsync):
+        return "--database", self.url, "--require-sync", "false", "--lease", "1s"
+
+
 def reply(wire):
     line = wire.reply().encode() + b"\r\n"
     return line + wire.body + b"\r\n" if line.startswith(HAVE_BODY) else line
@@ -281,3 +297,9 @@ def test_random_sessions_with_a_server(tmp_path, record_property):
     folders = (tmp_path / str(number) for number in count())
     explore(SEED, SERVED_STEPS, lambda: ServedTwins(next(folders)), think)
     record_property("restart steps", (SERVED_STEPS, f"RESTART_SEED={SEED}, a real server"))
+
+
+def test_random_sessions_with_a_server_on_postgresql(tmp_path, postgres, record_property):
+    folders = (tmp_path / f"restarts{number}" for number in count())
+    explore(SEED, SERVED_STEPS // 3, lambda: TwinsOnPostgres(next(folders), postgres), think)
+    record_property("restart steps", (SERVED_STEPS // 3, f"RESTART_SEED={SEED}, a real server on PostgreSQL"))
