@@ -1,0 +1,78 @@
+"""What the database does with our statements: its plans, and TLS on the way to it."""
+
+import asyncio
+import shutil
+import subprocess
+
+import pytest
+
+from tests.journal.postgres.test_journal import refusal, served, sql
+from tests.support.core import put
+from tests.support.needs import need
+from tests.support.postgres import Cluster, new_home, programs
+
+JOBS = 5000
+READ = "SELECT seq_scan, idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'jobs'"
+
+
+async def test_a_queue_that_was_empty_when_it_was_analysed_is_not_searched_through(postgres, database):
+    serving = await served(database, lease_s=100)
+    await sql(postgres, database, "VACUUM ANALYZE jobs")
+    for _ in range(JOBS):
+        put(serving.core, serving.client)
+    last = await serving.put()
+    for job_id in range(1, 401):
+        serving.core.send(serving.client, b"reserve-job %d\r\nbury %d 0\r\n" % (job_id, job_id))
+    for job_id in range(401, 801):
+        serving.core.send(serving.client, b"delete %d\r\n" % job_id)
+    await serving.put()
+    await serving.stop()
+    (read,) = await sql(postgres, database, READ)
+    assert read["seq_scan"] <= 1  # when its index was made
+    assert 400 <= read["idx_tup_fetch"] < 2 * 800
+    assert last == JOBS + 1
+
+
+def sign(certificate, key):
+    """A certificate that is signed by itself."""
+    how = ["-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=queue", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(["openssl", "req", *how, "-out", certificate, "-keyout", key], check=True, capture_output=True)
+
+
+@pytest.fixture
+def encrypted():
+    """A database that is reached by TLS, and the certificate of who has signed its own."""
+    need(programs() and shutil.which("openssl"), "PostgreSQL or openssl is not installed")
+    cluster = Cluster(home := new_home(), "encrypted")
+    cluster.make()
+    certificate, key = cluster.data / "server.crt", cluster.data / "server.key"
+    sign(certificate, key)
+    owner = cluster.data.stat()
+    for file in (certificate, key):
+        shutil.chown(file, owner.st_uid, owner.st_gid)
+        file.chmod(0o600)
+    with (cluster.data / "postgresql.conf").open("a") as settings:
+        settings.write("ssl = on\n")
+    hosts = cluster.data / "pg_hba.conf"
+    hosts.write_text("hostnossl all tls 127.0.0.1/32 reject\n" + hosts.read_text())
+    cluster.start()
+    cluster.sql("CREATE ROLE tls LOGIN SUPERUSER")
+    yield cluster, certificate
+    cluster.kill()
+    shutil.rmtree(home)
+
+
+async def test_the_database_is_reached_by_tls_and_has_to_be_the_one_that_was_meant(encrypted, tmp_path):
+    cluster, certificate = encrypted
+    url = cluster.url().replace("queue@", "tls@")
+    serving = await served(f"{url}?sslmode=verify-full&sslrootcert={certificate}")
+    await serving.put()
+    (row,) = await cluster.asql(
+        "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'tls'"
+    )
+    assert row["bool_and"]
+    await serving.stop()
+    assert "no encryption" in await refusal(f"{url}?sslmode=disable")
+    other = tmp_path / "other.crt"
+    await asyncio.to_thread(sign, other, tmp_path / "other.key")
+    assert "certificate verify failed" in await refusal(f"{url}?sslmode=verify-full&sslrootcert={other}")
