@@ -20,6 +20,7 @@ from beanlite.journal.postgres.lease import Applicant, take
 from beanlite.journal.postgres.link import name_of, shown
 from beanlite.journal.postgres.recovery import Reader
 from beanlite.journal.postgres.sender import AGAIN_S, Sender
+from beanlite.journal.totals import HOUR_S
 
 # How often the log tells how far the recovery has come.
 _PROGRESS_S: Final = 1.0
@@ -117,6 +118,12 @@ class PostgresJournal(Journal):
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._measures = self._engine.ledger.measures
+        self._prune_totals()
+
+    def _prune_totals(self) -> None:
+        """Take away what is too old of them, now and every hour."""
+        self._pruning = self._loop.create_task(self._reader.prune_totals(time.time()))
+        self._loop.call_later(HOUR_S, self._prune_totals)
 
     # -- batch by batch
 
@@ -211,6 +218,8 @@ class PostgresJournal(Journal):
 
     async def close(self) -> str | None:
         """Give the lease back; see ``Journal.close``."""
+        self._reader.close()
+        await asyncio.wait({self._pruning})
         await self._sender.until_quiet()
         return await self._give_back(self._engine.last_id)
 

@@ -16,6 +16,7 @@ from beanlite.core.restore import StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.journal.postgres.link import TROUBLE, Link, connect, said
+from beanlite.journal.totals import KEPT_S
 
 # How many jobs are read at a time, and how many bytes of bodies, if that is not less than one of them.
 _CHUNK: Final = 5000
@@ -41,6 +42,7 @@ _WITH_BODIES: Final = _JOBS.format(body="body", size="NULL::bigint", rows=_FEW_B
 _WITHOUT_BODIES: Final = _JOBS.format(body="NULL::bytea", size="length(body)::bigint", rows=_SOME)
 _BODIES: Final = "SELECT id, body, crc32 FROM jobs WHERE id = ANY ($1)"
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses"
+_PRUNE: Final = "DELETE FROM totals WHERE span_s = $1 AND at < $2"
 _COUNTS: Final = "SELECT count(*) AS jobs FROM jobs"
 _body = itemgetter(13)
 _crc32 = itemgetter(14)
@@ -63,15 +65,23 @@ class Reader:
         self._name = name
         self._node = node
         self._link: Link | None = None
+        self._one_at_a_time = asyncio.Lock()
         self._closed = False
         self._oddities = log.Seldom()
 
     async def _fetch(self, statement: str, *parameters: object) -> list[asyncpg.Record]:
         """What a statement finds, however often that has to be tried. JournalFailed: it can't be read at all."""
+        async with self._one_at_a_time:
+            return await self._try(statement, *parameters)
+
+    async def _try(self, statement: str, *parameters: object) -> list[asyncpg.Record]:
         while True:
             try:
                 if self._link is None:
                     self._link = await connect(self._url, self._node)
+                if self._closed:  # meanwhile
+                    self._drop()
+                    raise ConnectionError("it is closed")
                 return await self._link.connection.fetch(statement, *parameters)
             except (*TROUBLE, JournalRefused) as error:
                 if self._closed:
@@ -132,6 +142,15 @@ class Reader:
                 raise JournalFailed(f"{self._name}: the body of job {job_id} has changed")
             found[job_id] = body
         return [found.get(job_id) for job_id in job_ids]
+
+    async def prune_totals(self, now_s: float) -> None:
+        """Take away what is too old of the totals; ``now_s`` is UTC."""
+        try:
+            for span_s, kept_s in KEPT_S.items():
+                await self._fetch(_PRUNE, span_s, int(now_s) - kept_s)
+        except JournalFailed as error:
+            if not self._closed:
+                self._oddities.warning("old totals could not be taken away", error=error)
 
     def close(self) -> None:
         """Read nothing more."""

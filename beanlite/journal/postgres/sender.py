@@ -142,6 +142,9 @@ class Sender:
 
     async def _again(self) -> int:
         link = await connect(self._applicant.url, self._name)
+        if self._ended:  # meanwhile
+            link.drop()
+            raise ConnectionError("it is closed")
         self._link = link
         await check(link, self._applicant.name, require_sync=self._applicant.require_sync)
         sent_ns = self._clock_ns()

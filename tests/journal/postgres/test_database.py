@@ -76,3 +76,18 @@ async def test_the_database_is_reached_by_tls_and_has_to_be_the_one_that_was_mea
     other = tmp_path / "other.crt"
     await asyncio.to_thread(sign, other, tmp_path / "other.key")
     assert "certificate verify failed" in await refusal(f"{url}?sslmode=verify-full&sslrootcert={other}")
+
+
+async def test_old_totals_are_taken_away(postgres, database):
+    serving = await served(database)
+    await serving.put()
+    await serving.stop()
+    long_ago = "UPDATE totals SET at = at - 13 * 86400 WHERE span_s = 3600"
+    await sql(postgres, database, long_ago)
+    for days in (0, 2, 400):
+        await sql(postgres, database, f"UPDATE totals SET at = at - {days} * 86400")  # noqa: S608 - a number
+        again = await served(database)
+        await again.journal._pruning
+        await again.stop()
+        left = await sql(postgres, database, "SELECT DISTINCT span_s FROM totals ORDER BY 1")
+        assert [row["span_s"] for row in left] == {0: [3600, 86400], 2: [86400], 400: []}[days]

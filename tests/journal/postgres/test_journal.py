@@ -84,7 +84,7 @@ class ServingPostgres(Serving):
         """As if the process had been killed."""
         self.journal._sender.end()
         self.journal._reader.close()
-        await asyncio.sleep(0)
+        await asyncio.wait({self.journal._pruning})
 
 
 async def served(url, **others):
