@@ -268,6 +268,9 @@ class StepByStep:
     def call_soon(self, call):
         self.calls.append(call)
 
+    def look(self):
+        pass
+
     def turn_ends(self, *_):
         pass
 
