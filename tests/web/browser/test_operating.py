@@ -114,7 +114,8 @@ def test_the_keyboard_is_enough(web, wire, visit):
         assert (style, width, len(passed) < 30) == ("solid", "2px", True), passed
     page.keyboard.press("Enter")
     page.wait_for_url("**/change")
-    page.keyboard.press("Enter")  # the answer has the focus
+    expect(page.get_by_role("button", name="Kick 1 job")).to_be_focused()
+    page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_have_text("1 job kicked.")
     assert number_of(wire, "keys", "ready") == 1
 
