@@ -35,7 +35,7 @@ class Changes(NamedTuple):
     events: list[Event]
     """What has happened, if it is recorded, each job's in its order; an event is in the same batch as the change."""
     tallies: list[Tally]
-    """What is to be added to the totals of some tubes."""
+    """What is to be added to the totals of some tubes, each of which is there once."""
 
 
 class Ledger:
@@ -180,15 +180,18 @@ class Ledger:
 
     def _take_tallies(self) -> list[Tally]:
         taken, self.tallied = self.tallied[:TALLIES], self.tallied[TALLIES:]
-        tallies = []
+        tallies: dict[bytes, Tally] = {}
         for tube in taken:
-            assert tube.tally is not None
-            tallies.append(tube.tally)
+            tally = tube.tally
+            assert tally is not None
             if self.measures is not None:
-                self.measures.tally.add(tube.tally)
-                tube.add_taken(tube.tally)
+                self.measures.tally.add(tally)
+                tube.add_taken(tally)
             tube.tally = None
-        return tallies
+            first = tallies.setdefault(tube.name, tally)
+            if first is not tally:
+                first.add(tally)  # the tube had gone meanwhile, and has come again
+        return list(tallies.values())
 
     def _take_deferred(self) -> None:
         """Add a slice of the deferred changes to the batch."""

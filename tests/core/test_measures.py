@@ -44,6 +44,17 @@ def test_what_was_counted_of_a_tube_is_known_when_it_has_been_taken(core):
         assert measures.tally.put == puts
 
 
+def test_a_tube_that_has_gone_and_come_again_is_counted_as_one(core):
+    measures = core.engine.ledger.measures = Measures()
+    for job_id in 1, 2, 3:
+        client = core.client()
+        core.send(client, b"use mail\r\n" + PUT + b"delete %d\r\n" % job_id)
+        core.close(client)
+    (tally,) = core.engine.take_changes(deferred=False, totals=True).tallies
+    assert (tally.name, tally.put, tally.deleted) == (b"mail", 3, 3)
+    assert (measures.tally.put, measures.tally.deleted) == (3, 3)
+
+
 def test_nothing_is_kept_unless_it_is_measured(core):
     core.send(core.client(), PUT)
     core.engine.take_changes(deferred=False, totals=True)

@@ -30,6 +30,16 @@ def test_it_is_measured_but_for_what_a_file_has(served):
         assert wire.stats()["binlog-records-written"] == "1"
 
 
+def test_a_tube_that_goes_and_comes_again_within_a_batch_of_totals(served, postgres, database):
+    server, _ = served
+    for _ in range(3):
+        with Wire(server.connect()) as wire:
+            wire.ask("use mail")
+            wire.ask(f"delete {wire.put(b'job')}")
+    counted = "SELECT coalesce(sum(put), 0) AS put, sum(deleted) AS deleted FROM days WHERE tube = 'mail'"
+    until(lambda: tuple(postgres.sql(counted, database.rpartition("/")[2])[0]) == (3, 3))
+
+
 @pytest.mark.usefixtures("served")
 def test_a_server_that_stands_by_is_alive_and_not_ready(database):
     command = [sys.executable, "-m", "beanlite", "serve", "-p", "0", "--database", database, "--require-sync", "false"]
