@@ -43,10 +43,11 @@ def export(
     from beanlite.journal.sqlite import dump  # noqa: PLC0415 - `serve` starts faster without it
 
     with counting(lines) as progress:
-        if dest is not None:
-            dump.export_to_file(source, dest, progress, replace=force)
-        else:
+        if dest is None:
             dump.export(source, sys.stdout.buffer, progress)
+            return
+        count = dump.export_to_file(source, dest, progress, replace=force)
+    _tell(dest, count)
 
 
 def _export_database(url: str, dest: Path | None, *, replace: bool) -> None:
@@ -59,6 +60,11 @@ def _export_database(url: str, dest: Path | None, *, replace: bool) -> None:
             return
         try:
             with written_whole(dest.resolve(), replace=replace) as partial, partial.open("wb") as sink:
-                dump.export(url, sink, progress)
+                count = dump.export(url, sink, progress)
         except OSError as error:
             raise BeanliteError(f"nothing was exported to {dest}: {error.strerror}") from error
+    _tell(dest, count)
+
+
+def _tell(dest: Path, count: int) -> None:
+    print(f"{dest}: {count - 2} jobs and pauses exported")  # the first line and the last one are about the queue

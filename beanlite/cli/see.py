@@ -12,8 +12,8 @@ from beanlite.operators.bodies import FORMS
 from beanlite.operators.live import Live
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 the server can't be reached or refuses it, or there is no such job; 2 a wrong setting or"
-    " flag; 3 the database was refused, or is damaged; 130 Ctrl-C."
+    "Exit codes: 0 done; 1 the server can't be reached or refuses it, or there is no such job or tube; 2 a wrong"
+    " setting or flag; 3 the database was refused, or is damaged; 130 Ctrl-C."
 )
 EXAMPLES: Final = {
     "tubes": (
@@ -89,6 +89,8 @@ def jobs(
     """
     with place.open() as source:
         found = listing.jobs(source, which.filter(), sort, limit, after)
+        if which.tube is not None and not found.records:
+            source.check_tube(which.tube)
     if as_json:
         tables.print_json(found.records)
     elif not tables.print_table(found.records, tables.JOBS):

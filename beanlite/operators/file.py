@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
+from beanlite.errors import BeanliteError
 from beanlite.journal.sqlite.look import Look, looking
 from beanlite.operators.filters import Record
 
@@ -13,6 +14,7 @@ class File:
     """An open file. JournalRefused: it can't be read."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
         try:
@@ -39,6 +41,11 @@ class File:
     def show_job(self, job_id: int) -> Record | None:
         """All that is known of a job."""
         return self._runner.run(self._look.show_job(job_id))
+
+    def check_tube(self, tube: str) -> None:
+        """BeanliteError: there is no such tube, as far as a file can tell."""
+        if all(each["name"] != tube for each in self.list_tubes({"like": tube})["tubes"]):
+            raise BeanliteError(f"there is no tube {tube} in {self._path}: it has no job, and is not paused")
 
     def stats(self) -> Record:
         """Who has the file, and how many jobs there are."""

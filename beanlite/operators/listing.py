@@ -39,6 +39,9 @@ class Source(Protocol):
     def show_job(self, job_id: int) -> Record | None:
         """All that is known of a job, its body as bytes; None: there is no such job."""
 
+    def check_tube(self, tube: str) -> None:
+        """BeanliteError: there is no such tube."""
+
     def stats(self) -> Record:
         """What is known of the whole."""
 

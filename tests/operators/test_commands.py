@@ -95,7 +95,8 @@ def test_what_could_not_be_changed_is_told(own_queue, run):
     "line",
     [
         "kick --tube nobody", "bury --tube nobody --state ready", "delete 1 --tube nobody --yes", "flush nobody --yes",
-        "flush nobody --dry-run", "move --tube nobody --to mail", "pause nobody 5s",
+        "flush nobody --dry-run", "move --tube nobody --to mail", "pause nobody 5s", "jobs --tube nobody",
+        "jobs --tube nobody --state buried --json",
     ],
 )  # fmt: skip
 def test_a_tube_that_does_not_exist_is_told(line, queue, run):
@@ -103,9 +104,18 @@ def test_a_tube_that_does_not_exist_is_told(line, queue, run):
     assert run(queue, *line.split()) == (1, "", said)
 
 
+@pytest.mark.parametrize("tube", ["nobody", "m*", "mai?"])
+def test_a_file_without_that_tube_is_told(tube, queue, capsys):
+    said = f"beanlite: there is no tube {tube} in {queue.db}: it has no job, and is not paused\n"
+    assert main(["jobs", "--tube", tube, "--db", str(queue.db)]) == 1
+    assert capsys.readouterr() == ("", said)
+    assert main(["jobs", "--tube", "other", "--state", "buried", "--db", str(queue.db)]) == 0
+
+
 def test_a_tube_without_jobs_is_no_mistake(queue, run):
     with Wire(queue.server.connect()) as client:
         client.ask("use empty")
+        assert run(queue, "jobs", "--tube", "empty") == (0, "", "no jobs\n")
         assert run(queue, "kick", "--tube", "empty") == (0, "0 jobs kicked\n", "")
         assert run(queue, "flush", "empty", "--yes") == (0, "0 jobs deleted\n", "")
 
