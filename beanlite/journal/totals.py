@@ -11,23 +11,57 @@ HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 # How long each is kept.
 KEPT_S: Final = {HOUR_S: 14 * DAY_S, DAY_S: 400 * DAY_S}
+# How many tubes have totals of their own in an hour or a day: clients that make a tube for each request would fill the
+# disk otherwise. All others are under a name that no tube can have.
+TUBES_MAX: Final = 10_000
+REST: Final = b"[rest]"
+
+TotalsRow = tuple[object, ...]
 
 
-def totals_rows(tallies: list[Tally], now_s: float) -> list[tuple[object, ...]]:
-    """What to add to the hour and to the day that it is, in UTC seconds."""
-    rows: list[tuple[object, ...]] = []
-    for tally in tallies:
-        counts = (
-            tally.name.decode(),
-            tally.put,
-            tally.reserved,
-            tally.deleted,
-            tally.released,
-            tally.timed_out,
-            tally.buried,
-            tally.kicked,
-            tally.waited_ns / SECOND_NS,
-            tally.held_ns / SECOND_NS,
-        )
-        rows += [(span_s, int(now_s) // span_s * span_s, *counts) for span_s in KEPT_S]
-    return rows
+class Totals:
+    """Tells for which tubes there are rows: in each hour and day those that come first."""
+
+    def __init__(self) -> None:
+        self._spans: dict[int, tuple[int, set[bytes]]] = {span_s: (0, set()) for span_s in KEPT_S}
+        """Of each length: when the span began in which we are, and the tubes that have a row in it."""
+
+    def rows(self, tallies: list[Tally], now_s: float) -> list[TotalsRow]:
+        """What to add to the hour and to the day that it is, in UTC seconds; each tube has a tally at most."""
+        return [row for span_s in KEPT_S for row in self._rows_of_span(span_s, int(now_s) // span_s * span_s, tallies)]
+
+    def _rows_of_span(self, span_s: int, at_s: int, tallies: list[Tally]) -> list[TotalsRow]:
+        began_s, named = self._spans[span_s]
+        if began_s != at_s:
+            named = set()
+            self._spans[span_s] = (at_s, named)
+        rows: list[TotalsRow] = []
+        rest: Tally | None = None
+        for tally in tallies:
+            if len(named) < TUBES_MAX or tally.name in named:
+                named.add(tally.name)
+                rows.append(_row(span_s, at_s, tally))
+            else:
+                if rest is None:
+                    rest = Tally(REST)
+                rest.add(tally)
+        if rest is not None:
+            rows.append(_row(span_s, at_s, rest))
+        return rows
+
+
+def _row(span_s: int, at_s: int, tally: Tally) -> TotalsRow:
+    return (
+        span_s,
+        at_s,
+        tally.name.decode(),
+        tally.put,
+        tally.reserved,
+        tally.deleted,
+        tally.released,
+        tally.timed_out,
+        tally.buried,
+        tally.kicked,
+        tally.waited_ns / SECOND_NS,
+        tally.held_ns / SECOND_NS,
+    )

@@ -7,13 +7,14 @@ import pytest
 
 from beanlite.clock import utc_clock, utc_s
 from beanlite.core.job import RESERVED, SECOND_NS, SLICE
+from beanlite.core.totals import Tally
 from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.history import OPERATORS_KEPT_S, ROW_BYTES, HistoryBounds
 from beanlite.journal.sqlite.room import Room
 from beanlite.journal.sqlite.totals import prune_totals
 from beanlite.journal.sqlite.writer import Writer
-from beanlite.journal.totals import DAY_S, HOUR_S, totals_rows
+from beanlite.journal.totals import DAY_S, HOUR_S, TUBES_MAX, Totals
 from tests.support.core import Core, put
 from tests.support.operators import Operator
 
@@ -268,12 +269,34 @@ async def test_totals_are_those_of_the_history(keep):
             assert all(rows[0]), rows
 
 
+def tallies_of(names):
+    made = [Tally(name) for name in names]
+    for tally in made:
+        tally.put = 1
+    return made
+
+
+def test_tubes_beyond_a_number_are_one_in_the_totals():
+    totals = Totals()
+    known = [b"%d" % n for n in range(TUBES_MAX)]
+    assert len(totals.rows(tallies_of(known), DAY_S)) == 2 * TUBES_MAX
+    later = totals.rows(tallies_of([b"new", b"7", b"newer"]), DAY_S + HOUR_S - 1)
+    assert [row[:4] for row in later] == [
+        (HOUR_S, DAY_S, "7", 1), (HOUR_S, DAY_S, "[rest]", 2), (DAY_S, DAY_S, "7", 1), (DAY_S, DAY_S, "[rest]", 2)
+    ]  # fmt: skip
+    next_hour = totals.rows(tallies_of([b"new", b"7"]), DAY_S + HOUR_S)
+    assert [row[:4] for row in next_hour] == [
+        (HOUR_S, DAY_S + HOUR_S, "new", 1), (HOUR_S, DAY_S + HOUR_S, "7", 1),
+        (DAY_S, DAY_S, "7", 1), (DAY_S, DAY_S, "[rest]", 1),
+    ]  # fmt: skip
+
+
 async def test_totals_are_kept_by_the_hour_and_by_the_day_and_go_in_slices(keep):
     kept = await keep(ALL)
     put(kept.core, kept.core.client())
     (tally,) = kept.core.engine.take_changes(deferred=True, totals=True).tallies
     now_s = 400_000 * HOUR_S + 1234.5
-    rows = totals_rows([tally], now_s)
+    rows = Totals().rows([tally], now_s)
     assert [row[:4] for row in rows] == [
         (HOUR_S, 400_000 * HOUR_S, "default", 1), (DAY_S, 400_000 * HOUR_S // DAY_S * DAY_S, "default", 1)
     ]  # fmt: skip

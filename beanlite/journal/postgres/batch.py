@@ -15,7 +15,7 @@ from beanlite.clock import utc_s
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
 from beanlite.journal.rows import counters, facts, place
-from beanlite.journal.totals import totals_rows
+from beanlite.journal.totals import Totals
 
 Parameters = list[object]
 
@@ -164,7 +164,7 @@ def _statement(present: tuple[bool, ...]) -> str:
     return statement
 
 
-def batch_of(changes: Changes) -> Batch:
+def batch_of(changes: Changes, totals: Totals) -> Batch:
     """Make the statement of a batch and its parameters."""
     put: list[tuple[object, ...]] = []
     put_otherwise: list[tuple[object, ...]] = []
@@ -194,7 +194,7 @@ def batch_of(changes: Changes) -> Batch:
         (tube.name.decode(), tube.pause_s, utc_s(tube.pause_until_ns)) for tube in changes.pauses if tube.pause_until_ns
     ]
     resumed = [(tube.name.decode(),) for tube in changes.pauses if not tube.pause_until_ns]
-    rows = (put, put_otherwise, changed, gone, paused, resumed, totals_rows(changes.tallies, now_s))
+    rows = (put, put_otherwise, changed, gone, paused, resumed, totals.rows(changes.tallies, now_s))
     parameters: Parameters = [changes.batch, changes.last_id, now_s]
     for part_rows in rows:
         parameters += zip(*part_rows, strict=True)

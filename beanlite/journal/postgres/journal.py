@@ -20,7 +20,7 @@ from beanlite.journal.postgres.lease import Applicant, take
 from beanlite.journal.postgres.link import name_of, shown
 from beanlite.journal.postgres.recovery import Reader
 from beanlite.journal.postgres.sender import AGAIN_S, Sender
-from beanlite.journal.totals import HOUR_S
+from beanlite.journal.totals import HOUR_S, Totals
 
 # How often the log tells how far the recovery has come.
 _PROGRESS_S: Final = 1.0
@@ -54,6 +54,7 @@ class PostgresJournal(Journal):
             place.url, self._name, place.node, place.address, place.lease_s, place.require_sync, clock, stand_by
         )
         self._reader = Reader(place.url, self._name, name_of(place.node))
+        self._totals = Totals()
         self._records = 0
         self._failure: Exception | None = None
         self._task: asyncio.Task[None] | None = None
@@ -149,7 +150,7 @@ class PostgresJournal(Journal):
 
     def commit(self, changes: Changes) -> None:
         """Send a batch; see ``Journal.commit``."""
-        self._task = self._loop.create_task(self._store(batch_of(changes)))
+        self._task = self._loop.create_task(self._store(batch_of(changes, self._totals)))
 
     async def _store(self, batch: Batch) -> None:
         try:

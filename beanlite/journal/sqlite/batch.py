@@ -5,7 +5,6 @@ A job that was put and deleted within a batch is never written at all.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -13,6 +12,7 @@ from zlib import crc32
 from beanlite.clock import utc_s
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
+from beanlite.core.totals import Tally
 from beanlite.journal.rows import counters, facts, place
 from beanlite.journal.sqlite.history import (
     AT_ONCE,
@@ -25,7 +25,7 @@ from beanlite.journal.sqlite.history import (
     History,
 )
 from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX
-from beanlite.journal.totals import totals_rows
+from beanlite.journal.totals import KEPT_S
 
 Parameters = Sequence[Sequence[object]]
 
@@ -72,7 +72,7 @@ class Batch(NamedTuple):
     """Each statement, how many jobs it has to change in all, and its parameters."""
     pauses: list[tuple[str, tuple[int, float] | None]]
     """Each tube, with its pause_s and until, or with None if the pause is over."""
-    totals: Parameters
+    tallies: list[Tally]
     """What is to be added to the totals."""
     events: int
     """How many rows it adds to the history."""
@@ -158,13 +158,20 @@ def batch_of(changes: Changes, history: History) -> Batch:
         (tube.name.decode(), (tube.pause_s, utc_s(tube.pause_until_ns)) if tube.pause_until_ns else None)
         for tube in changes.pauses
     ]
-    totals = totals_rows(changes.tallies, time.time())
-    rows = len(changes.jobs) + len(pauses) + len(totals) + (1 + PRUNED_EACH) * past.rows
+    rows = len(changes.jobs) + len(pauses) + len(KEPT_S) * len(changes.tallies) + (1 + PRUNED_EACH) * past.rows
     frames = FRAMES_BESIDE_ROWS + FRAMES_PER_ROW * rows
     frames += past.body_bytes // BODY_BYTES_PER_FRAME
     if bodies:
         frames += sum(job.size for job in changes.jobs if job.id >= first_id) // BODY_BYTES_PER_FRAME
     changed = [each for each in all_rows if each[1]]
     return Batch(
-        changes.batch, changes.last_id, len(changes.jobs), changed, pauses, totals, past.rows, frames, body_bytes
+        changes.batch,
+        changes.last_id,
+        len(changes.jobs),
+        changed,
+        pauses,
+        changes.tallies,
+        past.rows,
+        frames,
+        body_bytes,
     )

@@ -9,6 +9,7 @@ from beanlite.journal.sqlite.batch import Batch
 from beanlite.journal.sqlite.heartbeat import BUSY_S, IDLE_S, Heartbeat
 from beanlite.journal.sqlite.history import PRUNED_EACH, PRUNED_MAX, History, HistoryBounds
 from beanlite.journal.sqlite.totals import ADD_TOTALS, prune_totals
+from beanlite.journal.totals import Totals
 
 
 class Chronicle:
@@ -18,6 +19,7 @@ class Chronicle:
         """``address`` is where the server listens."""
         self._db = connection
         self._heartbeat = Heartbeat(connection, address)
+        self._totals = Totals()
         self.history = History(bounds)
 
     def begin(self, *, has_room: bool) -> None:
@@ -28,8 +30,8 @@ class Chronicle:
 
     def write(self, batch: Batch) -> None:
         """Write what goes with a batch, in its transaction, beside its rows."""
-        if batch.totals:
-            self._db.executemany(ADD_TOTALS, batch.totals)
+        if batch.tallies:
+            self._db.executemany(ADD_TOTALS, self._totals.rows(batch.tallies, time.time()))
         if batch.events:
             self.history.prune(self._db, PRUNED_EACH * batch.events, time.time())
         self._heartbeat.beat(BUSY_S)
