@@ -204,13 +204,13 @@ class Engine:
             self.ledger.record(job, KICK, client.peer, now_ns)
         return self._queues.make_ready(job, now_ns)
 
-    def pause(self, name: bytes, pause_s: int, now_ns: int) -> bool:
+    def pause(self, client: Client, name: bytes, pause_s: int, now_ns: int) -> bool:
         """Hand out no job of a tube for so long; 0 ends a pause. False if there is no such tube."""
         tube = self.tubes.get(name)
         if tube is None:
             return False
         tube.cmd_pause += 1
-        self._ticker.pause(tube, pause_s, now_ns)
+        self._ticker.pause(tube, pause_s, client.peer, now_ns)
         return True
 
     def _held_by(self, client: Client, job_id: int) -> Job | None:

@@ -27,10 +27,15 @@ MOVE: Final = "move"
 COPY: Final = "copy"
 REPRIORITISE: Final = "reprioritise"
 DELAY: Final = "delay"
+# What can happen to a tube.
+PAUSE: Final = "pause"
 
 
 class Event:
-    """Something that has happened to a job, and how things were at that moment: the job may change again at once."""
+    """Something that has happened to a job, and how things were at that moment: the job may change again at once.
+
+    Of what has happened to a tube the job's id, pri and size are 0.
+    """
 
     __slots__ = ("at_ns", "body", "by", "by_operator", "delay_s", "job_id", "pri", "size", "tube", "what")
 
@@ -57,7 +62,7 @@ class Event:
         """The client that did it, or that had the job when its ttr was over. None: it was time's doing."""
         self.pri = pri
         self.delay_s = delay_s
-        """For how long the job is delayed; 0 if it is not."""
+        """For how long the job is delayed, or the tube paused; 0 if it is not."""
         self.size = size
         """Of the job's body."""
         self.body = body

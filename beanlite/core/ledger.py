@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from beanlite.core.events import RESTART, Event
+from beanlite.core.events import PAUSE, RESTART, Event
 from beanlite.core.job import GONE, SLICE, Job
 from beanlite.core.measures import Measures
 from beanlite.core.totals import Tally
@@ -132,6 +132,10 @@ class Ledger:
             self._waiting[job.id].append(event)
         else:
             self._waiting[job.id] = [event]
+
+    def record_pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int) -> None:
+        """Make an event of a pause, or of its end by a client; to be called while ``recording``."""
+        self.events.append(Event(now_ns, 0, tube, PAUSE, by, 0, pause_s, 0, None, by_operator=False))
 
     def tally(self, tube: Tube) -> Tally:
         """What is being counted of a tube."""

@@ -9,7 +9,7 @@ from beanlite.core.events import CLIENT_GONE, DELAY_OVER, TTR_OVER
 from beanlite.core.job import ID_BITS, ID_MASK, SECOND_NS, SLICE
 from beanlite.core.queues import WAKE_COST, Outcome, Queues
 from beanlite.core.timers import NEVER_NS
-from beanlite.core.tube import Client, Tube
+from beanlite.core.tube import Client, Peer, Tube
 
 # A reservation with less left than this is about to time out: DEADLINE_SOON.
 MARGIN_NS: Final = SECOND_NS
@@ -82,8 +82,10 @@ class Ticker:
             self._timers.set(client, now_ns)
         return done + 1
 
-    def pause(self, tube: Tube, pause_s: int, now_ns: int) -> None:
+    def pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int) -> None:
         """Hand out none of its jobs for so long; 0 ends a pause."""
+        if self._ledger.recording:
+            self._ledger.record_pause(tube, pause_s, by, now_ns)
         self._ledger.pauses[tube.name] = tube
         tube.pause_s = pause_s
         if pause_s:

@@ -185,17 +185,20 @@ def _job_lines(job: Record) -> list[str]:
 
 
 def event_line(event: Record) -> str:
-    """Something that has happened to a job, in a line."""
+    """Something that has happened to a job or a tube, in a line."""
     if "lost" in event:
         return f"{event['lost']:,} events were lost, because they were not read in time"
+    if event["id"]:
+        how = [f"pri {event['pri']}", *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ())]
+    else:
+        how = [f"for {units.age(event['delay_s'])}"]
     return "  ".join(
         (
             units.utc(event["at"]),
-            f"{event['id']:>8}",
+            f"{event['id'] or '':>8}",
             units.on_one_line(event["tube"]),
             event["what"],
-            f"pri {event['pri']}",
-            *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ()),
+            *how,
             *([f"by {doer(event['by'])}"] if event["by"] else ()),
         )
     )

@@ -95,6 +95,16 @@ def life(core):
     ]  # fmt: skip
 
 
+async def test_pauses_are_in_it(keep):
+    kept = await keep(ALL)
+    client = kept.core.client()
+    by = client.client.peer
+    kept.core.send(client, b"pause-tube default 600\r\npause-tube nowhere 5\r\npause-tube default 0\r\n")
+    kept.store()
+    told = kept.ask("SELECT what, job, tube, delay_s, by, conn FROM events ORDER BY n")
+    assert told == [("pause", 0, "default", pause_s, by.address, by.number) for pause_s in (600, 0)]
+
+
 async def test_all_of_a_life_within_one_batch(keep):
     kept = await keep(ALL)
     job_id, told = life(kept.core)

@@ -418,6 +418,15 @@ def test_tail_tells_what_happens(own_queue):
     assert [told[0][key] for key in ("what", "tube", "pri")] == ["put", "new", 0]
 
 
+def test_an_event_is_a_line():
+    by = {"address": "10.0.0.1:5", "number": 7, "operator": False, "person": None}
+    event = {"at": 0, "id": 12, "tube": "mail", "what": "release", "by": by, "pri": 3, "delay_s": 60, "size": 1}
+    line = tables.event_line(event)
+    assert line.endswith("        12  mail  release  pri 3  delay 1 min  by 10.0.0.1:5 #7")
+    line = tables.event_line(event | {"id": 0, "what": "pause", "pri": 0, "delay_s": 600})
+    assert line.endswith("            mail  pause  for 10 min  by 10.0.0.1:5 #7")
+
+
 # -- who can't be asked
 
 
