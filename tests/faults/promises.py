@@ -179,7 +179,7 @@ class Peer:
         if self._program == "beanlite":
             flags = ("--db", str(data / "queue.db"), "--fsync", self._mode)
             return start_beanlite(beside, *flags, environment=environment)
-        return start_beanstalkd(beside, "-b", str(data), "-s", "4096", *SYNC[self._mode], environment=environment)
+        return start_beanstalkd(beside, "-b", str(data), *SYNC[self._mode], environment=environment)
 
     def outcome(self, data: Path, ledger: Ledger, acked: int) -> str:
         """What a start on these files makes of the ledger: "" if all is there."""
