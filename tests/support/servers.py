@@ -105,9 +105,9 @@ def start_beanlite(
     return _start([*command, *flags], directory, environment or {})
 
 
-def start_beanstalkd(directory: Path, *flags: str) -> RunningServer:
+def start_beanstalkd(directory: Path, *flags: str, environment: dict[str, str] | None = None) -> RunningServer:
     """Start the reference, found on PATH; it keeps no binlog unless ``-b`` is among the flags."""
-    return _start([beanstalkd_program() or "beanstalkd", *flags], directory, {})
+    return _start([beanstalkd_program() or "beanstalkd", *flags], directory, environment or {})
 
 
 def beanstalkd_program() -> str | None:

@@ -1,0 +1,28 @@
+"""The comparison of what servers promise tells one that keeps its word from one that does not."""
+
+import errno
+import shutil
+
+import pytest
+
+from tests.faults.forker import FAIL_ON, Fault
+from tests.faults.promises import EACH_WRITE, LOST, Peer, build_armed
+from tests.support.needs import need
+from tests.support.servers import beanstalkd_program
+
+WRITES_FAIL = Fault(FAIL_ON, EACH_WRITE, 30, errno.EIO)
+
+
+@pytest.fixture
+def library(tmp_path):
+    need(shutil.which("cc"), "cc is not installed")
+    return build_armed(tmp_path / "armed.so")
+
+
+def test_what_is_acknowledged_before_a_disk_fails_is_there_afterwards(library, tmp_path):
+    assert Peer("beanlite", "always", library, tmp_path).disturbed(WRITES_FAIL) == ""
+
+
+def test_what_beanstalkd_acknowledges_after_a_failed_write_is_lost(library, tmp_path):
+    need(beanstalkd_program(), "beanstalkd is not installed")
+    assert Peer("beanstalkd", "always", library, tmp_path).disturbed(WRITES_FAIL) == LOST
