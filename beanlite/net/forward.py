@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from beanlite import log
 from beanlite.net.addresses import Addresses
+from beanlite.net.ends import End, Guest, ServerEnd
 from beanlite.net.listener import Listener
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
@@ -23,160 +23,10 @@ from beanlite.values import host_and_port, is_place
 # How long the active server may take to accept a connection, and how long after a failure it is tried again.
 CONNECT_S: Final = 2.0
 AGAIN_S: Final = 0.1
-# How long a client has to close its side once the active server has closed its own, and how long it may take until all
-# is answered when this server stops.
-FAREWELL_S: Final = 2.0
+# How long it may take at the stop until all that was sent is answered.
+STOP_S: Final = 2.0
 # How much is read at once; as much at most is held for each direction of a connection.
 CHUNK_BYTES: Final = 1 << 14
-_KEEPALIVE: Final = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-)
-
-
-class End(asyncio.BufferedProtocol):
-    """One of the two connections of a client: what comes from it leaves by the other one."""
-
-    __slots__ = ("_chunk", "_over", "ended", "is_lost", "other", "transport")
-
-    def __init__(self, chunk: memoryview, over: Callable[[], None]) -> None:
-        """``chunk`` is what is read into; ``over`` is called when this one is closed, and the other one as well."""
-        self._chunk = chunk
-        self._over = over
-        self.other: End | None = None
-        self.transport: asyncio.Transport | None = None
-        self.ended = False
-        """Nothing more comes from it."""
-        self.is_lost = False
-        """It is closed."""
-
-    # -- what asyncio calls
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is there; if the other one is not any more, that was for nothing."""
-        self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(high=0)
-        if self.other is not None and (self.other.ended or self.other.is_lost):
-            self.cut_off()
-            self.other.cut_off()
-
-    def get_buffer(self, _sizehint: int) -> memoryview:
-        """All share one buffer, as what is read leaves it at once."""
-        return self._chunk
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
-        other = self._open_other()
-        if other is not None and not self.ended:
-            other.write(self._chunk[:nbytes].tobytes())
-
-    def eof_received(self) -> bool:
-        """No more come; returns whether any may still go there."""
-        self.end()
-        return self.other is not None and not self.other.ended
-
-    def connection_lost(self, _exc: Exception | None) -> None:
-        """It is closed: the other one is closed when it has sent what it has."""
-        self.transport, self.is_lost = None, True
-        other = self._open_other()
-        if other is not None:
-            other.close()
-        elif self.other is not None and self.other.is_lost:
-            self._over()
-
-    def pause_writing(self) -> None:
-        """Whoever is there does not read: nothing more is read for it."""
-        other = self._open_other()
-        if other is not None:
-            other.pause_reading()
-
-    def resume_writing(self) -> None:
-        """It has read everything."""
-        other = self._open_other()
-        if other is not None and self.other is not None and not self.other.ended:
-            other.resume_reading()
-
-    # -- its end
-
-    def end(self) -> None:
-        """Take nothing more from it, and tell the other one so."""
-        self.ended = True
-        other = self._open_other()
-        if other is None or self.other is None:
-            return
-        if self.other.ended:
-            other.close()
-            return
-        try:
-            other.write_eof()
-        except OSError:  # it was closed on both sides already
-            other.abort()
-
-    def hear_no_more(self) -> None:
-        """Do as if it had sent its last."""
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.pause_reading()
-            self.end()
-
-    def cut_off(self) -> None:
-        """Close it at once."""
-        if self.transport is not None:
-            self.transport.abort()
-
-    def _open_other(self) -> asyncio.Transport | None:
-        other = None if self.other is None else self.other.transport
-        return None if other is None or other.is_closing() else other
-
-
-class ServerEnd(End):
-    """The one to the active server, which is done with the client when it closes its side."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, chunk: memoryview, over: Callable[[], None]) -> None:
-        super().__init__(chunk, over)
-        self.name: object = None
-        """Its address on this side."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is noticed within half a minute if that machine is lost, even if nothing is sent."""
-        super().connection_made(transport)
-        sock = transport.get_extra_info("socket")
-        for option in _KEEPALIVE:
-            sock.setsockopt(*option)
-
-    def eof_received(self) -> bool:
-        """The client has a while to close its own."""
-        client = self._open_other()
-        if client is not None:
-            asyncio.get_running_loop().call_later(FAREWELL_S, client.close)
-        return super().eof_received()
-
-
-class Guest:
-    """A client of the active server: its socket, and both connections once they are made."""
-
-    __slots__ = ("client", "peer", "server", "sock", "task")
-
-    def __init__(self, sock: socket.socket, peer: object, client: End, server: ServerEnd) -> None:
-        self.sock = sock
-        self.peer = peer
-        self.client = client
-        self.server = server
-        client.other, server.other = server, client
-        self.task: asyncio.Task[None] | None = None
-        """Connects it."""
-
-    def cut_off(self) -> None:
-        """Close both connections at once."""
-        self.client.cut_off()
-        self.server.cut_off()
-
-    def untie(self) -> None:
-        """Nothing knows of it any more, and it is not to keep itself."""
-        self.client.other = self.server.other = None
 
 
 class Forwarder:
@@ -216,19 +66,18 @@ class Forwarder:
     def stand_by(self, active: str | None) -> None:
         """Another server is active now, and reached at that address; None: this one is active."""
         self._let_go()
-        for guest in list(self._served.values()):
-            guest.cut_off()
+        self._cut_off()
         self._active = active
         if active == self._own:
             log.warning("the active server had the address of this one, or has it: clients wait", advertise=active)
-            return
-        is_unknown = active is not None and not is_place(active)
-        self._listener.refuse(is_unknown)
-        if is_unknown:
-            log.warning("the active server does not say where it is reached: clients are refused", address=active)
-        elif active is not None:
-            log.info("clients are forwarded", to=active)
-            self._try()
+        elif active is not None and not is_place(active):
+            log.warning("clients are refused: the active server does not say where it is reached", address=active)
+            self._listener.refuse(True)  # noqa: FBT003 - as it is declared
+        else:
+            self._listener.refuse(False)  # noqa: FBT003 - likewise
+            if active is not None:
+                log.info("clients are forwarded", to=active)
+                self._try()
 
     def hand_over(self) -> list[socket.socket]:
         """Those who still wait, for this server to serve them itself, now that it is active."""
@@ -238,7 +87,7 @@ class Forwarder:
         return waiting
 
     async def close(self) -> None:
-        """Let nobody in any more, and have what was sent answered, which may take FAREWELL_S."""
+        """Let nobody in any more, and have what was sent answered, which may take STOP_S."""
         self._let_go()
         for sock in self.hand_over():
             sock.close()
@@ -247,10 +96,9 @@ class Forwarder:
         if self._served:
             self._empty = asyncio.Event()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FAREWELL_S):
+                async with asyncio.timeout(STOP_S):
                     await self._empty.wait()
-        for guest in list(self._served.values()):
-            guest.cut_off()
+        self._cut_off()
 
     # -- who comes
 
@@ -261,6 +109,18 @@ class Forwarder:
             if guest.task is not None:
                 guest.task.cancel()
                 guest.task = None
+
+    def _cut_off(self) -> None:
+        for guest in list(self._served.values()):
+            guest.cut_off()
+
+    def _turn_away(self) -> None:
+        """Clients can't be forwarded to this active server."""
+        self._let_go()
+        self._cut_off()
+        self._listener.refuse(True)  # noqa: FBT003 - as it is declared
+        for sock in self.hand_over():
+            sock.close()
 
     def _accept(self, *, accepts: bool) -> None:
         """Accept clients, or leave them with the kernel for now."""
@@ -308,8 +168,7 @@ class Forwarder:
         else:
             sock.setblocking(False)  # noqa: FBT003 - as above
             self._addresses.add(sock, address)
-            over = partial(self._leave, sock)
-            guest = self._waiting[sock] = Guest(sock, peer, End(self._chunk, over), ServerEnd(self._chunk, over))
+            guest = self._waiting[sock] = Guest(sock, peer, End(self._chunk, partial(self._leave, sock)))
             self._start(guest)
             return
         sock.close()
@@ -325,26 +184,31 @@ class Forwarder:
         """Connect a client to the active server."""
         loop = asyncio.get_running_loop()
         host, port = host_and_port(active)
-        problem: OSError | None = None
+        server = ServerEnd(self._chunk, partial(self._leave, guest.sock))
+        problem = ""
         try:
             async with asyncio.timeout(CONNECT_S):
-                await loop.create_connection(lambda: guest.server, host, port)
+                await loop.create_connection(lambda: server, host, port)
         except OSError as error:
-            problem = error
-        if problem is not None:
+            problem = str(error) or "no answer in time"
+        if problem:
             guest.task = None
             self._oddities.warning("the active server can't be reached", address=active, error=problem)
             self._try_later()
             return
         self._served[guest.sock] = self._waiting.pop(guest.sock)
+        guest.tie(server)
         self._reached()
-        if self._is_let_through(guest):
+        if self._is_let_through(guest, server):
             with contextlib.suppress(OSError):  # the client has gone
                 await loop.connect_accepted_socket(lambda: guest.client, guest.sock)
                 return
         guest.client.is_lost = True
         guest.sock.close()
-        guest.server.cut_off()
+        if server.is_lost:
+            self._leave(guest.sock)
+        else:
+            server.cut_off()
 
     def _reached(self) -> None:
         """The active server is there: all may come."""
@@ -353,14 +217,16 @@ class Forwarder:
                 self._start(guest)
         self._accept(accepts=True)
 
-    def _is_let_through(self, guest: Guest) -> bool:
+    def _is_let_through(self, guest: Guest, server: ServerEnd) -> bool:
         """Whether a client may have this connection to the active server."""
-        if guest.server.transport is None:
-            return False
-        name = guest.server.name = guest.server.transport.get_extra_info("sockname")
+        name = server.name
         self._names.add(name)
         if guest.peer in self._names:
-            self._oddities.warning("what is forwarded comes back: advertise has to lead to one server", to=self._active)
+            log.error(
+                "clients are refused: what is forwarded comes back; advertise has to lead to one server",
+                to=self._active,
+            )
+            self._turn_away()
             return False
         if self._operators.include(name) and not self._operators.include(guest.peer):
             self._oddities.warning("clients are refused whom the active server would take for operators", by=name)
@@ -371,7 +237,8 @@ class Forwarder:
         """It is over with a client, or others look after it."""
         guest = self._waiting.pop(sock, None) or self._served.pop(sock)
         guest.untie()
-        self._names.discard(guest.server.name)
+        if guest.server is not None:
+            self._names.discard(guest.server.name)
         self._addresses.drop(sock)
         if self._empty is not None and not self._served:
             self._empty.set()
