@@ -64,16 +64,18 @@ async def garbage():
         coming = [asyncio.create_task(talk(address, resets=number % 2)) for number in range(10)]
         await until(lambda: forwarder._timer is not None)  # nobody answers
         server = await loop.create_server(Echo, "127.0.0.1", port)
-        await asyncio.gather(*coming)
-        await until(lambda: not forwarder._served)
-        server.close()
+        try:
+            await asyncio.gather(*coming)
+            await until(lambda: not forwarder._served)
+        finally:
+            server.close()
         assert forwarder._waiting == addresses._of == {}
         assert forwarder._names == set()
 
-    await live()
-    gc.collect()
-    gc.disable()
     try:
+        await live()
+        gc.collect()
+        gc.disable()
         for _ in range(3):
             await live()
         return gc.collect()
