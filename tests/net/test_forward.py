@@ -69,8 +69,9 @@ async def garbage():
             await until(lambda: not forwarder._served)
         finally:
             server.close()
-        assert forwarder._waiting == addresses._of == {}
-        assert forwarder._names == set()
+        assert not forwarder._waiting
+        assert not addresses._of
+        assert not forwarder._names
 
     try:
         await live()
