@@ -59,11 +59,11 @@ class End(asyncio.BufferedProtocol):
         return self.other is not None and not self.other.ended
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """It is closed: the other one is closed when it has sent what it has."""
+        """It is closed, and so the other one is of no use any more."""
         self.transport, self.is_lost = None, True
         other = self._open_other()
         if other is not None:
-            other.close()
+            other.abort()
         elif self.other is not None and self.other.is_lost:
             self._over()
 
@@ -135,6 +135,13 @@ class ServerEnd(End):
         if client is not None:
             asyncio.get_running_loop().call_later(FAREWELL_S, client.close)
         return super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client still gets the replies that have come."""
+        client = self._open_other()
+        if client is not None:
+            client.close()
+        super().connection_lost(exc)
 
 
 class Guest:

@@ -145,6 +145,19 @@ def test_what_a_client_does_not_read_is_not_read_from_the_active_server(nodes):
         assert standby.memory_bytes() - before_bytes < 20 << 20
 
 
+def test_who_goes_without_reading_is_gone_from_the_active_server_too(nodes):
+    active, standby = nodes.active(), nodes.standby()
+    with active.connect() as other, standby.connect() as wire:
+        wire.put(b"x" * 65000)
+        wire.socket.settimeout(1)
+        with pytest.raises(TimeoutError):  # nobody takes any more
+            while True:
+                wire.send(b"peek 1\r\n" * 8192)
+        assert other.stats()["current-connections"] == "2"
+        wire.close()
+        until(lambda: other.stats()["current-connections"] == "1")
+
+
 def test_who_comes_while_no_server_is_active_waits_and_loses_nothing(nodes):
     active, standby = nodes.active(), nodes.standby()
     forwarded = standby.connect()
