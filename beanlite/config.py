@@ -32,9 +32,11 @@ from beanlite.values import (
     MEMORY_LEAST,
     Duration,
     file_in,
+    host_and_port,
     of_address,
     of_loopback,
     of_operators,
+    of_place,
     seconds,
 )
 
@@ -77,6 +79,16 @@ class Settings(BaseModel):
         None,
         min_length=1,
         description="what this server is called in the database and in the log of others; without it, host and address",
+    )
+    standby: Literal["refuse", "forward"] = Field(
+        "refuse",
+        description="what a server that stands by does with clients: refuse them, so that whoever looks finds the"
+        " active one, or forward them to that",
+    )
+    advertise: Annotated[str, AfterValidator(of_place)] | None = Field(
+        None,
+        description="host and port, such as 10.0.0.5:11300, at which servers that stand by reach this one; without it,"
+        " where it listens",
     )
     fsync: Annotated[str, StringConstraints(pattern=r"^(always|never|[0-9]{1,9}ms)$")] = Field(
         "always",
@@ -187,8 +199,7 @@ class Settings(BaseModel):
     def health_address(self) -> tuple[str, int]:
         """Host and port of the setting ``health``, which must be set."""
         assert self.health is not None
-        host, _, port = self.health.rpartition(":")
-        return host.strip("[]"), int(port)
+        return host_and_port(self.health)
 
     @property
     def history_s(self) -> int | None:

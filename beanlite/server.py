@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import resource
 import signal
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +31,8 @@ from beanlite.net.buffers import Buffers
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
 from beanlite.net.feed import Feed
-from beanlite.net.listener import BACKLOG, Listener, become, open_listener, room_for
+from beanlite.net.forward import Forwarder
+from beanlite.net.listener import BACKLOG, Listener, advertised, become, open_listener, room_for
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 from beanlite.net.roster import Roster
@@ -73,12 +76,13 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
         new_loop = _new_loop()
         clock = utc_clock()
         # Now: another user may not be allowed to read what it imports.
-        journal = make_journal(settings, listener, clock)
+        forwarder = make_forwarder(settings, listener)
+        journal = make_journal(settings, listener, clock, forwarder)
         if settings.user is not None:
             become(settings.user)
         with asyncio.Runner(loop_factory=new_loop) as runner:
             try:
-                runner.run(Server(settings, listener, journal, clock, load).serve())
+                runner.run(Server(settings, listener, journal, clock, load, forwarder).serve())
             finally:
                 signals.hold()  # for good: at its end the loop restores their defaults
     finally:
@@ -95,7 +99,38 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return new_event_loop
 
 
-def make_journal(settings: Settings, listener: Listener, clock: Callable[[], int]) -> Journal:
+async def _accept(
+    listener: Listener, come: list[socket.socket], new_connection: Callable[[], Connection]
+) -> list[asyncio.Server]:
+    """Serve those who have come already, and those who come."""
+    loop = asyncio.get_running_loop()
+    for sock in come:
+        with contextlib.suppress(OSError):  # gone meanwhile
+            await loop.connect_accepted_socket(new_connection, sock)
+    servers = []
+    for sock in listener.sockets:
+        server = await loop.create_server(new_connection, sock=sock, backlog=ACCEPTED_AT_ONCE)
+        servers.append(server)
+        sock.listen(BACKLOG)  # this queue is the kernel's; asyncio's own means how many it takes from it at a time
+    return servers
+
+
+def make_forwarder(settings: Settings, listener: Listener) -> Forwarder | None:
+    """What looks after clients while another server is active, if the settings want them forwarded to it."""
+    if settings.database is None or settings.standby == "refuse":
+        return None
+    most = room_for(2 * settings.max_connections) // 2  # each client takes two descriptors
+    per_address = settings.connections_per_address
+    addresses = Addresses(per_address, spare_local=settings.max_connections_per_address is None)
+    refusals = Refusals()
+    refusals.limits |= {"connections": most, "connections-per-address": per_address}
+    own = advertised(settings, listener)
+    return Forwarder(listener, own, most, addresses, Operators(settings.operators), refusals)
+
+
+def make_journal(
+    settings: Settings, listener: Listener, clock: Callable[[], int], forwarder: Forwarder | None = None
+) -> Journal:
     """The journal that the settings ask for, of a server that listens there; ``Journal.recover`` opens it."""
     if not settings.journal:
         return MemoryJournal()
@@ -104,8 +139,9 @@ def make_journal(settings: Settings, listener: Listener, clock: Callable[[], int
 
         node = settings.node or f"{platform.node()} {listener.address}"
         url = settings.database.get_secret_value()
-        place = Place(url, node, listener.address, settings.lease_s, settings.require_sync)
-        return PostgresJournal(place, clock, listener.refuse)
+        place = Place(url, node, advertised(settings, listener), settings.lease_s, settings.require_sync)
+        stand_by = listener.stand_by if forwarder is None else forwarder.stand_by
+        return PostgresJournal(place, clock, stand_by)
     # --no-journal starts faster without them.
     from beanlite.journal.sqlite.history import HistoryBounds  # noqa: PLC0415
     from beanlite.journal.sqlite.journal import SqliteJournal  # noqa: PLC0415
@@ -126,11 +162,13 @@ class Server:
         journal: Journal,
         clock: Callable[[], int],
         load: Callable[[], Settings] | None = None,
+        forwarder: Forwarder | None = None,
     ) -> None:
         """``clock`` tells the time in ns, as ``beanlite.clock`` counts it; ``load`` reads the settings again."""
         self._settings = settings
         self._reloads = Reloads(settings, load or (lambda: settings))
         self._listener = listener
+        self._forwarder = forwarder
         self._beside = Beside(listener.sockets)
         self._instance = os.urandom(8).hex()
         self._oddities = log.Seldom()
@@ -174,6 +212,8 @@ class Server:
 
     async def _serve(self) -> None:
         if not await self._journal.recover(self.engine, self._clock(), self._stopped):
+            if self._forwarder is not None:
+                await self._forwarder.close()
             if self._failure is not None:
                 raise self._failure  # a bug was met meanwhile
             log.info("stopped before the start was over")
@@ -183,11 +223,8 @@ class Server:
             self._vitals.recovered = True
         await self._beside.back_up(self._settings)
         self.turns.follow_up(self.turns.now())
-        servers = []
-        for sock in self._listener.sockets:
-            server = await self.loop.create_server(self._new_connection, sock=sock, backlog=ACCEPTED_AT_ONCE)
-            servers.append(server)
-            sock.listen(BACKLOG)  # this queue is the kernel's; asyncio's own means how many it takes from it at a time
+        come = [] if self._forwarder is None else self._forwarder.hand_over()
+        servers = await _accept(self._listener, come, self._new_connection)
         log.info(
             "started",
             version=__version__,
@@ -251,7 +288,8 @@ class Server:
             return None
         from beanlite.metrics.vitals import Vitals  # noqa: PLC0415 - a start without is faster
 
-        return Vitals(self._settings, self.engine, self.service, self._journal, self._clock, self._facts)
+        forwarder = self._forwarder
+        return Vitals(self._settings, self.engine, self.service, self._journal, self._clock, self._facts, forwarder)
 
     def _took_long(self) -> None:
         self.turns.look_at_clock()

@@ -49,6 +49,25 @@ def of_address(text: str) -> str:
     return text
 
 
+def host_and_port(place: str) -> tuple[str, int]:
+    """The two that an address such as ``[::1]:11300`` is made of."""
+    host, _, port = place.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def is_place(text: str) -> bool:
+    """Whether it is a host and a port that one can connect to."""
+    host, _, port = text.rpartition(":")
+    return bool(host) and host != "unix" and port.isdecimal() and 0 < int(port) <= 65535
+
+
+def of_place(text: str) -> str:
+    """The same, if it is that. ValueError: it is not."""
+    if not is_place(text):
+        raise ValueError(text)
+    return text
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach it."""
     try:

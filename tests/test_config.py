@@ -37,6 +37,8 @@ def test_defaults():
         "require_sync": True,
         "lease": "3s",
         "node": None,
+        "standby": "refuse",
+        "advertise": None,
         "fsync": "always",
         "journal": True,
         "max_job_size": 65535,

@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "put": "put",
     **dict.fromkeys(("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"), "change"),
     "pause": "pause",
+    "cluster": "cluster",
 }
 # How a print fails when standard output is a file on a full or broken disk. What else is written has errors of ours.
 _UNPRINTED: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -57,8 +58,11 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
         examples = getattr(module, "EXAMPLES", {}).get(name)
         # The mark at its beginning keeps a paragraph's lines as they are.
         epilog = "\n  ".join(["\b\nExamples:", *examples]) + "\n\n" if examples else ""
-        function = name.replace("-", "_") + "_" * iskeyword(name)  # import_ for import
-        app.command(name, epilog=epilog + module.EPILOG)(getattr(module, function))
+        function = getattr(module, name.replace("-", "_") + "_" * iskeyword(name))  # import_ for import
+        if isinstance(function, typer.Typer):  # it has commands of its own
+            app.add_typer(function, name=name, epilog=module.EPILOG)
+        else:
+            app.command(name, epilog=epilog + module.EPILOG)(function)
     return app
 
 

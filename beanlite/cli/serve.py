@@ -70,6 +70,8 @@ def serve(
     require_sync: Annotated[str | None, _option("require_sync", metavar="YES")] = None,
     lease: Annotated[str | None, _option("lease", metavar="TIME")] = None,
     node: Annotated[str | None, _option("node", metavar="NAME")] = None,
+    standby: Annotated[str | None, _option("standby", metavar="WHAT")] = None,
+    advertise: Annotated[str | None, _option("advertise", metavar="ADDR")] = None,
     fsync: Annotated[str | None, _option("fsync", metavar="WHEN")] = None,
     fsync_ms: Annotated[
         str | None, typer.Option("-f", metavar="MS", help="The same as --fsync MSms; 0 means always.")

@@ -13,6 +13,7 @@ from beanlite.core.measures import Measures
 from beanlite.journal.base import Journal
 from beanlite.metrics.families import Source
 from beanlite.metrics.page import PAGE_TYPE, Page
+from beanlite.net.forward import Forwarder
 from beanlite.net.health import Health
 from beanlite.protocol.replies import ERRORS
 from beanlite.protocol.session import Service
@@ -33,6 +34,7 @@ class Vitals:
         journal: Journal,
         clock: Callable[[], int],
         facts: Callable[[], Facts],
+        forwarder: Forwarder | None,
     ) -> None:
         """Begin to measure. ``facts`` tells what ``stats`` does, and is asked after the recovery."""
         measures = engine.ledger.measures = Measures()
@@ -42,6 +44,7 @@ class Vitals:
         """The journal has recovered, and clients are served."""
         self._engine = engine
         self._facts = facts
+        self._forwarder = forwarder
         self._address = settings.health_address
         self._page = Page(
             Source(
@@ -63,7 +66,7 @@ class Vitals:
     async def open(self, stopped: asyncio.Event) -> None:
         """Begin to tell; ``stopped`` is set when the server is to stop. ListenError: that address can't be had."""
         self._stopped = stopped
-        self._health = Health(asyncio.get_running_loop(), self.unready, self._page.get, PAGE_TYPE)
+        self._health = Health(asyncio.get_running_loop(), self.unready, self._ready, self._page.get, PAGE_TYPE)
         await self._health.open(*self._address)
 
     def close(self) -> None:
@@ -76,7 +79,7 @@ class Vitals:
         if self._stopped.is_set():
             return "stopping"
         if not self.recovered:
-            return "recovering"
+            return "recovering" if self._forwards_to() is None else None
         if admission.draining:
             return "draining"
         if admission.disk_full:
@@ -84,6 +87,14 @@ class Vitals:
         if self.latencies.committing_ns() > STUCK_S * SECOND_NS:
             return f"the journal has not stored anything for {STUCK_S} s"
         return None
+
+    def _ready(self) -> str:
+        """How it is when it is ready."""
+        to = self._forwards_to()
+        return "ready" if to is None else f"standing by, forwarding to {to}"
+
+    def _forwards_to(self) -> str | None:
+        return None if self._forwarder is None else self._forwarder.forwards_to
 
     def _facts_if_recovered(self) -> Facts | None:
         return self._facts() if self.recovered else None

@@ -7,8 +7,6 @@ import socket
 from ipaddress import IPv6Address
 from typing import Final
 
-from beanlite.core.tube import Client
-
 # One customer of a provider has at least so much of an IPv6 address for itself, and can have any address behind it.
 _IPV6_BYTES: Final = 8
 
@@ -28,7 +26,7 @@ class Addresses:
     def __init__(self, most: int, *, spare_local: bool) -> None:
         self.limit(most, spare_local=spare_local)
         self._connections: dict[bytes, int] = {}
-        self._of: dict[Client, bytes] = {}
+        self._of: dict[object, bytes] = {}
 
     def limit(self, most: int, *, spare_local: bool) -> None:
         """Set how many connections an address may have; those that are there stay as they were counted.
@@ -42,13 +40,13 @@ class Addresses:
         """Whether it has as many as it may have. None is an address that does not count."""
         return address is not None and self._connections.get(address, 0) >= self._most
 
-    def add(self, client: Client, address: bytes | None) -> None:
+    def add(self, client: object, address: bytes | None) -> None:
         """A client of this address is connected."""
         if address is not None:
             self._of[client] = address
             self._connections[address] = self._connections.get(address, 0) + 1
 
-    def drop(self, client: Client) -> None:
+    def drop(self, client: object) -> None:
         """Its socket is closed, if it was not already."""
         address = self._of.pop(client, None)
         if address is not None:
@@ -56,13 +54,15 @@ class Addresses:
             if not self._connections[address]:
                 del self._connections[address]
 
-    def has(self, client: Client, address: bytes) -> bool:
+    def has(self, client: object, address: bytes) -> bool:
         """Whether this is where the client comes from."""
         return self._of.get(client) == address
 
-    def address_of(self, transport: asyncio.BaseTransport) -> bytes | None:
-        """What counts as one address: IPv4's, the network part of IPv6's, and nothing for a Unix socket."""
-        peer = transport.get_extra_info("peername")
+    def address_of(self, peer: object) -> bytes | None:
+        """What counts as one address: IPv4's, the network part of IPv6's, and nothing for a Unix socket.
+
+        ``peer`` is what the socket calls the client.
+        """
         if not isinstance(peer, tuple):  # a Unix socket, or a client that has gone already
             return None
         host = peer[0].partition("%")[0]  # what follows is the interface of a link-local address

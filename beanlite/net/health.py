@@ -37,12 +37,17 @@ class Health:
         self,
         loop: asyncio.AbstractEventLoop,
         unready: Callable[[], str | None],
+        ready: Callable[[], str],
         page: Callable[[], Awaitable[bytes]],
         page_type: str,
     ) -> None:
-        """``unready`` tells why the server is not ready, or None; ``page`` makes the metrics, of that type."""
+        """``unready`` tells why the server is not ready, or None, and ``ready`` what is said when it is.
+
+        ``page`` makes the metrics, of that type.
+        """
         self.loop = loop
         self.unready = unready
+        self.ready = ready
         self.page = page
         self.page_type = page_type
         self.connections: set[Visit] = set()
@@ -131,7 +136,7 @@ class Visit(asyncio.Protocol):
             self._send(200, "alive\n", head=head)
         elif path == "/readyz":
             why = self._health.unready()
-            self._send(200 if why is None else 503, f"{why or 'ready'}\n", head=head)
+            self._send(200 if why is None else 503, f"{why or self._health.ready()}\n", head=head)
         else:
             self._task = self._health.loop.create_task(self._send_page(head=head))
 

@@ -59,6 +59,10 @@ class Listener:
                 else:
                     _begin(sock, self.address)
 
+    def stand_by(self, active: str | None) -> None:
+        """Refuse connections as long as another server is active, at that address."""
+        self.refuse(active is not None)
+
     def close(self) -> None:
         """Stop listening, and remove the unix socket."""
         for sock in self.sockets:
@@ -76,8 +80,20 @@ def open_listener(settings: Settings) -> Listener:
         return Listener(handed, HANDED)
     place = str(settings.socket) if settings.socket is not None else (settings.host, settings.port)
     # Until it is known that no other server is active.
-    refuses = settings.database is not None and settings.socket is None
+    refuses = settings.database is not None and settings.socket is None and settings.standby == "refuse"
     return _early.pop(place, None) or _listen(place, refuses=refuses)
+
+
+def advertised(settings: Settings, listener: Listener) -> str:
+    """Where other servers reach the one that listens there."""
+    if settings.advertise is not None:
+        return settings.advertise
+    for sock in listener.sockets:
+        if sock.family != socket.AF_UNIX:
+            host, port = sock.getsockname()[:2]
+            host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)  # noqa: S104 - compared
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return listener.address
 
 
 _Place = str | tuple[str, int]  # the path of a unix socket, or a host and a port

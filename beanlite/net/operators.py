@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
@@ -16,9 +15,8 @@ class Operators:
         self._local, self._networks = operator_networks(setting)
         self._has = lru_cache(maxsize=1024)(self._look_up)
 
-    def include(self, transport: asyncio.BaseTransport) -> bool:
-        """Whether a client is one of them."""
-        peer = transport.get_extra_info("peername")
+    def include(self, peer: object) -> bool:
+        """Whether a client from there is one of them; ``peer`` is what the socket calls it."""
         return self._has(peer[0]) if isinstance(peer, tuple) else self._local
 
     def _look_up(self, host: str) -> bool:

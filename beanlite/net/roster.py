@@ -60,11 +60,12 @@ class Roster:
         if len(self) >= self._max and not self._make_room():
             self._refusals.note("connections")
             return False
-        address = self._addresses.address_of(transport)
+        peer = transport.get_extra_info("peername")
+        address = self._addresses.address_of(peer)
         if self._addresses.is_full(address) and not self._make_room(address):
             self._refusals.note("connections-per-address")
             return False
-        connection.session.operator = self._operators.include(transport)
+        connection.session.operator = self._operators.include(peer)
         client = connection.session.client
         self._addresses.add(client, address)
         self.connections[client] = connection
@@ -78,7 +79,7 @@ class Roster:
         self._max = max_connections
         self._operators = operators
         for number, connection in enumerate(list(self.connections.values())):
-            connection.session.operator = operators.include(connection.transport)
+            connection.session.operator = operators.include(connection.transport.get_extra_info("peername"))
             if number % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
 

@@ -1,6 +1,5 @@
 """What a client can't have is refused, counted and logged, and nobody else notices."""
 
-import asyncio
 import socket
 import struct
 from contextlib import ExitStack
@@ -61,18 +60,8 @@ def test_one_connection_of_an_address_too_many(tmp_path, goes):
             assert again.ask("list-tube-used") == "USING default"
 
 
-class Transport(asyncio.BaseTransport):
-    """Of a client that comes from there."""
-
-    def __init__(self, peer):
-        self._peer = peer
-
-    def get_extra_info(self, name, default=None):  # noqa: ARG002 - as asyncio has it
-        return self._peer
-
-
 def address_of(peer, *, spare_local=True):
-    return Addresses(1, spare_local=spare_local).address_of(Transport(peer))
+    return Addresses(1, spare_local=spare_local).address_of(peer)
 
 
 @pytest.mark.parametrize(

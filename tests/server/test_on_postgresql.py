@@ -1,10 +1,13 @@
 """What operators see of a server whose jobs are in PostgreSQL."""
 
+import json
+import re
 import subprocess
 import sys
 
 import pytest
 
+from beanlite.cli import main
 from tests.support.health import ask, metrics, start_watched
 from tests.support.servers import free_port
 from tests.support.wire import Wire, until
@@ -90,3 +93,29 @@ def test_what_is_for_the_file_is_refused(flags, why):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert why in done.stderr
+
+
+def test_the_database_tells_who_is_active_and_who_stands_by(served, database, capsys, clean_environment):  # noqa: ARG001
+    server, _ = served
+    command = [sys.executable, "-m", "beanlite", "serve", "-p", "0", "--database", database, "--require-sync", "false"]
+    with subprocess.Popen([*command, "--node", "other"], stderr=subprocess.PIPE, text=True) as other:
+        for line in other.stderr:
+            if "standing by" in line:
+                break
+        assert main(["cluster", "status", database, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["status"], found["address"]) == ("serving", f"127.0.0.1:{server.port}")
+        assert (found["epoch"], found["standing_by"], found["replicas"]) == (1, ["other"], [])
+        assert found["seen_s"] < 30
+        assert found["database"] in database
+        assert main(["cluster", "status", database]) == 0
+        assert re.search(r"^standing_by +other$", capsys.readouterr().out, re.MULTILINE)
+        other.terminate()
+        other.stderr.read()
+
+
+def test_a_database_that_no_server_has_used_is_told(database, capsys, clean_environment):  # noqa: ARG001
+    assert main(["cluster", "status", database]) == 3
+    assert "no server has used it yet" in capsys.readouterr().err
+    assert main(["cluster", "status"]) == 2
+    assert "jobs are in a file" in capsys.readouterr().err

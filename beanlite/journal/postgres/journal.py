@@ -33,7 +33,7 @@ class Place(NamedTuple):
     node: str
     """What people call this server."""
     address: str
-    """Where it listens."""
+    """Where others reach it."""
     lease_s: float
     require_sync: bool
 
@@ -46,8 +46,8 @@ class PostgresJournal(Journal):
 
     fetches = True
 
-    def __init__(self, place: Place, clock: Callable[[], int], stand_by: Callable[[bool], None]) -> None:
-        """``clock`` is the server's; ``stand_by`` hears whether another server is active."""
+    def __init__(self, place: Place, clock: Callable[[], int], stand_by: Callable[[str | None], None]) -> None:
+        """``clock`` is the server's; ``stand_by`` is called as ``Applicant`` says."""
         self._name = shown(place.url)
         self._clock = clock
         self._applicant = Applicant(

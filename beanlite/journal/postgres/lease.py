@@ -61,13 +61,13 @@ class Applicant(NamedTuple):
     """What people call the database: the URL without its password."""
     node: str
     address: str
-    """Where it listens."""
+    """Where others reach it."""
     lease_s: float
     require_sync: bool
     clock_ns: Callable[[], int]
     """Counts on while the machine is suspended."""
-    stand_by: Callable[[bool], None]
-    """Called with True when another server is found to be active, and with False when the lease is ours."""
+    stand_by: Callable[[str | None], None]
+    """Called with the address of the server that is found to be active, and with None when the lease is ours."""
 
 
 class _Stopped(Exception):
@@ -85,7 +85,7 @@ async def take(applicant: Applicant, stopped: asyncio.Event) -> Taken | None:
                 waiting.lost(error)
                 await waiting.pause(_AGAIN_S)
             else:
-                applicant.stand_by(False)  # noqa: FBT003 - as it is declared
+                applicant.stand_by(None)
                 return taken
     except _Stopped:
         return None
@@ -99,6 +99,8 @@ class _Waiting:
         self._stopped = stopped
         self._oddities = log.Seldom()
         self._stands_by = False
+        self._told: str | None = None
+        """The address of the active server, as it was told last."""
 
     def lost(self, error: BaseException) -> None:
         """The database can't be reached."""
@@ -166,4 +168,6 @@ class _Waiting:
             self._stands_by = True
             log.info("standing by: another server is active", node=node, address=address)
             systemd.tell("READY=1")
-            self._applicant.stand_by(True)  # noqa: FBT003 - likewise
+        if self._told != address:
+            self._told = address
+            self._applicant.stand_by(address)

@@ -57,7 +57,7 @@ class Postgres:
         self.standing_by = []
 
     def open(self):
-        return PostgresJournal(self._place, utc_clock(), self.standing_by.append)
+        return PostgresJournal(self._place, utc_clock(), lambda active: self.standing_by.append(active is not None))
 
 
 class ServingPostgres(Serving):

@@ -1,0 +1,54 @@
+"""``beanlite cluster``."""
+
+from typing import Annotated
+
+import typer
+
+from beanlite.cli.options import AsJson, ConfigFile, url_of_database
+from beanlite.errors import ConfigError
+
+EPILOG = (
+    "Exit codes: 0 done; 1 the database can't be reached; 2 a wrong setting or flag; 3 the database was refused, or no"
+    " server has used it yet; 130 Ctrl-C."
+)
+
+cluster = typer.Typer(help="Look at the servers that share a PostgreSQL database.")
+
+
+@cluster.callback()
+def _group() -> None:
+    """Have ``status`` named, although there is no other."""
+
+
+@cluster.command(epilog=f"Example: beanlite cluster status postgresql://beanlite@db1,db2/queue.\n\n{EPILOG}")
+def status(
+    url: Annotated[
+        str | None, typer.Argument(metavar="URL", help="The database. Default: that of the server's settings.")
+    ] = None,
+    *,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show which server is active, since when and where, who stands by, and what replicates the database.
+
+    It is the database that is asked, so this works whether or not a server runs. Of the replicas it tells only those
+    who may know: the role pg_monitor.
+    """
+    asked = url_of_database(None, url, config_file)
+    if asked is None:
+        raise ConfigError("by the settings, jobs are in a file; name a PostgreSQL database")
+
+    from beanlite.journal.postgres.status import status as ask  # noqa: PLC0415 - it may not be installed
+    from beanlite.operators import tables  # noqa: PLC0415 - `serve` starts faster without it
+
+    found = ask(asked)
+    if as_json:
+        tables.print_json([found])
+        return
+    replicas = [
+        " ".join(str(each[key]) for key in ("name", "address", "state", "sync_state") if each[key])
+        for each in found.pop("replicas")
+    ]
+    found["standing_by"] = ", ".join(found["standing_by"]) or "none"
+    found["synchronous_standby_names"] = found["synchronous_standby_names"] or "none"
+    tables.print_facts({**found, "replicas": "; ".join(replicas) or "none"})

@@ -1,0 +1,54 @@
+"""Which servers use a database, and how safe it is, as the database itself knows it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import asyncpg
+
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.postgres.link import TROUBLE, close, connect, name_of, said, shown
+
+_OURS: Final = "beanlite "
+_ALIVE: Final = """
+    SELECT status, node, address, version, started, seen_s, epoch,
+           host(inet_server_addr()) || ':' || inet_server_port() AS database,
+           current_setting('server_version') AS postgresql,
+           current_setting('synchronous_standby_names') AS synchronous_standby_names
+    FROM alive
+"""
+_SERVERS: Final = """
+    SELECT DISTINCT application_name FROM pg_stat_activity
+    WHERE datname = current_database() AND starts_with(application_name, $1) ORDER BY 1
+"""
+_REPLICAS: Final = """
+    SELECT application_name AS name, host(client_addr) AS address, state, sync_state,
+           extract(epoch FROM replay_lag)::float8 AS lag_s
+    FROM pg_stat_replication ORDER BY 1
+"""
+
+
+def status(url: str) -> dict[str, Any]:
+    """What is known of it. BeanliteError: it can't be asked. JournalRefused: it is none of ours."""
+    try:
+        return asyncio.run(_ask(url))
+    except asyncpg.UndefinedTableError as error:
+        raise JournalRefused(f"{shown(url)} has no queue: no server has used it yet") from error
+    except (*TROUBLE, asyncpg.PostgresError) as error:
+        raise BeanliteError(f"{shown(url)} can't be used: {said(error)}") from error
+
+
+async def _ask(url: str) -> dict[str, Any]:
+    link = await connect(url, "beanlite")
+    try:
+        row = await link.row(_ALIVE)
+        if row is None:
+            raise JournalRefused(f"{shown(url)}: its table lease is empty")
+        servers = [row["application_name"] for row in await link.connection.fetch(_SERVERS, _OURS)]
+        replicas = [dict(row) for row in await link.connection.fetch(_REPLICAS)]
+        await close(link)
+    finally:
+        link.drop()
+    others = [name.removeprefix(_OURS) for name in servers if name != name_of(row["node"])]
+    return {**row, "standing_by": others, "replicas": replicas}

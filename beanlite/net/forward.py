@@ -1,0 +1,249 @@
+"""What a server that stands by does with clients: their bytes go to the active server, and its replies come back.
+
+Nobody looks at the bytes. Clients that come while no server is active wait, accepted or still with the kernel, and
+nothing is read of what they send: so all of it reaches whichever server is active next, be it this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from functools import partial
+from typing import Final
+
+from beanlite import log
+from beanlite.net.addresses import Addresses
+from beanlite.net.ends import End, Guest, ServerEnd
+from beanlite.net.listener import Listener
+from beanlite.net.operators import Operators
+from beanlite.net.refusals import Refusals
+from beanlite.values import host_and_port, is_place
+
+# How long the active server may take to accept a connection, and how long after a failure it is tried again.
+CONNECT_S: Final = 2.0
+AGAIN_S: Final = 0.1
+# How long it may take at the stop until all that was sent is answered.
+STOP_S: Final = 2.0
+# How much is read at once; as much at most is held for each direction of a connection.
+CHUNK_BYTES: Final = 1 << 14
+
+
+class Forwarder:
+    """Looks after clients while this server stands by.
+
+    Its attributes are what it was told, and the clients by how far they have come.
+    """
+
+    def __init__(
+        self, listener: Listener, own: str, most: int, addresses: Addresses, operators: Operators, refusals: Refusals
+    ) -> None:
+        """``own`` is where others reach this server; ``most`` is how many clients it serves at a time."""
+        self._listener = listener
+        self._own = own
+        self._most = most
+        self._addresses = addresses
+        self._operators = operators
+        self._refusals = refusals
+        self._oddities = log.Seldom()
+        self._chunk = memoryview(bytearray(CHUNK_BYTES))
+        self._active: str | None = None
+        self._accepts = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: dict[socket.socket, Guest] = {}
+        """Those who are not connected to the active server yet, who came first at the front."""
+        self._served: dict[socket.socket, Guest] = {}
+        self._names: set[object] = set()
+        """Of our own connections to the active server."""
+        self._empty: asyncio.Event | None = None
+        """At the stop: set when nobody is served any more."""
+
+    @property
+    def forwards_to(self) -> str | None:
+        """The address of the active server, as long as clients are forwarded there."""
+        return self._active if self._accepts else None
+
+    def stand_by(self, active: str | None) -> None:
+        """Another server is active now, and reached at that address; None: this one is active."""
+        self._let_go()
+        self._cut_off()
+        self._active = active
+        if active == self._own:
+            log.warning("the active server had the address of this one, or has it: clients wait", advertise=active)
+        elif active is not None and not is_place(active):
+            log.warning("clients are refused: the active server does not say where it is reached", address=active)
+            self._listener.refuse(True)  # noqa: FBT003 - as it is declared
+        else:
+            self._listener.refuse(False)  # noqa: FBT003 - likewise
+            if active is not None:
+                log.info("clients are forwarded", to=active)
+                self._try()
+
+    def hand_over(self) -> list[socket.socket]:
+        """Those who still wait, for this server to serve them itself, now that it is active."""
+        waiting = list(self._waiting)
+        for sock in waiting:
+            self._leave(sock)
+        return waiting
+
+    async def close(self) -> None:
+        """Let nobody in any more, and have what was sent answered, which may take STOP_S."""
+        self._let_go()
+        for sock in self.hand_over():
+            sock.close()
+        for guest in list(self._served.values()):
+            guest.client.hear_no_more()
+        if self._served:
+            self._empty = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    await self._empty.wait()
+        self._cut_off()
+
+    # -- who comes
+
+    def _let_go(self) -> None:
+        """Forward nobody any more for now."""
+        self._accept(accepts=False)
+        for guest in self._waiting.values():
+            if guest.task is not None:
+                guest.task.cancel()
+                guest.task = None
+
+    def _cut_off(self) -> None:
+        for guest in list(self._served.values()):
+            guest.cut_off()
+
+    def _turn_away(self) -> None:
+        """Clients can't be forwarded to this active server."""
+        self._let_go()
+        self._cut_off()
+        self._listener.refuse(True)  # noqa: FBT003 - as it is declared
+        for sock in self.hand_over():
+            sock.close()
+
+    def _accept(self, *, accepts: bool) -> None:
+        """Accept clients, or leave them with the kernel for now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if accepts == self._accepts:
+            return
+        self._accepts = accepts
+        loop = asyncio.get_running_loop()
+        for sock in self._listener.sockets:
+            if accepts:
+                sock.setblocking(False)  # noqa: FBT003 - as it is declared
+                loop.add_reader(sock, self._on_client, sock)
+            else:
+                loop.remove_reader(sock)
+
+    def _try(self) -> None:
+        """Connect the first of those who wait to the active server; if there is none, accept one."""
+        self._timer = None
+        for guest in self._waiting.values():
+            if guest.task is None:
+                self._start(guest)
+                return
+        self._accept(accepts=True)
+
+    def _try_later(self) -> None:
+        self._accept(accepts=False)
+        self._timer = asyncio.get_running_loop().call_later(AGAIN_S, self._try)
+
+    def _on_client(self, listening: socket.socket) -> None:
+        try:
+            sock, peer = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:  # there are no descriptors left
+            self._oddities.warning("a client can't be accepted", error=error)
+            self._try_later()
+            return
+        address = self._addresses.address_of(peer)
+        if len(self._waiting) + len(self._served) >= self._most:
+            self._refusals.note("connections")
+        elif self._addresses.is_full(address):
+            self._refusals.note("connections-per-address")
+        else:
+            sock.setblocking(False)  # noqa: FBT003 - as above
+            self._addresses.add(sock, address)
+            guest = self._waiting[sock] = Guest(sock, peer, End(self._chunk, partial(self._leave, sock)))
+            self._start(guest)
+            return
+        sock.close()
+
+    # -- how they are connected
+
+    def _start(self, guest: Guest) -> None:
+        assert self._active is not None
+        guest.task = asyncio.get_running_loop().create_task(self._forward(guest, self._active))
+        guest.task.add_done_callback(_raise_bug)
+
+    async def _forward(self, guest: Guest, active: str) -> None:
+        """Connect a client to the active server."""
+        loop = asyncio.get_running_loop()
+        host, port = host_and_port(active)
+        server = ServerEnd(self._chunk, partial(self._leave, guest.sock))
+        problem = ""
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await loop.create_connection(lambda: server, host, port)
+        except OSError as error:
+            problem = str(error) or "no answer in time"
+        if problem:
+            guest.task = None
+            self._oddities.warning("the active server can't be reached", address=active, error=problem)
+            self._try_later()
+            return
+        self._served[guest.sock] = self._waiting.pop(guest.sock)
+        guest.tie(server)
+        self._reached()
+        if self._is_let_through(guest, server):
+            with contextlib.suppress(OSError):  # the client has gone
+                await loop.connect_accepted_socket(lambda: guest.client, guest.sock)
+                return
+        guest.client.is_lost = True
+        guest.sock.close()
+        if server.is_lost:
+            self._leave(guest.sock)
+        else:
+            server.cut_off()
+
+    def _reached(self) -> None:
+        """The active server is there: all may come."""
+        for guest in self._waiting.values():
+            if guest.task is None:
+                self._start(guest)
+        self._accept(accepts=True)
+
+    def _is_let_through(self, guest: Guest, server: ServerEnd) -> bool:
+        """Whether a client may have this connection to the active server."""
+        name = server.name
+        self._names.add(name)
+        if guest.peer in self._names:
+            log.error(
+                "clients are refused: what is forwarded comes back; advertise has to lead to one server",
+                to=self._active,
+            )
+            self._turn_away()
+            return False
+        if self._operators.include(name) and not self._operators.include(guest.peer):
+            self._oddities.warning("clients are refused whom the active server would take for operators", by=name)
+            return False
+        return True
+
+    def _leave(self, sock: socket.socket) -> None:
+        """It is over with a client, or others look after it."""
+        guest = self._waiting.pop(sock, None) or self._served.pop(sock)
+        guest.untie()
+        if guest.server is not None:
+            self._names.discard(guest.server.name)
+        self._addresses.drop(sock)
+        if self._empty is not None and not self._served:
+            self._empty.set()
+
+
+def _raise_bug(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.result()

@@ -1,0 +1,269 @@
+"""A server that stands by and forwards clients to the active one: real servers on a real PostgreSQL."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import greenstalk
+import pytest
+
+from tests.support.health import ask
+from tests.support.servers import free_port
+from tests.support.wire import Wire, until
+
+LEASE_S = 1
+ROOT = Path(__file__).parents[2]
+
+
+class Node:
+    """A server, which is active or stands by."""
+
+    def __init__(self, folder, number, database, *flags, port=None):
+        self.port = port or free_port()
+        self.health = f"127.0.0.1:{free_port()}"
+        self.log_file = folder / f"node{number}.log"
+        command = [sys.executable, "-m", "beanlite", "serve", "-p", str(self.port), "--database", database]
+        command += ["--standby", "forward", "--require-sync", "false", "--lease", f"{LEASE_S}s"]
+        with self.log_file.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--node", f"node{number}", "--health", self.health, *flags],
+                cwd=folder,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                stdout=log,
+                stderr=log,
+            )
+
+    def log(self):
+        return self.log_file.read_text()
+
+    def says(self, words):
+        """Wait until it has."""
+        until(lambda: words in self.log(), 30)
+
+    def connect(self, of="127.0.0.1"):
+        return Wire(socket.create_connection(("127.0.0.1", self.port), 20, (of, 0)))
+
+    def stop(self):
+        self.process.terminate()
+        assert self.process.wait(20) == 0
+
+    def memory_bytes(self):
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) * 1024
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Nodes:
+    def __init__(self, folder, database):
+        self.all = []
+        self._folder = folder
+        self._database = database
+
+    def start(self, *flags, **others):
+        node = Node(self._folder, len(self.all), self._database, *flags, **others)
+        self.all.append(node)
+        return node
+
+    def active(self, *flags, **others):
+        node = self.start(*flags, **others)
+        node.says("started")
+        return node
+
+    def standby(self, *flags, **others):
+        node = self.start(*flags, **others)
+        node.says("standing by")
+        return node
+
+
+@pytest.fixture
+def nodes(tmp_path, database):
+    nodes = Nodes(tmp_path, database)
+    yield nodes
+    for node in nodes.all:
+        node.end()
+    for node in nodes.all:
+        assert "Traceback" not in node.log()
+
+
+def test_bytes_go_through_both_ways(nodes):
+    active, standby = nodes.active(), nodes.standby()
+    with greenstalk.Client(("127.0.0.1", standby.port), encoding=None) as queue:
+        body = bytes(range(256)) * 255
+        queue.put(body)
+        job = queue.reserve()
+        assert job.body == body
+        queue.delete(job)
+    with active.connect() as wire, standby.connect() as other:
+        job_id = wire.put(b"here")
+        assert other.ask("peek-ready") == f"FOUND {job_id} 4"
+        assert other.stats()["current-connections"] == "2"
+    assert ask(standby.health, "/readyz") == (200, f"standing by, forwarding to 127.0.0.1:{active.port}\n")
+
+
+def test_each_side_may_close_first_and_all_that_is_due_arrives(nodes):
+    _, standby = nodes.active(), nodes.standby()
+    with standby.connect() as wire:
+        wire.send(b"put 0 0 60 1\r\nx\r\nwatch other\r\nignore default\r\nreserve\r\n")
+        wire.socket.shutdown(socket.SHUT_WR)
+        assert [wire.reply() for _ in range(4)] == ["INSERTED 1", "WATCHING 2", "WATCHING 1", "TIMED_OUT"]
+        assert wire.is_closed()
+    with standby.connect() as wire:
+        wire.send(b"list-tube-used\r\nquit\r\nlist-tube-used\r\n")
+        assert wire.reply() == "USING default"
+        assert wire.is_closed()
+    with standby.connect() as wire:
+        assert wire.ask("reserve") == "RESERVED 1 1"
+    with standby.connect() as wire:  # who has gone has given it back
+        until(lambda: wire.ask("peek-ready") == "FOUND 1 1")
+
+
+def test_what_a_client_does_not_read_is_not_read_from_the_active_server(nodes):
+    _, standby = nodes.active(), nodes.standby()
+    times, size = 1000, 65000
+    with standby.connect() as wire:
+        wire.put(b"x" * size)
+        wire.ask("peek 1")
+        before_bytes = standby.memory_bytes()
+        sender = threading.Thread(target=wire.send, args=(b"peek 1\r\n" * times,))
+        sender.start()
+        with standby.connect() as other:  # by when it is served, much of that would have come
+            for _ in range(200):
+                assert other.ask("list-tube-used") == "USING default"
+        assert standby.memory_bytes() - before_bytes < 20 << 20
+        for _ in range(times):
+            assert wire.reply() == f"FOUND 1 {size}"
+            assert len(wire.body) == size
+        sender.join()
+        assert standby.memory_bytes() - before_bytes < 20 << 20
+
+
+def test_who_goes_without_reading_is_gone_from_the_active_server_too(nodes):
+    active, standby = nodes.active(), nodes.standby()
+    with active.connect() as other, standby.connect() as wire:
+        wire.put(b"x" * 65000)
+        wire.socket.settimeout(1)
+        with pytest.raises(TimeoutError):  # nobody takes that much
+            wire.send(b"peek 1\r\n" * (8 << 20))
+        assert other.stats()["current-connections"] == "2"
+        wire.close()
+        until(lambda: other.stats()["current-connections"] == "1")
+
+
+def test_who_comes_while_no_server_is_active_waits_and_loses_nothing(nodes):
+    active, standby = nodes.active(), nodes.standby()
+    forwarded = standby.connect()
+    assert forwarded.ask("list-tube-used") == "USING default"
+    active.end()
+    assert forwarded.is_closed()
+    forwarded.close()
+    with ExitStack() as clients:
+        waiting = [clients.enter_context(standby.connect()) for _ in range(20)]
+        for number, wire in enumerate(waiting):
+            wire.send(b"use tube%d\r\nput 0 0 60 1\r\n%d\r\n" % (number, number % 10))
+        for number, wire in enumerate(waiting):
+            assert (wire.reply(), wire.reply().split()[0]) == (f"USING tube{number}", "INSERTED")
+    assert "the lease is ours" in standby.log()
+    again = nodes.standby()
+    with again.connect() as wire:
+        assert wire.stats("stats-tube tube7")["current-jobs-ready"] == "1"
+
+
+def test_nobody_is_refused_while_one_takes_over_in_order(nodes):
+    active, standby = nodes.active(), nodes.standby()
+    stopping = threading.Thread(target=active.stop)
+    stopping.start()
+    puts = 0
+    while stopping.is_alive() or "started" not in standby.log():
+        with standby.connect() as wire:
+            try:
+                wire.put(b"x")
+            except ConnectionError:
+                continue  # forwarded to the one that stops
+            puts += 1
+    with standby.connect() as wire:
+        assert int(wire.stats()["current-jobs-ready"]) >= puts > 0
+
+
+def test_one_that_is_started_again_before_its_time_is_over_keeps_clients_waiting(nodes):
+    active = nodes.active()
+    active.end()
+    again = nodes.start(port=active.port)
+    again.says("standing by")
+    with again.connect() as wire:
+        assert wire.put(b"x") == 1
+    assert "clients wait" in again.log()
+
+
+def test_at_its_stop_what_was_sent_is_answered(nodes):
+    _, standby = nodes.active(), nodes.standby()
+    with standby.connect() as wire:
+        assert wire.ask("watch other") == "WATCHING 2"
+        wire.send(b"reserve\r\n")
+        with standby.connect() as other:
+            until(lambda: other.stats()["current-waiting"] == "1")
+        standby.stop()
+        assert wire.reply() == "TIMED_OUT"
+        assert wire.is_closed()
+
+
+def test_nobody_becomes_an_operator_by_it(nodes):
+    _, standby = nodes.active("--operators", "127.0.0.1"), nodes.standby("--operators", "127.0.0.1")
+    with standby.connect() as wire:
+        assert wire.request("list-clients")
+    with standby.connect(of="127.0.0.2") as wire:
+        assert wire.is_closed()
+    assert "take for operators" in standby.log()
+
+
+def serves(node):
+    with node.connect() as wire:
+        try:
+            return wire.ask("list-tube-used") == "USING default"
+        except ConnectionError:
+            return False
+
+
+def test_connections_are_limited(nodes):
+    _, standby = nodes.active(), nodes.standby("--max-connections", "2")
+    with standby.connect() as one, standby.connect() as two:
+        assert one.ask("list-tube-used") == two.ask("list-tube-used") == "USING default"
+        with standby.connect() as three:
+            assert three.is_closed()
+    assert "connection refused" in standby.log()
+    until(lambda: serves(standby))  # they are gone
+
+
+def refuses(node):
+    try:
+        node.connect().close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_clients_do_not_go_round_in_circles(nodes):
+    port = free_port()
+    nodes.active("--advertise", f"localhost:{port}")
+    standby = nodes.standby(port=port)
+    until(lambda: refuses(standby))
+    assert "what is forwarded comes back" in standby.log()
+    assert ask(standby.health, "/readyz")[0] == 503
+
+
+def test_where_the_active_server_can_not_be_reached_by_others_clients_are_refused(nodes, tmp_path):
+    nodes.active("--socket", str(tmp_path / "socket"))
+    standby = nodes.standby()
+    until(lambda: refuses(standby))
+    assert "does not say where it is reached" in standby.log()
+    nodes.all[0].stop()
+    until(lambda: not refuses(standby))
+    with standby.connect() as wire:
+        assert wire.put(b"x") == 1
