@@ -192,6 +192,13 @@ class Pair:
         shutil.rmtree(self.home)
 
 
+def receiver_of(standby: Cluster) -> int:
+    """The process of a standby that takes over what the primary has written."""
+    assert standby.process is not None
+    command = ["pgrep", "-P", str(standby.process.pid), "-f", "walreceiver"]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
 def new_home() -> Path:
     """A folder for clusters, which their user can write."""
     home = Path(tempfile.mkdtemp(prefix="beanlite-pg-"))

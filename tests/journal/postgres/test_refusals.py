@@ -1,0 +1,42 @@
+"""Databases that are refused at the start, and what is said of them."""
+
+from tests.journal.postgres.serving import refusal, served, sql
+
+
+async def test_a_database_without_a_synchronous_standby_is_refused(database):
+    assert "no synchronous standby" in await refusal(database, require_sync=True)
+
+
+async def test_a_database_that_is_not_ours_is_refused(postgres, database):
+    await sql(postgres, database, "CREATE TABLE jobs (id integer)")
+    assert "not beanlite's" in await refusal(database)
+
+
+async def test_a_newer_schema_is_refused(postgres, database):
+    await (await served(database)).stop()
+    await sql(postgres, database, "UPDATE schema_version SET number = 99")
+    assert "use a newer beanlite" in await refusal(database)
+
+
+async def test_another_encoding_is_refused(postgres):
+    await postgres.asql("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+    assert "has the encoding LATIN1" in await refusal(postgres.url("latin"))
+
+
+async def test_a_wrong_password_is_refused_and_not_told(postgres, database):
+    await postgres.asql("CREATE ROLE stranger LOGIN PASSWORD 'right'")
+    said = await refusal(database.replace("queue@", "stranger:wr0ng@"))
+    assert "password authentication failed" in said
+    assert "wr0ng" not in said
+
+
+async def test_a_database_that_does_not_exist_is_refused(postgres):
+    assert 'database "nowhere" does not exist' in await refusal(postgres.url("nowhere"))
+
+
+async def test_a_changed_body_is_refused(postgres, database):
+    serving = await served(database)
+    await serving.put()
+    await serving.stop()
+    await sql(postgres, database, "UPDATE jobs SET body = 'other'")
+    assert "the body of job 1 has changed" in await refusal(database)
