@@ -57,6 +57,8 @@ class Sender:
         """Until then nobody else can have the lease."""
         self.sent_ns: int | None = None
         """Since when a statement is under way; None: none is."""
+        self._one_at_a_time = asyncio.Lock()
+        """A batch and a beat may begin in the same turn of the loop, and there is one connection for both."""
         self._oddities = log.Seldom()
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking = False
@@ -70,22 +72,23 @@ class Sender:
     @property
     def busy(self) -> bool:
         """Whether a statement is under way."""
-        return self.sent_ns is not None
+        return self._one_at_a_time.locked()
 
     # -- what is sent
 
     async def store(self, batch: Batch) -> None:
-        """Store a batch; not to be called while ``busy``. JournalFull: there is no room, it can be tried again.
+        """Store a batch. JournalFull: there is no room, it can be tried again.
 
         LeaseLost: another server has the lease. JournalFailed: the batch can't be stored, or others are lost.
         """
-        self.sent_ns = self._clock_ns()
-        try:
-            while not await self._stored(batch):
-                pass
-            self._batch = batch.number
-        finally:
-            self.sent_ns = None
+        async with self._one_at_a_time:
+            self.sent_ns = self._clock_ns()
+            try:
+                while not await self._stored(batch):
+                    pass
+                self._batch = batch.number
+            finally:
+                self.sent_ns = None
 
     async def _stored(self, batch: Batch) -> bool:
         """Send a batch; False if it was not stored and has to be sent again."""
@@ -193,26 +196,32 @@ class Sender:
 
     async def _beat(self) -> None:
         """Raise the beat, so that others see us."""
-        if self.sent_ns is not None:
-            return
-        self.sent_ns = sent_ns = self._clock_ns()
+        if self.busy:
+            return  # what is sent does as well
         try:
-            try:
-                assert self._link is not None
-                row = await self._link.row(BEAT, self._epoch, time.time())
-                if row is None or row["batch"] != self._batch:
-                    await self._find_out()
-                    raise self._changed(None)
-            except (*TROUBLE, asyncpg.PostgresError) as error:
-                await self._resolve(error)
-            else:
-                self._confirmed(sent_ns)
+            async with self._one_at_a_time:
+                self.sent_ns = self._clock_ns()
+                try:
+                    await self._raise_beat(self.sent_ns)
+                finally:
+                    self.sent_ns = None
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
             self._failed(error)
             return
-        finally:
-            self.sent_ns = None
         self._quiet()
+
+    async def _raise_beat(self, sent_ns: int) -> None:
+        try:
+            if self._link is None:
+                raise ConnectionError("there is no connection")
+            row = await self._link.row(BEAT, self._epoch, time.time())
+            if row is None or row["batch"] != self._batch:
+                await self._find_out()
+                raise self._changed(None)
+        except (*TROUBLE, asyncpg.PostgresError) as error:
+            await self._resolve(error)
+        else:
+            self._confirmed(sent_ns)
 
     async def _look_after(self, link: Link) -> None:
         """Drop a connection of which the database does not know, or that can't be reached otherwise either.

@@ -49,6 +49,19 @@ async def test_a_batch_is_stored_once_whether_it_or_its_answer_was_lost(postgres
     await serving.stop()
 
 
+async def test_a_beat_and_a_batch_do_not_meet_on_the_connection(database):
+    serving = await served(database, lease_s=100)
+    sender = serving.journal._sender
+    link = sender._link
+    for _ in range(20):
+        job_id = serving.begin_to_put()
+        sender._start(sender._beat())
+        await until(lambda job_id=job_id: job_id in serving.released or serving.failures)
+    assert serving.failures == []
+    assert sender._link is link
+    await serving.stop()
+
+
 async def test_a_connection_that_says_nothing_any_more_is_given_up(database, way, monkeypatch):
     monkeypatch.setattr(sender, "_LOOK_AFTER_S", 0.1)
     serving = await served(by(way, database))
