@@ -230,12 +230,7 @@ class Sender:
         """
         served = False
         try:
-            other = await connect(self._applicant.url, f"{self._name} looks after itself")
-            try:
-                row = await asyncio.wait_for(other.row(_IS_SERVED, link.pid, self._name), _LOOK_AFTER_S)
-                served = row is not None and row["served"]
-            finally:
-                other.drop()
+            served = await _is_served(self._applicant.url, self._name, link.pid)
         except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
             self._oddities.warning("the database does not answer", database=self._applicant.name, error=said(error))
         self._looking = False
@@ -283,3 +278,13 @@ class Sender:
     def _end(self) -> None:
         self._ended = True
         self._timer.cancel()
+
+
+async def _is_served(url: str, name: str, pid: int) -> bool:
+    """Whether the database has this process, which serves our connection. One of TROUBLE; JournalRefused."""
+    other = await connect(url, f"{name} looks after itself")
+    try:
+        row = await asyncio.wait_for(other.row(_IS_SERVED, pid, name), _LOOK_AFTER_S)
+        return row is not None and row["served"]
+    finally:
+        other.drop()
