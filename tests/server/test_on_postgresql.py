@@ -1,11 +1,14 @@
 """What operators see of a server whose jobs are in PostgreSQL."""
 
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from tests.support.health import ask, metrics, start_watched
+from tests.support.postgres import receiver_of
 from tests.support.servers import free_port
 from tests.support.wire import Wire, until
 
@@ -80,3 +83,17 @@ def test_what_is_for_the_file_is_refused(flags, why):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert why in done.stderr
+
+
+def test_who_is_answered_while_a_commit_waits_for_longer_than_the_lease_is_sent_it_all_the_same(pair, tmp_path):
+    server, where = start_watched(tmp_path, "--database", pair.url(), "--lease", "1s")
+    with server, Wire(server.connect()) as wire:
+        wire.put(b"first")
+        receiver = receiver_of(pair.standby)
+        os.kill(receiver, signal.SIGSTOP)
+        wire.send(b"put 0 0 60 6\r\nsecond\r\n")
+        until(lambda: metrics(where)["beanlite_journal_unsynced_seconds",])
+        wire.send(b"list-tube-used\r\nreserve\r\n")
+        until(lambda: metrics(where)["beanlite_journal_unsynced_seconds",] > 1.2)
+        os.kill(receiver, signal.SIGCONT)
+        assert [wire.reply() for _ in range(3)] == ["INSERTED 2", "USING default", "RESERVED 1 5"]

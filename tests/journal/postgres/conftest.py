@@ -1,4 +1,4 @@
-"""Databases, ways to them, and that no connection is left."""
+"""A way to the database, and that no connection is left."""
 
 import asyncio
 
@@ -6,8 +6,6 @@ import pytest
 
 from beanlite.journal.postgres.link import Link
 from tests.support.cutting import Cutting
-from tests.support.needs import need
-from tests.support.postgres import Pair, programs
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +29,3 @@ async def way(postgres):
     """One to the database that can be cut."""
     async with Cutting(postgres.port) as way:
         yield way
-
-
-@pytest.fixture
-def pair():
-    """A primary and its synchronous standby."""
-    need(programs(), "PostgreSQL is not installed")
-    pair = Pair()
-    yield pair
-    pair.end()
