@@ -58,6 +58,8 @@ class Cutting:
                 for each in pair:
                     each.transport.abort()
                 return
-            if not (self.cut_at == "silence" and what == "answer"):
+            if self.cut_at == "silence" and what == "answer":
+                self.cuts += 1
+            else:
                 writer.write(data)
         writer.transport.abort()

@@ -137,7 +137,7 @@ class _Waiting:
         since_ns = 0
         while True:
             before_ns = self._applicant.clock_ns()
-            row = await link.row(_SEEN)
+            row = await link.row(_SEEN, within_s=self._applicant.lease_s)
             now_ns = self._applicant.clock_ns()
             if row is None:
                 raise JournalRefused(f"{self._applicant.name}: its table lease is empty")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -28,6 +29,15 @@ _SESSION: Final = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
+# By default the kernel would wait for a quarter of an hour for a machine that is lost.
+_DEAD_MS: Final = 5000
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MS),
+)
 # The errors that mean that the connection is of no use any more, or that what it was asked may or may not be done.
 TROUBLE: Final = (
     OSError,  # with TimeoutError
@@ -58,8 +68,13 @@ class Link:
         # reason for any other warning.
         self._cancelled = self._cancelled or message.sqlstate == "01000"
 
-    async def row(self, statement: str, *parameters: object) -> asyncpg.Record | None:
-        """Carry out a statement, and return its only row, or None. One of TROUBLE: whether it is done is unknown."""
+    async def row(self, statement: str, *parameters: object, within_s: float | None = None) -> asyncpg.Record | None:
+        """Carry out a statement, and return its only row, or None. One of TROUBLE: whether it is done is unknown.
+
+        ``within_s``: if it takes longer, the connection is dropped. (A timeout of asyncpg's would have the database
+        cancel the statement, by another connection.)
+        """
+        timer = None if within_s is None else asyncio.get_running_loop().call_later(within_s, self.drop)
         try:
             row = await self.connection.fetchrow(statement, *parameters)
         except AttributeError as error:
@@ -67,6 +82,9 @@ class Link:
                 raise
             # asyncpg meets its own end if that came between two of its steps.
             raise ConnectionError("the connection has ended") from error
+        finally:
+            if timer is not None:
+                timer.cancel()
         if self._cancelled:
             raise Cancelled("the wait for the synchronous standby was cancelled")
         return row
@@ -100,9 +118,17 @@ async def connect(url: str, name: str) -> Link:
         except TROUBLE as error:
             problem = error
         else:
+            _notice_dead_hosts(connection)
             return Link(connection)
     assert problem is not None
     raise problem
+
+
+def _notice_dead_hosts(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    sock = cast(Any, connection)._transport.get_extra_info("socket")  # noqa: SLF001 - there is no other way to it
+    if sock.family != socket.AF_UNIX:
+        for level, option, value in _KEEPALIVE:
+            sock.setsockopt(level, option, value)
 
 
 def _hosts(url: str) -> list[str]:

@@ -264,7 +264,7 @@ class Sender:
         if self._link is None:
             return
         try:
-            await asyncio.wait_for(self._link.row(GIVE_BACK, self._epoch, time.time(), last_id), _LOOK_AFTER_S)
+            await self._link.row(GIVE_BACK, self._epoch, time.time(), last_id, within_s=_LOOK_AFTER_S)
             await close(self._link)
         except (*TROUBLE, asyncpg.PostgresError) as error:
             self._drop()
@@ -284,7 +284,7 @@ async def _is_served(url: str, name: str, pid: int) -> bool:
     """Whether the database has this process, which serves our connection. One of TROUBLE; JournalRefused."""
     other = await connect(url, f"{name} looks after itself")
     try:
-        row = await asyncio.wait_for(other.row(_IS_SERVED, pid, name), _LOOK_AFTER_S)
+        row = await other.row(_IS_SERVED, pid, name, within_s=_LOOK_AFTER_S)
         return row is not None and row["served"]
     finally:
         other.drop()

@@ -1,6 +1,7 @@
 """The lease: who has it, who takes it over, and what those do who have lost it."""
 
 import asyncio
+import socket
 
 from beanlite.errors import LeaseLost
 from beanlite.journal.postgres.link import Link
@@ -48,6 +49,27 @@ async def test_of_two_that_stand_by_one_takes_over(database):
     await (await asyncio.wait_for(left.pop(), SOON_S)).stop()
 
 
+async def test_who_stands_by_gives_up_a_connection_that_says_nothing_any_more(database, way):
+    first = await served(database, node="first")
+    second = ServingPostgres(Postgres(by(way, database), node="second"))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    way.cut_at = "silence"
+    await until(lambda: way.cuts)
+    way.cut_at = None
+    await first.abandon()
+    await asyncio.wait_for(waiting, SOON_S)
+    await second.stop()
+
+
+async def test_the_kernel_gives_up_a_machine_that_does_not_answer_any_more(database):
+    serving = await served(database)
+    sock = serving.journal._sender._link.connection._transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert 0 < sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 10_000
+    await serving.stop()
+
+
 async def taken_over(postgres, database):
     await sql(postgres, database, "UPDATE lease SET epoch = epoch + 1, node = 'another', beat = beat + 1")
 
@@ -67,8 +89,9 @@ async def test_without_the_fence_it_would(postgres, database, monkeypatch):
     """That the test above can fail."""
     row = Link.row
 
-    def without_the_fence(link, statement, *parameters):
-        return row(link, statement.replace("WHERE epoch = $1 AND batch", "WHERE $1 > 0 AND batch"), *parameters)
+    def without_the_fence(link, statement, *parameters, **others):
+        statement = statement.replace("WHERE epoch = $1 AND batch", "WHERE $1 > 0 AND batch")
+        return row(link, statement, *parameters, **others)
 
     monkeypatch.setattr(Link, "row", without_the_fence)
     serving = await served(database, lease_s=100)
