@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, cast
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
@@ -38,6 +40,8 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MS),
 )
+# A host in a URL, with its port.
+_PLACE: Final = re.compile(r"([^:\[\]]*|\[[^\]]*\])(:[0-9]*)?")
 # The errors that mean that the connection is of no use any more, or that what it was asked may or may not be done.
 TROUBLE: Final = (
     OSError,  # with TimeoutError
@@ -106,7 +110,9 @@ async def connect(url: str, name: str) -> Link:
     that will not change by itself.
     """
     problem: Exception | None = None
-    for one in _hosts(url):
+    with _refusing(url):
+        hosts = _hosts(url)
+    for one in hosts:
         try:
             with _refusing(one):
                 connection = await asyncpg.connect(
@@ -131,18 +137,34 @@ def _notice_dead_hosts(connection: asyncpg.Connection[asyncpg.Record]) -> None:
             sock.setsockopt(level, option, value)
 
 
+def _split(url: str) -> tuple[SplitResult, str, list[str]]:
+    """The URL's parts, the user with the password, and the hosts. ValueError: there is no telling them apart."""
+    parts = urlsplit(url)
+    who, _, places = parts.netloc.rpartition("@")
+    hosts = places.split(",")
+    if "@" in f"{who}{parts.path}{parts.fragment}" or not all(map(_PLACE.fullmatch, hosts)):
+        raise ValueError("a character is not encoded")
+    return parts, who, hosts
+
+
 def _hosts(url: str) -> list[str]:
     """The same URL for each host that it names: a host that does not answer must not use up the time of the others."""
-    parts = urlsplit(url)
-    who, at, places = parts.netloc.rpartition("@")
-    return [urlunsplit(parts._replace(netloc=f"{who}{at}{place}")) for place in places.split(",")]
+    parts, who, hosts = _split(url)
+    at = "@" if who else ""
+    return [urlunsplit(parts._replace(netloc=f"{who}{at}{host}")) for host in hosts]
 
 
 def shown(url: str) -> str:
-    """The URL without the password, for people."""
-    parts = urlsplit(url)
-    who, at, places = parts.netloc.rpartition("@")
-    return f"{parts.scheme}://{who.partition(':')[0]}{at}{places}{parts.path}"
+    """The URL without the password, for people; hardly anything of one in which the password may be anywhere."""
+    try:
+        parts, who, hosts = _split(url)
+    except ValueError:
+        parts = None
+    if parts is None or "@" in parts.query:
+        scheme, colon, _ = url.partition("://")
+        return f"{scheme if colon else ''}://..."
+    user = who.partition(":")[0]
+    return f"{parts.scheme}://{user}{'@' if who else ''}{','.join(hosts)}{parts.path}"
 
 
 def name_of(node: str) -> str:
@@ -160,10 +182,13 @@ def _refusing(url: str) -> Iterator[None]:
         asyncpg.InvalidCatalogNameError,
         asyncpg.ClientConfigurationError,
         asyncpg.InsufficientPrivilegeError,
+        ssl.CertificateError,  # which is a ValueError, too
     ) as error:
         raise JournalRefused(f"{shown(url)} can't be used: {said(error)}") from error
-    except ValueError as error:
-        raise JournalRefused(f"{shown(url)} is no address of a database: {said(error)}") from error
+    except ValueError:  # which may say the password
+        raise JournalRefused(
+            f"{shown(url)} is no address of a database; what is special in its password has to be percent-encoded"
+        ) from None
 
 
 def said(error: BaseException) -> str:

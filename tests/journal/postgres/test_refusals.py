@@ -1,5 +1,8 @@
 """Databases that are refused at the start, and what is said of them."""
 
+import pytest
+
+from beanlite.journal.postgres.link import shown
 from tests.journal.postgres.serving import refusal, served, sql
 
 
@@ -28,6 +31,20 @@ async def test_a_wrong_password_is_refused_and_not_told(postgres, database):
     said = await refusal(database.replace("queue@", "stranger:wr0ng@"))
     assert "password authentication failed" in said
     assert "wr0ng" not in said
+
+
+@pytest.mark.parametrize("password", ["wr0ng/1", "wr0ng?1", "wr0ng#1", "wr0ng[1", "wr0ng@1", "0123/wr0ng", "0?wr0ng"])
+async def test_a_password_that_is_not_encoded_as_it_should_be_is_not_told(database, password):
+    url = database.replace("queue@", f"queue:{password}@")
+    assert "wr0ng" not in shown(url)
+    said = await refusal(url)
+    assert "percent-encoded" in said
+    assert "wr0ng" not in said
+
+
+async def test_an_address_is_shown_without_what_is_secret():
+    assert shown("postgresql://q:secret@[::1]:5432,b/db?password=secret") == "postgresql://q@[::1]:5432,b/db"
+    assert shown("postgresql:///db?host=/run") == "postgresql:///db"
 
 
 async def test_a_database_that_does_not_exist_is_refused(postgres):
