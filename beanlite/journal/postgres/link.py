@@ -109,7 +109,8 @@ async def connect(url: str, name: str) -> Link:
     ``name`` is what the database shows as the application's. One of TROUBLE: none can be had now. JournalRefused:
     that will not change by itself.
     """
-    problem: Exception | None = None
+    trouble: Exception | None = None
+    refusal: JournalRefused | None = None
     with _refusing(url):
         hosts = _hosts(url)
     for one in hosts:
@@ -121,13 +122,19 @@ async def connect(url: str, name: str) -> Link:
                     target_session_attrs=SessionAttribute.read_write,
                     server_settings=_SESSION | {"application_name": name},
                 )
+        except JournalRefused as error:
+            refusal = error
         except TROUBLE as error:
-            problem = error
+            trouble = error
         else:
             _notice_dead_hosts(connection)
             return Link(connection)
-    assert problem is not None
-    raise problem
+    if trouble is None:
+        assert refusal is not None
+        raise refusal
+    if refusal is not None:  # the others may do by and by
+        raise ConnectionError(str(refusal)) from trouble
+    raise trouble
 
 
 def _notice_dead_hosts(connection: asyncpg.Connection[asyncpg.Record]) -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from beanlite.journal.postgres.link import shown
+from beanlite.journal.postgres.link import connect, shown
 from tests.journal.postgres.serving import refusal, served, sql
+from tests.support.postgres import Cluster
 
 
 async def test_a_database_without_a_synchronous_standby_is_refused(database):
@@ -45,6 +46,21 @@ async def test_a_password_that_is_not_encoded_as_it_should_be_is_not_told(databa
 async def test_an_address_is_shown_without_what_is_secret():
     assert shown("postgresql://q:secret@[::1]:5432,b/db?password=secret") == "postgresql://q@[::1]:5432,b/db"
     assert shown("postgresql:///db?host=/run") == "postgresql:///db"
+
+
+async def test_a_host_that_refuses_does_not_keep_from_the_others(postgres, database):
+    await postgres.asql("CREATE ROLE known LOGIN SUPERUSER")
+    strict = Cluster(postgres.socket, "strict")
+    strict.make()
+    strict.start()
+    try:
+        url = database.replace("queue@", f"known@{strict.place},")
+        await (await served(url)).stop()
+        assert 'role "known" does not exist' in await refusal(url.replace(f",{postgres.place}", ""))
+        with pytest.raises(ConnectionError, match='role "known" does not exist'):
+            await connect(url.replace(postgres.place, "127.0.0.1:1"), "beanlite")
+    finally:
+        strict.kill()
 
 
 async def test_a_database_that_does_not_exist_is_refused(postgres):
