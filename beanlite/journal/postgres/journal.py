@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from beanlite import log, systemd
 from beanlite.core.engine import Engine
@@ -68,22 +68,35 @@ class PostgresJournal(Journal):
         self._engine = engine
         self._stopped = stopped
         self._sender = Sender(self._applicant, taken, self._fails, self._quiet)
+        is_whole = False
+        stopping = asyncio.ensure_future(stopped.wait())
+        stopping.add_done_callback(lambda task: None if task.cancelled() else self._reader.close())
         try:
-            is_whole = await self._restore(engine)
+            is_whole = await self._restore(engine) and not stopped.is_set()
         except (JournalFailed, JournalRefused, MemoryError) as error:
             self._reader.close()
-            self._sender.end()
-            if isinstance(error, MemoryError):
-                engine.forget_jobs()  # makes room for the way out
-                raise JournalRefused(f"there is not enough memory for what {self._name} holds") from error
-            raise JournalRefused(str(error)) from error
+            if self._failure is None and not (stopped.is_set() and isinstance(error, JournalFailed)):
+                self._refuse(error)
+        finally:
+            stopping.cancel()
         if self._failure is not None:
             raise self._failure
         if is_whole:
             engine.recovered(taken.last_id, taken.batch)
         else:
-            await self._give_back(taken.last_id)
+            await self._sender.until_quiet()
+            left = await self._give_back(taken.last_id)
+            if left is not None:
+                log.warning(left)
         return is_whole
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        """The queue can't be restored."""
+        self._sender.end()
+        if isinstance(error, MemoryError):
+            self._engine.forget_jobs()  # makes room for the way out
+            raise JournalRefused(f"there is not enough memory for what {self._name} holds") from error
+        raise JournalRefused(str(error)) from error
 
     async def _restore(self, engine: Engine) -> bool:
         """Restore all jobs and pauses; False if a stop was asked for meanwhile."""

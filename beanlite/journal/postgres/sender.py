@@ -250,19 +250,17 @@ class Sender:
     # -- the end
 
     async def until_quiet(self) -> None:
-        """Wait for what is under way."""
+        """Wait for what is under way, if the database answers."""
         self._end()
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(self._tasks, timeout=_LOOK_AFTER_S)
 
     async def give_back(self, last_id: int) -> None:
-        """Give the lease back, so that another server can have it at once; not to be called while ``busy``.
-
-        JournalFailed: that can't be done now.
-        """
+        """Give the lease back, so that another server can have it at once; JournalFailed: that can't be done now."""
         self._end()
-        if self._link is None:
-            return
+        if self._link is None or self.busy:
+            self._drop()
+            raise JournalFailed("the lease could not be given back: the database does not answer")
         try:
             await self._link.row(GIVE_BACK, self._epoch, time.time(), last_id, within_s=_LOOK_AFTER_S)
             await close(self._link)

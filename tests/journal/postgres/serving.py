@@ -25,13 +25,14 @@ async def until(true):
 class Postgres:
     """A database, as the medium of a journal."""
 
-    def __init__(self, url, *, lease_s=LEASE_S, require_sync=False, node="here"):
+    def __init__(self, url, *, lease_s=LEASE_S, require_sync=False, node="here", clock=None):
+        self._clock = clock or utc_clock()
         self._place = Place(url, node, "127.0.0.1:11300", lease_s, require_sync)
         self.url = url
         self.standing_by = []
 
     def open(self):
-        return PostgresJournal(self._place, utc_clock(), self.standing_by.append)
+        return PostgresJournal(self._place, self._clock, self.standing_by.append)
 
 
 class ServingPostgres(Serving):

@@ -1,11 +1,18 @@
 """The lease: who has it, who takes it over, and what those do who have lost it."""
 
 import asyncio
+import contextlib
 import socket
 
+import asyncpg
+import pytest
+
+from beanlite.clock import utc_clock
+from beanlite.core.job import SECOND_NS
 from beanlite.errors import LeaseLost
 from beanlite.journal.postgres.link import Link
 from tests.journal.postgres.serving import LEASE_S, SOON_S, Postgres, ServingPostgres, by, served, sql, until
+from tests.support.core import Core
 
 
 async def test_a_second_server_takes_over_when_the_first_is_not_heard_of_any_more(database):
@@ -60,6 +67,97 @@ async def test_who_stands_by_gives_up_a_connection_that_says_nothing_any_more(da
     await first.abandon()
     await asyncio.wait_for(waiting, SOON_S)
     await second.stop()
+
+
+class Clock:
+    """Stands still until it is moved, and counts who looks."""
+
+    def __init__(self):
+        self.now_ns = utc_clock()()
+        self.looks = 0
+
+    def __call__(self):
+        self.looks += 1
+        return self.now_ns
+
+    async def looked_at(self):
+        """Wait until it was looked at some times more."""
+        enough = self.looks + 20
+        await until(lambda: self.looks > enough)
+
+
+async def test_time_for_which_it_did_not_look_does_not_count(database):
+    """Its machine was suspended, perhaps with that of the active server."""
+    first = await served(database, node="first", lease_s=100)
+    clock = Clock()
+    second = ServingPostgres(Postgres(database, node="second", lease_s=100, clock=clock))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    clock.now_ns += 1000 * SECOND_NS
+    await clock.looked_at()
+    assert not waiting.done()
+    await first.stop()
+    await asyncio.wait_for(waiting, SOON_S)
+    await second.stop()
+
+
+async def test_systemd_is_not_told_at_each_look(database, tmp_path, monkeypatch):
+    first = await served(database, node="first", lease_s=100)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        clock = Clock()
+        second = ServingPostgres(Postgres(database, node="second", lease_s=100, clock=clock))
+        waiting = asyncio.create_task(second.start())
+        await until(lambda: second.medium.standing_by == [True])
+        told = []
+        for _ in range(3):
+            await clock.looked_at()
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    told.append(systemd.recv(1000).split(b"\n")[0])
+            clock.now_ns += 2 * SECOND_NS
+        assert told == [b"READY=1", *[b"STATUS=Standing by"] * 3]
+    await first.stop()
+    await (await waiting).stop()
+
+
+@pytest.mark.parametrize("lost", [None, "silence"])
+async def test_a_stop_amid_the_recovery_gives_the_lease_back(postgres, database, way, lost):
+    serving = await served(database)
+    await serving.put()
+    await serving.stop()
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
+        journal = Postgres(by(way, database), lease_s=100).open()
+        stopped = asyncio.Event()
+        recovering = asyncio.create_task(journal.recover(Core().engine, 0, stopped))
+        await until(lambda: hasattr(journal, "_sender"))
+        way.cut_at = lost
+        journal._sender._start(journal._sender._beat())
+        await asyncio.sleep(0)  # it is under way
+        stopped.set()
+        assert await asyncio.wait_for(recovering, SOON_S) is False
+    await holder.close()
+    (row,) = await sql(postgres, database, "SELECT stopped_at IS NOT NULL AS is_free FROM lease")
+    assert row["is_free"] == (lost is None)
+
+
+async def test_who_loses_the_lease_amid_the_recovery_says_so(postgres, database):
+    serving = await served(database)
+    await serving.put()
+    await serving.stop()
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
+        journal = Postgres(database).open()
+        recovering = asyncio.create_task(journal.recover(Core().engine, 0, asyncio.Event()))
+        await until(lambda: hasattr(journal, "_sender"))
+        await taken_over(postgres, database)
+        with pytest.raises(LeaseLost):
+            await asyncio.wait_for(recovering, SOON_S)
+    await holder.close()
 
 
 async def test_the_kernel_gives_up_a_machine_that_does_not_answer_any_more(database):
