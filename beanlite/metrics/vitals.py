@@ -41,6 +41,7 @@ class Vitals:
         self.recovered = False
         """The journal has recovered, and clients are served."""
         self._engine = engine
+        self._journal = journal
         self._facts = facts
         self._address = settings.health_address
         self._page = Page(
@@ -76,7 +77,7 @@ class Vitals:
         if self._stopped.is_set():
             return "stopping"
         if not self.recovered:
-            return "recovering"
+            return "standing by" if self._journal.stands_by else "recovering"
         if admission.draining:
             return "draining"
         if admission.disk_full:

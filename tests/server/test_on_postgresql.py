@@ -1,5 +1,6 @@
 """What operators see of a server whose jobs are in PostgreSQL."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -33,18 +34,30 @@ def test_it_is_measured_but_for_what_a_file_has(served):
         assert wire.stats()["binlog-records-written"] == "1"
 
 
-@pytest.mark.usefixtures("served")
-def test_a_server_that_stands_by_is_alive_and_not_ready(database):
+def wait_for_line(process, words):
+    """Read what it logs up to a line with these words."""
+    assert any(words in line for line in process.stderr)
+
+
+def test_a_server_that_stands_by_is_alive_and_not_ready(served, database):
     command = [sys.executable, "-m", "beanlite", "serve", "-p", "0", "--database", database, "--require-sync", "false"]
     where = f"127.0.0.1:{free_port()}"
-    with subprocess.Popen([*command, "--health", where], stderr=subprocess.PIPE, text=True) as other:
-        for line in other.stderr:
-            if "standing by" in line:
-                break
+    with contextlib.ExitStack() as at_the_end:
+        other = subprocess.Popen([*command, "--health", where], stderr=subprocess.PIPE, text=True)
+        at_the_end.enter_context(other)
+        at_the_end.callback(other.kill)
+        wait_for_line(other, "standing by")
         until(lambda: ask(where, "/healthz")[0] == 200)
-        assert ask(where, "/readyz")[0] == 503
+        assert ask(where, "/readyz") == (503, "standing by\n")
+        assert metrics(where)["beanlite_ready",] == 0
+        other.send_signal(signal.SIGHUP)
+        assert "reloaded when it is active" in other.stderr.readline()
+        served[0].stop()
+        wait_for_line(other, ": reloaded\n")
+        until(lambda: ask(where, "/readyz")[0] == 200)
         other.terminate()
         rest = other.stderr.read()
+        other.wait()
     assert (other.returncode, "Traceback" in rest) == (0, False)
 
 

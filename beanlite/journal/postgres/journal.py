@@ -50,8 +50,9 @@ class PostgresJournal(Journal):
         """``clock`` is the server's; ``stand_by`` hears whether another server is active."""
         self._name = shown(place.url)
         self._clock = clock
+        self._tell_standing_by = stand_by
         self._applicant = Applicant(
-            place.url, self._name, place.node, place.address, place.lease_s, place.require_sync, clock, stand_by
+            place.url, self._name, place.node, place.address, place.lease_s, place.require_sync, clock, self._stand_by
         )
         self._reader = Reader(place.url, self._name, name_of(place.node))
         self._records = 0
@@ -59,6 +60,10 @@ class PostgresJournal(Journal):
         self._task: asyncio.Task[None] | None = None
 
     # -- the start
+
+    def _stand_by(self, stands_by: bool) -> None:  # noqa: FBT001 - as the applicant calls it
+        self.stands_by = stands_by
+        self._tell_standing_by(stands_by)
 
     async def recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:  # noqa: ARG002 - it may be long ago
         """Wait for the lease, and fill the engine with the jobs; see ``Journal.recover``."""
