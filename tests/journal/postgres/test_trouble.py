@@ -8,7 +8,7 @@ import pytest
 
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import sender
-from tests.journal.postgres.serving import by, served, sql, until
+from tests.journal.postgres.serving import SOON_S, by, served, sql, until
 from tests.support.postgres import receiver_of
 
 
@@ -127,6 +127,30 @@ async def test_nothing_is_acknowledged_without_the_standby_even_if_the_wait_is_c
     assert serving.failures == []
     assert await pair.primary.asql("SELECT id FROM jobs ORDER BY id", "queue") == [(1,), (2,)]
     await serving.stop()
+
+
+async def test_a_restart_of_the_primary_acknowledges_nothing_that_the_standby_does_not_have(pair):
+    serving = await served(pair.url(), require_sync=True, lease_s=100)
+    await serving.put()
+    receiver = receiver_of(pair.standby)
+    os.kill(receiver, signal.SIGSTOP)
+    waiting = [serving.begin_to_put() for _ in range(3)]
+    await waiting_for_standby(pair)
+    await asyncio.to_thread(pair.restart_primary)
+    assert len(await pair.primary.asql("SELECT id FROM jobs", "queue")) == 1 + len(waiting)  # whoever reads is misled
+    await waiting_for_standby(pair)
+    assert serving.released == [1]
+    os.kill(receiver, signal.SIGCONT)
+    await until(lambda: serving.released == [1, *waiting])
+    assert serving.failures == []
+    await serving.stop()
+
+
+async def waiting_for_standby(pair):
+    """Wait until a commit does."""
+    async with asyncio.timeout(SOON_S):
+        while not await pair.primary.asql("SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
+            await asyncio.sleep(0.01)
 
 
 async def test_a_standby_that_was_behind_is_noticed_when_it_is_promoted(pair):
