@@ -54,7 +54,6 @@ class PostgresJournal(Journal):
         self._applicant = Applicant(
             place.url, self._name, place.node, place.address, place.lease_s, place.require_sync, clock, self._stand_by
         )
-        self._reader = Reader(place.url, self._name, name_of(place.node))
         self._records = 0
         self._failure: Exception | None = None
         self._task: asyncio.Task[None] | None = None
@@ -72,7 +71,10 @@ class PostgresJournal(Journal):
             return False
         self._engine = engine
         self._stopped = stopped
-        self._sender = Sender(self._applicant, taken, self._fails, self._quiet)
+        self._sender = sender = Sender(self._applicant, taken, self._fails, self._quiet, self._moved)
+        self._reader = Reader(
+            self._applicant.url, self._name, name_of(self._applicant.node), lambda: (sender.epoch, sender.batch)
+        )
         is_whole = False
         stopping = asyncio.ensure_future(stopped.wait())
         stopping.add_done_callback(lambda task: None if task.cancelled() else self._reader.close())
@@ -212,6 +214,10 @@ class PostgresJournal(Journal):
     def _quiet(self) -> None:
         if hasattr(self, "_listener"):
             self._listener.ready()
+
+    def _moved(self) -> None:
+        """Another host may be the primary now: what is read from this one may be old."""
+        self._reader.drop()
 
     async def fetch(self, job_ids: Sequence[int]) -> list[bytes | None]:
         """Read bodies while others are served; see ``Journal.fetch``."""

@@ -40,17 +40,26 @@ class Sender:
     """
 
     def __init__(
-        self, applicant: Applicant, taken: Taken, failed: Callable[[Exception], None], quiet: Callable[[], None]
+        self,
+        applicant: Applicant,
+        taken: Taken,
+        failed: Callable[[Exception], None],
+        quiet: Callable[[], None],
+        moved: Callable[[], None],
     ) -> None:
-        """``failed`` hears that the lease is lost, or more; ``quiet`` that nothing is under way any more."""
+        """``failed`` hears that the lease is lost, or more; ``quiet`` that nothing is under way any more.
+
+        ``moved`` hears of a new connection, perhaps to another host.
+        """
         self._applicant = applicant
         self._link: Link | None = taken.link
         self._name = name_of(applicant.node)
-        self._epoch = taken.epoch
-        self._batch = taken.batch
+        self.epoch = taken.epoch
+        self.batch = taken.batch
         """The last batch that is stored."""
         self._failed = failed
         self._quiet = quiet
+        self._moved = moved
         self._clock_ns = applicant.clock_ns
         self._lease_ns = round(applicant.lease_s * 1_000_000_000)
         self.sure_until_ns = taken.sent_ns + round(self._lease_ns * _SURE)
@@ -86,7 +95,7 @@ class Sender:
             try:
                 while not await self._stored(batch):
                     pass
-                self._batch = batch.number
+                self.batch = batch.number
             finally:
                 self.sent_ns = None
 
@@ -96,16 +105,16 @@ class Sender:
             if self._link is None:
                 raise ConnectionError("there is no connection")
             sent_ns = self._clock_ns()
-            row = await self._link.row(batch.statement, self._epoch, self._batch, *batch.parameters)
+            row = await self._link.row(batch.statement, self.epoch, self.batch, *batch.parameters)
             if row is None:
                 await self._find_out()
-                raise self._changed(None)
+                raise _changed(self._applicant.name, None)
         except asyncpg.DiskFullError as error:
             raise JournalFull(f"{self._applicant.name}: {said(error)}") from error
         except asyncpg.IntegrityConstraintViolationError as error:
-            raise self._changed(error) from error
+            raise _changed(self._applicant.name, error) from error
         except asyncpg.DivisionByZeroError as error:
-            raise self._changed(None) from error
+            raise _changed(self._applicant.name, None) from error
         except TROUBLE as error:
             trouble = error
         except asyncpg.PostgresError as error:
@@ -114,13 +123,6 @@ class Sender:
             self._confirmed(sent_ns)
             return True
         return await self._resolve(trouble) >= batch.number
-
-    def _changed(self, error: Exception | None) -> JournalFailed:
-        """Rows are not as this server has left them."""
-        how = "" if error is None else f" ({said(error)})"
-        return JournalFailed(
-            f"another program has changed rows of {self._applicant.name}{how}; it no longer is what was served"
-        )
 
     def _confirmed(self, sent_ns: int) -> None:
         self.sure_until_ns = max(self.sure_until_ns, sent_ns + round(self._lease_ns * _SURE))
@@ -151,11 +153,12 @@ class Sender:
         self._link = link
         await check(link, self._applicant.name, require_sync=self._applicant.require_sync)
         sent_ns = self._clock_ns()
-        row = await link.row(BEAT, self._epoch, time.time())
-        if row is None or row["batch"] < self._batch:
+        row = await link.row(BEAT, self.epoch, time.time())
+        if row is None or row["batch"] < self.batch:
             await self._find_out()
             raise ConnectionError("the lease was not to be found")
         self._confirmed(sent_ns)
+        self._moved()
         log.info("the database is found again", database=self._applicant.name, batch=row["batch"])
         return int(row["batch"])
 
@@ -163,15 +166,15 @@ class Sender:
         """Raise what it means that the row of the lease is not as we have left it, if it is not."""
         assert self._link is not None
         row = await self._link.row(_WHOSE)
-        if row is not None and row["epoch"] > self._epoch:
+        if row is not None and row["epoch"] > self.epoch:
             raise LeaseLost(
                 f"another server has taken over: {row['node']} at {row['address']}; nothing was stored since"
             )
-        if row is None or row["epoch"] < self._epoch or row["batch"] < self._batch:
+        if row is None or row["epoch"] < self.epoch or row["batch"] < self.batch:
             stored = "nothing" if row is None else f"batch {row['batch']}"
             raise JournalFailed(
                 f"{self._applicant.name} has lost commits that it acknowledged: it has {stored}, and had batch"
-                f" {self._batch}; see what was promoted there"
+                f" {self.batch}; see what was promoted there"
             )
 
     # -- while nothing is sent
@@ -214,10 +217,10 @@ class Sender:
         try:
             if self._link is None:
                 raise ConnectionError("there is no connection")
-            row = await self._link.row(BEAT, self._epoch, time.time())
-            if row is None or row["batch"] != self._batch:
+            row = await self._link.row(BEAT, self.epoch, time.time())
+            if row is None or row["batch"] != self.batch:
                 await self._find_out()
-                raise self._changed(None)
+                raise _changed(self._applicant.name, None)
         except (*TROUBLE, asyncpg.PostgresError) as error:
             await self._resolve(error)
         else:
@@ -262,7 +265,7 @@ class Sender:
             self._drop()
             raise JournalFailed("the lease could not be given back: the database does not answer")
         try:
-            await self._link.row(GIVE_BACK, self._epoch, time.time(), last_id, within_s=_LOOK_AFTER_S)
+            await self._link.row(GIVE_BACK, self.epoch, time.time(), last_id, within_s=_LOOK_AFTER_S)
             await close(self._link)
         except (*TROUBLE, asyncpg.PostgresError) as error:
             self._drop()
@@ -286,3 +289,9 @@ async def _is_served(url: str, name: str, pid: int) -> bool:
         return row is not None and row["served"]
     finally:
         other.drop()
+
+
+def _changed(name: str, error: Exception | None) -> JournalFailed:
+    """Rows are not as this server has left them."""
+    how = "" if error is None else f" ({said(error)})"
+    return JournalFailed(f"another program has changed rows of {name}{how}; it no longer is what was served")

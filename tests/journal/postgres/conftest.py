@@ -6,6 +6,7 @@ import pytest
 
 from beanlite.journal.postgres.link import Link
 from tests.support.cutting import Cutting
+from tests.support.postgres import Cluster
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +23,16 @@ async def _no_connection_is_left(monkeypatch):
     for _ in range(5):
         await asyncio.sleep(0)
     assert [task for link, task in made if not link.connection.is_closed()] == []
+
+
+@pytest.fixture(scope="session")
+def other(postgres):
+    """Another server, which has nothing in common with the first."""
+    other = Cluster(postgres.socket, "other")
+    other.make()
+    other.start()
+    yield other
+    other.kill()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from beanlite.errors import LeaseLost
 from beanlite.journal.postgres.link import Link
 from tests.journal.postgres.serving import LEASE_S, SOON_S, Postgres, ServingPostgres, by, served, sql, until
 from tests.support.core import Core
+from tests.support.cutting import Cutting
 
 
 async def test_a_second_server_takes_over_when_the_first_is_not_heard_of_any_more(database):
@@ -166,6 +167,29 @@ async def test_the_kernel_gives_up_a_machine_that_does_not_answer_any_more(datab
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     assert 0 < sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 10_000
     await serving.stop()
+
+
+async def test_jobs_are_read_from_where_the_lease_is(database, other):
+    """And not from an old primary that has come back."""
+    name = database.rpartition("/")[2]
+    await other.asql(f"CREATE DATABASE {name}")
+    await (await served(other.url(name))).stop()
+    async with Cutting(other.port) as way:
+        way.refuses = True
+        url = database.replace("queue@", f"queue@127.0.0.1:{way.port},")
+        first = await served(url, node="first", lease_s=100)
+        job_id = await first.put()
+        second = ServingPostgres(Postgres(url, node="second", lease_s=100))
+        waiting = asyncio.create_task(second.start())
+        await until(lambda: second.medium.standing_by == [True])
+        way.refuses = False
+        await first.stop()
+        await until(lambda: waiting.done() or way.passed_on > 1)  # it has tried again
+        way.refuses = True
+        way.cut()
+        await asyncio.wait_for(waiting, SOON_S)
+        assert second.core.engine.jobs.find(job_id).body == b"job"
+        await second.stop()
 
 
 async def taken_over(postgres, database):

@@ -4,7 +4,6 @@ import pytest
 
 from beanlite.journal.postgres.link import connect, shown
 from tests.journal.postgres.serving import refusal, served, sql
-from tests.support.postgres import Cluster
 
 
 async def test_a_database_without_a_synchronous_standby_is_refused(database):
@@ -48,19 +47,13 @@ async def test_an_address_is_shown_without_what_is_secret():
     assert shown("postgresql:///db?host=/run") == "postgresql:///db"
 
 
-async def test_a_host_that_refuses_does_not_keep_from_the_others(postgres, database):
+async def test_a_host_that_refuses_does_not_keep_from_the_others(postgres, database, other):
     await postgres.asql("CREATE ROLE known LOGIN SUPERUSER")
-    strict = Cluster(postgres.socket, "strict")
-    strict.make()
-    strict.start()
-    try:
-        url = database.replace("queue@", f"known@{strict.place},")
-        await (await served(url)).stop()
-        assert 'role "known" does not exist' in await refusal(url.replace(f",{postgres.place}", ""))
-        with pytest.raises(ConnectionError, match='role "known" does not exist'):
-            await connect(url.replace(postgres.place, "127.0.0.1:1"), "beanlite")
-    finally:
-        strict.kill()
+    url = database.replace("queue@", f"known@{other.place},")
+    await (await served(url)).stop()
+    assert 'role "known" does not exist' in await refusal(url.replace(f",{postgres.place}", ""))
+    with pytest.raises(ConnectionError, match='role "known" does not exist'):
+        await connect(url.replace(postgres.place, "127.0.0.1:1"), "beanlite")
 
 
 async def test_a_database_that_does_not_exist_is_refused(postgres):

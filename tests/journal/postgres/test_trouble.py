@@ -9,6 +9,7 @@ import pytest
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import sender
 from tests.journal.postgres.serving import SOON_S, by, served, sql, until
+from tests.support.cutting import Cutting
 from tests.support.postgres import receiver_of
 
 
@@ -144,6 +145,24 @@ async def test_a_restart_of_the_primary_acknowledges_nothing_that_the_standby_do
     await until(lambda: serving.released == [1, *waiting])
     assert serving.failures == []
     await serving.stop()
+
+
+async def test_bodies_are_read_from_the_primary_even_if_the_old_one_is_still_there(pair):
+    async with Cutting(pair.primary.port) as way:
+        url = f"postgresql://queue@127.0.0.1:{way.port},{pair.standby.place}/queue"
+        serving = await served(url, lease_s=100)
+        first = await serving.put(b"first")
+        assert await serving.journal.fetch([first]) == [b"first"]
+        await asyncio.to_thread(pair.standby.promote)
+        for statement in ("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()"):
+            await pair.standby.asql(statement)
+        way.refuses = True
+        pid = serving.journal._sender._link.pid
+        await pair.primary.asql(f"SELECT pg_terminate_backend({pid})")
+        second = await serving.put(b"second")
+        assert await serving.journal.fetch([first, second]) == [b"first", b"second"]
+        assert serving.failures == []
+        await serving.stop()
 
 
 async def waiting_for_standby(pair):
