@@ -155,9 +155,13 @@ class Reloads:
         self._load = load
         self._wanted = asyncio.Event()
 
-    def want(self) -> None:
-        """Have them read as soon as the server serves."""
+    def want(self, *, stands_by: bool) -> None:
+        """Have them read as soon as the server serves; ``stands_by``: that will be when another one is lost."""
         self._wanted.set()
+        if stands_by:
+            systemd.reloading()  # it waits for this, and for READY
+            log.info("the settings are reloaded when it is active: it stands by")
+            systemd.tell("READY=1")
 
     async def serve(self, parts: Parts, tell_failure: Callable[[Exception], None]) -> None:
         """Until it is cancelled."""

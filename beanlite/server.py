@@ -324,7 +324,7 @@ class Server:
         if had_terminal and not signals.has_terminal():
             self._stopped.set()
         else:
-            self._reloads.want()
+            self._reloads.want(stands_by=self._journal.stands_by)
 
     def _drain(self) -> None:
         log.info("draining: puts are refused from now on")

@@ -18,7 +18,7 @@ from tests.support.core import Core
 from tests.support.inside import Disk
 from tests.support.journal_files import NO_HISTORY
 from tests.support.needs import need
-from tests.support.postgres import Cluster, new_home, programs
+from tests.support.postgres import Cluster, Pair, new_home, programs
 
 # What starts no process and is over in seconds: these tests are marked fast, for `pytest -m fast`.
 FAST = [
@@ -108,6 +108,15 @@ def database(postgres):
     name = f"queue{next(NUMBERS)}"
     postgres.sql(f"CREATE DATABASE {name}")
     return postgres.url(name)
+
+
+@pytest.fixture
+def pair():
+    """A primary and its synchronous standby."""
+    need(programs(), "PostgreSQL is not installed")
+    pair = Pair()
+    yield pair
+    pair.end()
 
 
 @pytest.fixture

@@ -69,6 +69,9 @@ class Journal(ABC):
     fetches: bool = False
     """Whether ``fetch`` can read bodies back, so that memory need not hold all of them."""
 
+    stands_by: bool = False
+    """Whether ``recover`` waits because another server is active."""
+
     @property
     @abstractmethod
     def busy(self) -> bool:

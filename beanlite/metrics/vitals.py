@@ -43,6 +43,7 @@ class Vitals:
         self.recovered = False
         """The journal has recovered, and clients are served."""
         self._engine = engine
+        self._journal = journal
         self._facts = facts
         self._forwarder = forwarder
         self._address = settings.health_address
@@ -79,7 +80,9 @@ class Vitals:
         if self._stopped.is_set():
             return "stopping"
         if not self.recovered:
-            return "recovering" if self._forwards_to() is None else None
+            if self._forwards_to() is not None:
+                return None
+            return "standing by" if self._journal.stands_by else "recovering"
         if admission.draining:
             return "draining"
         if admission.disk_full:

@@ -52,7 +52,6 @@ class Connection(asyncio.Protocol):
         "_deaf",
         "_group",
         "_host",
-        "_journaled",
         "_leaving",
         "_owed",
         "_reading",
@@ -67,7 +66,6 @@ class Connection(asyncio.Protocol):
         self._host = host
         self._turns = host.turns
         self._group = host.group
-        self._journaled = host.service.journaled
         self._owed = 0
         """How many times the group commit holds replies of ours."""
         self._reading = True
@@ -182,7 +180,7 @@ class Connection(asyncio.Protocol):
         session = self.session
         try:
             if session.replies or session.blocked is KICKING:
-                if (session.waits or self._group.in_doubt) and self._journaled:
+                if (session.waits or self._group.in_doubt) and self._host.service.journaled:
                     self._owed += 1
                     self._group.hold(self, session.take_replies(hold=True))
                 elif not self._owed:
@@ -202,6 +200,8 @@ class Connection(asyncio.Protocol):
                     replies += session.take_replies()  # answered meanwhile, and true already
             if not self._leaving:
                 self.transport.write(replies)
+            if session.replies and not self._owed:
+                self.settle()  # in doubt, they wait for the next batch
             if session.blocked or session.half_closed:
                 self._settle_rest()
         except Exception as bug:  # noqa: BLE001 - as above

@@ -1,7 +1,10 @@
 """What operators see of a server whose jobs are in PostgreSQL."""
 
+import contextlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -9,6 +12,7 @@ import pytest
 
 from beanlite.cli import main
 from tests.support.health import ask, metrics, start_watched
+from tests.support.postgres import receiver_of
 from tests.support.servers import free_port
 from tests.support.wire import Wire, until
 
@@ -43,18 +47,30 @@ def test_a_tube_that_goes_and_comes_again_within_a_batch_of_totals(served, postg
     until(lambda: tuple(postgres.sql(counted, database.rpartition("/")[2])[0]) == (3, 3))
 
 
-@pytest.mark.usefixtures("served")
-def test_a_server_that_stands_by_is_alive_and_not_ready(database):
+def wait_for_line(process, words):
+    """Read what it logs up to a line with these words."""
+    assert any(words in line for line in process.stderr)
+
+
+def test_a_server_that_stands_by_is_alive_and_not_ready(served, database):
     command = [sys.executable, "-m", "beanlite", "serve", "-p", "0", "--database", database, "--require-sync", "false"]
     where = f"127.0.0.1:{free_port()}"
-    with subprocess.Popen([*command, "--health", where], stderr=subprocess.PIPE, text=True) as other:
-        for line in other.stderr:
-            if "standing by" in line:
-                break
+    with contextlib.ExitStack() as at_the_end:
+        other = subprocess.Popen([*command, "--health", where], stderr=subprocess.PIPE, text=True)
+        at_the_end.enter_context(other)
+        at_the_end.callback(other.kill)
+        wait_for_line(other, "standing by")
         until(lambda: ask(where, "/healthz")[0] == 200)
-        assert ask(where, "/readyz")[0] == 503
+        assert ask(where, "/readyz") == (503, "standing by\n")
+        assert metrics(where)["beanlite_ready",] == 0
+        other.send_signal(signal.SIGHUP)
+        assert "reloaded when it is active" in other.stderr.readline()
+        served[0].stop()
+        wait_for_line(other, ": reloaded\n")
+        until(lambda: ask(where, "/readyz")[0] == 200)
         other.terminate()
         rest = other.stderr.read()
+        other.wait()
     assert (other.returncode, "Traceback" in rest) == (0, False)
 
 
@@ -119,3 +135,17 @@ def test_a_database_that_no_server_has_used_is_told(database, capsys, clean_envi
     assert "no server has used it yet" in capsys.readouterr().err
     assert main(["cluster", "status"]) == 2
     assert "jobs are in a file" in capsys.readouterr().err
+
+
+def test_who_is_answered_while_a_commit_waits_for_longer_than_the_lease_is_sent_it_all_the_same(pair, tmp_path):
+    server, where = start_watched(tmp_path, "--database", pair.url(), "--lease", "1s")
+    with server, Wire(server.connect()) as wire:
+        wire.put(b"first")
+        receiver = receiver_of(pair.standby)
+        os.kill(receiver, signal.SIGSTOP)
+        wire.send(b"put 0 0 60 6\r\nsecond\r\n")
+        until(lambda: metrics(where)["beanlite_journal_unsynced_seconds",])
+        wire.send(b"list-tube-used\r\nreserve\r\n")
+        until(lambda: metrics(where)["beanlite_journal_unsynced_seconds",] > 1.2)
+        os.kill(receiver, signal.SIGCONT)
+        assert [wire.reply() for _ in range(3)] == ["INSERTED 2", "USING default", "RESERVED 1 5"]

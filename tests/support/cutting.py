@@ -16,6 +16,8 @@ class Cutting:
         what the server says next. "silence": pass on nothing of what the server says, and keep the connection."""
         self.refuses = False
         self.cuts = 0
+        self.passed_on = 0
+        """How many connections were."""
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0)
@@ -38,6 +40,7 @@ class Cutting:
         if self.refuses:
             writer.transport.abort()
             return
+        self.passed_on += 1
         self._tasks.add(asyncio.current_task())
         to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
         pair = {writer, to_writer}
@@ -58,6 +61,8 @@ class Cutting:
                 for each in pair:
                     each.transport.abort()
                 return
-            if not (self.cut_at == "silence" and what == "answer"):
+            if self.cut_at == "silence" and what == "answer":
+                self.cuts += 1
+            else:
                 writer.write(data)
         writer.transport.abort()

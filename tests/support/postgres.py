@@ -57,7 +57,9 @@ def _run(*command: str | Path, **others):
 class Cluster:
     """A PostgreSQL server with a directory of its own below ``home``."""
 
-    def __init__(self, home: Path, name: str) -> None:
+    def __init__(self, home: Path, name: str, environment: dict[str, str] | None = None) -> None:
+        """``environment`` is what its processes have beside ours."""
+        self._environment = os.environ | (environment or {})
         self.data = home / name
         self.socket = home
         self.port = free_port()
@@ -98,6 +100,7 @@ class Cluster:
                 user=user,
                 group=user,
                 cwd="/",
+                env=self._environment,
             )
         until = time.monotonic() + STARTS_WITHIN_S
         while not self.answers():
@@ -190,6 +193,13 @@ class Pair:
         self.primary.kill()
         self.standby.kill()
         shutil.rmtree(self.home)
+
+
+def receiver_of(standby: Cluster) -> int:
+    """The process of a standby that takes over what the primary has written."""
+    assert standby.process is not None
+    command = ["pgrep", "-P", str(standby.process.pid), "-f", "walreceiver"]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def new_home() -> Path:

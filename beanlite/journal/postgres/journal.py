@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from beanlite import log, systemd
 from beanlite.core.engine import Engine
@@ -50,16 +50,20 @@ class PostgresJournal(Journal):
         """``clock`` is the server's; ``stand_by`` is called as ``Applicant`` says."""
         self._name = shown(place.url)
         self._clock = clock
+        self._tell_standing_by = stand_by
         self._applicant = Applicant(
-            place.url, self._name, place.node, place.address, place.lease_s, place.require_sync, clock, stand_by
+            place.url, self._name, place.node, place.address, place.lease_s, place.require_sync, clock, self._stand_by
         )
-        self._reader = Reader(place.url, self._name, name_of(place.node))
         self._totals = Totals()
         self._records = 0
         self._failure: Exception | None = None
         self._task: asyncio.Task[None] | None = None
 
     # -- the start
+
+    def _stand_by(self, active: str | None) -> None:
+        self.stands_by = active is not None
+        self._tell_standing_by(active)
 
     async def recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:  # noqa: ARG002 - it may be long ago
         """Wait for the lease, and fill the engine with the jobs; see ``Journal.recover``."""
@@ -68,23 +72,39 @@ class PostgresJournal(Journal):
             return False
         self._engine = engine
         self._stopped = stopped
-        self._sender = Sender(self._applicant, taken, self._fails, self._quiet)
+        self._sender = sender = Sender(self._applicant, taken, self._fails, self._quiet, self._moved)
+        self._reader = Reader(
+            self._applicant.url, self._name, name_of(self._applicant.node), lambda: (sender.epoch, sender.batch)
+        )
+        is_whole = False
+        stopping = asyncio.ensure_future(stopped.wait())
+        stopping.add_done_callback(lambda task: None if task.cancelled() else self._reader.close())
         try:
-            is_whole = await self._restore(engine)
+            is_whole = await self._restore(engine) and not stopped.is_set()
         except (JournalFailed, JournalRefused, MemoryError) as error:
             self._reader.close()
-            self._sender.end()
-            if isinstance(error, MemoryError):
-                engine.forget_jobs()  # makes room for the way out
-                raise JournalRefused(f"there is not enough memory for what {self._name} holds") from error
-            raise JournalRefused(str(error)) from error
+            if self._failure is None and not (stopped.is_set() and isinstance(error, JournalFailed)):
+                self._refuse(error)
+        finally:
+            stopping.cancel()
         if self._failure is not None:
             raise self._failure
         if is_whole:
             engine.recovered(taken.last_id, taken.batch)
         else:
-            await self._give_back(taken.last_id)
+            await self._sender.until_quiet()
+            left = await self._give_back(taken.last_id)
+            if left is not None:
+                log.warning(left)
         return is_whole
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        """The queue can't be restored."""
+        self._sender.end()
+        if isinstance(error, MemoryError):
+            self._engine.forget_jobs()  # makes room for the way out
+            raise JournalRefused(f"there is not enough memory for what {self._name} holds") from error
+        raise JournalRefused(str(error)) from error
 
     async def _restore(self, engine: Engine) -> bool:
         """Restore all jobs and pauses; False if a stop was asked for meanwhile."""
@@ -195,6 +215,10 @@ class PostgresJournal(Journal):
     def _quiet(self) -> None:
         if hasattr(self, "_listener"):
             self._listener.ready()
+
+    def _moved(self) -> None:
+        """Another host may be the primary now: what is read from this one may be old."""
+        self._reader.drop()
 
     async def fetch(self, job_ids: Sequence[int]) -> list[bytes | None]:
         """Read bodies while others are served; see ``Journal.fetch``."""

@@ -26,6 +26,8 @@ _LOOKS: Final = 10
 _LOOK_S: Final = 0.1
 # How often it is tried again to reach the database.
 _AGAIN_S: Final = 0.5
+# The shortest time from one word to systemd to the next.
+_TELL_NS: Final = 1_000_000_000
 
 _SEEN: Final = "SELECT epoch, beat, node, address, stopped_at IS NOT NULL AS is_free FROM lease"
 _TAKE: Final = """
@@ -99,8 +101,10 @@ class _Waiting:
         self._stopped = stopped
         self._oddities = log.Seldom()
         self._stands_by = False
-        self._told: str | None = None
+        self._active: str | None = None
         """The address of the active server, as it was told last."""
+        self._told: tuple[str, int] | None = None
+        """What systemd was told, and when."""
 
     def lost(self, error: BaseException) -> None:
         """The database can't be reached."""
@@ -108,13 +112,19 @@ class _Waiting:
 
     async def pause(self, seconds: float) -> None:
         """Wait for so long. _Stopped: that was cut short."""
-        systemd.waiting("Standing by" if self._stands_by else "Waiting for the database")
+        self._tell("Standing by" if self._stands_by else "Waiting for the database")
         try:
             async with asyncio.timeout(seconds):
                 await self._stopped.wait()
         except TimeoutError:
             return
         raise _Stopped
+
+    def _tell(self, what: str) -> None:
+        now_ns = self._applicant.clock_ns()
+        if self._told is None or self._told[0] != what or now_ns - self._told[1] >= _TELL_NS:
+            self._told = what, now_ns
+            systemd.waiting(what)
 
     async def run(self) -> Taken:
         """Connect, and wait for the lease. One of TROUBLE: the connection is lost."""
@@ -137,14 +147,16 @@ class _Waiting:
         look_s = min(_LOOK_S, self._applicant.lease_s / _LOOKS)
         seen: tuple[int, int] | None = None
         since_ns = 0
+        now_ns = self._applicant.clock_ns()
         while True:
-            before_ns = self._applicant.clock_ns()
-            row = await link.row(_SEEN)
+            before_ns = now_ns
+            row = await link.row(_SEEN, within_s=self._applicant.lease_s)
             now_ns = self._applicant.clock_ns()
             if row is None:
                 raise JournalRefused(f"{self._applicant.name}: its table lease is empty")
             if now_ns - before_ns > lease_ns // 2:
-                seen = None  # it did not answer for so long that the active server may not have got through either
+                # For so long nothing was heard that the active server may have been cut off, or halted, too.
+                seen = None
             if seen != (row["epoch"], row["beat"]):
                 seen, since_ns = (row["epoch"], row["beat"]), now_ns
             if row["is_free"] or now_ns - since_ns >= lease_ns:
@@ -168,6 +180,6 @@ class _Waiting:
             self._stands_by = True
             log.info("standing by: another server is active", node=node, address=address)
             systemd.tell("READY=1")
-        if self._told != address:
-            self._told = address
+        if self._active != address:
+            self._active = address
             self._applicant.stand_by(address)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
-from urllib.parse import urlsplit, urlunsplit
+from typing import Any, Final, cast
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
@@ -28,6 +31,17 @@ _SESSION: Final = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
+# By default the kernel would wait for a quarter of an hour for a machine that is lost.
+_DEAD_MS: Final = 5000
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MS),
+)
+# A host in a URL, with its port.
+_PLACE: Final = re.compile(r"([^:\[\]]*|\[[^\]]*\])(:[0-9]*)?")
 # The errors that mean that the connection is of no use any more, or that what it was asked may or may not be done.
 TROUBLE: Final = (
     OSError,  # with TimeoutError
@@ -58,8 +72,13 @@ class Link:
         # reason for any other warning.
         self._cancelled = self._cancelled or message.sqlstate == "01000"
 
-    async def row(self, statement: str, *parameters: object) -> asyncpg.Record | None:
-        """Carry out a statement, and return its only row, or None. One of TROUBLE: whether it is done is unknown."""
+    async def row(self, statement: str, *parameters: object, within_s: float | None = None) -> asyncpg.Record | None:
+        """Carry out a statement, and return its only row, or None. One of TROUBLE: whether it is done is unknown.
+
+        ``within_s``: if it takes longer, the connection is dropped. (A timeout of asyncpg's would have the database
+        cancel the statement, by another connection.)
+        """
+        timer = None if within_s is None else asyncio.get_running_loop().call_later(within_s, self.drop)
         try:
             row = await self.connection.fetchrow(statement, *parameters)
         except AttributeError as error:
@@ -67,6 +86,9 @@ class Link:
                 raise
             # asyncpg meets its own end if that came between two of its steps.
             raise ConnectionError("the connection has ended") from error
+        finally:
+            if timer is not None:
+                timer.cancel()
         if self._cancelled:
             raise Cancelled("the wait for the synchronous standby was cancelled")
         return row
@@ -87,8 +109,11 @@ async def connect(url: str, name: str) -> Link:
     ``name`` is what the database shows as the application's. One of TROUBLE: none can be had now. JournalRefused:
     that will not change by itself.
     """
-    problem: Exception | None = None
-    for one in _hosts(url):
+    trouble: Exception | None = None
+    refusal: JournalRefused | None = None
+    with _refusing(url):
+        hosts = _hosts(url)
+    for one in hosts:
         try:
             with _refusing(one):
                 connection = await asyncpg.connect(
@@ -97,26 +122,56 @@ async def connect(url: str, name: str) -> Link:
                     target_session_attrs=SessionAttribute.read_write,
                     server_settings=_SESSION | {"application_name": name},
                 )
+        except JournalRefused as error:
+            refusal = error
         except TROUBLE as error:
-            problem = error
+            trouble = error
         else:
+            _notice_dead_hosts(connection)
             return Link(connection)
-    assert problem is not None
-    raise problem
+    if trouble is None:
+        assert refusal is not None
+        raise refusal
+    if refusal is not None:  # the others may do by and by
+        raise ConnectionError(str(refusal)) from trouble
+    raise trouble
+
+
+def _notice_dead_hosts(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    sock = cast(Any, connection)._transport.get_extra_info("socket")  # noqa: SLF001 - there is no other way to it
+    if sock.family != socket.AF_UNIX:
+        for level, option, value in _KEEPALIVE:
+            sock.setsockopt(level, option, value)
+
+
+def _split(url: str) -> tuple[SplitResult, str, list[str]]:
+    """The URL's parts, the user with the password, and the hosts. ValueError: there is no telling them apart."""
+    parts = urlsplit(url)
+    who, _, places = parts.netloc.rpartition("@")
+    hosts = places.split(",")
+    if "@" in f"{who}{parts.path}{parts.fragment}" or not all(map(_PLACE.fullmatch, hosts)):
+        raise ValueError("a character is not encoded")
+    return parts, who, hosts
 
 
 def _hosts(url: str) -> list[str]:
     """The same URL for each host that it names: a host that does not answer must not use up the time of the others."""
-    parts = urlsplit(url)
-    who, at, places = parts.netloc.rpartition("@")
-    return [urlunsplit(parts._replace(netloc=f"{who}{at}{place}")) for place in places.split(",")]
+    parts, who, hosts = _split(url)
+    at = "@" if who else ""
+    return [urlunsplit(parts._replace(netloc=f"{who}{at}{host}")) for host in hosts]
 
 
 def shown(url: str) -> str:
-    """The URL without the password, for people."""
-    parts = urlsplit(url)
-    who, at, places = parts.netloc.rpartition("@")
-    return f"{parts.scheme}://{who.partition(':')[0]}{at}{places}{parts.path}"
+    """The URL without the password, for people; hardly anything of one in which the password may be anywhere."""
+    try:
+        parts, who, hosts = _split(url)
+    except ValueError:
+        parts = None
+    if parts is None or "@" in parts.query:
+        scheme, colon, _ = url.partition("://")
+        return f"{scheme if colon else ''}://..."
+    user = who.partition(":")[0]
+    return f"{parts.scheme}://{user}{'@' if who else ''}{','.join(hosts)}{parts.path}"
 
 
 def name_of(node: str) -> str:
@@ -134,10 +189,13 @@ def _refusing(url: str) -> Iterator[None]:
         asyncpg.InvalidCatalogNameError,
         asyncpg.ClientConfigurationError,
         asyncpg.InsufficientPrivilegeError,
+        ssl.CertificateError,  # which is a ValueError, too
     ) as error:
         raise JournalRefused(f"{shown(url)} can't be used: {said(error)}") from error
-    except ValueError as error:
-        raise JournalRefused(f"{shown(url)} is no address of a database: {said(error)}") from error
+    except ValueError:  # which may say the password
+        raise JournalRefused(
+            f"{shown(url)} is no address of a database; what is special in its password has to be percent-encoded"
+        ) from None
 
 
 def said(error: BaseException) -> str:

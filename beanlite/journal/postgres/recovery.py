@@ -15,7 +15,7 @@ from beanlite.clock import EPOCH_S, clock_ns
 from beanlite.core.restore import StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import JournalFailed, JournalRefused
-from beanlite.journal.postgres.link import TROUBLE, Link, connect, said
+from beanlite.journal.postgres.link import CONNECT_S, TROUBLE, Link, connect, said
 from beanlite.journal.totals import KEPT_S
 
 # How many jobs are read at a time, and how many bytes of bodies, if that is not less than one of them.
@@ -41,6 +41,7 @@ _FEW_BYTES: Final = f"""
 _WITH_BODIES: Final = _JOBS.format(body="body", size="NULL::bigint", rows=_FEW_BYTES)
 _WITHOUT_BODIES: Final = _JOBS.format(body="NULL::bytea", size="length(body)::bigint", rows=_SOME)
 _BODIES: Final = "SELECT id, body, crc32 FROM jobs WHERE id = ANY ($1)"
+_LEASE: Final = "SELECT epoch, batch FROM lease"
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses"
 _PRUNE: Final = "DELETE FROM totals WHERE span_s = $1 AND at < $2"
 _COUNTS: Final = "SELECT count(*) AS jobs FROM jobs"
@@ -59,11 +60,15 @@ class Pause(NamedTuple):
 class Reader:
     """Reads what the server that has the lease has stored; connects anew whenever that is needed."""
 
-    def __init__(self, url: str, name: str, node: str) -> None:
-        """``name`` is what people call the database, ``node`` what it calls us."""
+    def __init__(self, url: str, name: str, node: str, stored: Callable[[], tuple[int, int]]) -> None:
+        """``name`` is what people call the database, ``node`` what it calls us.
+
+        ``stored`` tells the epoch of the lease and the last batch that is stored.
+        """
         self._url = url
         self._name = name
         self._node = node
+        self._stored = stored
         self._link: Link | None = None
         self._one_at_a_time = asyncio.Lock()
         self._closed = False
@@ -77,20 +82,28 @@ class Reader:
     async def _try(self, statement: str, *parameters: object) -> list[asyncpg.Record]:
         while True:
             try:
-                if self._link is None:
-                    self._link = await connect(self._url, self._node)
-                if self._closed:  # meanwhile
-                    self._drop()
-                    raise ConnectionError("it is closed")
-                return await self._link.connection.fetch(statement, *parameters)
+                link = self._link or await self._connect()
+                return await link.connection.fetch(statement, *parameters)
             except (*TROUBLE, JournalRefused) as error:
                 if self._closed:
                     raise JournalFailed(f"{self._name}: {said(error)}") from error
                 self._oddities.warning("the database can't be read now", database=self._name, error=said(error))
-                self._drop()
+                self.drop()
             except asyncpg.PostgresError as error:
                 raise JournalFailed(f"{self._name} can't be read: {said(error)}") from error
             await asyncio.sleep(_AGAIN_S)
+
+    async def _connect(self) -> Link:
+        """Connect to the database that has our lease: an old primary may be there, too, and be found first."""
+        epoch, batch = self._stored()
+        link = self._link = await connect(self._url, self._node)
+        if self._closed:  # meanwhile
+            self.drop()
+            raise ConnectionError("it is closed")
+        row = await link.row(_LEASE, within_s=CONNECT_S)
+        if row is None or row["epoch"] != epoch or row["batch"] < batch:
+            raise ConnectionError("it is not the database that has the lease")
+        return link
 
     async def count(self) -> int:
         """How many jobs there are. JournalFailed."""
@@ -118,7 +131,7 @@ class Reader:
                 found = await coming
             finally:
                 if not coming.done():
-                    self._drop()  # or asyncpg would have the database cancel it, by another connection
+                    self.drop()  # or asyncpg would have the database cancel it, by another connection
                     coming.cancel()
 
     def _check(self, rows: list[StoredJob]) -> None:
@@ -155,9 +168,10 @@ class Reader:
     def close(self) -> None:
         """Read nothing more."""
         self._closed = True
-        self._drop()
+        self.drop()
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Read by another connection from now on."""
         if self._link is not None:
             self._link.drop()
             self._link = None

@@ -9,7 +9,7 @@ import asyncpg
 from beanlite import log
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import FOLDER, find_migrations
-from beanlite.journal.postgres.link import Link, said
+from beanlite.journal.postgres.link import CONNECT_S, Link, said
 
 MIGRATIONS: Final = FOLDER / "postgres"
 # The oldest version of PostgreSQL that it is tried with is 15; what is used of it came with 14.
@@ -27,7 +27,7 @@ _FACTS: Final = """
 
 async def check(link: Link, name: str, *, require_sync: bool) -> None:
     """Raise JournalRefused unless what this database acknowledges can be believed; ``name`` is what it is called."""
-    row = await link.row(_FACTS)
+    row = await link.row(_FACTS, within_s=CONNECT_S)
     assert row is not None
     if row["version"] < _OLDEST:
         raise JournalRefused(f"{name} is served by PostgreSQL {row['version']}, which is older than {_OLDEST}")
@@ -42,7 +42,7 @@ async def check(link: Link, name: str, *, require_sync: bool) -> None:
 
 async def heed_fsync(link: Link, name: str) -> None:
     """Warn of a database that may lose what it acknowledges."""
-    row = await link.row(_FACTS)
+    row = await link.row(_FACTS, within_s=CONNECT_S)
     if row is not None and row["fsync"] != "on":
         log.warning("the database does not sync to its disk: a power failure can lose everything", database=name)
 

@@ -40,23 +40,34 @@ class Sender:
     """
 
     def __init__(
-        self, applicant: Applicant, taken: Taken, failed: Callable[[Exception], None], quiet: Callable[[], None]
+        self,
+        applicant: Applicant,
+        taken: Taken,
+        failed: Callable[[Exception], None],
+        quiet: Callable[[], None],
+        moved: Callable[[], None],
     ) -> None:
-        """``failed`` hears that the lease is lost, or more; ``quiet`` that nothing is under way any more."""
+        """``failed`` hears that the lease is lost, or more; ``quiet`` that nothing is under way any more.
+
+        ``moved`` hears of a new connection, perhaps to another host.
+        """
         self._applicant = applicant
         self._link: Link | None = taken.link
         self._name = name_of(applicant.node)
-        self._epoch = taken.epoch
-        self._batch = taken.batch
+        self.epoch = taken.epoch
+        self.batch = taken.batch
         """The last batch that is stored."""
         self._failed = failed
         self._quiet = quiet
+        self._moved = moved
         self._clock_ns = applicant.clock_ns
         self._lease_ns = round(applicant.lease_s * 1_000_000_000)
         self.sure_until_ns = taken.sent_ns + round(self._lease_ns * _SURE)
         """Until then nobody else can have the lease."""
         self.sent_ns: int | None = None
         """Since when a statement is under way; None: none is."""
+        self._one_at_a_time = asyncio.Lock()
+        """A batch and a beat may begin in the same turn of the loop, and there is one connection for both."""
         self._oddities = log.Seldom()
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking = False
@@ -70,22 +81,23 @@ class Sender:
     @property
     def busy(self) -> bool:
         """Whether a statement is under way."""
-        return self.sent_ns is not None
+        return self._one_at_a_time.locked()
 
     # -- what is sent
 
     async def store(self, batch: Batch) -> None:
-        """Store a batch; not to be called while ``busy``. JournalFull: there is no room, it can be tried again.
+        """Store a batch. JournalFull: there is no room, it can be tried again.
 
         LeaseLost: another server has the lease. JournalFailed: the batch can't be stored, or others are lost.
         """
-        self.sent_ns = self._clock_ns()
-        try:
-            while not await self._stored(batch):
-                pass
-            self._batch = batch.number
-        finally:
-            self.sent_ns = None
+        async with self._one_at_a_time:
+            self.sent_ns = self._clock_ns()
+            try:
+                while not await self._stored(batch):
+                    pass
+                self.batch = batch.number
+            finally:
+                self.sent_ns = None
 
     async def _stored(self, batch: Batch) -> bool:
         """Send a batch; False if it was not stored and has to be sent again."""
@@ -93,16 +105,16 @@ class Sender:
             if self._link is None:
                 raise ConnectionError("there is no connection")
             sent_ns = self._clock_ns()
-            row = await self._link.row(batch.statement, self._epoch, self._batch, *batch.parameters)
+            row = await self._link.row(batch.statement, self.epoch, self.batch, *batch.parameters)
             if row is None:
                 await self._find_out()
-                raise self._changed(None)
+                raise _changed(self._applicant.name, None)
         except asyncpg.DiskFullError as error:
             raise JournalFull(f"{self._applicant.name}: {said(error)}") from error
         except asyncpg.IntegrityConstraintViolationError as error:
-            raise self._changed(error) from error
+            raise _changed(self._applicant.name, error) from error
         except asyncpg.DivisionByZeroError as error:
-            raise self._changed(None) from error
+            raise _changed(self._applicant.name, None) from error
         except TROUBLE as error:
             trouble = error
         except asyncpg.PostgresError as error:
@@ -111,13 +123,6 @@ class Sender:
             self._confirmed(sent_ns)
             return True
         return await self._resolve(trouble) >= batch.number
-
-    def _changed(self, error: Exception | None) -> JournalFailed:
-        """Rows are not as this server has left them."""
-        how = "" if error is None else f" ({said(error)})"
-        return JournalFailed(
-            f"another program has changed rows of {self._applicant.name}{how}; it no longer is what was served"
-        )
 
     def _confirmed(self, sent_ns: int) -> None:
         self.sure_until_ns = max(self.sure_until_ns, sent_ns + round(self._lease_ns * _SURE))
@@ -148,11 +153,12 @@ class Sender:
         self._link = link
         await check(link, self._applicant.name, require_sync=self._applicant.require_sync)
         sent_ns = self._clock_ns()
-        row = await link.row(BEAT, self._epoch, time.time())
-        if row is None or row["batch"] < self._batch:
+        row = await link.row(BEAT, self.epoch, time.time())
+        if row is None or row["batch"] < self.batch:
             await self._find_out()
             raise ConnectionError("the lease was not to be found")
         self._confirmed(sent_ns)
+        self._moved()
         log.info("the database is found again", database=self._applicant.name, batch=row["batch"])
         return int(row["batch"])
 
@@ -160,15 +166,15 @@ class Sender:
         """Raise what it means that the row of the lease is not as we have left it, if it is not."""
         assert self._link is not None
         row = await self._link.row(_WHOSE)
-        if row is not None and row["epoch"] > self._epoch:
+        if row is not None and row["epoch"] > self.epoch:
             raise LeaseLost(
                 f"another server has taken over: {row['node']} at {row['address']}; nothing was stored since"
             )
-        if row is None or row["epoch"] < self._epoch or row["batch"] < self._batch:
+        if row is None or row["epoch"] < self.epoch or row["batch"] < self.batch:
             stored = "nothing" if row is None else f"batch {row['batch']}"
             raise JournalFailed(
                 f"{self._applicant.name} has lost commits that it acknowledged: it has {stored}, and had batch"
-                f" {self._batch}; see what was promoted there"
+                f" {self.batch}; see what was promoted there"
             )
 
     # -- while nothing is sent
@@ -193,26 +199,32 @@ class Sender:
 
     async def _beat(self) -> None:
         """Raise the beat, so that others see us."""
-        if self.sent_ns is not None:
-            return
-        self.sent_ns = sent_ns = self._clock_ns()
+        if self.busy:
+            return  # what is sent does as well
         try:
-            try:
-                assert self._link is not None
-                row = await self._link.row(BEAT, self._epoch, time.time())
-                if row is None or row["batch"] != self._batch:
-                    await self._find_out()
-                    raise self._changed(None)
-            except (*TROUBLE, asyncpg.PostgresError) as error:
-                await self._resolve(error)
-            else:
-                self._confirmed(sent_ns)
+            async with self._one_at_a_time:
+                self.sent_ns = self._clock_ns()
+                try:
+                    await self._raise_beat(self.sent_ns)
+                finally:
+                    self.sent_ns = None
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
             self._failed(error)
             return
-        finally:
-            self.sent_ns = None
         self._quiet()
+
+    async def _raise_beat(self, sent_ns: int) -> None:
+        try:
+            if self._link is None:
+                raise ConnectionError("there is no connection")
+            row = await self._link.row(BEAT, self.epoch, time.time())
+            if row is None or row["batch"] != self.batch:
+                await self._find_out()
+                raise _changed(self._applicant.name, None)
+        except (*TROUBLE, asyncpg.PostgresError) as error:
+            await self._resolve(error)
+        else:
+            self._confirmed(sent_ns)
 
     async def _look_after(self, link: Link) -> None:
         """Drop a connection of which the database does not know, or that can't be reached otherwise either.
@@ -221,12 +233,7 @@ class Sender:
         """
         served = False
         try:
-            other = await connect(self._applicant.url, f"{self._name} looks after itself")
-            try:
-                row = await asyncio.wait_for(other.row(_IS_SERVED, link.pid, self._name), _LOOK_AFTER_S)
-                served = row is not None and row["served"]
-            finally:
-                other.drop()
+            served = await _is_served(self._applicant.url, self._name, link.pid)
         except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
             self._oddities.warning("the database does not answer", database=self._applicant.name, error=said(error))
         self._looking = False
@@ -246,21 +253,19 @@ class Sender:
     # -- the end
 
     async def until_quiet(self) -> None:
-        """Wait for what is under way."""
+        """Wait for what is under way, if the database answers."""
         self._end()
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(self._tasks, timeout=_LOOK_AFTER_S)
 
     async def give_back(self, last_id: int) -> None:
-        """Give the lease back, so that another server can have it at once; not to be called while ``busy``.
-
-        JournalFailed: that can't be done now.
-        """
+        """Give the lease back, so that another server can have it at once; JournalFailed: that can't be done now."""
         self._end()
-        if self._link is None:
-            return
+        if self._link is None or self.busy:
+            self._drop()
+            raise JournalFailed("the lease could not be given back: the database does not answer")
         try:
-            await asyncio.wait_for(self._link.row(GIVE_BACK, self._epoch, time.time(), last_id), _LOOK_AFTER_S)
+            await self._link.row(GIVE_BACK, self.epoch, time.time(), last_id, within_s=_LOOK_AFTER_S)
             await close(self._link)
         except (*TROUBLE, asyncpg.PostgresError) as error:
             self._drop()
@@ -274,3 +279,19 @@ class Sender:
     def _end(self) -> None:
         self._ended = True
         self._timer.cancel()
+
+
+async def _is_served(url: str, name: str, pid: int) -> bool:
+    """Whether the database has this process, which serves our connection. One of TROUBLE; JournalRefused."""
+    other = await connect(url, f"{name} looks after itself")
+    try:
+        row = await other.row(_IS_SERVED, pid, name, within_s=_LOOK_AFTER_S)
+        return row is not None and row["served"]
+    finally:
+        other.drop()
+
+
+def _changed(name: str, error: Exception | None) -> JournalFailed:
+    """Rows are not as this server has left them."""
+    how = "" if error is None else f" ({said(error)})"
+    return JournalFailed(f"another program has changed rows of {name}{how}; it no longer is what was served")

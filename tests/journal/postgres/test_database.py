@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.journal.postgres.test_journal import refusal, served, sql
+from tests.journal.postgres.serving import refusal, served, sql
 from tests.support.core import put
 from tests.support.needs import need
 from tests.support.postgres import Cluster, new_home, programs

@@ -1,0 +1,42 @@
+"""A way to the database, and that no connection is left."""
+
+import asyncio
+
+import pytest
+
+from beanlite.journal.postgres.link import Link
+from tests.support.cutting import Cutting
+from tests.support.postgres import Cluster
+
+
+@pytest.fixture(autouse=True)
+async def _no_connection_is_left(monkeypatch):
+    made = []
+    init = Link.__init__
+
+    def noted(link, connection):
+        init(link, connection)
+        made.append((link, asyncio.current_task()))
+
+    monkeypatch.setattr(Link, "__init__", noted)
+    yield
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [task for link, task in made if not link.connection.is_closed()] == []
+
+
+@pytest.fixture(scope="session")
+def other(postgres):
+    """Another server, which has nothing in common with the first."""
+    other = Cluster(postgres.socket, "other")
+    other.make()
+    other.start()
+    yield other
+    other.kill()
+
+
+@pytest.fixture
+async def way(postgres):
+    """One to the database that can be cut."""
+    async with Cutting(postgres.port) as way:
+        yield way

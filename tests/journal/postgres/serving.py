@@ -1,0 +1,84 @@
+"""A journal on a real database, served without a network; and what tests of it have in common."""
+
+import asyncio
+import re
+
+import pytest
+
+from beanlite.clock import utc_clock
+from beanlite.errors import JournalRefused
+from beanlite.journal.postgres.journal import Place, PostgresJournal
+from tests.journal.test_base import Serving
+from tests.support.core import put
+
+LEASE_S = 1
+SOON_S = 10
+
+
+async def until(true):
+    """Wait until it is, by looking at it in each turn of the loop."""
+    async with asyncio.timeout(SOON_S):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
+class Postgres:
+    """A database, as the medium of a journal."""
+
+    def __init__(self, url, *, lease_s=LEASE_S, require_sync=False, node="here", clock=None):
+        self._clock = clock or utc_clock()
+        self._place = Place(url, node, "127.0.0.1:11300", lease_s, require_sync)
+        self.url = url
+        self.standing_by = []
+
+    def open(self):
+        return PostgresJournal(self._place, self._clock, lambda active: self.standing_by.append(active is not None))
+
+
+class ServingPostgres(Serving):
+    """Time is the real one: the lease depends on it."""
+
+    async def start(self):
+        self.core.now_ns = utc_clock()()
+        return await super().start()
+
+    def release(self, replies):
+        self.released.append(int(replies))
+
+    async def put(self, body=b"job"):
+        job_id = self.begin_to_put(body)
+        await until(lambda: job_id in self.released or self.failures)
+        return job_id
+
+    def begin_to_put(self, body=b"job"):
+        job_id = put(self.core, self.client, body=body)
+        self.group.hold(self, b"%d" % job_id)
+        return job_id
+
+    async def abandon(self):
+        """As if the process had been killed."""
+        self.journal._sender.end()
+        self.journal._reader.close()
+        await asyncio.wait({self.journal._pruning})
+
+
+async def served(url, **others):
+    return await ServingPostgres(Postgres(url, **others)).start()
+
+
+def by(way, url):
+    """The same database, reached by a way that can be cut."""
+    return re.sub(r":\d+/", f":{way.port}/", url)
+
+
+async def sql(postgres, database, statement):
+    return await postgres.asql(statement, database.rpartition("/")[2])
+
+
+async def refusal(url, **others):
+    journal = Postgres(url, **others).open()
+    serving = ServingPostgres(Postgres(url))
+    with pytest.raises(JournalRefused) as refused:
+        await asyncio.wait_for(journal.recover(serving.core.engine, 0, asyncio.Event()), SOON_S)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)

@@ -1,0 +1,235 @@
+"""The lease: who has it, who takes it over, and what those do who have lost it."""
+
+import asyncio
+import contextlib
+import socket
+
+import asyncpg
+import pytest
+
+from beanlite.clock import utc_clock
+from beanlite.core.job import SECOND_NS
+from beanlite.errors import LeaseLost
+from beanlite.journal.postgres.link import Link
+from tests.journal.postgres.serving import LEASE_S, SOON_S, Postgres, ServingPostgres, by, served, sql, until
+from tests.support.core import Core
+from tests.support.cutting import Cutting
+
+
+async def test_a_second_server_takes_over_when_the_first_is_not_heard_of_any_more(database):
+    first = await served(database, node="first")
+    job_id = await first.put()
+    second = ServingPostgres(Postgres(database, node="second"))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    for _ in range(3):
+        await asyncio.sleep(LEASE_S / 2)  # it lives, though it has nothing to do
+    assert not waiting.done()
+    await first.abandon()
+    await asyncio.wait_for(waiting, SOON_S)
+    assert second.medium.standing_by == [True, False]
+    assert second.core.engine.jobs.find(job_id).body == b"job"
+    assert second.core.engine.last_id == job_id
+    await second.stop()
+
+
+async def test_what_is_given_back_is_taken_at_once(database):
+    first = await served(database, node="first", lease_s=1000)
+    second = ServingPostgres(Postgres(database, node="second", lease_s=1000))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    await first.stop()
+    await asyncio.wait_for(waiting, SOON_S)
+    await second.stop()
+
+
+async def test_of_two_that_stand_by_one_takes_over(database):
+    first = await served(database, node="first")
+    others = [ServingPostgres(Postgres(database, node=f"other {number}")) for number in range(2)]
+    waiting = {asyncio.create_task(other.start()) for other in others}
+    await until(lambda: all(other.medium.standing_by == [True] for other in others))
+    await first.abandon()
+    done, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.sleep(2 * LEASE_S)
+    assert len(done) == len(left) == 1
+    assert not next(iter(left)).done()
+    await done.pop().result().stop()
+    await (await asyncio.wait_for(left.pop(), SOON_S)).stop()
+
+
+async def test_who_stands_by_gives_up_a_connection_that_says_nothing_any_more(database, way):
+    first = await served(database, node="first")
+    second = ServingPostgres(Postgres(by(way, database), node="second"))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    way.cut_at = "silence"
+    await until(lambda: way.cuts)
+    way.cut_at = None
+    await first.abandon()
+    await asyncio.wait_for(waiting, SOON_S)
+    await second.stop()
+
+
+class Clock:
+    """Stands still until it is moved, and counts who looks."""
+
+    def __init__(self):
+        self.now_ns = utc_clock()()
+        self.looks = 0
+
+    def __call__(self):
+        self.looks += 1
+        return self.now_ns
+
+    async def looked_at(self):
+        """Wait until it was looked at some times more."""
+        enough = self.looks + 20
+        await until(lambda: self.looks > enough)
+
+
+async def test_time_for_which_it_did_not_look_does_not_count(database):
+    """Its machine was suspended, perhaps with that of the active server."""
+    first = await served(database, node="first", lease_s=100)
+    clock = Clock()
+    second = ServingPostgres(Postgres(database, node="second", lease_s=100, clock=clock))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    clock.now_ns += 1000 * SECOND_NS
+    await clock.looked_at()
+    assert not waiting.done()
+    await first.stop()
+    await asyncio.wait_for(waiting, SOON_S)
+    await second.stop()
+
+
+async def test_systemd_is_not_told_at_each_look(database, tmp_path, monkeypatch):
+    first = await served(database, node="first", lease_s=100)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        clock = Clock()
+        second = ServingPostgres(Postgres(database, node="second", lease_s=100, clock=clock))
+        waiting = asyncio.create_task(second.start())
+        await until(lambda: second.medium.standing_by == [True])
+        told = []
+        for _ in range(3):
+            await clock.looked_at()
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    told.append(systemd.recv(1000).split(b"\n")[0])
+            clock.now_ns += 2 * SECOND_NS
+        assert told == [b"READY=1", *[b"STATUS=Standing by"] * 3]
+    await first.stop()
+    await (await waiting).stop()
+
+
+@pytest.mark.parametrize("lost", [None, "silence"])
+async def test_a_stop_amid_the_recovery_gives_the_lease_back(postgres, database, way, lost):
+    serving = await served(database)
+    await serving.put()
+    await serving.stop()
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
+        journal = Postgres(by(way, database), lease_s=100).open()
+        stopped = asyncio.Event()
+        recovering = asyncio.create_task(journal.recover(Core().engine, 0, stopped))
+        await until(lambda: hasattr(journal, "_sender"))
+        way.cut_at = lost
+        journal._sender._start(journal._sender._beat())
+        await asyncio.sleep(0)  # it is under way
+        stopped.set()
+        assert await asyncio.wait_for(recovering, SOON_S) is False
+    await holder.close()
+    (row,) = await sql(postgres, database, "SELECT stopped_at IS NOT NULL AS is_free FROM lease")
+    assert row["is_free"] == (lost is None)
+
+
+async def test_who_loses_the_lease_amid_the_recovery_says_so(postgres, database):
+    serving = await served(database)
+    await serving.put()
+    await serving.stop()
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
+        journal = Postgres(database).open()
+        recovering = asyncio.create_task(journal.recover(Core().engine, 0, asyncio.Event()))
+        await until(lambda: hasattr(journal, "_sender"))
+        await taken_over(postgres, database)
+        with pytest.raises(LeaseLost):
+            await asyncio.wait_for(recovering, SOON_S)
+    await holder.close()
+
+
+async def test_the_kernel_gives_up_a_machine_that_does_not_answer_any_more(database):
+    serving = await served(database)
+    sock = serving.journal._sender._link.connection._transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert 0 < sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 10_000
+    await serving.stop()
+
+
+async def test_jobs_are_read_from_where_the_lease_is(database, other):
+    """And not from an old primary that has come back."""
+    name = database.rpartition("/")[2]
+    await other.asql(f"CREATE DATABASE {name}")
+    await (await served(other.url(name))).stop()
+    async with Cutting(other.port) as way:
+        way.refuses = True
+        url = database.replace("queue@", f"queue@127.0.0.1:{way.port},")
+        first = await served(url, node="first", lease_s=100)
+        job_id = await first.put()
+        second = ServingPostgres(Postgres(url, node="second", lease_s=100))
+        waiting = asyncio.create_task(second.start())
+        await until(lambda: second.medium.standing_by == [True])
+        way.refuses = False
+        await first.stop()
+        await until(lambda: waiting.done() or way.passed_on > 1)  # it has tried again
+        way.refuses = True
+        way.cut()
+        await asyncio.wait_for(waiting, SOON_S)
+        assert second.core.engine.jobs.find(job_id).body == b"job"
+        await second.stop()
+
+
+async def taken_over(postgres, database):
+    await sql(postgres, database, "UPDATE lease SET epoch = epoch + 1, node = 'another', beat = beat + 1")
+
+
+async def test_who_has_lost_the_lease_stores_and_acknowledges_nothing(postgres, database):
+    serving = await served(database, lease_s=100)
+    before = await serving.put()
+    await taken_over(postgres, database)
+    await serving.put()
+    assert [type(failure) for failure in serving.failures] == [LeaseLost]
+    assert "another" in str(serving.failures[0])
+    assert serving.released == [before]
+    assert await sql(postgres, database, "SELECT id FROM jobs") == [(before,)]
+
+
+async def test_without_the_fence_it_would(postgres, database, monkeypatch):
+    """That the test above can fail."""
+    row = Link.row
+
+    def without_the_fence(link, statement, *parameters, **others):
+        statement = statement.replace("WHERE epoch = $1 AND batch", "WHERE $1 > 0 AND batch")
+        return row(link, statement, *parameters, **others)
+
+    monkeypatch.setattr(Link, "row", without_the_fence)
+    serving = await served(database, lease_s=100)
+    await taken_over(postgres, database)
+    job_id = await serving.put()
+    assert serving.released == [job_id]
+    await serving.abandon()
+
+
+async def test_who_is_not_sure_of_the_lease_is_in_doubt(database, way):
+    serving = await served(by(way, database))
+    assert not serving.journal.in_doubt
+    way.refuses = True
+    way.cut()
+    await until(lambda: serving.journal.in_doubt)
+    assert not serving.failures
+    way.refuses = False
+    await until(lambda: not serving.journal.in_doubt)
+    await serving.stop()

@@ -1,0 +1,189 @@
+"""What becomes of a batch when the connection, the database, its standby or its disk is lost."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from beanlite.errors import JournalFailed
+from beanlite.journal.postgres import sender
+from tests.journal.postgres.serving import SOON_S, by, served, sql, until
+from tests.support.cutting import Cutting
+from tests.support.postgres import receiver_of
+
+
+async def test_another_hand_at_our_rows_ends_the_server(postgres, database):
+    serving = await served(database, lease_s=100)
+    job_id = await serving.put()
+    await sql(postgres, database, "DELETE FROM jobs")
+    serving.core.send(serving.client, b"delete %d\r\n" % job_id)
+    await serving.put()
+    assert [type(failure) for failure in serving.failures] == [JournalFailed]
+    assert "another program has changed rows" in str(serving.failures[0])
+    assert await sql(postgres, database, "SELECT id FROM jobs") == []  # the whole batch is left out
+
+
+async def test_a_change_of_a_job_that_is_not_there_makes_no_job(postgres, database):
+    serving = await served(database, lease_s=100)
+    job_id = await serving.put()
+    await sql(postgres, database, "DELETE FROM jobs")
+    serving.core.send(serving.client, b"reserve\r\nbury %d 0\r\n" % job_id)
+    await serving.put()
+    assert [type(failure) for failure in serving.failures] == [JournalFailed]
+    assert await sql(postgres, database, "SELECT id FROM jobs") == []
+
+
+@pytest.mark.parametrize("lost", ["question", "answer"])
+async def test_a_batch_is_stored_once_whether_it_or_its_answer_was_lost(postgres, database, way, lost):
+    serving = await served(by(way, database), lease_s=100)
+    jobs = [await serving.put()]
+    for cuts in range(1, 6):
+        way.cut_at = lost
+        jobs.append(await serving.put())
+        assert way.cuts == cuts
+    assert serving.released == jobs
+    assert serving.failures == []
+    assert await sql(postgres, database, "SELECT id FROM jobs ORDER BY id") == [(job_id,) for job_id in jobs]
+    (totals,) = await sql(postgres, database, "SELECT (SELECT batch FROM lease) AS batch")
+    assert totals["batch"] == serving.core.engine.ledger.stored_batch
+    await serving.stop()
+
+
+async def test_a_beat_and_a_batch_do_not_meet_on_the_connection(database):
+    serving = await served(database, lease_s=100)
+    sender = serving.journal._sender
+    link = sender._link
+    for _ in range(20):
+        job_id = serving.begin_to_put()
+        sender._start(sender._beat())
+        await until(lambda job_id=job_id: job_id in serving.released or serving.failures)
+    assert serving.failures == []
+    assert sender._link is link
+    await serving.stop()
+
+
+async def test_a_connection_that_says_nothing_any_more_is_given_up(database, way, monkeypatch):
+    monkeypatch.setattr(sender, "_LOOK_AFTER_S", 0.1)
+    serving = await served(by(way, database))
+    way.cut_at = "silence"
+    job_id = serving.begin_to_put()
+    await until(lambda: serving.journal.in_doubt)
+    assert serving.released == []
+    way.cut_at = None
+    await until(lambda: serving.released == [job_id])
+    await serving.stop()
+
+
+async def test_a_loss_of_commits_is_noticed(postgres, database):
+    """As after the promotion of a standby that was behind."""
+    serving = await served(database, lease_s=100)
+    await serving.put()
+    await sql(postgres, database, "UPDATE lease SET batch = 0, last_id = 0")
+    await sql(postgres, database, "DELETE FROM jobs")
+    await serving.put()
+    assert [type(failure) for failure in serving.failures] == [JournalFailed]
+    assert "lost commits" in str(serving.failures[0])
+
+
+async def test_a_full_disk_refuses_puts_until_there_is_room_again(postgres, database):
+    serving = await served(database, lease_s=100)
+    await serving.put()
+    await sql(
+        postgres,
+        database,
+        """CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$
+           BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$""",
+    )
+    await sql(
+        postgres,
+        database,
+        "CREATE TRIGGER full_disk BEFORE INSERT ON jobs FOR EACH STATEMENT EXECUTE FUNCTION full_disk()",
+    )
+    job_id = serving.begin_to_put()
+    await until(lambda: serving.core.engine.admission.disk_full)
+    assert serving.core.send(serving.client, b"put 0 0 60 1\r\nx\r\n") == b"OUT_OF_MEMORY\r\n"
+    assert job_id not in serving.released
+    await sql(postgres, database, "DROP TRIGGER full_disk ON jobs")
+    await until(lambda: job_id in serving.released)
+    assert not serving.core.engine.admission.disk_full
+    await serving.stop()
+
+
+async def test_nothing_is_acknowledged_without_the_standby_even_if_the_wait_is_cancelled(pair, monkeypatch):
+    monkeypatch.setattr(sender, "_LOOK_AFTER_S", 0.2)
+    serving = await served(pair.url(), require_sync=True)
+    await serving.put()
+    receiver = receiver_of(pair.standby)
+    os.kill(receiver, signal.SIGSTOP)
+    job_id = serving.begin_to_put()
+    seen = set()
+    while len(seen) < 3:  # the batch, and two that look for it
+        for row in await pair.primary.asql("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
+            seen.add(row["pid"])
+            await pair.primary.asql(f"SELECT pg_cancel_backend({row['pid']})")
+    assert job_id not in serving.released
+    os.kill(receiver, signal.SIGCONT)
+    await until(lambda: job_id in serving.released)
+    assert serving.failures == []
+    assert await pair.primary.asql("SELECT id FROM jobs ORDER BY id", "queue") == [(1,), (2,)]
+    await serving.stop()
+
+
+async def test_a_restart_of_the_primary_acknowledges_nothing_that_the_standby_does_not_have(pair):
+    serving = await served(pair.url(), require_sync=True, lease_s=100)
+    await serving.put()
+    receiver = receiver_of(pair.standby)
+    os.kill(receiver, signal.SIGSTOP)
+    waiting = [serving.begin_to_put() for _ in range(3)]
+    await waiting_for_standby(pair)
+    await asyncio.to_thread(pair.restart_primary)
+    assert len(await pair.primary.asql("SELECT id FROM jobs", "queue")) == 1 + len(waiting)  # whoever reads is misled
+    await waiting_for_standby(pair)
+    assert serving.released == [1]
+    os.kill(receiver, signal.SIGCONT)
+    await until(lambda: serving.released == [1, *waiting])
+    assert serving.failures == []
+    await serving.stop()
+
+
+async def test_bodies_are_read_from_the_primary_even_if_the_old_one_is_still_there(pair):
+    async with Cutting(pair.primary.port) as way:
+        url = f"postgresql://queue@127.0.0.1:{way.port},{pair.standby.place}/queue"
+        serving = await served(url, lease_s=100)
+        first = await serving.put(b"first")
+        assert await serving.journal.fetch([first]) == [b"first"]
+        await asyncio.to_thread(pair.standby.promote)
+        for statement in ("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()"):
+            await pair.standby.asql(statement)
+        way.refuses = True
+        pid = serving.journal._sender._link.pid
+        await pair.primary.asql(f"SELECT pg_terminate_backend({pid})")
+        second = await serving.put(b"second")
+        assert await serving.journal.fetch([first, second]) == [b"first", b"second"]
+        assert serving.failures == []
+        await serving.stop()
+
+
+async def waiting_for_standby(pair):
+    """Wait until a commit does."""
+    async with asyncio.timeout(SOON_S):
+        while not await pair.primary.asql("SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_standby_that_was_behind_is_noticed_when_it_is_promoted(pair):
+    """It was asynchronous, as require_sync = false allows."""
+    for cluster in (pair.primary, pair.standby):
+        await cluster.asql("ALTER SYSTEM SET synchronous_standby_names = ''")
+        await cluster.asql("SELECT pg_reload_conf()")
+    serving = await served(pair.url())
+    await serving.put()
+    await asyncio.to_thread(pair.standby.stop)
+    assert await serving.put() in serving.released
+    await asyncio.to_thread(pair.primary.kill)
+    await asyncio.to_thread(pair.standby.start)
+    await asyncio.to_thread(pair.standby.promote)
+    await serving.put()
+    assert [type(failure) for failure in serving.failures] == [JournalFailed]
+    assert "lost commits" in str(serving.failures[0])
