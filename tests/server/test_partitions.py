@@ -142,12 +142,19 @@ async def from_the_primary_to_the_active_one_only(cluster):
 
 
 async def between_the_primary_and_both_servers(cluster):
-    """Its standby is promoted, and the primary made a standby, before the servers can reach that again."""
+    """Its standby is promoted, and the primary made a standby, before the servers can reach that again.
+
+    Which of them is the first to find the new primary is chance.
+    """
+    node = await cluster.active()
+    before = cluster.takeovers()
     primary = cluster.pair.primary.machine
     with cut(cluster, primary, *(node.machine for node in cluster.nodes)):
         await asyncio.to_thread(cluster.pair.fail_over)
         await asyncio.to_thread(cluster.pair.make_standby)
         await cluster.goes_on()
+    if cluster.takeovers() != before:
+        await taken_over(node)
 
 
 PARTITIONS = (
