@@ -26,19 +26,21 @@ ROOT = Path(__file__).parents[2]
 class Node:
     """A server on a port of its own, which is active or stands by."""
 
-    def __init__(self, folder: Path, number: int, url: str, machine: Machine = HERE) -> None:
+    def __init__(
+        self, folder: Path, number: int, url: str, machine: Machine = HERE, flags: tuple[str, ...] = ()
+    ) -> None:
         self.folder = folder / f"node{number}"
         self.folder.mkdir()
         self.machine = machine
         self.port = free_port()
-        self._url = url
+        self._flags = ("--database", url, "--lease", f"{LEASE_S}s", "--node", self.folder.name, *flags)
         self.start()
 
     def start(self):
         command = [sys.executable, "-m", "beanlite", "serve", "--host", self.machine.address, "-p", str(self.port)]
         with (self.folder / "server.log").open("ab") as log, self.machine.entered():
             self.process = subprocess.Popen(
-                [*command, "--database", self._url, "--lease", f"{LEASE_S}s", "--node", self.folder.name],
+                [*command, *self._flags],
                 cwd=self.folder,
                 env=os.environ | {"PYTHONPATH": str(ROOT)},
                 stdout=log,
