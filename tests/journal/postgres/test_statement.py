@@ -1,4 +1,4 @@
-"""The fence of a batch's statement, by itself: whatever comes late or twice does nothing."""
+"""The statement of a batch, by itself."""
 
 import asyncio
 
@@ -57,3 +57,15 @@ async def test_what_arrives_twice_or_too_late_does_nothing(taken):
     assert await everything(taken) == before
     assert await send(taken, third, epoch=taken.epoch + 1, last=second.number) is not None
     assert await everything(taken) != before
+
+
+async def test_a_tube_that_was_gone_and_made_anew_has_one_total(taken):
+    core = Core()
+    client = core.client()
+    before = batch(core, client, b"put 0 0 60 1\r\na\r\ndelete 1\r\n")
+    again = b"use mail\r\nput 0 0 60 1\r\na\r\ndelete %d\r\nuse default\r\n"
+    twice = batch(core, client, again % 2 + again % 3)
+    assert await send(taken, before, epoch=taken.epoch, last=0) is not None
+    assert await send(taken, twice, epoch=taken.epoch, last=before.number) is not None
+    totals = await taken.link.connection.fetch("SELECT span_s, put, deleted FROM totals WHERE tube = 'mail'")
+    assert sorted(map(tuple, totals)) == [(3600, 2, 2), (86400, 2, 2)]
