@@ -4,6 +4,7 @@ PostgreSQL refuses to be run by root, so as root it is run by the user that its 
 """
 
 import asyncio
+import itertools
 import os
 import pwd
 import shutil
@@ -19,6 +20,9 @@ from tests.support.network import HERE, Machine
 from tests.support.servers import free_port
 
 STARTS_WITHIN_S = 30.0
+# What is the same on both kinds of database is tried in full on a file, and in so small a part on PostgreSQL.
+PART = 1 if os.environ.get("ALL_ON_POSTGRESQL") else 8
+NUMBERS = itertools.count(1)
 # What a test needs no machine to survive for, and what makes starts and promotions quick.
 SETTINGS = {
     "fsync": "off",
@@ -138,6 +142,12 @@ class Cluster:
     def promote(self) -> None:
         """Make a standby the primary."""
         _run(_program("pg_ctl"), "promote", "-w", "-D", self.data)
+
+    def new_database(self) -> str:
+        """The address of an empty database."""
+        name = f"queue{next(NUMBERS)}"
+        self.sql(f"CREATE DATABASE {name}")
+        return self.url(name)
 
     def sql(self, statement: str, database: str = "postgres") -> list[asyncpg.Record]:
         """What a statement finds."""
