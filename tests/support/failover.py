@@ -213,13 +213,18 @@ class Load:
                 client.writer.transport.abort()
 
     async def _cycle(self, client, body, chance):
-        """Put a job; perhaps reserve one, and keep it for a while, touch it or delete it."""
-        word, job_id = await self._ask(client, b"put %d 0 %d %d\r\n%b" % (chance.randrange(3), TTR_S, len(body), body))
-        assert word == b"INSERTED"
-        self.ledger.was_put(int(job_id), body)
-        if chance.random() < 0.5:
-            return
-        await self._reserve(client)
+        """Put a job, or reserve one: a server that was taken over from must not even do that."""
+        if chance.random() < 0.6:
+            put = b"put %d 0 %d %d\r\n%b" % (chance.randrange(3), TTR_S, len(body), body)
+            word, job_id = await self._ask(client, put)
+            assert word == b"INSERTED"
+            self.ledger.was_put(int(job_id), body)
+        else:
+            await self._reserve(client)
+            await self._work(client, chance)
+
+    async def _work(self, client, chance):
+        """Touch a job, delete one, or keep all for a while."""
         if client.held and chance.random() < 0.3:
             job_id = chance.choice(client.held)
             assert await self._ask(client, b"touch %d" % job_id) == [b"TOUCHED"]
