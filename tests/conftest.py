@@ -1,6 +1,5 @@
 """Fixtures for several test files."""
 
-import itertools
 import logging
 import os
 import shutil
@@ -99,15 +98,10 @@ def postgres():
     shutil.rmtree(home)
 
 
-NUMBERS = itertools.count(1)
-
-
 @pytest.fixture
 def database(postgres):
     """The address of an empty database."""
-    name = f"queue{next(NUMBERS)}"
-    postgres.sql(f"CREATE DATABASE {name}")
-    return postgres.url(name)
+    return postgres.new_database()
 
 
 @pytest.fixture

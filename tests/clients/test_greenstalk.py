@@ -1,4 +1,4 @@
-"""A client of the field (greenstalk) at work on a real server."""
+"""A client of the field (greenstalk) at work on a real server; ``ALL_ON_POSTGRESQL=1``: on both kinds of database."""
 
 import signal
 import threading
@@ -6,13 +6,17 @@ import threading
 import greenstalk
 import pytest
 
+from tests.support.postgres import PART
 from tests.support.servers import start_beanlite
 from tests.support.wire import until
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with start_beanlite(tmp_path_factory.mktemp("clients"), "--max-job-size", "1000") as server:
+@pytest.fixture(scope="module", params=["file", "postgresql"][: 2 if PART == 1 else 1])
+def server(tmp_path_factory, request):
+    flags = ["--max-job-size", "1000"]
+    if request.param == "postgresql":
+        flags += ["--database", request.getfixturevalue("postgres").new_database(), "--require-sync", "false"]
+    with start_beanlite(tmp_path_factory.mktemp("clients"), *flags) as server:
         yield server
     assert "Traceback" not in server.log_text()
 
@@ -20,7 +24,7 @@ def server(tmp_path_factory):
 @pytest.fixture
 def client(server, request):
     """A client that uses and watches a tube of its own."""
-    tube = request.node.name
+    tube = request.node.originalname
     with greenstalk.Client((server.host, server.port), use=tube, watch=tube) as client:
         yield client
 
@@ -28,7 +32,7 @@ def client(server, request):
 @pytest.fixture
 def other(server, request):
     """A second client of the same tube."""
-    tube = request.node.name
+    tube = request.node.originalname
     with greenstalk.Client((server.host, server.port), use=tube, watch=tube) as client:
         yield client
 

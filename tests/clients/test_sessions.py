@@ -1,7 +1,8 @@
 """Clients of the field, in several languages, each in the same session with a real server.
 
 A program of each client does what ``session.txt`` says and prints what came of it, so that its output is that file:
-with beanlite, and with beanstalkd.
+with beanlite, and with beanstalkd. One of them is tried on a PostgreSQL database as well; ``ALL_ON_POSTGRESQL=1`` makes
+that all.
 """
 
 import subprocess
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.needs import need
+from tests.support.postgres import PART
 from tests.support.servers import beanstalkd_program, start_beanlite, start_beanstalkd
 
 HERE = Path(__file__).parent
@@ -54,15 +56,21 @@ def works(probe):
         return False
 
 
-@pytest.mark.parametrize("server", ["beanlite", "beanstalkd"])
-@pytest.mark.parametrize("client", PROGRAMS)
-def test_session(client, server, tmp_path):
+CASES = [(client, server) for client in PROGRAMS for server in ("beanlite", "beanstalkd")]
+CASES += [(client, "postgresql") for client in list(PROGRAMS)[::PART]]
+
+
+@pytest.mark.parametrize(("client", "server"), CASES)
+def test_session(client, server, tmp_path, request):
     program = PROGRAMS[client]
     need(works(program.probe), f"{client} is not installed: {program.install}")
     if server == "beanstalkd":
         need(beanstalkd_program(), "beanstalkd is not installed")
-    start = {"beanlite": start_beanlite, "beanstalkd": start_beanstalkd}[server]
-    with start(tmp_path) as running:
+    start = start_beanstalkd if server == "beanstalkd" else start_beanlite
+    flags = []
+    if server == "postgresql":
+        flags = ["--database", request.getfixturevalue("database"), "--require-sync", "false"]
+    with start(tmp_path, *flags) as running:
         done = subprocess.run(
             [*program.command.split(), str(running.port)],
             cwd=HERE,

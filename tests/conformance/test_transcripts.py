@@ -5,7 +5,6 @@ Some are played against beanlite with a PostgreSQL database as well; ``ALL_ON_PO
 The sessions run in the background, several at a time, because many of them wait; a test waits for its own.
 """
 
-import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ import pytest
 from tests.conformance.session import Mismatch, Session
 from tests.conformance.transcript import Transcript, read_all
 from tests.support.needs import need
-from tests.support.postgres import Cluster, programs
+from tests.support.postgres import PART, Cluster, programs
 from tests.support.servers import (
     RunningServer,
     beanstalkd_program,
@@ -33,9 +32,8 @@ SESSIONS_AT_ONCE = 12
 # A starting server takes a whole core: more at once would only blur the times of the sessions under way.
 STARTING = threading.Semaphore(2)
 
-SOME = slice(None, None, 1 if os.environ.get("ALL_ON_POSTGRESQL") else 8)
 # Those whose flags are about the file, or about having none, have no meaning there.
-ON_POSTGRESQL = [transcript for transcript in TRANSCRIPTS if not FILE_FLAGS & set(transcript.flags)][SOME]
+ON_POSTGRESQL = [transcript for transcript in TRANSCRIPTS if not FILE_FLAGS & set(transcript.flags)][::PART]
 
 TRIES = 3  # a machine or a disk that stands still for some tenths of a second makes a difference, too
 
@@ -72,9 +70,7 @@ def start(server: str, directory: Path, transcript: Transcript, cluster: Cluster
         if server == "beanlite":
             return start_beanlite(directory, *transcript.flags)
         assert cluster is not None
-        database = "t" + hashlib.sha256(str(directory).encode()).hexdigest()[:20]
-        cluster.sql(f"CREATE DATABASE {database}")
-        flags = ("--database", cluster.url(database), "--require-sync", "false")
+        flags = ("--database", cluster.new_database(), "--require-sync", "false")
         return start_beanlite(directory, *transcript.flags, *flags)
 
 

@@ -8,8 +8,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.stats.get("passed", []):
         for key, value in report.user_properties:
             if key == "random steps" and report.when == "call":
-                steps, replies, seed = value
+                kind, steps, replies, seed = value
                 terminalreporter.write_line(
-                    f"random sessions: beanlite and beanstalkd agreed in all {steps} steps, {replies} replies "
+                    f"random sessions: beanlite ({kind}) and beanstalkd agreed in all {steps} steps, {replies} replies "
                     f"(RANDOM_SEED={seed})"
                 )

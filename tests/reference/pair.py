@@ -101,10 +101,11 @@ class Twin:
 class Pair:
     """Both servers, and a probe on each, by which it is known when all that was sent has been dealt with."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *ours: str) -> None:
+        """``ours`` are more flags for beanlite."""
         flags = ("-z", str(MAX_JOB_SIZE))
         self.servers = (
-            start_beanlite(directory / "beanlite", *flags),
+            start_beanlite(directory / "beanlite", *flags, *ours),
             start_beanstalkd(directory / "beanstalkd", *flags),
         )
         self.twins: list[Twin] = []

@@ -4,6 +4,8 @@
 
     RANDOM_STEPS=20000 python -m pytest tests/reference              # a long one
     RANDOM_SEED=4711 python -m pytest tests/reference                # the same as the one that had this seed
+
+There are fewer of them with a PostgreSQL database, unless ``ALL_ON_POSTGRESQL=1``.
 """
 
 import os
@@ -16,6 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.reference.machine import Sessions
 from tests.reference.pair import Pair
+from tests.support.postgres import PART, Cluster
 from tests.support.servers import beanstalkd_program
 
 STEPS = int(os.environ.get("RANDOM_STEPS", "2000"))
@@ -23,18 +26,28 @@ SEED = int(os.environ.get("RANDOM_SEED", str(random.randrange(1 << 32))))
 STEPS_A_SESSION = 50
 
 
+@pytest.fixture(params=["file", "postgresql"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Where the jobs are."""
+    return str(request.param)
+
+
 @pytest.fixture
-def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[Sessions]]:
+def sessions(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, kind: str
+) -> Iterator[type[Sessions]]:
     """The state machine with its pair of servers, which is replaced after a difference."""
     if beanstalkd_program() is None:
         if os.environ.get("CI"):
             pytest.fail("beanstalkd, the reference, is not installed")
         pytest.skip("beanstalkd, the reference, is not installed")
     pairs: list[Pair] = []
+    cluster: Cluster | None = request.getfixturevalue("postgres") if kind == "postgresql" else None
 
     def pair() -> Pair:
         if not pairs:
-            pairs.append(Pair(tmp_path_factory.mktemp("pair")))
+            ours = () if cluster is None else ("--database", cluster.new_database(), "--require-sync", "false")
+            pairs.append(Pair(tmp_path_factory.mktemp("pair"), *ours))
         return pairs[0]
 
     def give_up() -> None:
@@ -49,12 +62,12 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[Sessions
         give_up()
 
 
-def test_random_sessions(sessions: type[Sessions], record_property: Callable[[str, object], None]) -> None:
+def test_random_sessions(sessions: type[Sessions], kind: str, record_property: Callable[[str, object], None]) -> None:
     print(f"RANDOM_SEED={SEED}")  # noqa: T201 - shown if it fails
     run_state_machine_as_test(
         seed(SEED)(sessions),
         settings=settings(
-            max_examples=max(1, STEPS // STEPS_A_SESSION),
+            max_examples=max(1, STEPS // STEPS_A_SESSION // (PART if kind == "postgresql" else 1)),
             stateful_step_count=STEPS_A_SESSION,
             deadline=None,
             database=None,
@@ -63,4 +76,4 @@ def test_random_sessions(sessions: type[Sessions], record_property: Callable[[st
             suppress_health_check=list(HealthCheck),
         ),
     )
-    record_property("random steps", (sessions.steps, sessions.replies, SEED))
+    record_property("random steps", (kind, sessions.steps, sessions.replies, SEED))

@@ -1,14 +1,28 @@
-"""A way to a server that can be cut, so that a question or its answer is lost."""
+"""A way to a server that can be long, and can be cut, so that a question or its answer is lost."""
 
 import asyncio
 import contextlib
 
 
+class Late:
+    """Writes what it is given so much later."""
+
+    def __init__(self, writer, delay_s):
+        self.transport = writer.transport
+        self._writer = writer
+        self._delay_s = delay_s
+
+    def write(self, data):
+        asyncio.get_running_loop().call_later(self._delay_s, self._writer.write, data)
+
+
 class Cutting:
     """Passes connections on to a server, on a port of its own, until it is told to cut them."""
 
-    def __init__(self, port):
+    def __init__(self, port, delay_s=0.0):
+        """What a client says is that late, so that it is the time of a round trip."""
         self._to_port = port
+        self._delay_s = delay_s
         self._writers = set()
         self._tasks = set()
         self.cut_at = None
@@ -45,9 +59,10 @@ class Cutting:
         to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
         pair = {writer, to_writer}
         self._writers |= pair
+        there = Late(to_writer, self._delay_s) if self._delay_s else to_writer
         with contextlib.suppress(OSError):
             await asyncio.gather(
-                self._one_way(reader, to_writer, "question", pair), self._one_way(to_reader, writer, "answer", pair)
+                self._one_way(reader, there, "question", pair), self._one_way(to_reader, writer, "answer", pair)
             )
         self._writers -= pair
         for each in pair:

@@ -4,6 +4,7 @@ PostgreSQL refuses to be run by root, so as root it is run by the user that its 
 """
 
 import asyncio
+import itertools
 import os
 import pwd
 import shutil
@@ -15,12 +16,15 @@ from pathlib import Path
 
 import asyncpg
 
+from tests.support.network import HERE, Machine
 from tests.support.servers import free_port
 
 STARTS_WITHIN_S = 30.0
+# What is the same on both kinds of database is tried in full on a file, and in so small a part on PostgreSQL.
+PART = 1 if os.environ.get("ALL_ON_POSTGRESQL") else 8
+NUMBERS = itertools.count(1)
 # What a test needs no machine to survive for, and what makes starts and promotions quick.
 SETTINGS = {
-    "listen_addresses": "127.0.0.1",
     "fsync": "off",
     "full_page_writes": "off",
     "wal_retrieve_retry_interval": "100ms",
@@ -57,9 +61,12 @@ def _run(*command: str | Path, **others):
 class Cluster:
     """A PostgreSQL server with a directory of its own below ``home``."""
 
-    def __init__(self, home: Path, name: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, name: str, environment: dict[str, str] | None = None, machine: Machine = HERE
+    ) -> None:
         """``environment`` is what its processes have beside ours."""
         self._environment = os.environ | (environment or {})
+        self.machine = machine
         self.data = home / name
         self.socket = home
         self.port = free_port()
@@ -68,31 +75,32 @@ class Cluster:
     @property
     def place(self) -> str:
         """Host and port."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.machine.address}:{self.port}"
 
     def url(self, database: str = "postgres") -> str:
         """The address of one of its databases."""
         return f"postgresql://queue@{self.place}/{database}"
 
     def make(self) -> None:
-        """An empty one, in which everybody on this machine may do everything."""
+        """An empty one, in which everybody in the tests' networks may do everything."""
         _run(_program("initdb"), "-D", self.data, "-U", "queue", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
         hosts = self.data / "pg_hba.conf"
-        hosts.write_text("host all stranger 127.0.0.1/32 scram-sha-256\n" + hosts.read_text())
+        trusted = "host all,replication all 10.213.0.0/16 trust\n"
+        hosts.write_text("host all stranger 127.0.0.1/32 scram-sha-256\n" + trusted + hosts.read_text())
 
     def follow(self, primary: "Cluster") -> None:
         """A standby of the other one."""
         shutil.rmtree(self.data, ignore_errors=True)
-        _run(
-            _program("pg_basebackup"),
-            *("-D", self.data, "-d", f"{primary.url()}?application_name={self.data.name}", "-R", "-c", "fast"),
-        )
+        where = f"{primary.url()}?application_name={self.data.name}"
+        with self.machine.entered():
+            _run(_program("pg_basebackup"), "-D", self.data, "-d", where, "-R", "-c", "fast")
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
         settings = SETTINGS | {"port": str(self.port), "unix_socket_directories": str(self.socket)}
+        settings["listen_addresses"] = self.machine.address
         user = _user()
-        with (self.data.parent / f"{self.data.name}.log").open("ab") as log:
+        with (self.data.parent / f"{self.data.name}.log").open("ab") as log, self.machine.entered():
             self.process = subprocess.Popen(
                 [_program("postgres"), "-D", self.data, *(f"--{key}={value}" for key, value in settings.items())],
                 stdout=log,
@@ -110,8 +118,9 @@ class Cluster:
 
     def answers(self) -> bool:
         """Whether it takes connections."""
-        ready = [str(_program("pg_isready")), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
-        return subprocess.run(ready, check=False).returncode == 0
+        ready = [str(_program("pg_isready")), "-q", "-h", self.machine.address, "-p", str(self.port)]
+        with self.machine.entered():
+            return subprocess.run(ready, check=False).returncode == 0
 
     def kill(self) -> None:
         """Kill all of its processes."""
@@ -139,12 +148,19 @@ class Cluster:
         """Make a standby the primary."""
         _run(_program("pg_ctl"), "promote", "-w", "-D", self.data)
 
+    def new_database(self) -> str:
+        """The address of an empty database."""
+        name = f"queue{next(NUMBERS)}"
+        self.sql(f"CREATE DATABASE {name}")
+        return self.url(name)
+
     def sql(self, statement: str, database: str = "postgres") -> list[asyncpg.Record]:
         """What a statement finds."""
-        return asyncio.run(self.asql(statement, database))
+        with self.machine.entered():
+            return asyncio.run(self.asql(statement, database))
 
     async def asql(self, statement: str, database: str = "postgres") -> list[asyncpg.Record]:
-        """The same in a loop. It does not wait for a standby."""
+        """The same in a loop, on this machine. It does not wait for a standby."""
         connection = await asyncpg.connect(self.url(database), server_settings={"synchronous_commit": "local"})
         try:
             return await connection.fetch(statement)
@@ -155,10 +171,13 @@ class Cluster:
 class Pair:
     """A primary and its synchronous standby, which can change places; commits wait for the one that is not primary."""
 
-    def __init__(self) -> None:
+    def __init__(self, machines: tuple[Machine, Machine] = (HERE, HERE)) -> None:
         home = new_home()
         self.home = home
-        self.primary, self.standby = Cluster(home, "one"), Cluster(home, "two")
+        self.primary, self.standby = (
+            Cluster(home, "one", machine=machines[0]),
+            Cluster(home, "two", machine=machines[1]),
+        )
         self.primary.make()
         with (self.primary.data / "postgresql.conf").open("a") as settings:
             settings.write("synchronous_standby_names = 'ANY 1 (one, two)'\n")
