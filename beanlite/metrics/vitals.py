@@ -80,9 +80,7 @@ class Vitals:
         if self._stopped.is_set():
             return "stopping"
         if not self.recovered:
-            if self._forwards_to() is not None:
-                return None
-            return "standing by" if self._journal.stands_by else "recovering"
+            return self._unready_yet()
         if admission.draining:
             return "draining"
         if admission.disk_full:
@@ -90,6 +88,11 @@ class Vitals:
         if self.latencies.committing_ns() > STUCK_S * SECOND_NS:
             return f"the journal has not stored anything for {STUCK_S} s"
         return None
+
+    def _unready_yet(self) -> str | None:
+        if self._forwards_to() is not None:
+            return None
+        return "standing by" if self._journal.stands_by else "recovering"
 
     def _ready(self) -> str:
         """How it is when it is ready."""

@@ -7,6 +7,7 @@ import pytest
 from beanlite.clock import utc_clock
 from beanlite.journal.postgres.batch import batch_of
 from beanlite.journal.postgres.lease import Applicant, take
+from beanlite.journal.totals import Totals
 from tests.support.core import Core
 
 JOBS = b"put 0 0 60 1\r\na\r\nput 0 0 60 1\r\nb\r\nput 0 0 60 1\r\nc\r\n"
@@ -17,7 +18,7 @@ REPEATABLE = b"reserve-job 1\r\nbury 1 7\r\nreserve-job 2\r\nrelease 2 9 0\r\npa
 def batch(core, client, commands):
     core.send(client, commands)
     ledger = core.engine.ledger
-    return batch_of(ledger.take(core.engine.last_id, deferred=True, totals=True))
+    return batch_of(ledger.take(core.engine.last_id, deferred=True, totals=True), Totals())
 
 
 @pytest.fixture
