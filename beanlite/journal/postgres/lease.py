@@ -99,7 +99,7 @@ class _Waiting:
         self._stopped = stopped
         self._oddities = log.Seldom()
         self._stands_by = False
-        self._told: str | None = None
+        self._active_at: str | None = None
         """The address of the active server, as it was told last."""
 
     def lost(self, error: BaseException) -> None:
@@ -168,6 +168,6 @@ class _Waiting:
             self._stands_by = True
             log.info("standing by: another server is active", node=node, address=address)
             systemd.tell("READY=1")
-        if self._told != address:
-            self._told = address
+        if self._active_at != address:
+            self._active_at = address
             self._applicant.stand_by(address)
