@@ -67,7 +67,7 @@ class Vitals:
     async def open(self, stopped: asyncio.Event) -> None:
         """Begin to tell; ``stopped`` is set when the server is to stop. ListenError: that address can't be had."""
         self._stopped = stopped
-        self._health = Health(asyncio.get_running_loop(), self.unready, self._ready, self._page.get, PAGE_TYPE)
+        self._health = Health(asyncio.get_running_loop(), self._readiness, self._page.get, PAGE_TYPE)
         await self._health.open(*self._address)
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class Vitals:
         if self._stopped.is_set():
             return "stopping"
         if not self.recovered:
-            return self._unready_yet()
+            return "standing by" if self._journal.stands_by else "recovering"
         if admission.draining:
             return "draining"
         if admission.disk_full:
@@ -89,18 +89,13 @@ class Vitals:
             return f"the journal has not stored anything for {STUCK_S} s"
         return None
 
-    def _unready_yet(self) -> str | None:
-        if self._forwards_to() is not None:
-            return None
-        return "standing by" if self._journal.stands_by else "recovering"
-
-    def _ready(self) -> str:
-        """How it is when it is ready."""
-        to = self._forwards_to()
-        return "ready" if to is None else f"standing by, forwarding to {to}"
-
-    def _forwards_to(self) -> str | None:
-        return None if self._forwarder is None else self._forwarder.forwards_to
+    def _readiness(self) -> tuple[bool, str]:
+        """Whether clients are served, be it by another server, and how."""
+        forwards_to = None if self._forwarder is None else self._forwarder.forwards_to
+        if forwards_to is not None and not self._stopped.is_set():
+            return True, f"standing by, forwarding to {forwards_to}"
+        why = self.unready()
+        return why is None, why or "ready"
 
     def _facts_if_recovered(self) -> Facts | None:
         return self._facts() if self.recovered else None

@@ -36,18 +36,13 @@ class Health:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        unready: Callable[[], str | None],
-        ready: Callable[[], str],
+        readiness: Callable[[], tuple[bool, str]],
         page: Callable[[], Awaitable[bytes]],
         page_type: str,
     ) -> None:
-        """``unready`` tells why the server is not ready, or None, and ``ready`` what is said when it is.
-
-        ``page`` makes the metrics, of that type.
-        """
+        """``readiness`` tells whether clients are served, and how or why not; ``page`` makes the metrics."""
         self.loop = loop
-        self.unready = unready
-        self.ready = ready
+        self.readiness = readiness
         self.page = page
         self.page_type = page_type
         self.connections: set[Visit] = set()
@@ -135,8 +130,8 @@ class Visit(asyncio.Protocol):
         elif path == "/healthz":
             self._send(200, "alive\n", head=head)
         elif path == "/readyz":
-            why = self._health.unready()
-            self._send(200 if why is None else 503, f"{why or self._health.ready()}\n", head=head)
+            is_ready, how = self._health.readiness()
+            self._send(200 if is_ready else 503, f"{how}\n", head=head)
         else:
             self._task = self._health.loop.create_task(self._send_page(head=head))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import greenstalk
 import pytest
 
-from tests.support.health import ask
+from tests.support.health import ask, metrics
 from tests.support.servers import free_port
 from tests.support.wire import Wire, until
 
@@ -105,6 +105,7 @@ def test_bytes_go_through_both_ways(nodes):
         job_id = wire.put(b"here")
         assert other.ask("peek-ready") == f"FOUND {job_id} 4"
         assert other.stats()["current-connections"] == "2"
+    assert metrics(standby.health)["beanlite_ready",] == 0
     assert ask(standby.health, "/readyz") == (200, f"standing by, forwarding to 127.0.0.1:{active.port}\n")
 
 

@@ -101,7 +101,7 @@ class _Waiting:
         self._stopped = stopped
         self._oddities = log.Seldom()
         self._stands_by = False
-        self._active: str | None = None
+        self._active_at: str | None = None
         """The address of the active server, as it was told last."""
         self._told: tuple[str, int] | None = None
         """What systemd was told, and when."""
@@ -180,6 +180,6 @@ class _Waiting:
             self._stands_by = True
             log.info("standing by: another server is active", node=node, address=address)
             systemd.tell("READY=1")
-        if self._active != address:
-            self._active = address
+        if self._active_at != address:
+            self._active_at = address
             self._applicant.stand_by(address)
