@@ -35,8 +35,8 @@ def tell(*lines: str) -> None:
 
 
 def recovering(jobs: int, of: int) -> None:
-    """The start has made progress, and may take longer for it."""
-    tell(f"STATUS=Recovering: {jobs} of {of} jobs", f"EXTEND_TIMEOUT_USEC={EXTEND_S * 1_000_000}")
+    """The start has made progress, and may take longer for it; who has stood by before is watched already."""
+    tell(f"STATUS=Recovering: {jobs} of {of} jobs", "WATCHDOG=1", f"EXTEND_TIMEOUT_USEC={EXTEND_S * 1_000_000}")
 
 
 def waiting(what: str) -> None:

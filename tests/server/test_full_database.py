@@ -107,7 +107,7 @@ def test_killed_on_a_full_disk_it_starts_there(url, disk, tmp_path):
 
 def test_a_full_disk_of_the_log_ends_the_database_and_not_the_server(disk, tmp_path):
     """PostgreSQL ends when it can't write its log, and has to be started when there is room."""
-    disk.mount("40m")
+    disk.mount("20m")  # one file of 16 MiB
     cluster = Cluster(disk.home, "filled")
     cluster.make()
     subprocess.run(["mv", cluster.data / "pg_wal", disk.folder], check=True)

@@ -83,8 +83,8 @@ async def test_a_long_start_asks_for_more_time_while_it_makes_progress(tmp_path,
     async with serving(tmp_path / "queue.db"):
         await until_inside(lambda: systemd.heard("READY=1"))
         assert systemd.messages[:3] == [
-            ["STATUS=Recovering: 1000 of 2000 jobs", "EXTEND_TIMEOUT_USEC=60000000"],
-            ["STATUS=Recovering: 2000 of 2000 jobs", "EXTEND_TIMEOUT_USEC=60000000"],
+            ["STATUS=Recovering: 1000 of 2000 jobs", "WATCHDOG=1", "EXTEND_TIMEOUT_USEC=60000000"],
+            ["STATUS=Recovering: 2000 of 2000 jobs", "WATCHDOG=1", "EXTEND_TIMEOUT_USEC=60000000"],
             ["READY=1"],
         ]
         assert systemd.messages[3] == ["STATUS=Serving: 2000 jobs"]

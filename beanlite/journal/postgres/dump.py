@@ -117,6 +117,7 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
             await connection.execute(
                 "UPDATE lease SET last_id = greatest(last_id, $1), stopped_at = $2", above_id + last_id, time.time()
             )
+        link.believe()
 
 
 def _rows(source: sqlite3.Connection, above_id: int, buried: int) -> Iterator[list[tuple[object, ...]]]:

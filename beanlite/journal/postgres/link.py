@@ -89,9 +89,13 @@ class Link:
         finally:
             if timer is not None:
                 timer.cancel()
+        self.believe()
+        return row
+
+    def believe(self) -> None:
+        """Raise Cancelled unless all that it was asked is done for good."""
         if self._cancelled:
             raise Cancelled("the wait for the synchronous standby was cancelled")
-        return row
 
     @property
     def pid(self) -> int:

@@ -1,10 +1,12 @@
 """Queues from the file into PostgreSQL and back, as a user brings them."""
 
+import asyncio
 import subprocess
 import sys
 
 import pytest
 
+from tests.journal.postgres.serving import served
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
 
@@ -71,6 +73,26 @@ def test_ids_that_are_taken_are_refused_unless_new_ones_are_wanted(exported, dat
         b' "id": %d' % job_id for job_id in (1, 2, 3, 4, 6, 7, 8, 9)
     ]
     assert b'"buried_seq": 2' in lines
+
+
+async def test_an_import_that_the_standby_may_not_have_is_no_success(exported, other):
+    """An operator has cancelled its wait for it."""
+    await other.asql("CREATE DATABASE imported")
+    await (await served(other.url("imported"))).stop()
+    for statement in ("ALTER SYSTEM SET synchronous_standby_names = 'lost'", "SELECT pg_reload_conf()"):
+        await other.asql(statement)
+    try:
+        importing = asyncio.create_task(
+            asyncio.to_thread(beanlite, "import", "-", "--database", other.url("imported"), given=exported)
+        )
+        while not importing.done():
+            await other.asql("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+    finally:
+        for statement in ("ALTER SYSTEM RESET ALL", "SELECT pg_reload_conf()"):
+            await other.asql(statement)
+    code, _, said = await importing
+    assert (code, said.count("\n")) == (1, 1)
+    assert "was cancelled" in said
 
 
 def test_lines_that_are_wrong_import_nothing(exported, database):

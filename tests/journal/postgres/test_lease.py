@@ -83,7 +83,7 @@ class Clock:
 
     async def looked_at(self):
         """Wait until it was looked at some times more."""
-        enough = self.looks + 20
+        enough = self.looks + 9
         await until(lambda: self.looks > enough)
 
 
