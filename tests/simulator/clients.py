@@ -14,6 +14,8 @@ DELAYS_S = (0, 0, 0, 0, 1, 3, 60)
 TTRS_S = (1, 3, 60, 1000)
 SIZES = (1, 1, 1, 1, 5, 40, 500, 1500, 6000)
 HIGH_BYTES = 20_000
+import os
+DEBUG = os.environ.get('DEBUG')
 
 
 class Wire(asyncio.Transport):
@@ -36,6 +38,7 @@ class Wire(asyncio.Transport):
     # what the client does
 
     def send(self, data: bytes) -> None:
+        if DEBUG: print(f"{self._world.now_ns/1e9:.6f} {self._client.name} > {data[:200]!r}")
         self._inbox += data
         self._deliver_soon()
 
@@ -285,6 +288,7 @@ class Client:
     # -- replies
 
     def hear(self, data: bytes) -> None:
+        if DEBUG: print(f"{self._world.now_ns/1e9:.6f} {self.name} < {data[:60]!r}")
         self._heard += data
         while True:
             end = self._heard.find(b"\r\n")

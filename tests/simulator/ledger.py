@@ -39,6 +39,9 @@ class Known:
     holder: Any = None
     held_until_s: float = 0.0
     """At least until then nobody else gets it, unless its holder lets it go."""
+    held_from: int = 0
+    held_told: int = 0
+    """When the holder asked for it, and when it was told."""
 
     def outcomes(self) -> set[str]:
         last = max((change.sent for change in self.changes if not change.weak and change.told < FOREVER), default=-1)
@@ -137,8 +140,11 @@ class Ledger:
         job = self._meet(job_id, body)
         must(self._may_exist(job, sent), f"job {job_id} was reserved after it was deleted")
         held = job.holder is not None and job.holder is not client and now_s < job.held_until_s
-        must(not held, f"job {job_id} was given to a second client while the first one has it")
+        freed = any(each.told > job.held_from for each in job.changes if each.what != "reserve")
+        asked_since = sent > job.held_told  # else it may have been the first, and be told so late
+        must(not (held and asked_since) or freed, f"job {job_id} was given to a second client, and the first one has it")
         job.holder = client
+        job.held_from, job.held_told = sent, self.tick()
         job.held_until_s = sent_s + ttr_s
         job.changes.append(Change("reserve", frozenset({READY}), sent, self.tick(), weak=True))
 
@@ -174,16 +180,21 @@ class Ledger:
 
     def _begin_anew(self, found: dict[int, tuple[bytes, str]]) -> None:
         """From now on what was found is what there is."""
+        possible = {job_id: job.outcomes() for job_id, job in self.jobs.items()}
         for job_id, job in self.jobs.items():
             now = found.get(job_id)
             deleted = [change for change in job.changes if change.what == "delete" and change.told < FOREVER]
-            job.changes = [] if self.strict or now is None else []
             if now is None:
                 job.changes = deleted[:1] or [Change("delete", frozenset({ABSENT}), self.moment, self.tick())]
             else:
-                outcome = frozenset({DELAYED, READY} if now[1] == DELAYED else {now[1]})
+                # Who sets the clock back has a delay again of which nobody has stored that it is over.
+                again = {DELAYED} & possible[job_id] if now[1] == READY else set()
+                outcome = frozenset({DELAYED, READY} if now[1] == DELAYED else {now[1]} | again)
                 job.changes = [Change("restart", outcome, self.moment, self.tick())]
             job.holder = None
         if not self.strict:
-            self.put_ids &= {job_id for job_id in self.put_ids if job_id in found}
+            # What was lost was never promised: its ids may come again.
+            self.put_ids &= found.keys()
+            self.jobs = {job_id: job for job_id, job in self.jobs.items() if job_id in found}
+            self.last_id = max(found, default=0)
         self.strict = True

@@ -1,6 +1,7 @@
 """One seed: some lives of a server, the faults that end them, and what must be true after each."""
 
 import asyncio
+import gc
 import logging
 import shutil
 import tempfile
@@ -10,7 +11,8 @@ from pathlib import Path
 from beanlite.clock import utc_clock
 from beanlite.config import Settings
 from beanlite.errors import BeanliteError
-from beanlite.journal.sqlite import mark, room, writer
+from beanlite.journal.sqlite import journal, mark, migrations, room, writer
+from beanlite.journal.sqlite.database import open_database
 from beanlite.net.listener import Listener
 from beanlite.server import Server, make_journal
 from tests.simulator import disk as disks, world as worlds
@@ -49,8 +51,46 @@ def prepare() -> None:
     logging.getLogger("beanlite").setLevel(logging.ERROR)
     logging.getLogger("asyncio").disabled = True
     room.RESERVE_BYTES = 256 << 10  # type: ignore[misc]
+    journal.sched_yield = lambda: None  # type: ignore[attr-defined]
     worlds.install()
     disks.install()
+    _remember_models()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "queue.db"
+        open_database(file).close()
+        EMPTY.append(file.read_bytes())
+    gc.freeze()
+    gc.disable()
+
+
+EMPTY: list[bytes] = []
+"""The file of a queue in which nothing is: to make one takes long, so only some seeds do."""
+
+
+class _Model:
+    """What a schema is compared with: it is always the same, and takes long to make."""
+
+    def __init__(self, shape) -> None:
+        self._shape = shape
+
+    def execute(self, _statement):
+        return self._shape
+
+    def close(self):
+        pass
+
+
+def _remember_models() -> None:
+    make, made = migrations._model, {}
+
+    def remembered(parts):
+        if len(parts) not in made:
+            model = make(parts)
+            made[len(parts)] = _Model(model.execute(migrations._SHAPE).fetchall())
+            model.close()
+        return made[len(parts)]
+
+    migrations._model = remembered  # type: ignore[assignment]
 
 
 class Life:
@@ -99,9 +139,9 @@ class Life:
         loop = asyncio.get_running_loop()
         clock = utc_clock()
         listener = Listener([], "nowhere")
-        journal = make_journal(run.settings, listener, clock)
-        server = self.server = Server(run.settings, listener, journal, clock)
-        self._look_in(journal)
+        store = make_journal(run.settings, listener, clock)
+        server = self.server = Server(run.settings, listener, store, clock)
+        self._look_in(store)
         self._arm(end)
         serving = loop.create_task(server.serve())
         serving.add_done_callback(self._ended)
@@ -116,6 +156,8 @@ class Life:
         if self.orderly:
             run.pictures[:] = [(0, take(server.engine))]
             run.durable = run.synced = 0
+            left = sorted(path.name for path in run.folder.iterdir())
+            must(left == ["queue.db"], f"an orderly stop has left {left}")
 
     def _ended(self, task) -> None:
         self.error = None if task.cancelled() else task.exception()
@@ -172,7 +214,7 @@ class Life:
         chance = world.chance
         names = [f"{self.number}{letter}" for letter in "abcd"[: chance.randint(1, 4)]]
         clients = [Client(world, run.ledger, name) for name in names]
-        turns = chance.randint(3, 25)
+        turns = chance.randint(2, 14)
         tasks = [asyncio.create_task(live(client, server._new_connection, turns)) for client in clients]
         tasks.append(asyncio.create_task(self._disturb(server)))
         left = set(tasks)
@@ -224,11 +266,12 @@ class Life:
         world, run = self.world, self.run
         for client in clients:
             client.wire.vanish()
-        await asyncio.sleep(100)  # by then delays and pauses are over
+        await asyncio.sleep(2)
         client = Client(world, run.ledger, f"{self.number}z")
         client.connect(server._new_connection())
         for tube in TUBES:
-            client.send(client.plain("watch", tube), client.use_tube(tube), client.kick(10_000))
+            client.send(client.plain("watch", tube), client.use_tube(tube), client.plain("pause-tube", tube + b" 0"))
+            client.send(client.kick(10_000), client.kick(10_000))  # the buried ones, then the delayed ones
         await client.all_answered(60)
         self._check(server)
         jobs = {job_id: job.pri for job_id, job in all_jobs(server.engine).items()}
@@ -254,8 +297,11 @@ class Run:
     def __init__(self, seed: int, folder: Path) -> None:
         self.seed = seed
         self.folder = folder
-        self.world = World(seed, FaultyDisk(folder))
+        self.world = World(seed)
         chance = self.world.chance
+        if chance.random() < 0.8:
+            (folder / "queue.db").write_bytes(EMPTY[0])
+        self.world.disk = FaultyDisk(folder)
         self.ledger = Ledger()
         self.fsync = chance.choice(FSYNC)
         small = chance.random() < 0.3
@@ -264,7 +310,7 @@ class Run:
                 "db": folder / "queue.db",
                 "fsync": self.fsync,
                 "history": "1h" if chance.random() < 0.3 else None,
-                "max_memory": 150_000 if small else 1 << 30,
+                "max_memory": chance.choice((40_000, 60_000, 100_000)) if small else 1 << 30,
                 "body_memory": chance.choice((2_000, 20_000)) if chance.random() < 0.3 else None,
             }
         )
@@ -309,7 +355,7 @@ class Run:
         mark._boot_id = lambda: f"boot-{world.boot}"  # type: ignore[assignment]
         writer.background_sync = lambda: SimulatedSync(world)  # type: ignore[assignment]
         ERRORS.lines.clear()
-        lives = chance.randint(1, 4)
+        lives = chance.randint(1, 3)
         try:
             for number in range(lives + 1):
                 last = number == lives
@@ -344,6 +390,7 @@ class Run:
         world.disk.die()
         disks.opened.close()
         ERRORS.lines.clear()
+        world.disk.room(-1)
         self.orderly = life.orderly
         if end.startswith("power") or (end.startswith("EIO") and chance.random() < 0.5):
             if self.fsync != "never":
@@ -364,6 +411,8 @@ def play(seed: int) -> Run:
         run.play()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if not seed % 50:
+            gc.collect()
     return run
 
 

@@ -17,7 +17,7 @@ from beanlite import signals
 from tests.simulator.disk import SYNC, FaultyDisk
 
 LOOK_NS = 300  # what a look at a clock takes
-TURN_NS = 5_000  # what a turn of the loop takes
+TURN_NS = 20_000  # what a turn of the loop takes
 SECOND_NS = 1_000_000_000
 BEGIN_NS = 1_795_000_000 * SECOND_NS  # of the clock on the wall
 STALLED_S = 100_000.0
@@ -30,9 +30,9 @@ real_s = time.monotonic
 class World:
     """One seed's time, disk and faults. ``dead``: the process has been killed, and nothing that it does counts."""
 
-    def __init__(self, seed: int | str, disk: FaultyDisk) -> None:
+    def __init__(self, seed: int | str) -> None:
         self.chance = random.Random(seed)
-        self.disk = disk
+        self.disk: FaultyDisk
         self.now_ns = 5 * SECOND_NS
         self.wall_ns = BEGIN_NS
         """What the clock on the wall shows is ahead of ``now_ns`` by this."""
@@ -93,6 +93,12 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def time(self):
         return self._world.now_ns / SECOND_NS
+
+    def _make_self_pipe(self):
+        """Nobody wakes it."""
+
+    def _close_self_pipe(self):
+        pass
 
     def add_signal_handler(self, _number, _callback, *_given):
         """There are no signals: who sends one sets what its handler would."""
