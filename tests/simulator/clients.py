@@ -14,8 +14,6 @@ DELAYS_S = (0, 0, 0, 0, 1, 3, 60)
 TTRS_S = (1, 3, 60, 1000)
 SIZES = (1, 1, 1, 1, 5, 40, 500, 1500, 6000)
 HIGH_BYTES = 20_000
-import os
-DEBUG = os.environ.get('DEBUG')
 
 
 class Wire(asyncio.Transport):
@@ -38,7 +36,7 @@ class Wire(asyncio.Transport):
     # what the client does
 
     def send(self, data: bytes) -> None:
-        if DEBUG: print(f"{self._world.now_ns/1e9:.6f} {self._client.name} > {data[:200]!r}")
+        self._world.note(f"{self._client.name} >", data)
         self._inbox += data
         self._deliver_soon()
 
@@ -288,7 +286,7 @@ class Client:
     # -- replies
 
     def hear(self, data: bytes) -> None:
-        if DEBUG: print(f"{self._world.now_ns/1e9:.6f} {self.name} < {data[:60]!r}")
+        self._world.note(f"{self.name} <", b"OK" if data.startswith(b"OK") else data)  # numbers of processes differ
         self._heard += data
         while True:
             end = self._heard.find(b"\r\n")

@@ -144,7 +144,7 @@ def _check_memory(engine: Engine) -> None:
     # Who comes and goes is not refused for want of memory, and what is not stored has to be there.
     unsaved = sum(job.size + BODY_BYTES for job_id, job in all_jobs(engine).items() if job_id > ledger.stored_id)
     most = memory.max_bytes + memory.other_bytes + unsaved * 5 // 4
-    must(memory.used_bytes <= most, f"{memory.used_bytes} bytes are in use, and there are {memory.max_bytes}")
+    must(memory.used_bytes <= most, f"{memory.used_bytes} bytes are in use, and there are {memory.max_bytes}, {memory.job_bytes=} {memory.body_bytes=} {memory.other_bytes=} {unsaved=} {memory.unloaded=} {memory.fetches} {memory.body_room_bytes=} {engine.admission.room_bytes=}")
     if engine.last_id == ledger.taken_id and not engine.admission.used_bytes:
         body_bytes = sum(job.size + BODY_BYTES for job in all_jobs(engine).values() if job.body is not None)
         must(memory.body_bytes == body_bytes, f"bodies take {body_bytes} and count as {memory.body_bytes}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from beanlite.clock import utc_clock
 from beanlite.config import Settings
 from beanlite.errors import BeanliteError
-from beanlite.journal.sqlite import journal, mark, migrations, room, writer
+from beanlite.journal.sqlite import journal, mark, migrations, replay, room, writer
 from beanlite.journal.sqlite.database import open_database
 from beanlite.net.listener import Listener
 from beanlite.server import Server, make_journal
@@ -50,7 +50,9 @@ def prepare() -> None:
     logging.getLogger("beanlite").propagate = False
     logging.getLogger("beanlite").setLevel(logging.ERROR)
     logging.getLogger("asyncio").disabled = True
+    # Everything is smaller than in life: what is kept in reserve, and what is read at a time of a file's jobs.
     room.RESERVE_BYTES = 256 << 10  # type: ignore[misc]
+    replay._CHUNK, replay._CHUNK_BYTES = 8, 6000
     journal.sched_yield = lambda: None  # type: ignore[attr-defined]
     worlds.install()
     disks.install()
@@ -403,10 +405,11 @@ class Run:
         world.wall_ns += chance.choice(STEPS_S) * SECOND_NS
 
 
-def play(seed: int) -> Run:
+def play(seed: int, *, trace: bool = False) -> Run:
     """Play one seed; raises what went wrong."""
     folder = Path(tempfile.mkdtemp(prefix="beanlite-", dir="/dev/shm"))  # noqa: S108 - a disk in memory
     run = Run(seed, folder)
+    run.world.trace = trace
     try:
         run.play()
     finally:

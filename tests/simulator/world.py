@@ -9,6 +9,7 @@ import os
 import random
 import selectors
 import time
+import zlib
 from typing import Any
 
 import aiosqlite
@@ -40,11 +41,21 @@ class World:
         self.sync_s = 0.0001
         """How long a sync takes, about."""
         self.dead = False
+        self.trace = False
+        """Whether to print what is said."""
+        self.digest = 0
+        """Of all that was said: two runs of a seed have the same."""
         self.loop: SimulatedLoop | None = None
         self.crash_ns = 0
         self.syncs: Any = None
         self.broken: Exception | None = None
         """The first promise that was broken amid the server's own work, which must not hear of it."""
+
+    def note(self, who: str, what: bytes) -> None:
+        """Somebody says something."""
+        self.digest = zlib.crc32(b"%d %b %b" % (self.now_ns, who.encode(), what), self.digest)
+        if self.trace:
+            print(f"{self.now_ns / SECOND_NS:.6f} {who} {what[:200]!r}")  # noqa: T201 - somebody wants to see it
 
     @property
     def gone(self) -> bool:
