@@ -54,8 +54,6 @@ def prepare() -> None:
     room.RESERVE_BYTES = 256 << 10  # type: ignore[misc]
     replay._CHUNK, replay._CHUNK_BYTES = 8, 6000
     journal.sched_yield = lambda: None  # type: ignore[attr-defined]
-    worlds.install()
-    disks.install()
     _remember_models()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "queue.db"
@@ -330,18 +328,13 @@ class Run:
     def found(self, picture: Picture, engine, now_ns: int) -> None:
         """A restart has found this."""
         least = self.synced if self.power else self.durable
-        why = "there is nothing to compare with"
-        for batch, before in reversed(self.pictures):
-            if batch < least:
-                break
-            differs = difference(before, picture, now_ns, orderly=self.orderly)
-            if differs is None:
-                break
-            why = differs if why.startswith("there") else why
-        else:
-            differs = why
-        if differs is not None or batch < least:
-            raise BrokenPromiseError(f"the restart found what never was: {why}")
+        ways = [
+            difference(before, picture, now_ns, orderly=self.orderly)
+            for batch, before in self.pictures
+            if batch >= least
+        ]
+        why = f"the restart found what never was: {ways[0]}; or {ways[-1]}"
+        must(None in ways, why)
         self.ledger.strict = not (self.power and self.fsync != "always")
         self.ledger.compare({job_id: (job.body, job.state.value) for job_id, job in all_jobs(engine).items()})
         check(engine)

@@ -20,7 +20,7 @@ from tests.simulator.disk import SYNC, FaultyDisk
 LOOK_NS = 300  # what a look at a clock takes
 TURN_NS = 20_000  # what a turn of the loop takes
 SECOND_NS = 1_000_000_000
-BEGIN_NS = 1_795_000_000 * SECOND_NS  # of the clock on the wall
+BEGIN_NS = 2_000_000_000 * SECOND_NS  # of the clock on the wall: after the real time of any file
 STALLED_S = 100_000.0
 
 _REAL = {name: getattr(time, name) for name in ("time", "time_ns", "monotonic", "perf_counter", "clock_gettime_ns")}
@@ -189,8 +189,9 @@ def _time_of(name):
         world = _world
         if world is None:
             return real(*given)
-        world.now_ns += LOOK_NS
-        now_ns = world.now_ns + (world.wall_ns if name in {"time", "time_ns"} else 0)
+        on_the_wall = name in {"time", "time_ns"}
+        world.now_ns += 0 if on_the_wall else LOOK_NS  # how often that is looked at depends on the folder's real time
+        now_ns = world.now_ns + (world.wall_ns if on_the_wall else 0)
         return now_ns if name.endswith("_ns") else now_ns / SECOND_NS
 
     return now
