@@ -255,7 +255,7 @@ class Client:
         return self.on_job("kick-job", job_id, b"kick-job %d\r\n" % job_id, READY)
 
     def kick(self, bound: int) -> bytes:
-        self._ask("kick", kicked=self._ledger.kicks(self.use))
+        self._ask("kick", kick=self._ledger.kicks())
         return b"kick %d\r\n" % bound
 
     def reserve(self, timeout_s: int) -> bytes:
@@ -328,8 +328,7 @@ class Client:
             if job.holder is self:
                 job.held_until_s = max(job.held_until_s, asked.sent_s + self.held.get(more["job"], 0))
         elif asked.word == "kick":
-            for _, change in more["kicked"]:
-                change.told = ledger.tick()
+            ledger.kicked(more["kick"])
         elif asked.word == "change-jobs":
             if more["change"] is not None:
                 if word == b"OK" and json.loads(body)["done"] == 1:

@@ -13,7 +13,7 @@ from tests.faults.power import Disk
 from tests.faults.record import Operation
 
 SYNC = KINDS.index("sync")
-ERRNO = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
+EIO = errno.EIO
 
 
 class FaultyDisk:
@@ -25,16 +25,14 @@ class FaultyDisk:
         self._came = self._shim.faults_came
         self._trace = os.memfd_create("trace")
         self._model = Disk(folder)
-        self._names: dict[int, bytes] = {}
+        self._dies = False
         self.arm()
 
     # -- faults
 
     def arm(self, number: int = 0, action: int = RECORD, kinds: int = CHANGES, error: int = errno.EIO) -> None:
         """From now on do this at the n-th operation of these kinds; 0: never."""
-        self._shim.faults_arm(
-            os.fsencode(self.folder), self._trace, kinds, ctypes.c_long(number), action, error
-        )  # fmt: skip
+        self._shim.faults_arm(os.fsencode(self.folder), self._trace, kinds, ctypes.c_long(number), action, error)
 
     def disarm(self) -> None:
         """See nothing any more."""
@@ -49,8 +47,6 @@ class FaultyDisk:
         """That operation fails, and if so all those after it."""
         self._dies = False
         self.arm(number, FAIL_ON if for_good else FAIL_ONCE, kinds, error)
-
-    _dies = False
 
     def die(self) -> None:
         """The process is killed now: whatever it does no longer reaches the disk."""
@@ -178,4 +174,5 @@ def install() -> None:
         opened.descriptors.discard(descriptor)
         _close(descriptor)
 
-    sqlite3.connect, os.open, os.close = connect, open_, close  # type: ignore[assignment]
+    for module, name, value in ((sqlite3, "connect", connect), (os, "open", open_), (os, "close", close)):
+        setattr(module, name, value)

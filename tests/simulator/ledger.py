@@ -44,6 +44,8 @@ class Known:
     """When the holder asked for it, and when it was told."""
 
     def outcomes(self) -> set[str]:
+        if any(change.what == "delete" and change.told < FOREVER for change in self.changes):
+            return {ABSENT}
         last = max((change.sent for change in self.changes if not change.weak and change.told < FOREVER), default=-1)
         possible: set[str] = set()
         for change in self.changes:
@@ -61,6 +63,7 @@ class Ledger:
         self.put_unknown: dict[bytes, Change] = {}
         """By their bodies, the puts that nobody was told of."""
         self.tube_of: dict[bytes, bytes] = {}
+        self.kicks_due: list[Change] = []
         self.put_ids: set[int] = set()
         self.last_id = 0
         """The highest id that anybody was told."""
@@ -131,18 +134,29 @@ class Ledger:
     def _may_exist(self, job: Known, sent: int) -> bool:
         return not any(each.what == "delete" and each.told < sent for each in job.changes)
 
-    def kicks(self, tube: bytes) -> list[tuple[int, Change]]:
-        """Any job of that tube may be ready afterwards; moved ones may be in any."""
-        del tube
-        return [(job_id, self.asks(job_id, "kick", READY, weak=True)) for job_id in self.jobs]
+    def kicks(self) -> Change:
+        """Any job may be ready afterwards, those that are put before it is carried out, too."""
+        change = Change("kick", frozenset({READY}), self.tick(), weak=True)
+        self.kicks_due.append(change)
+        return change
 
-    def reserved(self, job_id: int, body: bytes, client: Any, sent: int, sent_s: float, now_s: float, ttr_s: int) -> None:
+    def kicked(self, change: Change) -> None:
+        self.kicks_due.remove(change)
+        change.told = self.tick()
+        for job in self.jobs.values():
+            job.changes.append(change)
+
+    def reserved(
+        self, job_id: int, body: bytes, client: Any, sent: int, sent_s: float, now_s: float, ttr_s: int
+    ) -> None:
         job = self._meet(job_id, body)
         must(self._may_exist(job, sent), f"job {job_id} was reserved after it was deleted")
         held = job.holder is not None and job.holder is not client and now_s < job.held_until_s
         freed = any(each.told > job.held_from for each in job.changes if each.what != "reserve")
         asked_since = sent > job.held_told  # else it may have been the first, and be told so late
-        must(not (held and asked_since) or freed, f"job {job_id} was given to a second client, and the first one has it")
+        must(
+            not (held and asked_since) or freed, f"job {job_id} was given to a second client, and the first one has it"
+        )
         job.holder = client
         job.held_from, job.held_told = sent, self.tick()
         job.held_until_s = sent_s + ttr_s
@@ -159,12 +173,17 @@ class Ledger:
 
     # -- after a restart
 
-    def compare(self, found: dict[int, tuple[bytes, str]]) -> None:
+    def outcomes(self, job: Known) -> set[str]:
+        """What it may be now."""
+        possible = job.outcomes()
+        return possible | {READY} if self.kicks_due and possible & {BURIED, DELAYED} else possible
+
+    def compare(self, found: dict[int, tuple[bytes | None, str]]) -> None:
         """What a restart has found: of each job its body, if that was read, and its state."""
         bodies = [body for body, _ in found.values() if body is not None]
         must(len(bodies) == len(set(bodies)), "a job is there twice")
         for job_id, job in self.jobs.items():
-            possible = job.outcomes()
+            possible = self.outcomes(job)
             is_there = found.get(job_id)
             if is_there is None:
                 must(not self.strict or ABSENT in possible, f"job {job_id} was lost: it may be {possible}")
@@ -178,9 +197,9 @@ class Ledger:
                 self._meet(job_id, body)
         self._begin_anew(found)
 
-    def _begin_anew(self, found: dict[int, tuple[bytes, str]]) -> None:
+    def _begin_anew(self, found: dict[int, tuple[bytes | None, str]]) -> None:
         """From now on what was found is what there is."""
-        possible = {job_id: job.outcomes() for job_id, job in self.jobs.items()}
+        possible = {job_id: self.outcomes(job) for job_id, job in self.jobs.items()}
         for job_id, job in self.jobs.items():
             now = found.get(job_id)
             deleted = [change for change in job.changes if change.what == "delete" and change.told < FOREVER]
@@ -192,6 +211,7 @@ class Ledger:
                 outcome = frozenset({DELAYED, READY} if now[1] == DELAYED else {now[1]} | again)
                 job.changes = [Change("restart", outcome, self.moment, self.tick())]
             job.holder = None
+        self.kicks_due.clear()
         if not self.strict:
             # What was lost was never promised: its ids may come again.
             self.put_ids &= found.keys()

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from beanlite.core.engine import Engine
-from beanlite.core.job import BURIED, DELAYED, GONE, ID_BITS, READY, RESERVED, Job
+from beanlite.core.job import GONE, ID_BITS, READY, RESERVED, Job
 from beanlite.core.memory import BODY_BYTES
 from beanlite.core.queues import URGENT_PRI
 from tests.simulator.ledger import must
@@ -88,8 +88,10 @@ def _may_become(was: Seen, found: Seen, now_ns: int, *, orderly: bool) -> bool:
     if was.state == "delayed":
         if was.place <= now_ns - NEAR_NS:
             return found.state == "ready"
-        return found.state == "delayed" and abs(found.place - was.place) <= NEAR_NS or (
-            found.state == "ready" and was.place <= now_ns + NEAR_NS
+        return (
+            (found.state == "delayed"
+            and abs(found.place - was.place) <= NEAR_NS)
+            or (found.state == "ready" and was.place <= now_ns + NEAR_NS)
         )
     if lags:  # that it was reserved may be lost, and from any state it can have been
         return True
@@ -130,9 +132,9 @@ def check(engine: Engine) -> None:
         must(tube.pause_until_ns or not (tube.waiting and tube.ready.keys), f"{name!r} has jobs and clients that wait")
     counts = engine.counts
     must(counts.urgent == urgent, f"urgent is {counts.urgent} and should be {urgent}")
-    for state in (DELAYED, RESERVED, BURIED):
-        has = getattr(counts, state.value)
-        must(has == counted[state.value], f"{state.value} is {has} and should be {counted[state.value]}")
+    for kind in ("delayed", "reserved", "buried"):
+        has = getattr(counts, kind)
+        must(has == counted[kind], f"{kind} is {has} and should be {counted[kind]}")
     must(sum(tube.reserved for tube in engine.tubes.values()) == counted["reserved"], "the tubes' reserved")
     memory = engine.memory
     must((memory.unloaded, memory.unloaded_bytes) == (unloaded, unloaded_bytes), "unloaded bodies are counted wrongly")
@@ -144,7 +146,10 @@ def _check_memory(engine: Engine) -> None:
     # Who comes and goes is not refused for want of memory, and what is not stored has to be there.
     unsaved = sum(job.size + BODY_BYTES for job_id, job in all_jobs(engine).items() if job_id > ledger.stored_id)
     most = memory.max_bytes + memory.other_bytes + unsaved * 5 // 4
-    must(memory.used_bytes <= most, f"{memory.used_bytes} bytes are in use, and there are {memory.max_bytes}, {memory.job_bytes=} {memory.body_bytes=} {memory.other_bytes=} {unsaved=} {memory.unloaded=} {memory.fetches} {memory.body_room_bytes=} {engine.admission.room_bytes=}")
+    must(
+        memory.used_bytes <= most,
+        f"{memory.used_bytes} bytes are in use, and there are {memory.max_bytes}",
+    )
     if engine.last_id == ledger.taken_id and not engine.admission.used_bytes:
         body_bytes = sum(job.size + BODY_BYTES for job in all_jobs(engine).values() if job.body is not None)
         must(memory.body_bytes == body_bytes, f"bodies take {body_bytes} and count as {memory.body_bytes}")

@@ -47,7 +47,6 @@ class World:
         """Of all that was said: two runs of a seed have the same."""
         self.loop: SimulatedLoop | None = None
         self.crash_ns = 0
-        self.syncs: Any = None
         self.broken: Exception | None = None
         """The first promise that was broken amid the server's own work, which must not hear of it."""
 
@@ -111,7 +110,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def _close_self_pipe(self):
         pass
 
-    def add_signal_handler(self, _number, _callback, *_given):
+    def add_signal_handler(self, sig, callback, *args):
         """There are no signals: who sends one sets what its handler would."""
 
 
@@ -121,8 +120,6 @@ class SimulatedSync:
     def __init__(self, world: World) -> None:
         self._world = world
         self._under_way: list[tuple[float, Any, str, Any]] = []
-        self.safe_batches = None
-        world.syncs = self
 
     def __call__(self, descriptor, done):
         world = self._world
@@ -162,11 +159,11 @@ class InlineConnection(aiosqlite.Connection):
         self._connection = self._connector()
         return self
 
-    async def _execute(self, function, *given, **named):
+    async def _execute(self, fn, *args, **kwargs):
         assert self.world is not None
         chance = self.world.chance
         await asyncio.sleep(chance.expovariate(2000))
-        done = function(*given, **named)
+        done = fn(*args, **kwargs)
         await asyncio.sleep(chance.expovariate(5000))
         return done
 
@@ -207,9 +204,13 @@ def install() -> None:
     """Have everything that is imported from now on live in the world that there is; to be called once, early."""
     for name in _REAL:
         setattr(time, name, _time_of(name))
-    os.fdatasync = _fdatasync
-    aiosqlite.Connection = InlineConnection  # type: ignore[misc]
-    signals.hold = signals.hear = lambda: None  # type: ignore[assignment]
+    for module, name, value in (
+        (os, "fdatasync", _fdatasync),
+        (aiosqlite, "Connection", InlineConnection),
+        (signals, "hold", lambda: None),
+        (signals, "hear", lambda: None),
+    ):
+        setattr(module, name, value)
 
 
 def enter(world: World | None) -> None:
