@@ -39,8 +39,7 @@ def main() -> int:
 def read_flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulator",
-        description="A whole server in simulated time, on a disk that fails, with clients by chance: a seed tells it all,"
-        " and repeats it.",
+        description="A whole server in simulated time, on a disk that fails, clients by chance: a seed repeats it.",
     )
     parser.add_argument("--seed", type=int, help="one seed, and the traceback of what goes wrong")
     parser.add_argument("--seeds", type=from_to, help="a series of them, as 1..1000, which is the default")
@@ -63,7 +62,8 @@ def begin_again(args: list[str]) -> int:
         build(library)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("BEANLITE_")}
         environment |= {"LD_PRELOAD": str(library), "PYTHONHASHSEED": "0"}
-        return subprocess.run([sys.executable, "-m", "tests.simulator", *args], env=environment, check=False).returncode
+        command = [sys.executable, "-m", "tests.simulator", *args]
+        return subprocess.run(command, env=environment, check=False).returncode
 
 
 def play_all(run, flags: argparse.Namespace) -> int:

@@ -122,7 +122,7 @@ class Wire(asyncio.Transport):
     def set_write_buffer_limits(self, high=None, low=None):
         pass
 
-    def get_extra_info(self, name, default=None):
+    def get_extra_info(self, _name, default=None):
         return default
 
     def pause_reading(self):
@@ -198,6 +198,10 @@ class Client:
         self.held.clear()
         self._asked.clear()
         self._answered.set()
+
+    def known(self) -> list[int]:
+        """The latest jobs that anybody has heard of."""
+        return list(self._ledger.jobs)[-30:]
 
     @property
     def waits(self) -> bool:
@@ -318,25 +322,24 @@ class Client:
             else:
                 ledger.put_refused(more["body"])
         elif word == b"RESERVED":
-            job_id, ttr_s = int(words[1]), int(body.split(b".")[2])
-            now_s = self._world.now_ns / 1e9
-            ledger.reserved(job_id, body, self, asked.sent, asked.sent_s, now_s, ttr_s)
-            self.held[job_id] = ttr_s
-            self.taken.append(job_id)
-        elif asked.word == "touch" and word == b"TOUCHED":
-            job = ledger.jobs[more["job"]]
-            if job.holder is self:
-                job.held_until_s = max(job.held_until_s, asked.sent_s + self.held.get(more["job"], 0))
+            self._note_reserved(asked, int(words[1]), body)
+        elif asked.word == "touch":
+            if word == b"TOUCHED":
+                self._note_touched(asked)
         elif asked.word == "kick":
             ledger.kicked(more["kick"])
-        elif asked.word == "change-jobs":
-            if more["change"] is not None:
-                if word == b"OK" and json.loads(body)["done"] == 1:
-                    ledger.done(more["job"], more["change"])
-                else:
-                    ledger.refused(more["job"], more["change"])
-        elif "change" in more:
-            if word == b"NOT_FOUND":
-                ledger.refused(more["job"], more["change"])
-            else:
-                ledger.done(more["job"], more["change"])
+        elif more.get("change") is not None:
+            did_nothing = word == b"NOT_FOUND" or (asked.word == "change-jobs" and json.loads(body).get("done") != 1)
+            (ledger.refused if did_nothing else ledger.done)(more["job"], more["change"])
+
+    def _note_reserved(self, asked: Asked, job_id: int, body: bytes) -> None:
+        ttr_s, now_s = int(body.split(b".")[2]), self._world.now_ns / 1e9
+        self._ledger.reserved(job_id, body, self, asked.sent, asked.sent_s, now_s, ttr_s)
+        self.held[job_id] = ttr_s
+        self.taken.append(job_id)
+
+    def _note_touched(self, asked: Asked) -> None:
+        job_id = asked.more["job"]
+        job = self._ledger.jobs[job_id]
+        if job.holder is self:
+            job.held_until_s = max(job.held_until_s, asked.sent_s + self.held.get(job_id, 0))

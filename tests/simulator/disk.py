@@ -79,7 +79,7 @@ class FaultyDisk:
         os.write(self._trace, b"synced %b 0 0\n\n" % self._name(descriptor))
 
     def _name(self, descriptor: int) -> bytes:
-        return os.path.basename(os.fsencode(os.readlink(f"/proc/self/fd/{descriptor}")))
+        return os.fsencode(Path(f"/proc/self/fd/{descriptor}").readlink().name)
 
     # -- what is on it
 

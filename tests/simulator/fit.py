@@ -82,4 +82,4 @@ def enter(world: World) -> None:
     worlds.enter(world)
     ERRORS.lines.clear()
     mark._boot_id = lambda: f"boot-{world.boot}"
-    writer.background_sync = lambda: SimulatedSync(world)
+    writer.background_sync = lambda: SimulatedSync(world)  # type: ignore[attr-defined]

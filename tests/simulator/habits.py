@@ -1,6 +1,8 @@
 """What clients do, by chance."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 from tests.simulator.clients import DELAYS_S, PRIS, SIZES, TTRS_S, TUBES, Client
 
@@ -15,52 +17,59 @@ OPERATOR = ("kick", "bury", "delete", "delay", "release", "move", "reprioritise"
 
 def command(client: Client, word: str) -> bytes:
     """A command of this kind, or a put if there is no job for it."""
-    chance, ledger = client.chance, client._ledger
-    known = list(ledger.jobs)
-    held = list(client.held)
-    pri = chance.choice(PRIS)
-    if word in {"delete held", "release", "bury", "touch"} and held:
-        job_id = chance.choice(held)
-        if word == "delete held":
-            return client.delete(job_id)
-        if word == "release":
-            return client.release(job_id, pri, chance.choice(DELAYS_S))
-        if word == "bury":
-            return client.bury(job_id, pri)
-        return client.plain("touch", b"%d" % job_id, job=job_id)
-    if word in {"delete", "kick-job", "reserve-job", "peek", "stats-job", "operator"} and known:
-        job_id = chance.choice(known[-30:])
-        if word == "delete":
-            return client.delete(job_id)
-        if word == "kick-job":
-            return client.kick_job(job_id)
-        if word == "operator":
-            return operate(client, job_id, chance.choice(OPERATOR), pri)
-        return client.plain(word, b"%d" % job_id)
-    if word == "reserve":
-        return client.reserve(chance.choice((0, 0, 1)))
-    if word == "kick":
-        return client.kick(chance.choice((1, 2, 100)))
-    tube = chance.choice(TUBES)
-    if word == "use":
-        return client.use_tube(tube)
-    if word in {"watch", "ignore", "stats-tube"}:
-        return client.plain(word, tube)
-    if word == "pause-tube":
-        return client.plain(word, tube + b" %d" % chance.choice((0, 1, 5)))
-    return client.put(pri, chance.choice(DELAYS_S), chance.choice(TTRS_S), chance.choice(SIZES))
-
-
-def operate(client: Client, job_id: int, do: str, pri: int) -> bytes:
     chance = client.chance
+    if word in ON_HELD and client.held:
+        return ON_HELD[word](client, chance.choice(list(client.held)))
+    if word in ON_ANY and client.known():
+        return ON_ANY[word](client, chance.choice(client.known()))
+    if word in WITH_ID and client.known():
+        return client.plain(word, b"%d" % chance.choice(client.known()))
+    if word in WITH_TUBE:
+        return client.plain(word, chance.choice(TUBES))
+    if word in OTHERS:
+        return OTHERS[word](client, chance.choice(TUBES))
+    return client.put(chance.choice(PRIS), chance.choice(DELAYS_S), chance.choice(TTRS_S), chance.choice(SIZES))
+
+
+def operate(client: Client, job_id: int) -> bytes:
+    chance = client.chance
+    do = chance.choice(OPERATOR)
     more: dict = {}
     if do == "delay":
         more["delay_s"] = chance.choice((1, 60))
     elif do == "move":
         more["to"] = chance.choice(TUBES).decode()
     elif do == "reprioritise":
-        more["pri"] = pri
+        more["pri"] = chance.choice(PRIS)
     return client.change(job_id, do, **more)
+
+
+def release(client: Client, job_id: int) -> bytes:
+    return client.release(job_id, client.chance.choice(PRIS), client.chance.choice(DELAYS_S))
+
+
+# Commands without consequences for the ledger: with an id, and with a tube.
+WITH_ID = ("reserve-job", "peek", "stats-job")
+WITH_TUBE = ("watch", "ignore", "stats-tube")
+Say = Callable[[Client, Any], bytes]
+# What is done to a job that the client has, to any job, and with a tube or none.
+ON_HELD: dict[str, Say] = {
+    "delete held": Client.delete,
+    "release": release,
+    "bury": lambda client, job_id: client.bury(job_id, client.chance.choice(PRIS)),
+    "touch": lambda client, job_id: client.plain("touch", b"%d" % job_id, job=job_id),
+}
+ON_ANY: dict[str, Say] = {
+    "delete": Client.delete,
+    "kick-job": Client.kick_job,
+    "operator": operate,
+}
+OTHERS: dict[str, Say] = {
+    "reserve": lambda client, _tube: client.reserve(client.chance.choice((0, 0, 1))),
+    "kick": lambda client, _tube: client.kick(client.chance.choice((1, 2, 100))),
+    "use": Client.use_tube,
+    "pause-tube": lambda client, tube: client.plain("pause-tube", tube + b" %d" % client.chance.choice((0, 1, 5))),
+}
 
 
 async def live(client: Client, connect, turns: int) -> None:

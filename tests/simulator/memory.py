@@ -55,7 +55,8 @@ def take(engine: Engine) -> Picture:
 def difference(before: Picture, after: Picture, now_ns: int, *, orderly: bool) -> str | None:
     """Why a restart at this moment can't have made the second picture of the first; None if it can."""
     if before.jobs.keys() != after.jobs.keys():
-        return f"lost {sorted(before.jobs.keys() - after.jobs.keys())}, new {sorted(after.jobs.keys() - before.jobs.keys())}"
+        lost, new = before.jobs.keys() - after.jobs.keys(), after.jobs.keys() - before.jobs.keys()
+        return f"lost {sorted(lost)}, new {sorted(new)}"
     for job_id, was in before.jobs.items():
         found = after.jobs[job_id]
         if not _may_become(was, found, now_ns, orderly=orderly):
@@ -72,29 +73,20 @@ def difference(before: Picture, after: Picture, now_ns: int, *, orderly: bool) -
 
 
 def _may_become(was: Seen, found: Seen, now_ns: int, *, orderly: bool) -> bool:
-    if (was.tube, was.pri, was.delay_s, was.ttr_s, was.size, was.told) != (
-        found.tube, found.pri, found.delay_s, found.ttr_s, found.size, found.told,
-    ):  # fmt: skip
+    stays = (was.tube, was.pri, was.delay_s, was.ttr_s, was.size, was.told)
+    is_same = stays == (found.tube, found.pri, found.delay_s, found.ttr_s, found.size, found.told)
+    grows = found.reserves > was.reserves or found.timeouts > was.timeouts
+    if not is_same or grows or abs(was.created_ns - found.created_ns) > NEAR_NS:
         return False
-    if abs(was.created_ns - found.created_ns) > NEAR_NS:
-        return False
-    if found.reserves > was.reserves or found.timeouts > was.timeouts:
-        return False
-    lags = (found.reserves, found.timeouts) != (was.reserves, was.timeouts)
-    if lags and orderly:
-        return False
+    if (found.reserves, found.timeouts) != (was.reserves, was.timeouts):
+        # That it was reserved may be lost, and from any state it can have been.
+        return not orderly and was.state in {"ready", "reserved"}
     if was.state == "buried":
         return found.state == "buried" and found.place == was.place
     if was.state == "delayed":
-        if was.place <= now_ns - NEAR_NS:
-            return found.state == "ready"
-        return (
-            (found.state == "delayed"
-            and abs(found.place - was.place) <= NEAR_NS)
-            or (found.state == "ready" and was.place <= now_ns + NEAR_NS)
-        )
-    if lags:  # that it was reserved may be lost, and from any state it can have been
-        return True
+        is_over, may_be_over = was.place <= now_ns - NEAR_NS, was.place <= now_ns + NEAR_NS
+        waits_on = found.state == "delayed" and abs(found.place - was.place) <= NEAR_NS
+        return (found.state == "ready" and may_be_over) or (waits_on and not is_over)
     # That a delay is over need not be stored: whoever sets the clock back has it again.
     return found.state == "ready" or (not orderly and found.state == "delayed" and found.place > now_ns - NEAR_NS)
 

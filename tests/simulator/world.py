@@ -54,7 +54,7 @@ class World:
         """Somebody says something."""
         self.digest = zlib.crc32(b"%d %b %b" % (self.now_ns, who.encode(), what), self.digest)
         if self.trace:
-            print(f"{self.now_ns / SECOND_NS:.6f} {who} {what[:200]!r}")  # noqa: T201 - somebody wants to see it
+            print(f"{self.now_ns / SECOND_NS:.6f} {who} {what[:200]!r}")
 
     @property
     def gone(self) -> bool:
@@ -110,8 +110,8 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def _close_self_pipe(self):
         pass
 
-    def add_signal_handler(self, sig, callback, *args):
-        """There are no signals: who sends one sets what its handler would."""
+    def add_signal_handler(self, sig, callback, *args):  # type: ignore[override]
+        """There are no signals: who sends one does what its handler would."""
 
 
 class SimulatedSync:
