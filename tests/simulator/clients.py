@@ -147,6 +147,7 @@ BODIED = {b"RESERVED": 2, b"FOUND": 2, b"OK": 1, b"REFUSED": 1}
 # The replies that a command may have; what its body says is looked at elsewhere.
 MAY = {
     "put": (b"INSERTED", b"OUT_OF_MEMORY", b"DRAINING"),
+    "put-jobs": (b"OK", b"OUT_OF_MEMORY", b"DRAINING"),
     "reserve": (b"RESERVED", b"TIMED_OUT", b"DEADLINE_SOON"),
     "reserve-job": (b"RESERVED", b"NOT_FOUND"),
     "delete": (b"DELETED", b"NOT_FOUND"),
@@ -225,13 +226,27 @@ class Client:
 
     # -- commands: each is entered in the ledger, and returned as it is sent
 
-    def put(self, pri: int, delay_s: int, ttr_s: int, size: int) -> bytes:
+    def _new_body(self, ttr_s: int, size: int) -> bytes:
+        """One that nobody else puts, and that tells the ttr_s."""
         self._number += 1
-        body = f"{self.name}.{self._number}.{ttr_s}.".encode()
-        body += b"x" * (size - len(body))
+        return f"{self.name}.{self._number}.{ttr_s}.".encode().ljust(size, b"x")
+
+    def put(self, pri: int, delay_s: int, ttr_s: int, size: int) -> bytes:
+        body = self._new_body(ttr_s, size)
         change = self._ledger.puts(body, self.use, delay_s)
-        self._ask("put", body=body, change=change, floor=self._ledger.last_id)
+        self._ask("put", puts=[(body, change)], floor=self._ledger.last_id)
         return b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body)
+
+    def put_several(self, jobs: list[tuple[int, int, int, int]]) -> bytes:
+        """As an operator does: all of them, or none."""
+        puts, request = [], []
+        for pri, delay_s, ttr_s, size in jobs:
+            body = self._new_body(ttr_s, size)
+            puts.append((body, self._ledger.puts(body, self.use, delay_s)))
+            request.append({"body": body.decode(), "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s})
+        self._ask("put-jobs", puts=puts, floor=self._ledger.last_id)
+        text = json.dumps({"jobs": request}).encode()
+        return b"put-jobs %d\r\n%b\r\n" % (len(text), text)
 
     def on_job(self, word: str, job_id: int, line: bytes, *outcome: str, weak: bool = False) -> bytes:
         self._ask(word, job=job_id, change=self._ledger.asks(job_id, word, *outcome, weak=weak))
@@ -316,11 +331,8 @@ class Client:
 
     def _note(self, asked: Asked, words: list[bytes], body: bytes) -> None:
         ledger, more, word = self._ledger, asked.more, words[0]
-        if asked.word == "put":
-            if word == b"INSERTED":
-                ledger.put(more["body"], more["change"], int(words[1]), more["floor"])
-            else:
-                ledger.put_refused(more["body"])
+        if asked.word in {"put", "put-jobs"}:
+            self._note_put(asked, words, body)
         elif word == b"RESERVED":
             self._note_reserved(asked, int(words[1]), body)
         elif asked.word == "touch":
@@ -331,6 +343,16 @@ class Client:
         elif more.get("change") is not None:
             did_nothing = word == b"NOT_FOUND" or (asked.word == "change-jobs" and json.loads(body).get("done") != 1)
             (ledger.refused if did_nothing else ledger.done)(more["job"], more["change"])
+
+    def _note_put(self, asked: Asked, words: list[bytes], body: bytes) -> None:
+        puts, word = asked.more["puts"], words[0]
+        if word in {b"INSERTED", b"OK"}:
+            ids = [int(words[1])] if word == b"INSERTED" else json.loads(body)["ids"]
+            for (put, change), job_id in zip(puts, ids, strict=True):
+                self._ledger.put(put, change, job_id, asked.more["floor"])
+        else:
+            for put, _ in puts:
+                self._ledger.put_refused(put)
 
     def _note_reserved(self, asked: Asked, job_id: int, body: bytes) -> None:
         ttr_s, now_s = int(body.split(b".")[2]), self._world.now_ns / 1e9

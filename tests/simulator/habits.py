@@ -9,7 +9,7 @@ from tests.simulator.clients import DELAYS_S, PRIS, SIZES, TTRS_S, TUBES, Client
 WORDS = {
     "put": 30, "reserve": 20, "delete held": 10, "release": 6, "bury": 6, "kick": 3, "kick-job": 3, "delete": 4,
     "reserve-job": 3, "touch": 2, "peek": 2, "stats-job": 1, "stats-tube": 1, "use": 4, "watch": 3, "ignore": 1,
-    "pause-tube": 1, "operator": 5,
+    "pause-tube": 1, "operator": 5, "put-jobs": 3,
 }  # fmt: skip
 PAUSES_S = (0.0, 0.0, 0.0001, 0.001, 0.02, 0.3, 2.0)
 OPERATOR = ("kick", "bury", "delete", "delay", "release", "move", "reprioritise")
@@ -28,7 +28,13 @@ def command(client: Client, word: str) -> bytes:
         return client.plain(word, chance.choice(TUBES))
     if word in OTHERS:
         return OTHERS[word](client, chance.choice(TUBES))
-    return client.put(chance.choice(PRIS), chance.choice(DELAYS_S), chance.choice(TTRS_S), chance.choice(SIZES))
+    return client.put(*a_job(client))
+
+
+def a_job(client: Client) -> tuple[int, int, int, int]:
+    """Its pri, delay_s, ttr_s and size."""
+    chance = client.chance
+    return chance.choice(PRIS), chance.choice(DELAYS_S), chance.choice(TTRS_S), chance.choice(SIZES)
 
 
 def operate(client: Client, job_id: int) -> bytes:
@@ -68,6 +74,7 @@ OTHERS: dict[str, Say] = {
     "reserve": lambda client, _tube: client.reserve(client.chance.choice((0, 0, 1))),
     "kick": lambda client, _tube: client.kick(client.chance.choice((1, 2, 100))),
     "use": Client.use_tube,
+    "put-jobs": lambda client, _tube: client.put_several([a_job(client) for _ in range(client.chance.randint(1, 8))]),
     "pause-tube": lambda client, tube: client.plain("pause-tube", tube + b" %d" % client.chance.choice((0, 1, 5))),
 }
 

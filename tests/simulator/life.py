@@ -27,10 +27,12 @@ class Life:
     def __init__(self, run: "Run", number: int) -> None:
         self.run = run
         self.number = number
-        self.world = run.world
+        self.world = world = run.world
         self.error: BaseException | None = None
         self.recovered = False
         self.orderly = False
+        self.cramped = world.chance.random() < 0.1
+        """The disk has little room at the start, perhaps too little for one."""
 
     def play(self, end: str, *, last: bool) -> None:
         world = self.world
@@ -71,6 +73,8 @@ class Life:
         server = self.server = Server(run.settings, listener, store, clock)
         self._look_in(store)
         self._arm(end)
+        if self.cramped:
+            self.world.disk.room(self.world.chance.choice((0, 3_000, 40_000, 300_000)))
         serving = loop.create_task(server.serve())
         serving.add_done_callback(self._ended)
         while not hasattr(server, "_host") and not serving.done():
@@ -108,6 +112,7 @@ class Life:
         recover, attach, commit = journal.recover, journal.attach, journal.commit
 
         async def recover_(engine, now_ns, stopped):
+            run.tried_ns = max(run.tried_ns, now_ns)
             done = await recover(engine, now_ns, stopped)
             if done and not self.world.gone:
                 run.found(take(engine), engine, now_ns)
@@ -140,6 +145,8 @@ class Life:
     async def _serve(self, server, end: str, *, last: bool) -> None:
         world, run = self.world, self.run
         chance = world.chance
+        if self.cramped:
+            server.loop.call_later(chance.choice((0.01, 2)), world.disk.room, -1)
         names = [f"{self.number}{letter}" for letter in "abcd"[: chance.randint(1, 4)]]
         clients = [Client(world, run.ledger, name) for name in names]
         turns = chance.randint(2, 14)

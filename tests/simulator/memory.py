@@ -52,17 +52,20 @@ def take(engine: Engine) -> Picture:
     return Picture(jobs, pauses)
 
 
-def difference(before: Picture, after: Picture, now_ns: int, *, orderly: bool) -> str | None:
-    """Why a restart at this moment can't have made the second picture of the first; None if it can."""
+def difference(before: Picture, after: Picture, now_ns: int, latest_ns: int, *, orderly: bool) -> str | None:
+    """Why a restart at this moment can't have made the second picture of the first; None if it can.
+
+    ``latest_ns``: of the starts that were tried since, the latest by the clock.
+    """
     if before.jobs.keys() != after.jobs.keys():
         lost, new = before.jobs.keys() - after.jobs.keys(), after.jobs.keys() - before.jobs.keys()
         return f"lost {sorted(lost)}, new {sorted(new)}"
     for job_id, was in before.jobs.items():
         found = after.jobs[job_id]
-        if not _may_become(was, found, now_ns, orderly=orderly):
+        if not _may_become(was, found, now_ns, latest_ns, orderly=orderly):
             return f"job {job_id} was {was} and is {found}"
     for name, (pause_s, until_ns) in before.pauses.items():
-        if until_ns > now_ns + NEAR_NS:
+        if until_ns > latest_ns + NEAR_NS:
             now_s, now_until_ns = after.pauses.get(name, (0, 0))
             if now_s != pause_s or abs(now_until_ns - until_ns) > NEAR_NS:
                 return f"the pause of {name!r} was {pause_s, until_ns} and is {after.pauses.get(name)}"
@@ -72,7 +75,7 @@ def difference(before: Picture, after: Picture, now_ns: int, *, orderly: bool) -
     return None
 
 
-def _may_become(was: Seen, found: Seen, now_ns: int, *, orderly: bool) -> bool:
+def _may_become(was: Seen, found: Seen, now_ns: int, latest_ns: int, *, orderly: bool) -> bool:
     stays = (was.tube, was.pri, was.delay_s, was.ttr_s, was.size, was.told)
     is_same = stays == (found.tube, found.pri, found.delay_s, found.ttr_s, found.size, found.told)
     grows = found.reserves > was.reserves or found.timeouts > was.timeouts
@@ -84,7 +87,7 @@ def _may_become(was: Seen, found: Seen, now_ns: int, *, orderly: bool) -> bool:
     if was.state == "buried":
         return found.state == "buried" and found.place == was.place
     if was.state == "delayed":
-        is_over, may_be_over = was.place <= now_ns - NEAR_NS, was.place <= now_ns + NEAR_NS
+        is_over, may_be_over = was.place <= now_ns - NEAR_NS, was.place <= latest_ns + NEAR_NS
         waits_on = found.state == "delayed" and abs(found.place - was.place) <= NEAR_NS
         return (found.state == "ready" and may_be_over) or (waits_on and not is_over)
     # That a delay is over need not be stored: whoever sets the clock back has it again.
