@@ -83,7 +83,8 @@ def play_all(run, flags: argparse.Namespace) -> int:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is told
             wrong.append(seed)
             mutant = "" if flags.mutant is None else f' --mutant "{flags.mutant}"'
-            print(f"{error or type(error).__name__}\n    python -m tests.simulator --seed {seed}{mutant}", flush=True)
+            why = " ".join(str(error).split()) or type(error).__name__
+            print(f"{why}\n    python -m tests.simulator --seed {seed}{mutant}", flush=True)
             if flags.seed is not None:
                 traceback.print_exc()
             if flags.mutant is not None or len(wrong) == MOST:
