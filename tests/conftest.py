@@ -134,9 +134,11 @@ def kept_logging():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """How many random steps agreed with the model."""
+    """How many random steps agreed with the model, and how many seeds broke no promise."""
     for report in terminalreporter.stats.get("passed", []):
         for key, value in report.user_properties:
             if key in {"model steps", "restart steps"} and report.when == "call":
                 steps, source = value
                 terminalreporter.write_line(f"{key}: all {steps} agreed with the model ({source})")
+            if key == "simulator" and report.when == "call":
+                terminalreporter.write_line(f"simulator: {value}")

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/xattr.h>
@@ -36,6 +37,9 @@ static unsigned kinds;
 static long nth, seen;
 static enum action action;
 static int failure;
+static long room = -1;
+
+static int due(enum kind kind);
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -50,6 +54,19 @@ void faults_arm(const char *below, int trace_fd, unsigned mask, long number, int
     failure = error;
     seen = 0;
 }
+
+/* For who does in its own way what a call of this kind would do: the errno with which it has to fail, or 0. */
+int faults_due(int kind)
+{
+    int error = due(kind);
+    return error > 0 ? error : 0;
+}
+
+/* Whether the n-th call has come, at which something was to be done. */
+int faults_came(void) { return nth && seen >= nth; }
+
+/* From now on there is room for so many more bytes in the files below the folder; -1: for as many as there is. */
+void faults_room(long bytes) { room = bytes; }
 
 /* The path below the folder, "." for the folder itself, or NULL if it is elsewhere. */
 static const char *below(const char *path)
@@ -170,7 +187,44 @@ OPENS(open64)
 OPENS_AT(openat, open)
 OPENS_AT(openat64, open64)
 
-/* -- content */
+/* -- content, and the room that there is for it */
+
+/* A file is about to get this size: returns ENOSPC if there is no room for that, or 0. */
+static int grows(int fd, off_t size)
+{
+    struct stat status;
+    if (room < 0 || fstat(fd, &status))
+        return 0;
+    long more = size - status.st_size;
+    if (more > room)
+        return ENOSPC;
+    room -= more;
+    return 0;
+}
+
+static int grows_to(int fd, off_t size)
+{
+    struct stat status;
+    return room >= 0 && !fstat(fd, &status) && size > status.st_size ? grows(fd, size) : 0;
+}
+
+int fstatvfs64(int fd, struct statvfs64 *disk)
+{
+    char buffer[PATH_MAX];
+    int result = REAL(fstatvfs64)(fd, disk);
+    if (!result && room >= 0 && below_fd(fd, buffer))
+        disk->f_bavail = room / disk->f_frsize;
+    return result;
+}
+
+int fstatvfs(int fd, struct statvfs *disk)
+{
+    char buffer[PATH_MAX];
+    int result = REAL(fstatvfs)(fd, disk);
+    if (!result && room >= 0 && below_fd(fd, buffer))
+        disk->f_bavail = room / disk->f_frsize;
+    return result;
+}
 
 static ssize_t write_any(int fd, const void *data, size_t size, off_t offset)
 {
@@ -186,6 +240,8 @@ static ssize_t write_any(int fd, const void *data, size_t size, off_t offset)
                 REAL(pwrite64)(fd, data, size / 2, place);
             die();
         }
+        if (!error)
+            error = grows_to(fd, place + size);
         if (error) {
             errno = error;
             return -1;
@@ -218,6 +274,10 @@ static int truncate_any(int fd, off_t size)
     const char *name = below_fd(fd, buffer);
     if (name)
         FAIL_IF_DUE(TRUNCATE, -1);
+    if (name && grows(fd, size)) {
+        errno = ENOSPC;
+        return -1;
+    }
     int result = REAL(ftruncate64)(fd, size);
     if (name && !result)
         record(TRUNCATE, name, size, NULL, 0);
@@ -233,6 +293,8 @@ static int allocate_any(int fd, off_t offset, off_t size)
     char buffer[PATH_MAX];
     const char *name = below_fd(fd, buffer);
     int error = name ? due(ALLOCATE) : 0;
+    if (name && !error)
+        error = grows_to(fd, offset + size);
     if (error <= 0)
         error = REAL(posix_fallocate64)(fd, offset, size);
     if (name && !error)
@@ -262,7 +324,17 @@ static const char *or_none(const char *name) { return name ? name : ""; }
 /* As below(), for a file that is there: to remove what is not is no operation. */
 static const char *there(const char *path) { return access(path, F_OK) ? NULL : below(path); }
 
-int unlink(const char *path) { RETURN_RECORDED(UNLINK, REAL(unlink)(path), there(path), ""); }
+/* A file that is removed gives its room back, as if nobody had it open. */
+static int unlink_any(const char *path)
+{
+    struct stat status;
+    int error = stat(path, &status), result = REAL(unlink)(path);
+    if (!result && !error && room >= 0 && below(path))
+        room += status.st_size;
+    return result;
+}
+
+int unlink(const char *path) { RETURN_RECORDED(UNLINK, unlink_any(path), there(path), ""); }
 int unlinkat(int dir, const char *path, int flags)
 {
     RETURN_RECORDED(UNLINK, REAL(unlinkat)(dir, path, flags), there(path), "");

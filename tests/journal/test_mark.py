@@ -5,6 +5,7 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,21 @@ def test_unsynced_commits_that_a_power_failure_took_are_not_damage(path, monkeyp
     database = open_database(path)
     assert database.lost_batches > 1
     assert (database.damaged_wal is None) is (fsync != "always")
+    assert database.close() is None
+
+
+def test_the_mark_is_on_the_disk_before_there_is_a_commit(path, monkeypatch):
+    done = []
+
+    def noted(word, call, descriptor, *given):
+        if os.path.samestat(os.fstat(descriptor), path.stat()):
+            done.append(word)
+        call(descriptor, *given)
+
+    for name in ("setxattr", "fsync"):
+        monkeypatch.setattr(os, name, partial(noted, name, getattr(os, name)))
+    database = open_database(path, fsync="50ms")
+    assert done == ["setxattr", "fsync"]
     assert database.close() is None
 
 

@@ -157,6 +157,7 @@ def open_database(path: Path, migrations_folder: Path = FOLDER, *, fsync: str = 
         if index < 0:
             index = _open_index(path, after_sqlite)
         serving_mark(file, path, fsync).write(file)
+        os.fsync(file)  # after a power failure the mark tells which commits may rightly be lost
         undo.pop_all()
     return Database(connection, path, lost_batches, damaged_wal, objects, room, file, index)
 

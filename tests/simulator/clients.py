@@ -1,0 +1,367 @@
+"""Clients in the same process: they put, work and change jobs by chance, pipeline, stall and vanish."""
+
+import asyncio
+import json
+import random
+from collections import deque
+
+from tests.simulator.ledger import ABSENT, BURIED, DELAYED, READY, BrokenPromiseError, Ledger, must
+from tests.simulator.world import World
+
+TUBES = (b"default", b"mail", b"log")
+PRIS = (0, 1, 5, 1024, 5000)
+DELAYS_S = (0, 0, 0, 0, 1, 3, 60)
+TTRS_S = (1, 3, 60, 1000)
+SIZES = (1, 1, 1, 1, 5, 40, 500, 1500, 6000)
+HIGH_BYTES = 20_000
+
+
+class Wire(asyncio.Transport):
+    """The transport of a connection, and all that lies between it and its client."""
+
+    def __init__(self, world: World, client: "Client", protocol) -> None:
+        super().__init__()
+        self._world = world
+        self._client = client
+        self._protocol = protocol
+        self._inbox = bytearray()
+        self._reads = True
+        self._due = False
+        self._unread = 0
+        self._ended = False
+        self.stalled = False
+        self.closed = False
+        protocol.connection_made(self)
+
+    # what the client does
+
+    def send(self, data: bytes) -> None:
+        self._world.note(f"{self._client.name} >", data)
+        self._inbox += data
+        self._deliver_soon()
+
+    def _deliver_soon(self) -> None:
+        if not self._due and self._reads and (self._inbox or self._ended):
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        self._due = False
+        if self.closed or not self._reads:
+            return
+        chance = self._client.chance
+        if self._inbox:
+            size = len(self._inbox) if chance.random() < 0.8 else chance.randint(1, len(self._inbox))
+            data = bytes(self._inbox[:size])
+            del self._inbox[:size]
+            self._protocol.data_received(data)
+            self._deliver_soon()
+        elif self._ended:
+            self._ended = False
+            if not self._protocol.eof_received():
+                self.close()
+
+    def end(self) -> None:
+        """No more will be sent."""
+        self._ended = True
+        self._deliver_soon()
+
+    def vanish(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._client.lost()
+            self._protocol.connection_lost(ConnectionResetError())
+
+    def read_on(self) -> None:
+        self.stalled = False
+        if self._unread > HIGH_BYTES and not self.closed:
+            self._unread = 0
+            self._protocol.resume_writing()
+        self._unread = 0
+
+    # what the server asks of it
+
+    def write(self, data):
+        if self.closed or self._world.gone:
+            return
+        try:
+            self._client.hear(bytes(data))
+        except BrokenPromiseError as broken:
+            self._world.broken = self._world.broken or broken
+            self._world.crash()
+        if self.stalled:
+            before, self._unread = self._unread, self._unread + len(data)
+            if before <= HIGH_BYTES < self._unread:
+                self._protocol.pause_writing()
+
+    def close(self):
+        if not self.closed:
+            self.closed = True
+            asyncio.get_running_loop().call_soon(self._lost)
+
+    def _lost(self):
+        self._client.lost()
+        self._protocol.connection_lost(None)
+
+    def abort(self):
+        self.close()
+
+    def write_eof(self):
+        if self._client.chance.random() < 0.9:
+            self.close()
+
+    def set_protocol(self, protocol):
+        self._protocol = protocol
+
+    def is_closing(self):
+        return self.closed
+
+    def get_write_buffer_size(self):
+        return self._unread
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        pass
+
+    def get_extra_info(self, _name, default=None):
+        return default
+
+    def pause_reading(self):
+        self._reads = False
+
+    def resume_reading(self):
+        self._reads = True
+        self._deliver_soon()
+
+
+class Asked:
+    """A command whose reply is awaited."""
+
+    def __init__(self, word, sent, sent_s, **more) -> None:
+        self.word = word
+        self.sent = sent
+        self.sent_s = sent_s
+        self.more = more
+
+
+BODIED = {b"RESERVED": 2, b"FOUND": 2, b"OK": 1, b"REFUSED": 1}
+# The replies that a command may have; what its body says is looked at elsewhere.
+MAY = {
+    "put": (b"INSERTED", b"OUT_OF_MEMORY", b"DRAINING"),
+    "put-jobs": (b"OK", b"OUT_OF_MEMORY", b"DRAINING"),
+    "reserve": (b"RESERVED", b"TIMED_OUT", b"DEADLINE_SOON"),
+    "reserve-job": (b"RESERVED", b"NOT_FOUND"),
+    "delete": (b"DELETED", b"NOT_FOUND"),
+    "release": (b"RELEASED", b"NOT_FOUND"),
+    "bury": (b"BURIED", b"NOT_FOUND"),
+    "touch": (b"TOUCHED", b"NOT_FOUND"),
+    "kick": (b"KICKED",),
+    "kick-job": (b"KICKED", b"NOT_FOUND"),
+    "peek": (b"FOUND", b"NOT_FOUND"),
+    "stats-job": (b"OK", b"NOT_FOUND"),
+    "stats-tube": (b"OK", b"NOT_FOUND"),
+    "use": (b"USING",),
+    "watch": (b"WATCHING",),
+    "ignore": (b"WATCHING", b"NOT_IGNORED"),
+    "pause-tube": (b"PAUSED", b"NOT_FOUND"),
+    "change-jobs": (b"OK", b"REFUSED"),
+}
+
+
+class Client:
+    """One client: what it has asked, and what that means for the ledger."""
+
+    def __init__(self, world: World, ledger: Ledger, name: str) -> None:
+        self.chance = random.Random(f"{world.chance.random()} {name}")
+        self.name = name
+        self._world = world
+        self._ledger = ledger
+        self._heard = bytearray()
+        self._asked: deque[Asked] = deque()
+        self._answered = asyncio.Event()
+        self._number = 0
+        self.use = b"default"
+        self.held: dict[int, int] = {}
+        """The jobs that it has reserved, with their ttr_s."""
+        self.wire: Wire | None = None
+        self.replies = 0
+        self.taken: list[int] = []
+        """The jobs that it was given, in this order."""
+
+    def connect(self, protocol) -> None:
+        self._heard.clear()
+        self._asked.clear()
+        self.held.clear()
+        self.use = b"default"
+        self.wire = Wire(self._world, self, protocol)
+
+    def lost(self) -> None:
+        self._ledger.leaves(self)
+        self.held.clear()
+        self._asked.clear()
+        self._answered.set()
+
+    def known(self) -> list[int]:
+        """The latest jobs that anybody has heard of."""
+        return list(self._ledger.jobs)[-30:]
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._asked)
+
+    def send(self, *commands: bytes) -> None:
+        assert self.wire is not None
+        self.wire.send(b"".join(commands))
+
+    async def all_answered(self, within_s: float) -> None:
+        try:
+            async with asyncio.timeout(within_s):
+                while self._asked:
+                    self._answered.clear()
+                    await self._answered.wait()
+        except TimeoutError:
+            pass
+
+    def _ask(self, word: str, **more) -> None:
+        self._asked.append(Asked(word, self._ledger.tick(), self._world.now_ns / 1e9, **more))
+
+    # -- commands: each is entered in the ledger, and returned as it is sent
+
+    def _new_body(self, ttr_s: int, size: int) -> bytes:
+        """One that nobody else puts, and that tells the ttr_s."""
+        self._number += 1
+        return f"{self.name}.{self._number}.{ttr_s}.".encode().ljust(size, b"x")
+
+    def put(self, pri: int, delay_s: int, ttr_s: int, size: int) -> bytes:
+        body = self._new_body(ttr_s, size)
+        change = self._ledger.puts(body, self.use, delay_s)
+        self._ask("put", puts=[(body, change)], floor=self._ledger.last_id)
+        return b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body)
+
+    def put_several(self, jobs: list[tuple[int, int, int, int]]) -> bytes:
+        """As an operator does: all of them, or none."""
+        puts, request = [], []
+        for pri, delay_s, ttr_s, size in jobs:
+            body = self._new_body(ttr_s, size)
+            puts.append((body, self._ledger.puts(body, self.use, delay_s)))
+            request.append({"body": body.decode(), "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s})
+        self._ask("put-jobs", puts=puts, floor=self._ledger.last_id)
+        text = json.dumps({"jobs": request}).encode()
+        return b"put-jobs %d\r\n%b\r\n" % (len(text), text)
+
+    def on_job(self, word: str, job_id: int, line: bytes, *outcome: str, weak: bool = False) -> bytes:
+        self._ask(word, job=job_id, change=self._ledger.asks(job_id, word, *outcome, weak=weak))
+        return line
+
+    def delete(self, job_id: int) -> bytes:
+        if job_id in self.held:
+            self._let_go(job_id)
+        return self.on_job("delete", job_id, b"delete %d\r\n" % job_id, ABSENT)
+
+    def release(self, job_id: int, pri: int, delay_s: int) -> bytes:
+        self._let_go(job_id)
+        line = b"release %d %d %d\r\n" % (job_id, pri, delay_s)
+        return self.on_job("release", job_id, line, *((DELAYED, READY) if delay_s else (READY,)))
+
+    def bury(self, job_id: int, pri: int) -> bytes:
+        self._let_go(job_id)
+        return self.on_job("bury", job_id, b"bury %d %d\r\n" % (job_id, pri), BURIED)
+
+    def _let_go(self, job_id: int) -> None:
+        self.held.pop(job_id, None)
+        self._ledger.lets_go(job_id)
+
+    def kick_job(self, job_id: int) -> bytes:
+        return self.on_job("kick-job", job_id, b"kick-job %d\r\n" % job_id, READY)
+
+    def kick(self, bound: int) -> bytes:
+        self._ask("kick", kick=self._ledger.kicks())
+        return b"kick %d\r\n" % bound
+
+    def reserve(self, timeout_s: int) -> bytes:
+        self._ask("reserve")
+        return b"reserve-with-timeout %d\r\n" % timeout_s
+
+    def plain(self, word: str, rest: bytes, **more) -> bytes:
+        self._ask(word, **more)
+        return word.encode() + b" " + rest + b"\r\n"
+
+    def use_tube(self, tube: bytes) -> bytes:
+        self.use = tube
+        return self.plain("use", tube)
+
+    def change(self, job_id: int, do: str, **more) -> bytes:
+        """Another hand: what an operator does to one job."""
+        outcome = {
+            "kick": (READY,), "bury": (BURIED,), "delete": (ABSENT,), "delay": (DELAYED, READY), "release": (READY,),
+        }.get(do)  # fmt: skip
+        self._ledger.lets_go(job_id)
+        change = None
+        if outcome is not None:
+            change = self._ledger.asks(job_id, do, *outcome)
+        request = json.dumps({"ids": [job_id], "do": do, **more}).encode()
+        self._ask("change-jobs", job=job_id, change=change)
+        return b"change-jobs %d\r\n%b\r\n" % (len(request), request)
+
+    # -- replies
+
+    def hear(self, data: bytes) -> None:
+        self._world.note(f"{self.name} <", b"OK" if data.startswith(b"OK") else data)  # numbers of processes differ
+        self._heard += data
+        while True:
+            end = self._heard.find(b"\r\n")
+            if end < 0:
+                return
+            words = bytes(self._heard[:end]).split(b" ")
+            size, body = end + 2, b""
+            if words[0] in BODIED:
+                length = int(words[BODIED[words[0]]])
+                if len(self._heard) < size + length + 2:
+                    return
+                body = bytes(self._heard[size : size + length])
+                must(self._heard[size + length : size + length + 2] == b"\r\n", "a reply's body does not end")
+                size += length + 2
+            del self._heard[:size]
+            must(self._asked, f"a reply that nobody has asked for: {words!r}")
+            asked = self._asked.popleft()
+            must(words[0] in MAY[asked.word], f"{asked.word} was answered {b' '.join(words)!r}")
+            self.replies += 1
+            self._note(asked, words, body)
+            if not self._asked:
+                self._answered.set()
+
+    def _note(self, asked: Asked, words: list[bytes], body: bytes) -> None:
+        ledger, more, word = self._ledger, asked.more, words[0]
+        if asked.word in {"put", "put-jobs"}:
+            self._note_put(asked, words, body)
+        elif word == b"RESERVED":
+            self._note_reserved(asked, int(words[1]), body)
+        elif asked.word == "touch":
+            if word == b"TOUCHED":
+                self._note_touched(asked)
+        elif asked.word == "kick":
+            ledger.kicked(more["kick"])
+        elif more.get("change") is not None:
+            did_nothing = word == b"NOT_FOUND" or (asked.word == "change-jobs" and json.loads(body).get("done") != 1)
+            (ledger.refused if did_nothing else ledger.done)(more["job"], more["change"])
+
+    def _note_put(self, asked: Asked, words: list[bytes], body: bytes) -> None:
+        puts, word = asked.more["puts"], words[0]
+        if word in {b"INSERTED", b"OK"}:
+            ids = [int(words[1])] if word == b"INSERTED" else json.loads(body)["ids"]
+            for (put, change), job_id in zip(puts, ids, strict=True):
+                self._ledger.put(put, change, job_id, asked.more["floor"])
+        else:
+            for put, _ in puts:
+                self._ledger.put_refused(put)
+
+    def _note_reserved(self, asked: Asked, job_id: int, body: bytes) -> None:
+        ttr_s, now_s = int(body.split(b".")[2]), self._world.now_ns / 1e9
+        self._ledger.reserved(job_id, body, self, asked.sent, asked.sent_s, now_s, ttr_s)
+        self.held[job_id] = ttr_s
+        self.taken.append(job_id)
+
+    def _note_touched(self, asked: Asked) -> None:
+        job_id = asked.more["job"]
+        job = self._ledger.jobs[job_id]
+        if job.holder is self:
+            job.held_until_s = max(job.held_until_s, asked.sent_s + self.held.get(job_id, 0))

@@ -1,0 +1,178 @@
+"""A disk that fails on demand, and what is left on it after the power has failed: tests/faults/ has both."""
+
+import contextlib
+import ctypes
+import errno
+import os
+import random
+import sqlite3
+from pathlib import Path
+
+from tests.faults.forker import CHANGES, FAIL_ON, FAIL_ONCE, KINDS, RECORD
+from tests.faults.power import Disk
+from tests.faults.record import Operation
+
+SYNC = KINDS.index("sync")
+EIO = errno.EIO
+
+
+class FaultyDisk:
+    """The files of one folder, below which faults.c sees all that this process does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._shim = ctypes.CDLL(None)
+        self._came = self._shim.faults_came
+        self._trace = os.memfd_create("trace")
+        self._model = Disk(folder)
+        self._dies = False
+        self.arm()
+
+    # -- faults
+
+    def arm(self, number: int = 0, action: int = RECORD, kinds: int = CHANGES, error: int = errno.EIO) -> None:
+        """From now on do this at the n-th operation of these kinds; 0: never."""
+        self._shim.faults_arm(os.fsencode(self.folder), self._trace, kinds, ctypes.c_long(number), action, error)
+
+    def disarm(self) -> None:
+        """See nothing any more."""
+        self._shim.faults_arm(b"", -1, 0, ctypes.c_long(0), RECORD, 0)
+
+    def die_at(self, number: int) -> None:
+        """The process is killed before this change."""
+        self._dies = True
+        self.arm(number, FAIL_ON)
+
+    def fail_at(self, number: int, kinds: int, error: int, *, for_good: bool) -> None:
+        """That operation fails, and if so all those after it."""
+        self._dies = False
+        self.arm(number, FAIL_ON if for_good else FAIL_ONCE, kinds, error)
+
+    def die(self) -> None:
+        """The process is killed now: whatever it does no longer reaches the disk."""
+        self.die_at(1)
+
+    def came(self) -> bool:
+        """Whether the moment has come at which the process is killed."""
+        return self._dies and bool(self._came())
+
+    def live(self) -> None:
+        """No fault any more."""
+        self._dies = False
+        self.arm()
+
+    def due(self, kind: int) -> OSError | None:
+        """The error of something that is done in a way of its own."""
+        number = self._shim.faults_due(kind)
+        return OSError(number, os.strerror(number)) if number else None
+
+    def room(self, size: int) -> None:
+        """So many bytes are free; -1: more than enough."""
+        self._shim.faults_room(ctypes.c_long(size))
+
+    def begin_sync(self, descriptor: int) -> None:
+        """What has been written to the file by now will be safe."""
+        os.write(self._trace, b"sync %b 0 0\n\n" % self._name(descriptor))
+
+    def end_sync(self, descriptor: int) -> None:
+        """It is."""
+        os.write(self._trace, b"synced %b 0 0\n\n" % self._name(descriptor))
+
+    def _name(self, descriptor: int) -> bytes:
+        return os.fsencode(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    # -- what is on it
+
+    def _read_trace(self) -> None:
+        size = os.lseek(self._trace, 0, os.SEEK_CUR)
+        raw, at = os.pread(self._trace, size, 0), 0
+        os.ftruncate(self._trace, 0)
+        os.lseek(self._trace, 0, os.SEEK_SET)
+        do = self._model.do
+        while at < len(raw):
+            end = raw.index(b"\n", at)
+            kind, name, offset, length = raw[at:end].split(b" ")
+            at = end + 1 + int(length)
+            if kind != b"read":
+                do(Operation(kind.decode(), name.decode(), int(offset), raw[end + 1 : at]))
+            at += 1
+
+    def settle(self) -> None:
+        """The process is gone, and the machine goes on: everything that was written is there."""
+        self.live()
+        self._read_trace()
+
+    def fail_power(self, chance: random.Random) -> None:
+        """The machine is gone as well: what was not synced is there in part."""
+        self.live()
+        self._read_trace()
+        way = chance.random()
+        image = self._model.any(chance) if way < 0.8 else self._model.safe() if way < 0.9 else self._model.names_only()
+        self.disarm()
+        for path in self.folder.iterdir():
+            if path.name not in image:
+                path.unlink()
+        for name, content in image.items():
+            path = self.folder / name
+            # Into the file that is there: its number is what the mark knows it by.
+            with path.open("r+b" if path.exists() else "w+b") as file:
+                file.truncate(0)
+                file.write(content.data)
+                file.truncate(content.size)
+            for key in os.listxattr(path):
+                os.removexattr(path, key)
+            for key, value in content.attributes.items():
+                os.setxattr(path, key, value)
+        self._model = Disk(self.folder)
+        self.arm()
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.disarm()
+        self.room(-1)
+        os.close(self._trace)
+
+
+class Opened:
+    """What a server has opened, to be closed when it has been killed."""
+
+    def __init__(self) -> None:
+        self.connections: list[sqlite3.Connection] = []
+        self.descriptors: set[int] = set()
+
+    def close(self) -> None:
+        """As the kernel does."""
+        for connection in self.connections:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+        for descriptor in sorted(self.descriptors):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self.connections.clear()
+        self.descriptors.clear()
+
+
+opened = Opened()
+_connect, _open, _close = sqlite3.connect, os.open, os.close
+
+
+def install() -> None:
+    """Keep note of what is opened from now on; to be called once."""
+
+    def connect(*given, **named):
+        connection = _connect(*given, **named)
+        if given and str(given[0]) != ":memory:":
+            opened.connections.append(connection)
+        return connection
+
+    def open_(path, flags, *given, **named):
+        descriptor = _open(path, flags, *given, **named)
+        opened.descriptors.add(descriptor)
+        return descriptor
+
+    def close(descriptor):
+        opened.descriptors.discard(descriptor)
+        _close(descriptor)
+
+    for module, name, value in ((sqlite3, "connect", connect), (os, "open", open_), (os, "close", close)):
+        setattr(module, name, value)

@@ -1,0 +1,114 @@
+"""What clients do, by chance."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulator.clients import DELAYS_S, PRIS, SIZES, TTRS_S, TUBES, Client
+
+WORDS = {
+    "put": 30, "reserve": 20, "delete held": 10, "release": 6, "bury": 6, "kick": 3, "kick-job": 3, "delete": 4,
+    "reserve-job": 3, "touch": 2, "peek": 2, "stats-job": 1, "stats-tube": 1, "use": 4, "watch": 3, "ignore": 1,
+    "pause-tube": 1, "operator": 5, "put-jobs": 3,
+}  # fmt: skip
+PAUSES_S = (0.0, 0.0, 0.0001, 0.001, 0.02, 0.3, 2.0)
+OPERATOR = ("kick", "bury", "delete", "delay", "release", "move", "reprioritise")
+
+
+def command(client: Client, word: str) -> bytes:
+    """A command of this kind, or a put if there is no job for it."""
+    chance = client.chance
+    if word in ON_HELD and client.held:
+        return ON_HELD[word](client, chance.choice(list(client.held)))
+    if word in ON_ANY and client.known():
+        return ON_ANY[word](client, chance.choice(client.known()))
+    if word in WITH_ID and client.known():
+        return client.plain(word, b"%d" % chance.choice(client.known()))
+    if word in WITH_TUBE:
+        return client.plain(word, chance.choice(TUBES))
+    if word in OTHERS:
+        return OTHERS[word](client, chance.choice(TUBES))
+    return client.put(*a_job(client))
+
+
+def a_job(client: Client) -> tuple[int, int, int, int]:
+    """Its pri, delay_s, ttr_s and size."""
+    chance = client.chance
+    return chance.choice(PRIS), chance.choice(DELAYS_S), chance.choice(TTRS_S), chance.choice(SIZES)
+
+
+def operate(client: Client, job_id: int) -> bytes:
+    chance = client.chance
+    do = chance.choice(OPERATOR)
+    more: dict = {}
+    if do == "delay":
+        more["delay_s"] = chance.choice((1, 60))
+    elif do == "move":
+        more["to"] = chance.choice(TUBES).decode()
+    elif do == "reprioritise":
+        more["pri"] = chance.choice(PRIS)
+    return client.change(job_id, do, **more)
+
+
+def release(client: Client, job_id: int) -> bytes:
+    return client.release(job_id, client.chance.choice(PRIS), client.chance.choice(DELAYS_S))
+
+
+# Commands without consequences for the ledger: with an id, and with a tube.
+WITH_ID = ("reserve-job", "peek", "stats-job")
+WITH_TUBE = ("watch", "ignore", "stats-tube")
+Say = Callable[[Client, Any], bytes]
+# What is done to a job that the client has, to any job, and with a tube or none.
+ON_HELD: dict[str, Say] = {
+    "delete held": Client.delete,
+    "release": release,
+    "bury": lambda client, job_id: client.bury(job_id, client.chance.choice(PRIS)),
+    "touch": lambda client, job_id: client.plain("touch", b"%d" % job_id, job=job_id),
+}
+ON_ANY: dict[str, Say] = {
+    "delete": Client.delete,
+    "kick-job": Client.kick_job,
+    "operator": operate,
+}
+OTHERS: dict[str, Say] = {
+    "reserve": lambda client, _tube: client.reserve(client.chance.choice((0, 0, 1))),
+    "kick": lambda client, _tube: client.kick(client.chance.choice((1, 2, 100))),
+    "use": Client.use_tube,
+    "put-jobs": lambda client, _tube: client.put_several([a_job(client) for _ in range(client.chance.randint(1, 8))]),
+    "pause-tube": lambda client, tube: client.plain("pause-tube", tube + b" %d" % client.chance.choice((0, 1, 5))),
+}
+
+
+async def live(client: Client, connect, turns: int) -> None:
+    """Connect, and do something so many times."""
+    chance = client.chance
+    words, weights = list(WORDS), list(WORDS.values())
+    client.connect(connect())
+    pipelines = chance.random() < 0.4
+    for _ in range(turns):
+        await asyncio.sleep(chance.choice(PAUSES_S))
+        wire = client.wire
+        assert wire is not None
+        if wire.closed:
+            client.connect(connect())
+            continue
+        what = chance.random()
+        if what < 0.02:
+            wire.vanish()
+            continue
+        if what < 0.03:
+            client._ledger.leaves(client)  # the server lets go of what it had as soon as it is done
+            wire.end()
+            await asyncio.sleep(1)
+            wire.vanish()
+            continue
+        if what < 0.06:
+            wire.stalled = not wire.stalled
+            if not wire.stalled:
+                wire.read_on()
+        number = chance.randint(2, 12) if pipelines else 1
+        client.send(*[command(client, word) for word in chance.choices(words, weights, k=number)])
+        if chance.random() < 0.9:
+            await client.all_answered(3)
+    if client.wire is not None and client.wire.stalled:
+        client.wire.read_on()

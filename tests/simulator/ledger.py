@@ -1,0 +1,220 @@
+"""What the clients were told, and what must be true for that reason. It knows nothing of the server but its replies."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+READY, DELAYED, BURIED, ABSENT = "ready", "delayed", "buried", "absent"
+FOREVER = float("inf")
+
+
+class BrokenPromiseError(Exception):
+    """The server did what it must not."""
+
+
+def must(truth, what: str) -> None:
+    if not truth:
+        raise BrokenPromiseError(what)
+
+
+@dataclass(eq=False)
+class Change:
+    """Something that a client has asked for a job: when, as the number of a moment, and what the job is afterwards."""
+
+    what: str
+    outcome: frozenset[str]
+    sent: int
+    told: float = FOREVER
+    """When it was acknowledged; never, unless it was."""
+    weak: bool = False
+    """It may be lost, or something may come after it that nobody asked for: what was before it remains possible."""
+
+
+@dataclass(eq=False)
+class Known:
+    """A job, and what it may be."""
+
+    body: bytes
+    tube: bytes
+    changes: list[Change] = field(default_factory=list)
+    holder: Any = None
+    held_until_s: float = 0.0
+    """At least until then nobody else gets it, unless its holder lets it go."""
+    held_from: int = 0
+    held_told: int = 0
+    """When the holder asked for it, and when it was told."""
+
+    def outcomes(self) -> set[str]:
+        if any(change.what == "delete" and change.told < FOREVER for change in self.changes):
+            return {ABSENT}
+        last = max((change.sent for change in self.changes if not change.weak and change.told < FOREVER), default=-1)
+        possible: set[str] = set()
+        for change in self.changes:
+            if change.told > last:
+                possible |= change.outcome
+        return possible
+
+
+class Ledger:
+    """All jobs of a run, over all lives of its server."""
+
+    def __init__(self) -> None:
+        self.moment = 0
+        self.jobs: dict[int, Known] = {}
+        self.put_unknown: dict[bytes, Change] = {}
+        """By their bodies, the puts that nobody was told of."""
+        self.tube_of: dict[bytes, bytes] = {}
+        self.kicks_due: list[Change] = []
+        self.put_ids: set[int] = set()
+        self.last_id = 0
+        """The highest id that anybody was told."""
+        self.strict = True
+        """Everything that was acknowledged has to be there."""
+
+    def tick(self) -> int:
+        self.moment += 1
+        return self.moment
+
+    # -- puts
+
+    def puts(self, body: bytes, tube: bytes, delay_s: int) -> Change:
+        change = Change("put", frozenset({DELAYED, READY} if delay_s else {READY}), self.tick())
+        must(body not in self.put_unknown, "the simulator puts a body twice")
+        self.put_unknown[body] = change
+        self.tube_of[body] = tube
+        return change
+
+    def put(self, body: bytes, change: Change, job_id: int, floor: int) -> None:
+        must(job_id not in self.put_ids, f"id {job_id} was given out twice")
+        must(job_id > floor, f"id {job_id} was given out after {floor}")
+        self.put_ids.add(job_id)
+        self.last_id = max(self.last_id, job_id)
+        job = self._meet(job_id, body)
+        change.told = self.tick()
+        if change not in job.changes:
+            job.changes.append(change)
+
+    def put_refused(self, body: bytes) -> None:
+        self.put_unknown.pop(body, None)
+
+    def _meet(self, job_id: int, body: bytes) -> Known:
+        job = self.jobs.get(job_id)
+        if job is None:
+            must(body in self.put_unknown, f"job {job_id} has a body that nobody has put, or that another job has")
+            change = self.put_unknown.pop(body)
+            job = self.jobs[job_id] = Known(body, self.tube_of[body], [change])
+            self.last_id = max(self.last_id, job_id)
+        must(job.body == body, f"job {job_id} has the body of another one")
+        return job
+
+    # -- what is done with jobs
+
+    def asks(self, job_id: int, what: str, *outcome: str, weak: bool = False) -> Change:
+        change = Change(what, frozenset(outcome), self.tick(), weak=weak)
+        if job_id in self.jobs:
+            self.jobs[job_id].changes.append(change)
+        return change
+
+    def refused(self, job_id: int, change: Change) -> None:
+        if job_id in self.jobs and change in self.jobs[job_id].changes:
+            self.jobs[job_id].changes.remove(change)
+
+    def done(self, job_id: int, change: Change) -> None:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return
+        if change.what == "delete":
+            others = [each for each in job.changes if each.what == "delete" and each.told < FOREVER]
+            must(not others, f"job {job_id} was deleted twice")
+        else:
+            must(self._may_exist(job, change.sent), f"{change.what} of job {job_id}, which was deleted")
+        if change not in job.changes:
+            job.changes.append(change)
+        change.told = self.tick()
+
+    def _may_exist(self, job: Known, sent: int) -> bool:
+        return not any(each.what == "delete" and each.told < sent for each in job.changes)
+
+    def kicks(self) -> Change:
+        """Any job may be ready afterwards, those that are put before it is carried out, too."""
+        change = Change("kick", frozenset({READY}), self.tick(), weak=True)
+        self.kicks_due.append(change)
+        return change
+
+    def kicked(self, change: Change) -> None:
+        self.kicks_due.remove(change)
+        change.told = self.tick()
+        for job in self.jobs.values():
+            job.changes.append(change)
+
+    def reserved(
+        self, job_id: int, body: bytes, client: Any, sent: int, sent_s: float, now_s: float, ttr_s: int
+    ) -> None:
+        job = self._meet(job_id, body)
+        must(self._may_exist(job, sent), f"job {job_id} was reserved after it was deleted")
+        held = job.holder is not None and job.holder is not client and now_s < job.held_until_s
+        freed = any(each.told > job.held_from for each in job.changes if each.what != "reserve")
+        asked_since = sent > job.held_told  # else it may have been the first, and be told so late
+        must(
+            not (held and asked_since) or freed, f"job {job_id} was given to a second client, and the first one has it"
+        )
+        job.holder = client
+        job.held_from, job.held_told = sent, self.tick()
+        job.held_until_s = sent_s + ttr_s
+        job.changes.append(Change("reserve", frozenset({READY}), sent, self.tick(), weak=True))
+
+    def lets_go(self, job_id: int) -> None:
+        if job_id in self.jobs:
+            self.jobs[job_id].holder = None
+
+    def leaves(self, client: Any) -> None:
+        for job in self.jobs.values():
+            if job.holder is client:
+                job.holder = None
+
+    # -- after a restart
+
+    def outcomes(self, job: Known) -> set[str]:
+        """What it may be now."""
+        possible = job.outcomes()
+        return possible | {READY} if self.kicks_due and possible & {BURIED, DELAYED} else possible
+
+    def compare(self, found: dict[int, tuple[bytes | None, str]]) -> None:
+        """What a restart has found: of each job its body, if that was read, and its state."""
+        bodies = [body for body, _ in found.values() if body is not None]
+        must(len(bodies) == len(set(bodies)), "a job is there twice")
+        for job_id, job in self.jobs.items():
+            possible = self.outcomes(job)
+            is_there = found.get(job_id)
+            if is_there is None:
+                must(not self.strict or ABSENT in possible, f"job {job_id} was lost: it may be {possible}")
+                continue
+            body, state = is_there
+            must(body is None or body == job.body, f"job {job_id} has the body of another one")
+            must(not self.strict or state in possible, f"job {job_id} is {state}: it may be {possible}")
+        for job_id in found.keys() - self.jobs.keys():
+            body, _ = found[job_id]
+            if body is not None:
+                self._meet(job_id, body)
+        self._begin_anew(found)
+
+    def _begin_anew(self, found: dict[int, tuple[bytes | None, str]]) -> None:
+        """From now on what was found is what there is."""
+        possible = {job_id: self.outcomes(job) for job_id, job in self.jobs.items()}
+        for job_id, job in self.jobs.items():
+            now = found.get(job_id)
+            deleted = [change for change in job.changes if change.what == "delete" and change.told < FOREVER]
+            if now is None:
+                job.changes = deleted[:1] or [Change("delete", frozenset({ABSENT}), self.moment, self.tick())]
+            else:
+                # Who sets the clock back has a delay again of which nobody has stored that it is over.
+                again = {DELAYED} & possible[job_id] if now[1] == READY else set()
+                outcome = frozenset({DELAYED, READY} if now[1] == DELAYED else {now[1]} | again)
+                job.changes = [Change("restart", outcome, self.moment, self.tick())]
+            job.holder = None
+        self.kicks_due.clear()
+        if not self.strict:
+            # What was lost was never promised: its ids may come again.
+            self.put_ids &= found.keys()
+            self.jobs = {job_id: job for job_id, job in self.jobs.items() if job_id in found}
+            self.last_id = max(found, default=0)
+        self.strict = True

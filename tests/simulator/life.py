@@ -1,0 +1,224 @@
+"""One life of a server: its start, its clients and faults, its end."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from beanlite.clock import utc_clock
+from beanlite.net.listener import Listener
+from beanlite.server import Server, make_journal
+from tests.faults.forker import CHANGES
+from tests.simulator.clients import TUBES, Client
+from tests.simulator.disk import EIO, SYNC
+from tests.simulator.habits import live
+from tests.simulator.ledger import must
+from tests.simulator.memory import all_jobs, check, take
+from tests.simulator.world import SECOND_NS, SimulatedLoop
+
+if TYPE_CHECKING:
+    from tests.simulator.run import Run
+
+SYNC_S = (0.00005, 0.0004, 0.003, 0.02)
+STEPS_S = (0, 0, 0, 0, 3600, -3600, 86_400, -7)
+
+
+class Life:
+    """A server from its start to its end."""
+
+    def __init__(self, run: "Run", number: int) -> None:
+        self.run = run
+        self.number = number
+        self.world = world = run.world
+        self.error: BaseException | None = None
+        self.recovered = False
+        self.orderly = False
+        self.cramped = world.chance.random() < 0.1
+        """The disk has little room at the start, perhaps too little for one."""
+
+    def play(self, end: str, *, last: bool) -> None:
+        world = self.world
+        world.dead, world.crash_ns = False, 0
+        world.loop = loop = SimulatedLoop(world)
+        asyncio.set_event_loop(loop)
+        try:
+            task = loop.create_task(self._play(end, last=last))
+            try:
+                loop.run_until_complete(task)
+            except RuntimeError:
+                if not world.dead:
+                    raise
+            if world.dead:
+                self._bury(loop)
+        finally:
+            world.loop = None
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    def _bury(self, loop) -> None:
+        """The process is gone: what was under way gets no further."""
+        loop.set_exception_handler(lambda *_: None)
+        for _ in range(20):
+            tasks = asyncio.all_tasks(loop)
+            if not tasks:
+                return
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(tasks, timeout=30))
+
+    async def _play(self, end: str, *, last: bool) -> None:
+        run = self.run
+        loop = asyncio.get_running_loop()
+        clock = utc_clock()
+        listener = Listener([], "nowhere")
+        store = make_journal(run.settings, listener, clock)
+        server = self.server = Server(run.settings, listener, store, clock)
+        self._look_in(store)
+        self._arm(end)
+        if self.cramped:
+            self.world.disk.room(self.world.chance.choice((0, 3_000, 40_000, 300_000)))
+        serving = loop.create_task(server.serve())
+        serving.add_done_callback(self._ended)
+        while not hasattr(server, "_host") and not serving.done():
+            await asyncio.sleep(0.0005)
+        if not serving.done():
+            await self._serve(server, end, last=last)
+        if not serving.done():
+            server._stopped.set()
+        await asyncio.wait({serving})
+        self.orderly = self.error is None
+        if self.orderly:
+            run.pictures[:] = [(0, take(server.engine))]
+            run.durable = run.synced = 0
+            left = sorted(path.name for path in run.folder.iterdir())
+            must(left == ["queue.db"], f"an orderly stop has left {left}")
+
+    def _ended(self, task) -> None:
+        self.error = None if task.cancelled() else task.exception()
+
+    def _arm(self, end: str) -> None:
+        world = self.world
+        chance = world.chance
+        if end.endswith("amid"):
+            world.disk.die_at(chance.randint(1, chance.choice((40, 150, 400))))
+        elif end.startswith("EIO"):
+            kinds = chance.choice((CHANGES, 1 << SYNC))
+            number = chance.randint(1, 200 if kinds == CHANGES else 50)
+            world.disk.fail_at(number, kinds, EIO, for_good=end == "EIO for good")
+        elif end in {"kill", "power"}:
+            world.crash_ns = world.now_ns + round(chance.choice((0.01, 0.1, 1, 5)) * chance.random() * SECOND_NS)
+
+    def _look_in(self, journal) -> None:
+        """See what a restart finds, and each batch that is committed."""
+        run = self.run
+        recover, attach, commit = journal.recover, journal.attach, journal.commit
+
+        async def recover_(engine, now_ns, stopped):
+            run.tried_ns = max(run.tried_ns, now_ns)
+            done = await recover(engine, now_ns, stopped)
+            if done and not self.world.gone:
+                run.found(take(engine), engine, now_ns)
+                self.recovered = True
+            return done
+
+        def attach_(listener):
+            attach(listener)
+            durable = journal._listener.durable
+
+            def durable_(batch, last_id):
+                if not self.world.gone:
+                    run.is_durable(batch)
+                durable(batch, last_id)
+
+            class Heard:
+                ready = staticmethod(listener.ready)
+                failed = staticmethod(listener.failed)
+
+            Heard.durable = staticmethod(durable_)  # type: ignore[attr-defined]
+            journal._listener = Heard
+
+        def commit_(changes):
+            if not self.world.gone:
+                run.pictures.append((changes.batch, take(self.server.engine)))
+            commit(changes)
+
+        journal.recover, journal.attach, journal.commit = recover_, attach_, commit_
+
+    async def _serve(self, server, end: str, *, last: bool) -> None:
+        world, run = self.world, self.run
+        chance = world.chance
+        if self.cramped:
+            server.loop.call_later(chance.choice((0.01, 2)), world.disk.room, -1)
+        names = [f"{self.number}{letter}" for letter in "abcd"[: chance.randint(1, 4)]]
+        clients = [Client(world, run.ledger, name) for name in names]
+        turns = chance.randint(2, 14)
+        tasks = [asyncio.create_task(live(client, server._new_connection, turns)) for client in clients]
+        tasks.append(asyncio.create_task(self._disturb()))
+        left = set(tasks)
+        while left and not server._stopped.is_set():
+            done, left = await asyncio.wait(left, timeout=0.5)
+            for task in done:
+                self._heed(task)
+            self._check(server)
+        for task in left:
+            task.cancel()
+        world.disk.room(-1)
+        if left or (end != "stop" and not last):
+            # It is killed, or has failed, or nothing has happened: then it is to be killed now.
+            if not server._stopped.is_set():
+                world.crash()
+            return
+        if last:
+            await self._drain(server, clients)
+
+    def _heed(self, task) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            raise error
+
+    def _check(self, server) -> None:
+        if server._failure is None:
+            check(server.engine)
+
+    async def _disturb(self) -> None:
+        """A full disk, a clock that is set, other settings."""
+        world = self.world
+        chance = world.chance
+        for _ in range(chance.choice((0, 0, 1, 2))):
+            await asyncio.sleep(chance.choice((0.001, 0.1, 1)) * chance.random())
+            what = chance.choice(("room", "room", "wall", "sync"))
+            if what == "room":
+                world.disk.room(chance.choice((0, 5_000, 50_000, 600_000)))
+                await asyncio.sleep(chance.choice((0.01, 0.5, 4)))
+                world.disk.room(-1)
+            elif what == "wall":
+                world.wall_ns += chance.choice(STEPS_S) * SECOND_NS
+            else:
+                world.sync_s = chance.choice(SYNC_S)
+
+    async def _drain(self, server, clients) -> None:
+        """Work everything off: it is what there should be, in the order in which it should come."""
+        world, run = self.world, self.run
+        for client in clients:
+            client.wire.vanish()
+        await asyncio.sleep(2)
+        client = Client(world, run.ledger, f"{self.number}z")
+        client.connect(server._new_connection())
+        for tube in TUBES:
+            client.send(client.plain("watch", tube), client.use_tube(tube), client.plain("pause-tube", tube + b" 0"))
+            client.send(client.kick(10_000), client.kick(10_000))  # the buried ones, then the delayed ones
+        await client.all_answered(60)
+        self._check(server)
+        jobs = {job_id: job.pri for job_id, job in all_jobs(server.engine).items()}
+        for _ in range(len(jobs) + 1):
+            client.send(client.reserve(0))
+        await client.all_answered(60)
+        must(not client.waits, "a command was never answered")
+        due = sorted(jobs, key=lambda job_id: (jobs[job_id], job_id))
+        must(client.taken == due, f"{client.taken} came, {due} were due")
+        for job_id, job in run.ledger.jobs.items():
+            possible = run.ledger.outcomes(job)
+            must(job_id in jobs or "absent" in possible, f"job {job_id} is gone, it may be {possible}")
+            must(job_id not in jobs or possible != {"absent"}, f"job {job_id} was deleted and is there")
+        client.send(*[client.delete(job_id) for job_id in due])
+        await client.all_answered(60)
+        must(not client.waits and not all_jobs(server.engine), "jobs are left after all were deleted")
+        self._check(server)

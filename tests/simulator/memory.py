@@ -1,0 +1,150 @@
+"""What a server has in memory: whether it agrees with itself, and what a restart must find of it."""
+
+from typing import NamedTuple
+
+from beanlite.core.engine import Engine
+from beanlite.core.job import GONE, ID_BITS, READY, RESERVED, Job
+from beanlite.core.memory import BODY_BYTES
+from beanlite.core.queues import URGENT_PRI
+from tests.simulator.ledger import must
+
+NEAR_NS = 2_000  # times are stored as floats
+
+
+class Seen(NamedTuple):
+    """A job as it was at some moment."""
+
+    tube: bytes
+    state: str
+    pri: int
+    delay_s: int
+    ttr_s: int
+    created_ns: int
+    size: int
+    place: int
+    """By which its queue is ordered, but for the id: the pri, a moment, or the number of the burial."""
+    reserves: int
+    timeouts: int
+    told: tuple[int, int, int]
+    """The counters of what is acknowledged: releases, buries, kicks."""
+
+
+class Picture(NamedTuple):
+    """All that a journal has to keep, at some moment."""
+
+    jobs: dict[int, Seen]
+    pauses: dict[bytes, tuple[int, int]]
+
+
+def all_jobs(engine: Engine) -> dict[int, Job]:
+    return engine.jobs.newest
+
+
+def take(engine: Engine) -> Picture:
+    jobs = {
+        job_id: Seen(
+            job.tube.name, job.state._value_, job.pri, job.delay_s, job.ttr_s, job.created_ns, job.size,
+            job.key >> ID_BITS, job.reserves, job.past.timeouts, (job.past.releases, job.past.buries, job.past.kicks),
+        )
+        for job_id, job in all_jobs(engine).items()
+    }  # fmt: skip
+    pauses = {tube.name: (tube.pause_s, tube.pause_until_ns) for tube in engine.tubes.values() if tube.pause_until_ns}
+    return Picture(jobs, pauses)
+
+
+def difference(before: Picture, after: Picture, now_ns: int, latest_ns: int, *, orderly: bool) -> str | None:
+    """Why a restart at this moment can't have made the second picture of the first; None if it can.
+
+    ``latest_ns``: of the starts that were tried since, the latest by the clock.
+    """
+    if before.jobs.keys() != after.jobs.keys():
+        lost, new = before.jobs.keys() - after.jobs.keys(), after.jobs.keys() - before.jobs.keys()
+        return f"lost {sorted(lost)}, new {sorted(new)}"
+    for job_id, was in before.jobs.items():
+        found = after.jobs[job_id]
+        if not _may_become(was, found, now_ns, latest_ns, orderly=orderly):
+            return f"job {job_id} was {was} and is {found}"
+    for name, (pause_s, until_ns) in before.pauses.items():
+        if until_ns > latest_ns + NEAR_NS:
+            now_s, now_until_ns = after.pauses.get(name, (0, 0))
+            if now_s != pause_s or abs(now_until_ns - until_ns) > NEAR_NS:
+                return f"the pause of {name!r} was {pause_s, until_ns} and is {after.pauses.get(name)}"
+    for name, (_, until_ns) in after.pauses.items():
+        if until_ns > now_ns + NEAR_NS and name not in before.pauses:
+            return f"{name!r} is paused"
+    return None
+
+
+def _may_become(was: Seen, found: Seen, now_ns: int, latest_ns: int, *, orderly: bool) -> bool:
+    stays = (was.tube, was.pri, was.delay_s, was.ttr_s, was.size, was.told)
+    is_same = stays == (found.tube, found.pri, found.delay_s, found.ttr_s, found.size, found.told)
+    grows = found.reserves > was.reserves or found.timeouts > was.timeouts
+    if not is_same or grows or abs(was.created_ns - found.created_ns) > NEAR_NS:
+        return False
+    if (found.reserves, found.timeouts) != (was.reserves, was.timeouts):
+        # That it was reserved may be lost, and from any state it can have been.
+        return not orderly and was.state in {"ready", "reserved"}
+    if was.state == "buried":
+        return found.state == "buried" and found.place == was.place
+    if was.state == "delayed":
+        is_over, may_be_over = was.place <= now_ns - NEAR_NS, was.place <= latest_ns + NEAR_NS
+        waits_on = found.state == "delayed" and abs(found.place - was.place) <= NEAR_NS
+        return (found.state == "ready" and may_be_over) or (waits_on and not is_over)
+    # That a delay is over need not be stored: whoever sets the clock back has it again.
+    return found.state == "ready" or (not orderly and found.state == "delayed" and found.place > now_ns - NEAR_NS)
+
+
+def check(engine: Engine) -> None:
+    """Raise BrokenPromiseError unless each job is in one place, and everything that is counted is as counted anew."""
+    counted = dict.fromkeys(("ready", "delayed", "reserved", "buried"), 0)
+    urgent = 0
+    reserved: dict[int, int] = {}
+    places: dict[bytes, dict[str, set[int]]] = {}
+    unloaded = unloaded_bytes = 0
+    for job_id, job in all_jobs(engine).items():
+        must(job.id == job_id and job.state is not GONE, f"job {job_id} is {job.state} and in the table")
+        must(engine.tubes.get(job.tube.name) is job.tube, f"job {job_id} is in a tube that is gone")
+        counted[job.state.value] += 1
+        if job.state is RESERVED:
+            must(job.holder is not None, f"job {job_id} is reserved by nobody")
+            reserved[job.key] = job_id
+        else:
+            must(job.holder is None, f"job {job_id} is {job.state} and held")
+            places.setdefault(job.tube.name, {}).setdefault(job.state.value, set()).add(job.key)
+        if job.state is READY:
+            urgent += job.pri < URGENT_PRI
+            must(job.key == job.pri << ID_BITS | job_id, f"job {job_id} is not where its pri belongs")
+        if job.body is None:
+            unloaded += 1
+            unloaded_bytes += job.size
+    for name, tube in engine.tubes.items():
+        here = places.get(name, {})
+        for state, heap in (("ready", tube.ready), ("delayed", tube.delayed), ("buried", tube.buried)):
+            keys = set(heap.keys) - heap._gone
+            must(keys == here.get(state, set()), f"the {state} queue of {name!r} has {len(keys)} others")
+            must(len(heap) == len(keys), f"the {state} queue of {name!r} has a job twice")
+        must(tube.urgent == sum(key >> ID_BITS < URGENT_PRI for key in here.get("ready", ())), f"urgent of {name!r}")
+        must(tube.pause_until_ns or not (tube.waiting and tube.ready.keys), f"{name!r} has jobs and clients that wait")
+    counts = engine.counts
+    must(counts.urgent == urgent, f"urgent is {counts.urgent} and should be {urgent}")
+    for kind in ("delayed", "reserved", "buried"):
+        has = getattr(counts, kind)
+        must(has == counted[kind], f"{kind} is {has} and should be {counted[kind]}")
+    must(sum(tube.reserved for tube in engine.tubes.values()) == counted["reserved"], "the tubes' reserved")
+    memory = engine.memory
+    must((memory.unloaded, memory.unloaded_bytes) == (unloaded, unloaded_bytes), "unloaded bodies are counted wrongly")
+    _check_memory(engine)
+
+
+def _check_memory(engine: Engine) -> None:
+    memory, ledger = engine.memory, engine.ledger
+    # Who comes and goes is not refused for want of memory, and what is not stored has to be there.
+    unsaved = sum(job.size + BODY_BYTES for job_id, job in all_jobs(engine).items() if job_id > ledger.stored_id)
+    most = memory.max_bytes + memory.other_bytes + unsaved * 5 // 4
+    must(
+        memory.used_bytes <= most,
+        f"{memory.used_bytes} bytes are in use, and there are {memory.max_bytes}",
+    )
+    if engine.last_id == ledger.taken_id and not engine.admission.used_bytes:
+        body_bytes = sum(job.size + BODY_BYTES for job in all_jobs(engine).values() if job.body is not None)
+        must(memory.body_bytes == body_bytes, f"bodies take {body_bytes} and count as {memory.body_bytes}")

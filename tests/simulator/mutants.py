@@ -1,0 +1,136 @@
+"""Bugs to be planted in the server: the simulator has to find all of them.
+
+::
+
+    python -m tests.simulator --mutants                             # which seed finds each?
+    python -m tests.simulator --mutant "a sync left out" --seed 17
+"""
+
+import importlib.machinery
+import sys
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """In this module of beanlite, the first text stands exactly once, and the second takes its place."""
+
+    module: str
+    text: str
+    instead: str
+
+
+MUTANTS = {
+    "a sync left out": Mutant(
+        "journal.sqlite.journal",
+        "        if self._sync_interval_ms != 0:\n            self._writer.check()",
+        "        if True:\n            self._writer.check()",
+    ),
+    "a sync that failed is taken for one that did not": Mutant(
+        "journal.sqlite.writer",
+        "        if error is not None:\n            return JournalFailed(",
+        "        if False:\n            return JournalFailed(",
+    ),
+    "a reply too early": Mutant(
+        "net.connection",
+        "if (session.waits or self._group.in_doubt) and self._journaled:",
+        "if False:",
+    ),
+    "replies out of order": Mutant("net.connection", "elif not self._owed:", "else:"),
+    "a batch not stored as a whole": Mutant(
+        "journal.sqlite.writer",
+        "                changed = db.executemany(",
+        '                db.execute("COMMIT"), db.execute("BEGIN")\n                changed = db.executemany(',
+    ),
+    "a batch forgotten on a full disk": Mutant(
+        "journal.sqlite.upkeep",
+        "            try:\n                self._writer.write(batch)",
+        "            try:\n                pass",
+    ),
+    "a delete not journaled": Mutant(
+        "core.engine", "        else:\n            ledger.changed[job_id] = job", "        else:\n            pass"
+    ),
+    "a kick journaled too late": Mutant(
+        "core.engine",
+        ".kicked += 1\n        self.ledger.note(job)",
+        ".kicked += 1\n        self.ledger.deferred[job.id] = job",
+    ),
+    "a bury not journaled": Mutant("core.engine", ".buried += 1\n        self.ledger.note(job)", ".buried += 1"),
+    "a move by an operator not journaled": Mutant("core.operator", "        self._ledger.note(job)\n", ""),
+    "the new pri of a release not journaled": Mutant(
+        "journal.sqlite.batch",
+        "UPDATE jobs SET tube = ?, state = ?, pri = ?,",
+        "UPDATE jobs SET tube = ?, state = ?, pri = max(?, pri),",
+    ),
+    "the order of burials not journaled": Mutant("journal.rows", "return None, job.key >> ID_BITS", "return None, 1"),
+    "a deleted job written once more": Mutant("core.ledger", "if job.state is not GONE:", "if True:"),
+    "order by id ignored": Mutant(
+        "core.heap", "            heappush(self.keys, key)", "            self.keys.append(key)"
+    ),
+    "ids not promised ahead": Mutant(
+        "journal.sqlite.writer",
+        "(_UPDATE_META, (batch.number, promised_id))",
+        "(_UPDATE_META, (batch.number, batch.last_id))",
+    ),
+    "the last id not restored": Mutant(
+        "core.engine",
+        "self.last_id = ledger.taken_id = ledger.stored_id = last_id",
+        "ledger.taken_id = ledger.stored_id = last_id",
+    ),
+    "a counter not restored": Mutant(
+        "core.restore", "Past(timeouts, releases, buries, kicks)", "Past(timeouts, releases, buries)"
+    ),
+    "a delay forgotten at a restart": Mutant(
+        "core.restore", "elif state == _DELAYED and place is not None and place > now_ns:", "elif False:"
+    ),
+    "a pause forgotten at a restart": Mutant(
+        "journal.sqlite.journal", "engine.restore_pause(name, pause_s, until_ns)", "pass"
+    ),
+    "the reserve file forgotten": Mutant(
+        "journal.sqlite.writer",
+        "            self.room.give_up_reserve()\n        except",
+        "            pass\n        except",
+    ),
+    "reservations not returned by who leaves": Mutant(
+        "net.turns", "self._engine.clients.disconnect(client, self.now())", "client.gone = True"
+    ),
+    "memory has no bound": Mutant(
+        "core.admission", "min(self._disk_bytes, self._memory.room_bytes)", "self._disk_bytes"
+    ),
+    "an unloaded body counted wrongly": Mutant(
+        "core.bodies",
+        "        job.body = None\n        memory.body_bytes -= job.size + BODY_BYTES",
+        "        job.body = None\n        memory.body_bytes -= job.size",
+    ),
+}
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    mutant: Mutant
+
+    def get_code(self, fullname):
+        text = self.get_data(self.path).decode()
+        assert text.count(self.mutant.text) == 1, f"{self.mutant.text!r} does not stand once in {fullname}"
+        return compile(text.replace(self.mutant.text, self.mutant.instead), self.path, "exec")
+
+
+class _Finder:
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+
+    def find_spec(self, name, path, target=None):
+        if name != f"beanlite.{self._mutant.module}":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        assert spec is not None
+        assert isinstance(spec.loader, importlib.machinery.SourceFileLoader)  # and not what is compiled
+        loader = _Loader(spec.loader.name, spec.loader.path)
+        loader.mutant = self._mutant
+        spec.loader = loader
+        return spec
+
+
+def plant(name: str) -> None:
+    """Have the module imported with that bug; to be called before it is imported."""
+    mutant = MUTANTS[name]
+    assert f"beanlite.{mutant.module}" not in sys.modules
+    sys.meta_path.insert(0, _Finder(mutant))

@@ -1,0 +1,140 @@
+"""One seed: some lives of a server, what ends each, and what must be true after it."""
+
+import gc
+import shutil
+import tempfile
+from pathlib import Path
+
+from beanlite.config import Settings
+from beanlite.errors import BeanliteError
+from tests.simulator import disk as disks, fit, world as worlds
+from tests.simulator.disk import FaultyDisk
+from tests.simulator.ledger import Ledger, must
+from tests.simulator.life import STEPS_S, SYNC_S, Life
+from tests.simulator.memory import Picture, all_jobs, check, difference
+from tests.simulator.world import SECOND_NS, World
+
+ENDS = {"stop": 2, "kill": 3, "kill amid": 3, "power": 3, "power amid": 5, "EIO": 2, "EIO for good": 1}
+FSYNC = ("always", "always", "always", "50ms", "never")
+
+
+class Run:
+    """All lives of one seed."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.seed = seed
+        self.folder = folder
+        self.world = World(seed)
+        chance = self.world.chance
+        if chance.random() < 0.8:
+            (folder / "queue.db").write_bytes(fit.EMPTY[0])
+        self.world.disk = FaultyDisk(folder)
+        self.ledger = Ledger()
+        self.fsync = chance.choice(FSYNC)
+        small = chance.random() < 0.3
+        self.settings = Settings().model_copy(
+            update={
+                "db": folder / "queue.db",
+                "fsync": self.fsync,
+                "history": "1h" if chance.random() < 0.3 else None,
+                "max_memory": chance.choice((40_000, 60_000, 100_000)) if small else 1 << 30,
+                "body_memory": chance.choice((2_000, 20_000)) if chance.random() < 0.3 else None,
+            }
+        )
+        self.pictures: list[tuple[int, Picture]] = [(0, Picture({}, {}))]
+        self.durable = self.synced = 0
+        self.tried_ns = 0
+        """The latest time of a start since the last picture: it may have stored that delays are over."""
+        self.power = self.orderly = False
+        self.story: list[str] = []
+
+    def is_durable(self, batch: int) -> None:
+        self.durable = batch
+        if self.fsync == "always":
+            self.synced = batch
+        self.pictures = [each for each in self.pictures if each[0] >= self.synced]
+
+    def found(self, picture: Picture, engine, now_ns: int) -> None:
+        """A restart has found this."""
+        least = self.synced if self.power else self.durable
+        ways = [
+            difference(before, picture, now_ns, self.tried_ns, orderly=self.orderly)
+            for batch, before in self.pictures
+            if batch >= least
+        ]
+        why = f"the restart found what never was: {ways[0]}; or {ways[-1]}"
+        must(None in ways, why)
+        self.ledger.strict = not (self.power and self.fsync != "always")
+        self.ledger.compare({job_id: (job.body, job.state.value) for job_id, job in all_jobs(engine).items()})
+        check(engine)
+        self.tried_ns = 0
+        number = engine.ledger.stored_batch
+        self.pictures = [(number, picture)]
+        self.durable = self.synced = number
+        self.power = self.orderly = False
+
+    def play(self) -> None:
+        world = self.world
+        chance = world.chance
+        fit.enter(world)
+        lives = chance.randint(1, 3)
+        try:
+            for number in range(lives + 1):
+                last = number == lives
+                end = "last" if last else chance.choices(list(ENDS), list(ENDS.values()))[0]
+                self.story.append(end)
+                world.sync_s = chance.choice(SYNC_S)
+                life = Life(self, number)
+                life.play(end, last=last)
+                self._judge(life, end)
+                self._between(life, end)
+        finally:
+            worlds.enter(None)
+            world.disk.die()
+            disks.opened.close()
+            world.disk.close()
+
+    def _judge(self, life: Life, end: str) -> None:
+        world = self.world
+        if world.broken is not None:
+            raise world.broken
+        if world.dead:
+            return
+        error = life.error
+        if error is not None and not isinstance(error, BeanliteError):
+            raise error
+        may_end = end.startswith("EIO") or (life.cramped and not life.recovered)
+        must(error is None or may_end, f"the server ended: {error}")
+        must(not fit.ERRORS.lines or may_end, f"the log says {fit.ERRORS.lines}")
+
+    def _between(self, life: Life, end: str) -> None:
+        world = self.world
+        chance = world.chance
+        world.disk.die()
+        disks.opened.close()
+        fit.ERRORS.lines.clear()
+        world.disk.room(-1)
+        self.orderly = life.orderly
+        fails = end.startswith("power") or (end.startswith("EIO") and chance.random() < 0.5)
+        if fails and self.fsync != "never":  # of that nothing is promised then
+            self.power = True
+            self.orderly = False
+            world.boot += 1
+            world.disk.fail_power(chance)
+        world.disk.settle()
+        world.now_ns += round(chance.choice((0, 0, 2, 100)) * SECOND_NS)
+        world.wall_ns += chance.choice(STEPS_S) * SECOND_NS
+
+
+def play(seed: int, *, trace: bool = False) -> Run:
+    """Play one seed; raises what went wrong."""
+    folder = Path(tempfile.mkdtemp(prefix="beanlite-", dir="/dev/shm"))
+    run = Run(seed, folder)
+    run.world.trace = trace
+    try:
+        run.play()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not seed % 50:
+            gc.collect()
+    return run

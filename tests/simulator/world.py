@@ -1,0 +1,219 @@
+"""Time, chance and the loop of a simulated server; and what of the standard library it is given in their place.
+
+Nothing here waits: where the loop would, time passes instead. Each look at a clock takes a moment, too, so that whoever
+turns in circles until some time has come gets there.
+"""
+
+import asyncio
+import os
+import random
+import selectors
+import time
+import zlib
+from typing import Any
+
+import aiosqlite
+
+from beanlite import signals
+from tests.simulator.disk import SYNC, FaultyDisk
+
+LOOK_NS = 300  # what a look at a clock takes
+TURN_NS = 20_000  # what a turn of the loop takes
+SECOND_NS = 1_000_000_000
+BEGIN_NS = 2_000_000_000 * SECOND_NS  # of the clock on the wall: after the real time of any file
+STALLED_S = 100_000.0
+
+_REAL = {name: getattr(time, name) for name in ("time", "time_ns", "monotonic", "perf_counter", "clock_gettime_ns")}
+_real_fdatasync = os.fdatasync
+real_s = time.monotonic
+
+
+class World:
+    """One seed's time, disk and faults. ``dead``: the process has been killed, and nothing that it does counts."""
+
+    def __init__(self, seed: int | str) -> None:
+        self.chance = random.Random(seed)
+        self.disk: FaultyDisk
+        self.now_ns = 5 * SECOND_NS
+        self.wall_ns = BEGIN_NS
+        """What the clock on the wall shows is ahead of ``now_ns`` by this."""
+        self.boot = 1
+        self.sync_s = 0.0001
+        """How long a sync takes, about."""
+        self.dead = False
+        self.trace = False
+        """Whether to print what is said."""
+        self.digest = 0
+        """Of all that was said: two runs of a seed have the same."""
+        self.loop: SimulatedLoop | None = None
+        self.crash_ns = 0
+        self.broken: Exception | None = None
+        """The first promise that was broken amid the server's own work, which must not hear of it."""
+
+    def note(self, who: str, what: bytes) -> None:
+        """Somebody says something."""
+        self.digest = zlib.crc32(b"%d %b %b" % (self.now_ns, who.encode(), what), self.digest)
+        if self.trace:
+            print(f"{self.now_ns / SECOND_NS:.6f} {who} {what[:200]!r}")
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process is gone, perhaps amid a call to the disk."""
+        return self.dead or self.disk.came()
+
+    def crash(self) -> None:
+        """The process is killed."""
+        self.dead = True
+        self.disk.die()
+        if self.loop is not None:
+            self.loop.stop()
+
+    def sync_takes_s(self) -> float:
+        """Mostly what is typical, now and then much longer."""
+        chance = self.chance
+        if chance.random() < 0.02:
+            return chance.choice((0.03, 0.3, 2.0))
+        return self.sync_s * chance.uniform(0.5, 2)
+
+
+class _Selector(selectors.SelectSelector):
+    """Nobody writes to the loop from outside; where it would wait, time passes."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def select(self, timeout=None):
+        world = self._world
+        if timeout is None:
+            timeout = STALLED_S  # nothing will ever happen again: so that somebody notices
+        world.now_ns += round(timeout * SECOND_NS) if timeout > 0 else TURN_NS
+        if not world.dead and (world.now_ns >= world.crash_ns > 0 or world.disk.came()):
+            world.crash()
+        return []
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """A loop in the time of a world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(_Selector(world))
+        self._world = world
+        self._clock_resolution = 1e-9
+
+    def time(self):
+        return self._world.now_ns / SECOND_NS
+
+    def _make_self_pipe(self):
+        """Nobody wakes it."""
+
+    def _close_self_pipe(self):
+        pass
+
+    def add_signal_handler(self, sig, callback, *args):  # type: ignore[override]
+        """There are no signals: who sends one does what its handler would."""
+
+
+class SimulatedSync:
+    """The sync in the background: what was written before it began is safe when it has ended."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._under_way: list[tuple[float, Any, str, Any]] = []
+
+    def __call__(self, descriptor, done):
+        world = self._world
+        loop = asyncio.get_running_loop()
+        error = world.disk.due(SYNC)
+        if error is None:
+            world.disk.begin_sync(descriptor)
+        at_s = loop.time() + world.sync_takes_s()
+        entry = (at_s, done, descriptor, error)
+        self._under_way.append(entry)
+        loop.call_at(at_s, self._end, entry)
+
+    def _end(self, entry):
+        if entry not in self._under_way or self._world.gone:
+            return
+        self._under_way.remove(entry)
+        _, done, descriptor, error = entry
+        if error is None:
+            self._world.disk.end_sync(descriptor)
+        done(error)
+
+    def poll(self):
+        now_s = self._world.now_ns / SECOND_NS
+        for entry in [each for each in self._under_way if each[0] <= now_s]:
+            self._end(entry)
+
+
+class InlineConnection(aiosqlite.Connection):
+    """Does in the loop, after a while, what the other thread would do."""
+
+    world: World | None = None
+
+    def __await__(self):
+        return self._open().__await__()
+
+    async def _open(self):
+        self._connection = self._connector()
+        return self
+
+    async def _execute(self, fn, *args, **kwargs):
+        assert self.world is not None
+        chance = self.world.chance
+        await asyncio.sleep(chance.expovariate(2000))
+        done = fn(*args, **kwargs)
+        await asyncio.sleep(chance.expovariate(5000))
+        return done
+
+    async def close(self):
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def __del__(self):
+        pass
+
+
+_world: World | None = None
+
+
+def _time_of(name):
+    real = _REAL[name]
+
+    def now(*given):
+        world = _world
+        if world is None:
+            return real(*given)
+        on_the_wall = name in {"time", "time_ns"}
+        world.now_ns += 0 if on_the_wall else LOOK_NS  # how often that is looked at depends on the folder's real time
+        now_ns = world.now_ns + (world.wall_ns if on_the_wall else 0)
+        return now_ns if name.endswith("_ns") else now_ns / SECOND_NS
+
+    return now
+
+
+def _fdatasync(descriptor):
+    if _world is not None:
+        _world.now_ns += round(_world.sync_takes_s() * SECOND_NS)
+    _real_fdatasync(descriptor)
+
+
+def install() -> None:
+    """Have everything that is imported from now on live in the world that there is; to be called once, early."""
+    for name in _REAL:
+        setattr(time, name, _time_of(name))
+    for module, name, value in (
+        (os, "fdatasync", _fdatasync),
+        (aiosqlite, "Connection", InlineConnection),
+        (signals, "hold", lambda: None),
+        (signals, "hear", lambda: None),
+    ):
+        setattr(module, name, value)
+
+
+def enter(world: World | None) -> None:
+    """From now on this is the world; None: the real one."""
+    global _world  # noqa: PLW0603 - there is but one, as there is but one time module
+    _world = InlineConnection.world = world
