@@ -15,8 +15,10 @@ from zlib import crc32
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
+from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.history import HistoryBounds
+from beanlite.journal.sqlite.rows import ROW_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 VERSION = len(find_migrations())  # of the files that this beanlite makes
@@ -49,6 +51,7 @@ def put(connection, number, body=b"body", large=False, **fields):
         "crc32": crc32(body),
         "body": None if large else body,
     } | fields
+    job.setdefault("row_crc32", checksum_of_row(tuple(job[name.strip()] for name in ROW_COLUMNS.split(","))))
     values = ", ".join(":" + name for name in job)
     connection.execute(f"INSERT INTO jobs ({', '.join(job)}) VALUES ({values})", job)  # noqa: S608
     if large:

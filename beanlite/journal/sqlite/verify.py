@@ -13,14 +13,17 @@ from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import damaged, refused, said, shm_of, wal_size
 from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
-from beanlite.journal.sqlite.replay import check_jobs, read_jobs, read_state
+from beanlite.journal.sqlite.replay import changed_bodies, changed_rows, read_state
 from beanlite.journal.sqlite.wal import commit_frames, read_open_index
 
 # A body that belongs to no job, or to one that has its body in its own row.
-_ORPHAN: Final = """
+_ORPHANS: Final = """
     SELECT bodies.id FROM bodies LEFT JOIN jobs ON jobs.id = bodies.id
-    WHERE jobs.id IS NULL OR jobs.body IS NOT NULL LIMIT 1
+    WHERE jobs.id IS NULL OR jobs.body IS NOT NULL
 """
+# How many things that are wrong are told one by one, in rows and in bodies.
+MOST: Final = 20
+_Check = Callable[[sqlite3.Connection], Iterator[str]]
 _STATES: Final = "SELECT state, count(*) FROM jobs GROUP BY state ORDER BY state"
 
 
@@ -56,8 +59,33 @@ def verify(path: Path) -> Iterator[Finding]:
 
 def findings(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     """What is found in the database; `path` is what it is called in what they say."""
+    connection.text_factory = _text
     for name, check in _CHECKS:
         yield _look(name, partial(check, connection, path))
+    for name, each in (("jobs", _jobs), ("bodies", _bodies)):
+        yield from _look_at_each(name, each, connection, path)
+
+
+def _text(stored: bytes) -> str:
+    """A text, even if damage has made it none."""
+    return stored.decode(errors="surrogateescape")
+
+
+def _look_at_each(name: str, check: _Check, connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+    """A finding for each thing that is wrong, up to a number; or one for all that is there."""
+    wrong = 0
+    try:
+        with refused(path):
+            for what in check(connection):
+                wrong += 1
+                if wrong <= MOST:
+                    yield Finding(name, sound=False, said=str(damaged(path, what)))
+            if not wrong:
+                yield Finding(name, sound=True, said=_summary(connection, name))
+    except JournalRefused as error:
+        yield Finding(name, sound=False, said=str(error))
+    if wrong > MOST:
+        yield Finding(name, sound=False, said=str(damaged(path, f"{wrong - MOST} more of {name} have changed")))
 
 
 def _look(name: str, check: Callable[[], str]) -> Finding:
@@ -107,27 +135,28 @@ def _state(connection: sqlite3.Connection, path: Path) -> str:
     return f"last id {state.last_id}, {len(state.pauses)} pauses"
 
 
-def _jobs(connection: sqlite3.Connection, path: Path) -> str:
-    check_jobs(connection, path)
-    with refused(path):
-        counts = connection.execute(_STATES).fetchall()
-    return ", ".join(f"{count} {state}" for state, count in counts) or "none"
+def _jobs(connection: sqlite3.Connection) -> Iterator[str]:
+    for job_id, what in changed_rows(connection):
+        yield f"the row of job {job_id} has changed ({what})"
 
 
-def _bodies(connection: sqlite3.Connection, path: Path) -> str:
+def _bodies(connection: sqlite3.Connection) -> Iterator[str]:
     """Each body is there, and has the checksum with which it was put; none is left over."""
-    jobs = sum(map(len, read_jobs(connection, path)))
-    with refused(path):
-        orphan = connection.execute(_ORPHAN).fetchone()
-    if orphan is not None:
-        raise damaged(path, f"a body that stands apart, of job {orphan[0]}, belongs to no row")
-    return f"{jobs} checksums are right"
+    for job_id, what in changed_bodies(connection):
+        yield f"the body of job {job_id} {what}"
+    for (job_id,) in connection.execute(_ORPHANS):
+        yield f"a body that stands apart, of job {job_id}, belongs to no row"
+
+
+def _summary(connection: sqlite3.Connection, name: str) -> str:
+    counts = connection.execute(_STATES).fetchall()
+    if name == "bodies":
+        return f"{sum(count for _, count in counts)} checksums are right"
+    return ", ".join(f"{count} {state}" for state, count in counts) or "none"
 
 
 _CHECKS: Final = (
     ("sqlite", _sqlite),
     ("schema", _schema),
     ("state", _state),
-    ("jobs", _jobs),
-    ("bodies", _bodies),
 )
