@@ -11,7 +11,8 @@ CREATE TABLE new_meta (
     batch        INTEGER NOT NULL,
     last_id      INTEGER NOT NULL,
     unchecked_id INTEGER NOT NULL,  -- the last job whose row_crc32 may be NULL
-    said         TEXT AS (batch || ' ' || last_id || ' ' || unchecked_id) STORED
+    jobs         INTEGER,           -- how many there are, from an orderly stop to the next start; NULL otherwise
+    said         TEXT AS (batch || ' ' || last_id || ' ' || unchecked_id || ' ' || coalesce(jobs, '-')) STORED
 ) STRICT;
 
 INSERT INTO new_meta (one, batch, last_id, unchecked_id)

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing
 from zlib import crc32
 
 import pytest
@@ -22,10 +22,9 @@ from beanlite.journal.sqlite.backup import backup
 from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.journal import SqliteJournal
-from beanlite.journal.sqlite.migrations import allow_writing
 from beanlite.protocol.stats import job_stats, tube_stats
 from tests.support.inside import abandon
-from tests.support.journal_files import NO_HISTORY, put
+from tests.support.journal_files import NO_HISTORY, put, unchecked
 from tests.support.servers import ServerDied, start_beanlite
 
 PAGE = 4096
@@ -73,25 +72,6 @@ def stopped(path):
     fill(database.connection)
     assert database.close() is None
     return path
-
-
-@contextmanager
-def unchecked(path):
-    """A connection to such a file that can write anything into it, as otherwise only damage can."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        shape = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall()
-        connection.execute("PRAGMA writable_schema = ON")
-        for name, sql in shape:
-            loose = sql.replace("STRICT", "").replace(" NOT NULL", "").replace(") ,", ")")
-            connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (loose, name))
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        allow_writing(connection)
-        connection.execute("PRAGMA ignore_check_constraints = ON")
-        yield connection
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA writable_schema = ON")
-        for name, sql in shape:
-            connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (sql, name))
 
 
 @pytest.fixture

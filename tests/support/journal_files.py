@@ -7,9 +7,10 @@ then holds it. A line on stdout says that the first ten are in.
 import itertools
 import resource
 import shutil
+import sqlite3
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from zlib import crc32
 
@@ -18,6 +19,7 @@ from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.history import HistoryBounds
+from beanlite.journal.sqlite.migrations import allow_writing
 from beanlite.journal.sqlite.rows import ROW_COLUMNS
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +91,25 @@ def make_killed(path, batches, last=""):
         shutil.copy(origin / file.name, file)
     database.close()
     shutil.rmtree(origin)
+
+
+@contextmanager
+def unchecked(path):
+    """A connection to such a file that can write anything into it, as otherwise only damage can."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        shape = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall()
+        connection.execute("PRAGMA writable_schema = ON")
+        for name, sql in shape:
+            loose = sql.replace("STRICT", "").replace(" NOT NULL", "").replace(") ,", ")")
+            connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (loose, name))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        allow_writing(connection)
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        yield connection
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        for name, sql in shape:
+            connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (sql, name))
 
 
 def flip(path, offset):

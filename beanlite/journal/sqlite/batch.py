@@ -69,6 +69,8 @@ class Batch(NamedTuple):
     number: int
     last_id: int
     jobs: int
+    growth: int
+    """How many jobs more there are then; less than 0 if there are fewer."""
     changes: list[tuple[str, int, Parameters]]
     """Each statement, how many jobs it has to change in all, and its parameters."""
     pauses: list[tuple[str, tuple[int, float] | None]]
@@ -169,6 +171,16 @@ def batch_of(changes: Changes, history: History) -> Batch:
     if bodies:
         frames += sum(job.size for job in changes.jobs if job.id >= first_id) // BODY_BYTES_PER_FRAME
     changed = [each for each in all_rows if each[1]]
+    growth = len(ready) // _READY_PARAMETERS + len(inserts) - len(deleted)
     return Batch(
-        changes.batch, changes.last_id, len(changes.jobs), changed, pauses, totals, past.rows, frames, body_bytes
+        changes.batch,
+        changes.last_id,
+        len(changes.jobs),
+        growth,
+        changed,
+        pauses,
+        totals,
+        past.rows,
+        frames,
+        body_bytes,
     )

@@ -13,7 +13,7 @@ from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.fileformat import damaged, refused
 from beanlite.journal.sqlite.reading import reading
-from beanlite.journal.sqlite.replay import read_state, read_unchecked_id
+from beanlite.journal.sqlite.replay import check_count, read_state, read_unchecked_id
 from beanlite.journal.sqlite.wholefile import unserved, written_whole
 
 # What a line does not have: the checksums, and the body, for which it has "body" or "base64".
@@ -77,6 +77,7 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
             """  # noqa: S608 - our own names
         )
         unchecked_id = read_unchecked_id(connection)
+        count = 0
         for *values, of_row, checksum, body in jobs:
             is_unchecked = of_row is None and values[0] <= unchecked_id
             if not is_unchecked and checksum_of_row(tuple(values)) != of_row:
@@ -85,4 +86,6 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
                 raise damaged(path, f"the body of job {values[0]} has changed")
             job = {name: value for name, value in zip(names, values, strict=True) if value is not None}
             yield line_of("job", job | body_of(body))
+            count += 1
+        check_count(connection, path, count)
         yield line_of("end", {})

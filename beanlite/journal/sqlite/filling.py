@@ -84,6 +84,7 @@ def filling(path: Path) -> Iterator[Filling]:
     queue = Filling(database.connection)
     try:
         database.connection.execute("BEGIN IMMEDIATE")
+        database.connection.execute("UPDATE meta SET jobs = NULL")
         yield queue
         database.connection.execute("COMMIT")
     except BaseException as error:

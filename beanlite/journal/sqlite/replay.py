@@ -85,7 +85,7 @@ COUNTER_MAX = 1 << 62
 _BOUNDS = {"u32_max": U32_MAX, "counter_max": COUNTER_MAX}
 # The first version with checksums of rows, and with tables that say all they have twice.
 _TWOFOLD = 3
-_META_SAID = "said IS batch || ' ' || last_id || ' ' || unchecked_id"
+_META_SAID = "said IS batch || ' ' || last_id || ' ' || unchecked_id || ' ' || coalesce(jobs, '-')"
 _PAUSE_SAID = "said IS tube || ' ' || pause_s || ' ' || CAST(until * 4194304 AS INTEGER)"
 _body = itemgetter(13)
 _crc32 = itemgetter(14)
@@ -150,6 +150,19 @@ def count_jobs(connection: sqlite3.Connection, path: Path) -> int:
     with refused(path):
         count: int = connection.execute("SELECT count(*) FROM jobs").fetchone()[0]
     return count
+
+
+def check_count(connection: sqlite3.Connection, path: Path, jobs: int) -> None:
+    """Raise JournalRefused if the last orderly stop has left another number of jobs. To be asked after ``read_state``.
+
+    A page that has lost some of its rows is sound otherwise.
+    """
+    with refused(path):
+        if read_version(connection) < _TWOFOLD:
+            return
+        (stopped_with,) = connection.execute("SELECT jobs FROM meta").fetchone()
+    if stopped_with not in {None, jobs}:
+        raise damaged(path, f"{jobs} jobs are left of {stopped_with}")
 
 
 def guess_jobs(connection: sqlite3.Connection, path: Path) -> int:

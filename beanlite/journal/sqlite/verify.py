@@ -13,7 +13,7 @@ from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import damaged, refused, said, shm_of, wal_size
 from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
-from beanlite.journal.sqlite.replay import changed_bodies, changed_rows, read_state
+from beanlite.journal.sqlite.replay import changed_bodies, changed_rows, check_count, read_state
 from beanlite.journal.sqlite.wal import commit_frames, read_open_index
 
 # A body that belongs to no job, or to one that has its body in its own row.
@@ -81,7 +81,7 @@ def _look_at_each(name: str, check: _Check, connection: sqlite3.Connection, path
                 if wrong <= MOST:
                     yield Finding(name, sound=False, said=str(damaged(path, what)))
             if not wrong:
-                yield Finding(name, sound=True, said=_summary(connection, name))
+                yield Finding(name, sound=True, said=_summary(connection, path, name))
     except JournalRefused as error:
         yield Finding(name, sound=False, said=str(error))
     if wrong > MOST:
@@ -148,8 +148,9 @@ def _bodies(connection: sqlite3.Connection) -> Iterator[str]:
         yield f"a body that stands apart, of job {job_id}, belongs to no row"
 
 
-def _summary(connection: sqlite3.Connection, name: str) -> str:
+def _summary(connection: sqlite3.Connection, path: Path, name: str) -> str:
     counts = connection.execute(_STATES).fetchall()
+    check_count(connection, path, sum(count for _, count in counts))
     if name == "bodies":
         return f"{sum(count for _, count in counts)} checksums are right"
     return ", ".join(f"{count} {state}" for state, count in counts) or "none"

@@ -84,8 +84,8 @@ class Writer:
     Its attributes are the database and its parts, what syncs, guards and describes it, and what has been written.
     """
 
-    def __init__(self, database: Database, address: str, bounds: HistoryBounds) -> None:
-        """``address`` is where the server listens, for those who read the file."""
+    def __init__(self, database: Database, address: str, bounds: HistoryBounds, jobs: int) -> None:
+        """``address`` is where the server listens, for those who read the file; ``jobs``, how many are in it."""
         self._database = database
         self.chronicle = Chronicle(database.connection, address, bounds)
         self._db = database.connection
@@ -102,6 +102,7 @@ class Writer:
         """Another program has committed something, and the file should be audited. Whoever does so resets this."""
         self.records = 0
         """Rows written."""
+        self._jobs = jobs
 
     def prepare(self) -> bool:
         """Prepare to write. False: the disk has no room for the reserve. JournalRefused: nor for anything else."""
@@ -115,7 +116,7 @@ class Writer:
             self._outsiders = Outsiders(self._db, path, self._database.objects)
             (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
             self.frames.allocate(CHECKPOINT_FRAMES)
-            self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists; it takes no room
+            self._db.execute("UPDATE meta SET jobs = NULL")  # and so the -wal exists; it takes no room
             # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
@@ -185,6 +186,7 @@ class Writer:
         self._promised_id = promised_id
         self._last = batch.number, batch.last_id
         self.records += batch.jobs
+        self._jobs += batch.growth
         self._count_frames()
 
     def begin_sync(self, done: Callable[[JournalFailed | None], None]) -> None:
@@ -318,6 +320,7 @@ class Writer:
     def _note_end(self) -> None:
         if self._last is not None:
             self._db.execute(_UPDATE_META, self._last)
+        self._db.execute("UPDATE meta SET jobs = ?", (self._jobs,))
         self.chronicle.end()
 
     def _undo(self, error: sqlite3.Error | OSError | MemoryError) -> JournalFailed:
