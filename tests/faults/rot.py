@@ -18,6 +18,7 @@ import traceback
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 from beanlite.clock import utc_clock
 from beanlite.core.engine import Engine
@@ -50,13 +51,13 @@ COLUMNS = {
 KINDS = ("bit", "bit", "byte", "byte", "zeros", "noise", "copy", "cut", "value", "value")
 
 
-def make(path):
+def make(path, jobs):
     """A stopped file with jobs in all states, bodies of all sizes, pauses, and free pages with jobs that are gone."""
     chance = random.Random(7)
     with closing(open_database(path)) as database:
         execute = database.connection.execute
         execute("BEGIN")
-        for number in range(1, JOBS + 1):
+        for number in range(1, jobs + 1):
             state = ("ready", "delayed", "reserved", "buried")[number % 4]
             body = chance.randbytes(chance.choice([0, 20, 100, 300, 900, 2000, 9000]))
             put(
@@ -78,9 +79,9 @@ def make(path):
         execute("COMMIT")
         execute("BEGIN")
         for table in ("jobs", "bodies"):
-            execute(f"DELETE FROM {table} WHERE id BETWEEN 200 AND 320 OR id % 11 = 0")  # noqa: S608 - our own words
+            execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ? OR id % 11 = 0", (jobs // 3, jobs // 2))  # noqa: S608
         (count,) = execute("SELECT count(*) FROM jobs").fetchone()
-        execute("UPDATE meta SET batch = 9, last_id = ?, jobs = ?", (JOBS, count))
+        execute("UPDATE meta SET batch = 9, last_id = ?, jobs = ?", (jobs, count))
         execute("COMMIT")
 
 
@@ -137,16 +138,15 @@ async def _start(path):
 
     engine = Engine()
     journal = SqliteJournal(path, "always", 0, 65535, "unix:socket", NO_HISTORY)
-    before, journal_module.open_database = journal_module.open_database, opening
     try:
-        await journal.recover(engine, utc_clock()(), asyncio.Event())
+        with mock.patch.object(journal_module, "open_database", opening):
+            await journal.recover(engine, utc_clock()(), asyncio.Event())
         served = {}
         for _, jobs in engine.jobs.segments():
             served |= {job_id: _seen(job) for job_id, job in jobs.items()}
         pauses = {name: tube.pause_s for name, tube in engine.tubes.items() if tube.pause_until_ns}
         return served, pauses, engine.ledger.taken_id
     finally:
-        journal_module.open_database = before
         if hasattr(journal, "_bodies"):
             await abandon(journal)
         for database in opened:
@@ -170,10 +170,10 @@ def start(path):
 class Rot:
     """A sound file, and what there is to say of it."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, jobs=JOBS):
         self.folder = folder
         self.origin = folder / "origin.db"
-        make(self.origin)
+        make(self.origin, jobs)
         self.lines = jobs_of(self.origin)
         self.by_id = {json.loads(line)["id"]: line for line in self.lines}
         with closing(Pages(self.origin)) as pages:
@@ -237,10 +237,8 @@ class Rot:
         self.counts["jobs salvaged"] += len(saved)
         self.counts["jobs not salvaged"] += len(self.lines) - len(saved)
         wrong = []
-        if saved - self.lines:
-            wrong.append(
-                f"salvage brings {len(saved - self.lines)} jobs that were not stored: {min(saved - self.lines)}"
-            )
+        if new := saved - self.lines:
+            wrong.append(f"salvage brings {len(new)} jobs that were not stored: {min(new)}")
         if sound - saved:
             wrong.append(f"{len(sound - saved)} sound jobs are not salvaged: {min(sound - saved):.100}")
         if result.is_all and saved != self.lines:
@@ -283,10 +281,8 @@ def _check_line(said):
 
 def _place(error):
     """Where in our code an error came from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return next(
-        (f"{frame.filename}:{frame.lineno}" for frame in reversed(frames) if "/beanlite/" in frame.filename), "?"
-    )
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    return next((f"{each.filename}:{each.lineno}" for each in frames if "/beanlite/" in each.filename), "?")
 
 
 def _difference(served, expected):
@@ -308,8 +304,9 @@ def main():
         for seed in range(options.first, options.first + options.seeds):
             for each in rot.try_seed(seed):
                 wrong += 1
-                print(each, flush=True)
-    print(f"{options.seeds} damages, {wrong} things wrong; {dict(sorted(rot.counts.items()))}")
+                sys.stdout.write(f"{each}\n")
+                sys.stdout.flush()
+    sys.stdout.write(f"{options.seeds} damages, {wrong} things wrong; {dict(sorted(rot.counts.items()))}\n")
     return 1 if wrong else 0
 
 

@@ -160,9 +160,9 @@ def check_count(connection: sqlite3.Connection, path: Path, jobs: int) -> None:
     with refused(path):
         if read_version(connection) < _TWOFOLD:
             return
-        (stopped_with,) = connection.execute("SELECT jobs FROM meta").fetchone()
-    if stopped_with not in {None, jobs}:
-        raise damaged(path, f"{jobs} jobs are left of {stopped_with}")
+        meta = connection.execute("SELECT jobs FROM meta").fetchone()
+    if meta is not None and meta[0] not in {None, jobs}:
+        raise damaged(path, f"{jobs} jobs are left of {meta[0]}")
 
 
 def guess_jobs(connection: sqlite3.Connection, path: Path) -> int:

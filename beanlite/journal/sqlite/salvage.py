@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
+from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.filling import filling
@@ -141,7 +142,9 @@ class _Saving:
 
     def _save_pause(self, values: list[Value]) -> None:
         tube, pause_s, until, said = values
-        if isinstance(until, int | float) and said == _said([tube, pause_s, int(until * 4194304)]):
+        if not (isinstance(tube, str) and isinstance(pause_s, int) and isinstance(until, int | float)):
+            return
+        if is_tube_name(tube.encode()) and said == _said([tube, pause_s, int(until * 4194304)]):
             self._connection.execute(_INSERT_PAUSE, (tube, pause_s, float(until)))
             self.found.pauses += 1
 

@@ -85,23 +85,21 @@ class Writer:
     """
 
     def __init__(self, database: Database, address: str, bounds: HistoryBounds, jobs: int) -> None:
-        """``address`` is where the server listens, for those who read the file; ``jobs``, how many are in it."""
+        """``address`` is where the server listens, ``jobs`` how many there are."""
         self._database = database
         self.chronicle = Chronicle(database.connection, address, bounds)
         self._db = database.connection
         self._worker = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
         self.room = database.room
         self.frames = Frames(database.index)
-        self._wal = -1
-        """A descriptor of the -wal."""
+        self._wal = -1  # a descriptor of the -wal
         self._promised_id = 0
         """What the file says of the last id: none above it has been given out."""
         self._last: tuple[int, int] | None = None
         """The number of the last batch, and the last id in it."""
         self.others_came = False
         """Another program has committed something, and the file should be audited. Whoever does so resets this."""
-        self.records = 0
-        """Rows written."""
+        self.records = 0  # rows written
         self._jobs = jobs
 
     def prepare(self) -> bool:
@@ -116,7 +114,7 @@ class Writer:
             self._outsiders = Outsiders(self._db, path, self._database.objects)
             (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
             self.frames.allocate(CHECKPOINT_FRAMES)
-            self._db.execute("UPDATE meta SET jobs = NULL")  # and so the -wal exists; it takes no room
+            self._db.execute("UPDATE meta SET jobs = NULL")  # so that the -wal exists; it takes no room
             # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
