@@ -99,8 +99,7 @@ class Writer:
         """The number of the last batch, and the last id in it."""
         self.others_came = False
         """Another program has committed something, and the file should be audited. Whoever does so resets this."""
-        self.records = 0  # rows written
-        self._jobs = jobs
+        self.records, self._jobs = 0, jobs  # rows written; jobs in the file
 
     def prepare(self) -> bool:
         """Prepare to write. False: the disk has no room for the reserve. JournalRefused: nor for anything else."""
