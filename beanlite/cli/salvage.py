@@ -28,7 +28,7 @@ def salvage(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Save all jobs of a damaged database that are as they were written.
+    """Save what is sound in a damaged database.
 
     SOURCE is only read, page by page and without SQLite, together with its -wal. Jobs, pauses and the last id come into
     DEST; totals and history don't. Jobs of which only a part is left are named.

@@ -32,9 +32,9 @@ def checksum_of_row(row: tuple[Any, ...]) -> int | None:
     """Of the columns that ``journal.rows.row_of`` makes, in its order; None: a value is not of its type."""
     job_id, tube, state, pri, delay_s, ttr_s, created_at, due_at, buried_seq = row[:9]
     since, holder, holder_conn, why = row[14:18]
-    if buried_seq is None and due_at is not None:
-        buried_seq = clock_ns(due_at)
     try:
+        if buried_seq is None and due_at is not None:
+            buried_seq = clock_ns(due_at)
         state = None if state == "ready" else state
         since_ns = None if since is None else clock_ns(since)
         reserves, timeouts, releases, buries, kicks = row[9:14]

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.fileformat import damaged, refused, said, shm_of, wal_size
+from beanlite.journal.sqlite.fileformat import damaged, read_all, refused, said, shm_of, wal_size
+from beanlite.journal.sqlite.mark import Mark
 from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import changed_bodies, changed_rows, check_count, read_state
@@ -43,7 +44,8 @@ def verify(path: Path) -> Iterator[Finding]:
     """
     path = Path(os.path.realpath(path))
     try:
-        path.open("rb").close()
+        with path.open("rb") as file:
+            mark = Mark.read(file.fileno())
     except OSError as error:
         raise BeanliteError(f"{path} can't be opened: {error.strerror}") from error
     try:
@@ -51,7 +53,7 @@ def verify(path: Path) -> Iterator[Finding]:
             yield Finding("file", sound=True, said=f"{path.stat().st_size} bytes, and {wal_size(path)} in a -wal")
             with refused(path):
                 connection.execute("BEGIN")
-            yield _look("log", partial(_log, connection, path, after_sqlite))
+            yield _look("log", partial(_log, connection, path, after_sqlite, mark))
             yield from findings(connection, path)
     except JournalRefused as error:
         yield Finding("file", sound=False, said=str(error))
@@ -95,7 +97,7 @@ def _look(name: str, check: Callable[[], str]) -> Finding:
         return Finding(name, sound=False, said=str(error))
 
 
-def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack) -> str:
+def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack, mark: Mark | None) -> str:
     """Whether SQLite has read the -wal to its end; where a frame is damaged it stops without a word."""
     with refused(path):
         connection.execute("SELECT 1 FROM meta").fetchone()  # this makes the -shm, or finds one
@@ -109,6 +111,8 @@ def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack) ->
         after = read_open_index(index)
     if before is not None and after is not None and before.salts == after.salts:  # it has not been begun anew meanwhile
         lost = sum(number > after.frames for number in commits)
+        if lost > 1 and mark is not None and mark.has_unsynced:
+            return f"{len(commits) - lost} commits in the -wal; {lost} were not synced when the power failed"
         if lost > 1:  # a single one may be under way
             raise damaged(path, f"{lost} commits stand in its -wal behind a damaged place")
     return f"{len(commits)} commits in the -wal"
@@ -118,6 +122,7 @@ def _sqlite(connection: sqlite3.Connection, path: Path) -> str:
     with refused(path):
         ((first,), *others) = connection.execute("PRAGMA integrity_check").fetchall()
     if first != "ok":
+        read_all(path)
         more = f", and {len(others)} more" if others else ""
         raise damaged(path, f"SQLite says {said(first)}{more}")
     return "integrity_check finds nothing"
