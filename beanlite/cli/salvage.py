@@ -49,8 +49,10 @@ def salvage(
     if result.lost:
         listed = ", ".join(map(str, result.lost[:_LISTED])) + (", …" if len(result.lost) > _LISTED else "")
         left_out.append(f"{len(result.lost)} jobs of which only a part is left ({listed})")
+    if result.lost_pauses:
+        left_out.append(f"{result.lost_pauses} pauses")
     if result.unreadable:
-        left_out.append(f"what stood on {result.unreadable} pages that make no sense")
+        left_out.append(f"what stood on {result.unreadable} pages that can't be read or make no sense")
     if result.last_id is None:
         left_out.append("the last id, so that new ones begin a million higher")
     raise JournalRefused(f"not saved from {source}: {'; '.join(left_out)}")

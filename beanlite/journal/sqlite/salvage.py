@@ -6,10 +6,12 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeGuard
 from zlib import crc32
 
+from beanlite.core.job import U32_MAX
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.checksum import checksum_of_row
@@ -40,6 +42,10 @@ def _said(values: list[Value]) -> str:
     return " ".join("-" if value is None else str(value) for value in values)
 
 
+def _is_number(value: Value, most: int) -> TypeGuard[int]:
+    return isinstance(value, int) and 0 <= value <= most
+
+
 @dataclass
 class Salvaged:
     """What has come into the new database, and what has not."""
@@ -50,13 +56,14 @@ class Salvaged:
     """The last id that the file says it has given out; None: that is damaged."""
     lost: list[int] = field(default_factory=list)
     """The ids of jobs of which something is left, but not all."""
+    lost_pauses: int = 0
     unreadable: int = 0
     """Pages that were in use and make no sense. What was on them is not known, be it jobs or something else."""
 
     @property
     def is_all(self) -> bool:
         """Whether nothing is known to be lost."""
-        return not (self.lost or self.unreadable or self.last_id is None)
+        return not (self.lost or self.lost_pauses or self.unreadable or self.last_id is None)
 
 
 def salvage(source: Path, dest: Path, progress: Callable[[int], None] | None = None) -> Salvaged:
@@ -137,16 +144,25 @@ class _Saving:
             self._save_pause(values)
         elif width == _META_WIDTH and values[5] == _said(values[1:5]):
             last_id, unchecked_id = values[2:4]
-            if isinstance(last_id, int) and isinstance(unchecked_id, int):
+            if _is_number(last_id, COUNTER_MAX - 1) and _is_number(unchecked_id, COUNTER_MAX - 1):
                 self.found.last_id, self._unchecked_id = last_id, unchecked_id
 
     def _save_pause(self, values: list[Value]) -> None:
         tube, pause_s, until, said = values
-        if not (isinstance(tube, str) and isinstance(pause_s, int) and isinstance(until, int | float)):
-            return
-        if is_tube_name(tube.encode()) and said == _said([tube, pause_s, int(until * 4194304)]):
+        if not isinstance(said, str) or said.count(" ") != _PAUSE_WIDTH - 2:
+            return  # this is something else
+        if (
+            isinstance(tube, str)
+            and is_tube_name(tube.encode())
+            and _is_number(pause_s, U32_MAX)
+            and isinstance(until, int | float)
+            and isfinite(until)
+            and said == _said([tube, pause_s, int(until * 4194304)])
+        ):
             self._connection.execute(_INSERT_PAUSE, (tube, pause_s, float(until)))
             self.found.pauses += 1
+        else:
+            self.found.lost_pauses += 1
 
     def _save(self, _number: int, rowid: int, values: list[Value]) -> None:
         if len(values) not in _WIDTHS or values[0] is not None or rowid in self._saved:
