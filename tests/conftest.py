@@ -79,7 +79,7 @@ def core():
 async def journal(tmp_path):
     """A journal on a new file."""
     database = open_database(tmp_path / "queue.db")
-    journal = Writer(database, "unix:socket", NO_HISTORY)
+    journal = Writer(database, "unix:socket", NO_HISTORY, 0)
     journal.prepare()
     await journal.start()
     yield journal

@@ -120,6 +120,17 @@ def test_a_lost_disk(machine):
     assert machine.jobs() == BEFORE
 
 
+def test_a_damaged_file(machine):
+    machine.run("systemctl stop beanlite")
+    file = machine.data / "beanlite.db"
+    content = file.read_bytes()
+    assert content.count(b"otherready") == 1
+    file.write_bytes(content.replace(b"otherready", b"anotherone"))
+    (save,) = commands("The file is damaged")
+    machine.run(f"systemctl() {{ [ $1 = stop ] || command systemctl $1; }}\n{save}")  # it is stopped already
+    assert machine.jobs() == {1: "ann", 2: "bob"}
+
+
 def test_a_wrong_delete(machine):
     machine.back_up()
     machine.put("mail", "new")
@@ -142,4 +153,4 @@ def test_a_bad_deploy(machine):
 
 def test_each_block_of_commands_is_run():
     headings = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
-    assert [len(commands(heading)) for heading in headings] == [1, 1, 1, 3, 0]
+    assert [len(commands(heading)) for heading in headings] == [1, 1, 1, 1, 3, 0]

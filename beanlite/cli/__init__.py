@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "backup": "backup",
     "restore": "restore",
     "verify": "verify",
+    "salvage": "salvage",
     "compact": "compact",
     "export": "export",
     "import": "import_",

@@ -54,6 +54,8 @@ class StoredJob(NamedTuple):
     """That client's ``Peer.number``, as its server counted connections."""
     why: str | None
     """``Job.why``."""
+    row_crc32: int | None
+    """Of all that is not the body, where the journal keeps that; not looked at here."""
 
 
 def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last_id: int, now_ns: int) -> int:
@@ -70,7 +72,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
     newest = queues.jobs.newest
     for (
         job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves,
-        timeouts, releases, buries, kicks, body, _, size, stored_since_ns, holder, holder_conn, why,
+        timeouts, releases, buries, kicks, body, _, size, stored_since_ns, holder, holder_conn, why, _,
     ) in rows:  # fmt: skip
         # Anything but an int raises here, and so does a time that is missing: no call, and so no cost.
         past = timeouts | releases | buries | kicks

@@ -92,7 +92,7 @@ def read_content(connection, path):
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], "it is not sound"
     content, ids = {}, {}
     for rows in read_jobs(connection, path):
-        for job_id, _, state, *_, body, _, _, _, _, _, _ in rows:
+        for job_id, _, state, *_, body, _, _, _, _, _, _, _ in rows:
             name = body.partition(b".")[0].decode()
             content[name] = ("ready" if state in {None, "reserved"} else state, body)
             ids[name] = job_id

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing
 from zlib import crc32
 
 import pytest
@@ -22,10 +22,9 @@ from beanlite.journal.sqlite.backup import backup
 from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.journal import SqliteJournal
-from beanlite.journal.sqlite.migrations import allow_writing
 from beanlite.protocol.stats import job_stats, tube_stats
 from tests.support.inside import abandon
-from tests.support.journal_files import NO_HISTORY, put
+from tests.support.journal_files import NO_HISTORY, put, unchecked
 from tests.support.servers import ServerDied, start_beanlite
 
 PAGE = 4096
@@ -73,25 +72,6 @@ def stopped(path):
     fill(database.connection)
     assert database.close() is None
     return path
-
-
-@contextmanager
-def unchecked(path):
-    """A connection to such a file that can write anything into it, as otherwise only damage can."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        shape = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall()
-        connection.execute("PRAGMA writable_schema = ON")
-        for name, sql in shape:
-            loose = sql.replace("STRICT", "").replace(" NOT NULL", "").replace(") ,", ")")
-            connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (loose, name))
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        allow_writing(connection)
-        connection.execute("PRAGMA ignore_check_constraints = ON")
-        yield connection
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA writable_schema = ON")
-        for name, sql in shape:
-            connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (sql, name))
 
 
 @pytest.fixture
@@ -175,14 +155,15 @@ ROWS = [
         ("holder_conn", "'x'"),
         ("why", "x''"),
     ]),
-    ("UPDATE jobs SET tube = NULL WHERE id = 7", "a job is in the tube None"),
-    ("UPDATE jobs SET tube = '' WHERE id = 7", "a job is in the tube b''"),
-    ("UPDATE jobs SET tube = '-x' WHERE id = 7", "a job is in the tube b'-x'"),
-    ("UPDATE jobs SET tube = CAST(x'ff' AS TEXT) WHERE id = 7", r"a job is in the tube b'\xff'"),
+    ("UPDATE jobs SET tube = NULL WHERE id = 7", "the row of job 7 has changed"),
+    ("UPDATE jobs SET tube = '' WHERE id = 7", "the row of job 7 has changed"),
+    ("UPDATE jobs SET tube = '-x' WHERE id = 7", "the row of job 7 has changed"),
+    ("UPDATE jobs SET tube = CAST(x'ff' AS TEXT) WHERE id = 7", "the row of job 7 has changed"),
     ("UPDATE jobs SET body = 'text' WHERE id = 7", "the body of job 7 has changed"),
     ("UPDATE jobs SET body = 5 WHERE id = 7", "the body of job 7 has changed"),
     ("UPDATE jobs SET crc32 = NULL WHERE id = 7", "the body of job 7 has changed"),
     ("UPDATE jobs SET id = -7 WHERE id = 7", "the row of job -7 has changed"),
+    ("UPDATE jobs SET row_crc32 = NULL WHERE id = 7", "the row of job 7 has changed"),
     ("UPDATE meta SET last_id = 59", "its meta table says what can't be"),
     ("UPDATE meta SET last_id = NULL", "its meta table says what can't be"),
     ("UPDATE meta SET last_id = 9223372036854775807", "its meta table says what can't be"),
@@ -233,11 +214,11 @@ def test_a_server_without_enough_memory_for_the_jobs(tmp_path, path):
     database.connection.executemany(
         """
         INSERT INTO jobs
-        VALUES (?, 't', 'ready', 0, 0, 60, 1.7e9, NULL, NULL, 0, 0, 0, 0, 0, ?, ?, 1.7e9, NULL, NULL, NULL)
+        VALUES (?, 't', 'ready', 0, 0, 60, 1.7e9, NULL, NULL, 0, 0, 0, 0, 0, ?, ?, 1.7e9, NULL, NULL, NULL, NULL)
         """,
         ((number, *job) for number in range(1, 80_001)),
     )
-    database.connection.execute("UPDATE meta SET last_id = 80000")
+    database.connection.execute("UPDATE meta SET last_id = 80000, unchecked_id = 80000")
     database.connection.execute("COMMIT")
     database.close()
     with pytest.raises(ServerDied) as died, start_beanlite(tmp_path, before=f"ulimit -v {without_jobs_kb + 12_000}"):

@@ -47,7 +47,7 @@ async def keep(tmp_path):
     writers = []
 
     async def begin(bounds, *, recording=True):
-        writers.append(Writer(open_database(tmp_path / f"{len(writers)}.db"), "unix:socket", bounds))
+        writers.append(Writer(open_database(tmp_path / f"{len(writers)}.db"), "unix:socket", bounds, 0))
         writers[-1].prepare()
         await writers[-1].start()
         kept = Kept(writers[-1])
@@ -62,7 +62,7 @@ async def keep(tmp_path):
 async def test_a_start_on_a_full_disk_goes_on_behind_what_the_file_has(tmp_path, monkeypatch):
     told = []
     for _ in range(2):
-        writer = Writer(open_database(tmp_path / "queue.db"), "unix:socket", ALL)
+        writer = Writer(open_database(tmp_path / "queue.db"), "unix:socket", ALL, 0)
         assert writer.prepare() is not bool(told)  # the second time there is no room
         await writer.start()
         kept = Kept(writer)

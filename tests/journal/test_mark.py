@@ -15,6 +15,7 @@ from beanlite.journal.sqlite.backup import backup
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.mark import ATTRIBUTE, Mark
 from beanlite.journal.sqlite.replay import read_state
+from beanlite.journal.sqlite.verify import verify
 from tests.support.journal_files import make, refusal, writer
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
@@ -128,6 +129,7 @@ def test_unsynced_commits_that_a_power_failure_took_are_not_damage(path, monkeyp
     with Path(f"{path}-wal").open("r+b") as wal:
         wal.seek(-4 * FRAME, os.SEEK_END)
         wal.write(bytes(FRAME))  # one of them never reached the disk, although later ones did
+    assert all(finding.sound for finding in verify(path)) is (fsync != "always")
     database = open_database(path)
     assert database.lost_batches > 1
     assert (database.damaged_wal is None) is (fsync != "always")
@@ -146,6 +148,19 @@ def test_the_mark_is_on_the_disk_before_there_is_a_commit(path, monkeypatch):
         monkeypatch.setattr(os, name, partial(noted, name, getattr(os, name)))
     database = open_database(path, fsync="50ms")
     assert done == ["setxattr", "fsync"]
+    assert database.close() is None
+
+
+@pytest.mark.parametrize("fsync", ["always", "50ms"])
+def test_where_there_are_no_marks_the_setting_tells(killed, fsync):
+    os.removexattr(killed, ATTRIBUTE)
+    Path(f"{killed}-shm").unlink()
+    with Path(f"{killed}-wal").open("r+b") as wal:
+        wal.seek(-40 * FRAME, os.SEEK_END)
+        wal.write(bytes(FRAME))
+    database = open_database(killed, fsync=fsync)
+    assert database.lost_batches > 1
+    assert (database.damaged_wal is None) is (fsync != "always")
     assert database.close() is None
 
 

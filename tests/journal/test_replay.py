@@ -53,7 +53,7 @@ def test_every_field_of_a_job(database, path):
     )  # fmt: skip
     put(database.connection, 3, b"", tube="t", since=None)
     put(database.connection, 18446744073709551615 >> 1, b"x" * 70000, large=True)
-    assert list(read_jobs(database.connection, path)) == [
+    assert [[row[:-1] for row in rows] for rows in read_jobs(database.connection, path)] == [
         [
             (3, b"t", None, 0, 0, 60, created_ns, None, 0, 0, 0, 0, 0, *sealed(b""), None, *never),
             (

@@ -31,7 +31,7 @@ async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = Fal
 
     with tempfile.TemporaryDirectory() as directory:
         journal = Writer(
-            open_database(Path(directory) / "queue.db"), "unix:socket", HistoryBounds(None, 1 << 30, bodies=False)
+            open_database(Path(directory) / "queue.db"), "unix:socket", HistoryBounds(None, 1 << 30, bodies=False), 0
         )
         journal.prepare()
         await journal.start()

@@ -7,16 +7,20 @@ then holds it. A line on stdout says that the first ten are in.
 import itertools
 import resource
 import shutil
+import sqlite3
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from zlib import crc32
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
+from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.history import HistoryBounds
+from beanlite.journal.sqlite.migrations import allow_writing
+from beanlite.journal.sqlite.rows import ROW_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 VERSION = len(find_migrations())  # of the files that this beanlite makes
@@ -49,6 +53,7 @@ def put(connection, number, body=b"body", large=False, **fields):
         "crc32": crc32(body),
         "body": None if large else body,
     } | fields
+    job.setdefault("row_crc32", checksum_of_row(tuple(job[name.strip()] for name in ROW_COLUMNS.split(","))))
     values = ", ".join(":" + name for name in job)
     connection.execute(f"INSERT INTO jobs ({', '.join(job)}) VALUES ({values})", job)  # noqa: S608
     if large:
@@ -86,6 +91,25 @@ def make_killed(path, batches, last=""):
         shutil.copy(origin / file.name, file)
     database.close()
     shutil.rmtree(origin)
+
+
+@contextmanager
+def unchecked(path):
+    """A connection to such a file that can write anything into it, as otherwise only damage can."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        shape = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall()
+        connection.execute("PRAGMA writable_schema = ON")
+        for name, sql in shape:
+            loose = sql.replace("STRICT", "").replace(" NOT NULL", "").replace(") ,", ")")
+            connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (loose, name))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        allow_writing(connection)
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        yield connection
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        for name, sql in shape:
+            connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (sql, name))
 
 
 def flip(path, offset):

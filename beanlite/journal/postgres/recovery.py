@@ -30,7 +30,7 @@ _JOBS: Final = f"""
            coalesce(buried_seq, ((due_at - {EPOCH_S}) * 1e9)::bigint),
            reserves, timeouts, releases, buries, kicks,
            {{body}}, crc32, {{size}},
-           ((since - {EPOCH_S}) * 1e9)::bigint, holder, holder_conn, why
+           ((since - {EPOCH_S}) * 1e9)::bigint, holder, holder_conn, why, NULL::bigint
     FROM {{rows}} ORDER BY id
 """  # noqa: S608 - our own words
 _SOME: Final = f"(SELECT * FROM jobs WHERE id > $1 ORDER BY id LIMIT {_CHUNK}) AS next_ones"  # noqa: S608 - likewise

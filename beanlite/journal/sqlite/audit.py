@@ -15,6 +15,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.job import Job
 from beanlite.errors import JournalFailed
 from beanlite.journal.rows import row_of
+from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.fileformat import failing
 from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX
 
@@ -27,6 +28,7 @@ _NEAR_S: Final = 0.001
 _ROWS: Final = f"SELECT {COLUMNS} FROM jobs WHERE id > ? AND id <= ?"  # noqa: S608 - our own words
 _BODIES: Final = "SELECT id, body FROM bodies WHERE id > ? AND id <= ?"
 _Row = tuple[object, ...]
+_ROW_CRC32: Final = 18  # its place in a row
 
 
 def audit(connection: sqlite3.Connection, path: Path, engine: Engine, promised_id: int) -> Iterator[None]:
@@ -100,9 +102,15 @@ def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int,
             sound = row is None and body is None
         else:
             stored = body if job.size > INLINE_MAX else (row[-1] if row is not None and body is None else None)
-            sound = row is not None and _is_body(stored, job) and all(map(_alike, row, (*row_of(job), crc32(stored))))
+            sound = row is not None and _is_body(stored, job) and all(map(_alike, row, _row_with(row, job, stored)))
         if not sound:
             raise _Different(f"job {job_id}")
+
+
+def _row_with(row: _Row, job: Job, body: bytes) -> _Row:
+    """What the row should be. One that an older version has written has no checksum until the job changes."""
+    checksum = None if row[_ROW_CRC32] is None else checksum_of_row(row)
+    return *row_of(job), checksum, crc32(body)
 
 
 def _is_body(stored: object, job: Job) -> TypeGuard[bytes]:

@@ -15,7 +15,7 @@ from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import is_damage, refused, said
 from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
-from beanlite.journal.sqlite.replay import check_jobs, read_jobs, read_state
+from beanlite.journal.sqlite.replay import check_count, check_jobs, read_jobs, read_state
 from beanlite.journal.sqlite.wholefile import unserved, written_whole
 
 # After how many steps of its virtual machine SQLite calls back: about every hundred jobs.
@@ -113,4 +113,5 @@ def _read_back(copy: Path, source: Path) -> BackupResult:
         read_state(connection, source)
         check_jobs(connection, source)
         jobs = sum(map(len, read_jobs(connection, source)))
+        check_count(connection, source, jobs)
     return BackupResult(jobs, copy.stat().st_size)

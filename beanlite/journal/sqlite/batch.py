@@ -13,7 +13,8 @@ from beanlite.clock import utc_s
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
 from beanlite.core.totals import Tally
-from beanlite.journal.rows import counters, facts, place
+from beanlite.journal.rows import row_of
+from beanlite.journal.sqlite.checksum import checksum_of_put, checksum_of_row
 from beanlite.journal.sqlite.history import (
     AT_ONCE,
     FETCH_BODY,
@@ -29,12 +30,12 @@ from beanlite.journal.totals import KEPT_S
 
 Parameters = Sequence[Sequence[object]]
 
-_INSERT: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * 20)})"  # noqa: S608 - our own words
+_INSERT: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * 21)})"  # noqa: S608 - our own words
 # Most jobs are first written as this: fewer parameters to bind, and several rows in one statement, are much cheaper.
 _READY: Final = (
-    "(?{0}, ?{1}, 'ready', ?{2}, ?{3}, ?{4}, ?{5}, NULL, NULL, 0, 0, 0, 0, 0, ?{5}, NULL, NULL, NULL, ?{6}, ?{7})"
+    "(?{0}, ?{1}, 'ready', ?{2}, ?{3}, ?{4}, ?{5}, NULL, NULL, 0, 0, 0, 0, 0, ?{5}, NULL, NULL, NULL, ?{6}, ?{7}, ?{8})"
 )
-_READY_PARAMETERS: Final = 8
+_READY_PARAMETERS: Final = 9
 
 
 def _insert_ready(rows: int) -> str:
@@ -48,9 +49,9 @@ _INSERT_READY: Final = _insert_ready(1)
 _INSERT_SEVERAL: Final = _insert_ready(AT_ONCE)
 _INSERT_BODY: Final = "INSERT INTO bodies VALUES (?, ?)"
 _UPDATE: Final = """
-    UPDATE jobs SET tube = ?, state = ?, pri = ?, delay_s = ?, due_at = ?, buried_seq = ?,
-           reserves = ?, timeouts = ?, releases = ?, buries = ?, kicks = ?,
-           since = ?, holder = ?, holder_conn = ?, why = ? WHERE id = ?
+    UPDATE jobs SET tube = ?2, state = ?3, pri = ?4, delay_s = ?5, ttr_s = ?6, created_at = ?7,
+           due_at = ?8, buried_seq = ?9, reserves = ?10, timeouts = ?11, releases = ?12, buries = ?13, kicks = ?14,
+           since = ?15, holder = ?16, holder_conn = ?17, why = ?18, row_crc32 = ?19 WHERE id = ?1
 """
 # Jobs are mostly deleted in the order in which they came, so consecutive ids are deleted by one statement.
 _DELETE: Final = "DELETE FROM jobs WHERE id BETWEEN ? AND ?"
@@ -68,6 +69,8 @@ class Batch(NamedTuple):
     number: int
     last_id: int
     jobs: int
+    growth: int
+    """How many jobs more there are then; less than 0 if there are fewer."""
     changes: list[tuple[str, int, Parameters]]
     """Each statement, how many jobs it has to change in all, and its parameters."""
     pauses: list[tuple[str, tuple[int, float] | None]]
@@ -120,15 +123,15 @@ def batch_of(changes: Changes, history: History) -> Batch:
     first_id = changes.first_id
     body_bytes = past.body_bytes
     for job in changes.jobs:
-        state = job.state  # its text is read as _value_, which is .value without a call
+        state = job.state
         if state is GONE:
             deleted.append(job.id)
             if job.size > INLINE_MAX:
                 body_deletes.append((job.id,))
             continue
         if job.id < first_id:
-            row = (job.tube.name.decode(), state._value_, job.pri, job.delay_s)
-            updates.append((*row, *place(job), *counters(job), *facts(job), job.id))
+            row = row_of(job)
+            updates.append((*row, checksum_of_row(row)))
             continue
         body = job.body
         assert body is not None  # it stays in memory at least until it is stored
@@ -137,12 +140,15 @@ def batch_of(changes: Changes, history: History) -> Batch:
         if inline is None:
             bodies.append((job.id, body))
             body_bytes += job.size
-        put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
         if state is READY and not job.reserves and job.past is NO_PAST and job.since_ns == job.created_ns:
-            ready += (job.id, job.tube.name.decode(), *put, checksum, inline)
+            tube = job.tube.name
+            created_s = utc_s(job.created_ns)
+            of_row = checksum_of_put(job.id, tube, job.pri, job.delay_s, job.ttr_s, created_s)
+            put = (job.pri, job.delay_s, job.ttr_s, created_s)
+            ready += (job.id, tube.decode(), *put, of_row, checksum, inline)
         else:
-            rest = (*place(job), *counters(job), *facts(job), checksum, inline)
-            inserts.append((job.id, job.tube.name.decode(), state._value_, *put, *rest))
+            row = row_of(job)
+            inserts.append((*row, checksum_of_row(row), checksum, inline))
     all_rows: tuple[tuple[str, int, Parameters], ...] = (
         *_several(INSERT_SEVERAL, INSERT, past.values, WIDTH),
         (STORE_BODY, len(past.bodies), past.bodies),
@@ -164,10 +170,12 @@ def batch_of(changes: Changes, history: History) -> Batch:
     if bodies:
         frames += sum(job.size for job in changes.jobs if job.id >= first_id) // BODY_BYTES_PER_FRAME
     changed = [each for each in all_rows if each[1]]
+    growth = len(ready) // _READY_PARAMETERS + len(inserts) - len(deleted)
     return Batch(
         changes.batch,
         changes.last_id,
         len(changes.jobs),
+        growth,
         changed,
         pauses,
         changes.tallies,

@@ -145,7 +145,7 @@ def open_database(path: Path, migrations_folder: Path = FOLDER, *, fsync: str = 
         index = _open_index(path, after_sqlite) if commits else -1
         written = index_before.frames if index_before is not None else None
         lost_batches = _lost_batches(commits, read_frame_count(index), written) if commits else 0
-        damaged_wal = _keep_wal(path) if lost_batches and not (mark is not None and mark.has_unsynced) else None
+        damaged_wal = _keep_wal(path) if lost_batches and not _has_unsynced(mark, fsync) else None
         bystander.close()
         _move_wal(connection)
         if version == 0:
@@ -238,6 +238,11 @@ def _open_bystander(path: Path, bystander: ExitStack) -> None:
     reader = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
     bystander.callback(reader.close)
     reader.execute("SELECT 1 FROM sqlite_schema").fetchone()
+
+
+def _has_unsynced(mark: Mark | None, fsync: str) -> bool:
+    """Whether a power failure may rightly have taken the last commits; without a mark the present setting tells."""
+    return fsync != "always" if mark is None else mark.has_unsynced
 
 
 def _lost_batches(commits: list[int], recovered: int, written: int | None) -> int:

@@ -10,20 +10,21 @@ from zlib import crc32
 
 from beanlite.errors import BeanliteError
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
+from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.fileformat import damaged, refused
 from beanlite.journal.sqlite.reading import reading
-from beanlite.journal.sqlite.replay import read_state
+from beanlite.journal.sqlite.replay import check_count, read_state, read_unchecked_id
 from beanlite.journal.sqlite.wholefile import unserved, written_whole
 
-# What is about the body, for which a line has "body" or "base64".
-BODY_COLUMNS: Final = ("crc32", "body")
+# What a line does not have: the checksums, and the body, for which it has "body" or "base64".
+LEFT_OUT: Final = ("row_crc32", "crc32", "body")
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses ORDER BY tube"
 
 
 def columns_of_jobs(connection: sqlite3.Connection) -> list[str]:
-    """What a job has in this database, the body aside, in the order of the table."""
+    """What a job has in this database, body and checksums aside, in the order of rows.py."""
     rows = connection.execute("SELECT name FROM pragma_table_info('jobs') ORDER BY cid")
-    return [name for (name,) in rows if name not in BODY_COLUMNS]
+    return [name for (name,) in rows if name not in LEFT_OUT]
 
 
 def export(source: Path, sink: BinaryIO, progress: Callable[[int], None] | None = None) -> int:
@@ -70,13 +71,21 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
         names = columns_of_jobs(connection)
         jobs = connection.execute(
             f"""
-            SELECT {", ".join(names)}, crc32, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
+            SELECT {", ".join(names)}, row_crc32, crc32,
+                   coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
             FROM jobs ORDER BY id
             """  # noqa: S608 - our own names
         )
-        for *values, checksum, body in jobs:
+        unchecked_id = read_unchecked_id(connection)
+        count = 0
+        for *values, of_row, checksum, body in jobs:
+            is_unchecked = of_row is None and values[0] <= unchecked_id
+            if not is_unchecked and checksum_of_row(tuple(values)) != of_row:
+                raise damaged(path, f"the row of job {values[0]} has changed")
             if not isinstance(body, bytes) or crc32(body) != checksum:
                 raise damaged(path, f"the body of job {values[0]} has changed")
             job = {name: value for name, value in zip(names, values, strict=True) if value is not None}
             yield line_of("job", job | body_of(body))
+            count += 1
+        check_count(connection, path, count)
         yield line_of("end", {})

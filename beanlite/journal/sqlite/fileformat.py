@@ -154,7 +154,7 @@ def check_version(path: Path, version: int, newest: int) -> None:
         raise JournalRefused(f"{path} has version {version}, this beanlite knows {newest}; use a newer beanlite")
 
 
-def _read_all(path: Path) -> None:
+def read_all(path: Path) -> None:
     """Raise JournalRefused if the disk can't read the file or its -wal, which SQLite takes for damage.
 
     Closing the file here drops SQLite's locks on it, so nothing may be written any more.
@@ -194,7 +194,7 @@ def refused(path: Path) -> Iterator[None]:
         if isinstance(error, OSError):
             raise JournalRefused(f"{path} can't be used: {error.strerror or said(error)}; check the disk") from error
         if is_damage(error):
-            _read_all(path)
+            read_all(path)
             raise JournalRefused(f"{path} is damaged ({said(error)}); restore a backup") from error
         advice = "check the disk, and the owner and the mode of the file, its -wal and its -shm"
         raise JournalRefused(f"{path} can't be used: {said(error)}; {advice}") from error

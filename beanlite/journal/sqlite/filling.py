@@ -9,14 +9,15 @@ from typing import NamedTuple
 from zlib import crc32
 
 from beanlite.errors import BeanliteError, JournalFailed
+from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.fileformat import said, shm_of, wal_of
 from beanlite.journal.sqlite.rows import INLINE_MAX
 
 _INSERT = """
     INSERT INTO jobs (id, tube, state, pri, delay_s, ttr_s, created_at, due_at, buried_seq,
-                      reserves, timeouts, releases, buries, kicks, crc32, body)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                      reserves, timeouts, releases, buries, kicks, row_crc32, crc32, body)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _INSERT_BODY = "INSERT INTO bodies (id, body) VALUES (?, ?)"
 
@@ -59,7 +60,9 @@ class Filling:
         """Add a job. This is quickest by rising id."""
         body = job.body
         is_large = len(body) > INLINE_MAX
-        self.connection.execute(_INSERT, (*job[:-1], crc32(body), None if is_large else body))
+        row = job[:-1]
+        of_row = checksum_of_row((*row, None, None, None, None))
+        self.connection.execute(_INSERT, (*row, of_row, crc32(body), None if is_large else body))
         if is_large:
             self.connection.execute(_INSERT_BODY, (job.id, body))
 
@@ -81,6 +84,7 @@ def filling(path: Path) -> Iterator[Filling]:
     queue = Filling(database.connection)
     try:
         database.connection.execute("BEGIN IMMEDIATE")
+        database.connection.execute("UPDATE meta SET jobs = NULL")
         yield queue
         database.connection.execute("COMMIT")
     except BaseException as error:

@@ -25,6 +25,7 @@ from beanlite.journal.sqlite.history import HistoryBounds
 from beanlite.journal.sqlite.leisure import Leisure
 from beanlite.journal.sqlite.replay import (
     BELOW_ALL,
+    check_count,
     check_jobs,
     check_names,
     count_jobs,
@@ -103,7 +104,7 @@ class SqliteJournal(Journal):
             engine.restore_pause(name, pause_s, until_ns)
         engine.recovered(state.last_id, state.batch)
         self._engine = engine
-        self._writer = Writer(database, self._address, self._history)
+        self._writer = Writer(database, self._address, self._history, jobs)
         self._bodies = BodyReader(database.path)
         has_room = self._writer.prepare()
         if has_room and engine.ledger.recording:
@@ -159,6 +160,7 @@ class SqliteJournal(Journal):
                     if stopped.is_set():
                         return None
         check_names(engine.tubes, database.path)
+        check_count(database.connection, database.path, jobs)
         return jobs
 
     def attach(self, listener: Listener) -> None:

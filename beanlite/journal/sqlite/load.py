@@ -14,14 +14,16 @@ from beanlite.core.job import U32_MAX
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError
 from beanlite.journal.lines import FORMAT, LINES_PER_CALL
+from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.dump import columns_of_jobs
 from beanlite.journal.sqlite.fileformat import refused, said
 from beanlite.journal.sqlite.filling import filling
 from beanlite.journal.sqlite.replay import COUNTER_MAX, is_sound
-from beanlite.journal.sqlite.rows import INLINE_MAX
+from beanlite.journal.sqlite.rows import INLINE_MAX, ROW_COLUMNS
 
 _PAUSE: Final = "INSERT OR REPLACE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
 _BODY: Final = "INSERT INTO bodies (id, body) VALUES (?, ?)"
+_CHECKSUM: Final = "UPDATE jobs SET row_crc32 = ? WHERE id = ?"
 # The errors by which SQLite tells that a row can't be as it is.
 _WRONG_ROW: Final = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG)
 
@@ -138,16 +140,20 @@ class _Loading:
     def _insert(self, values: dict[str, Any], body: bytes) -> None:
         is_large = len(body) > INLINE_MAX
         names = ", ".join(values)  # which are all columns of the table
-        row = (*values.values(), crc32(body), None if is_large else body)
+        values_of_row = (*values.values(), crc32(body), None if is_large else body)
         try:
-            self._connection.execute(
-                f"INSERT INTO jobs ({names}, crc32, body) VALUES ({', '.join('?' * len(row))})",  # noqa: S608 - see above
-                row,
-            )
+            row = self._connection.execute(
+                f"""
+                INSERT INTO jobs ({names}, crc32, body) VALUES ({", ".join("?" * len(values_of_row))})
+                RETURNING {ROW_COLUMNS}
+                """,  # noqa: S608 - see above
+                values_of_row,
+            ).fetchone()
         except sqlite3.IntegrityError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
                 raise _Wrong(f"there is a job {values['id']} already; --new-ids gives each a new one") from error
             raise
+        self._connection.execute(_CHECKSUM, (checksum_of_row(row), values["id"]))
         if is_large:
             self._connection.execute(_BODY, (values["id"], body))
 

@@ -1,7 +1,7 @@
 """Reading the whole state back at the start."""
 
 import sqlite3
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from math import isfinite
 from operator import itemgetter
 from pathlib import Path
@@ -12,7 +12,9 @@ from beanlite.clock import EPOCH_S, clock_ns
 from beanlite.core.job import U32_MAX
 from beanlite.core.restore import StoredJob
 from beanlite.core.tube import is_tube_name
+from beanlite.journal.sqlite.checksum import find_changed
 from beanlite.journal.sqlite.fileformat import damaged, refused
+from beanlite.journal.sqlite.migrations import read_version
 
 # A smaller id than any that a row can have, but for one; only damage makes an id negative.
 BELOW_ALL = -(1 << 63)
@@ -33,38 +35,58 @@ _FACTS = f"CAST((since - {EPOCH_S}) * 1e9 AS INTEGER), holder, holder_conn, why"
 _RANGE = "FROM jobs WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
 _JOBS = f"""
     {_COLUMNS}, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32, NULL,
-    {_FACTS} {_RANGE}
+    {_FACTS}, row_crc32 {_RANGE}
 """  # noqa: S608 - our own words
 # SQLite knows the size of a body without reading it.
 _JOBS_WITHOUT_BODIES = f"""
     {_COLUMNS}, NULL, crc32, coalesce(length(body), (SELECT length(bodies.body) FROM bodies WHERE bodies.id = jobs.id)),
-    {_FACTS} {_RANGE}
+    {_FACTS}, row_crc32 {_RANGE}
 """  # noqa: S608 - our own words
 _LARGE = "SELECT id, coalesce(length(body), 0) FROM bodies WHERE id > ? ORDER BY id LIMIT ?"
-# Whether a row is one that a server may have written. Only damage can have changed it, but SQLite does not check STRICT
-# types when it reads rows, and the checksum covers only the body.
-_SOUND = """
-    typeof(tube) = 'text' AND typeof(created_at) = 'real'
-    AND typeof(pri) = 'integer' AND typeof(delay_s) = 'integer' AND typeof(ttr_s) = 'integer'
-    AND typeof(reserves) = 'integer' AND typeof(timeouts) = 'integer' AND typeof(releases) = 'integer'
-    AND typeof(buries) = 'integer' AND typeof(kicks) = 'integer'
-    AND min(pri, delay_s, ttr_s, reserves, timeouts, releases, buries, kicks) >= 0
-    AND max(pri, delay_s, ttr_s) <= :u32_max
-    AND typeof(coalesce(buried_seq, 0)) = 'integer'
-    AND max(reserves, timeouts, releases, buries, kicks, coalesce(buried_seq, 0)) < :counter_max
-    AND typeof(since) IN ('real', 'null') AND typeof(why) IN ('text', 'null')
-    AND typeof(holder) || typeof(holder_conn) IN ('textinteger', 'nullnull')
-    AND CASE state WHEN 'ready' THEN due_at IS NULL AND buried_seq IS NULL
-                   WHEN 'delayed' THEN typeof(due_at) = 'real' AND buried_seq IS NULL
-                   WHEN 'reserved' THEN typeof(due_at) = 'real' AND buried_seq IS NULL
-                   WHEN 'buried' THEN due_at IS NULL AND typeof(buried_seq) = 'integer'
-                   ELSE 0 END
+# Whether a row is one that a server may have written, by the columns that a condition is about. Only damage can have
+# changed it, but SQLite does not check STRICT types when it reads rows, and a row of an older version has no checksum.
+_CONDITIONS = {
+    "tube": "typeof(tube) = 'text'",
+    "pri, delay_s or ttr_s": """
+        typeof(pri) = 'integer' AND typeof(delay_s) = 'integer' AND typeof(ttr_s) = 'integer'
+        AND min(pri, delay_s, ttr_s) >= 0 AND max(pri, delay_s, ttr_s) <= :u32_max
+    """,
+    "a counter": """
+        typeof(reserves) = 'integer' AND typeof(timeouts) = 'integer' AND typeof(releases) = 'integer'
+        AND typeof(buries) = 'integer' AND typeof(kicks) = 'integer'
+        AND min(reserves, timeouts, releases, buries, kicks) >= 0
+        AND max(reserves, timeouts, releases, buries, kicks) < :counter_max
+    """,
+    "state, due_at or buried_seq": """
+        typeof(coalesce(buried_seq, 0)) = 'integer' AND coalesce(buried_seq, 0) < :counter_max
+        AND CASE state WHEN 'ready' THEN due_at IS NULL AND buried_seq IS NULL
+                       WHEN 'delayed' THEN typeof(due_at) = 'real' AND buried_seq IS NULL
+                       WHEN 'reserved' THEN typeof(due_at) = 'real' AND buried_seq IS NULL
+                       WHEN 'buried' THEN due_at IS NULL AND typeof(buried_seq) = 'integer'
+                       ELSE 0 END
+    """,
+    "created_at or since": "typeof(created_at) = 'real' AND typeof(since) IN ('real', 'null')",
+    "holder or why": """
+        typeof(why) IN ('text', 'null') AND typeof(holder) || typeof(holder_conn) IN ('textinteger', 'nullnull')
+    """,
+}
+_SOUND = " AND ".join(f"({each})" for each in _CONDITIONS.values())
+# A job without its body, and whether each condition is met.
+_PARTS = f"""
+    {_COLUMNS}, NULL, NULL, NULL, {_FACTS}, row_crc32, {", ".join(_CONDITIONS.values())} FROM jobs ORDER BY id
 """
-_ROWS = f"SELECT id, CAST(tube AS BLOB), {_SOUND} FROM jobs ORDER BY id"  # noqa: S608 - our own words
+_WIDTH = len(StoredJob._fields)
+_EACH_BODY = """
+    SELECT id, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32 FROM jobs ORDER BY id
+"""
 _ROW = f"SELECT id, CAST(tube AS BLOB), {_SOUND} FROM jobs WHERE id = :id"  # noqa: S608 - likewise
 # No counter ever gets this far, and SQLite's integers end at twice that.
 COUNTER_MAX = 1 << 62
 _BOUNDS = {"u32_max": U32_MAX, "counter_max": COUNTER_MAX}
+# The first version with checksums of rows, and with tables that say all they have twice.
+_TWOFOLD = 3
+_META_SAID = "said IS batch || ' ' || last_id || ' ' || unchecked_id || ' ' || coalesce(jobs, '-')"
+_PAUSE_SAID = "said IS tube || ' ' || pause_s || ' ' || CAST(until * 4194304 AS INTEGER)"
 _body = itemgetter(13)
 _crc32 = itemgetter(14)
 _size = itemgetter(15)
@@ -84,17 +106,35 @@ class State(NamedTuple):
 def read_state(connection: sqlite3.Connection, path: Path) -> State:
     """Everything but the jobs. JournalRefused: the file is damaged."""
     with refused(path):
-        meta = connection.execute("SELECT batch, last_id, (SELECT max(id) FROM jobs) FROM meta").fetchone()
+        is_twofold = read_version(connection) >= _TWOFOLD
+        meta_said, pause_said = (_META_SAID, _PAUSE_SAID) if is_twofold else ("1", "1")
+        meta = connection.execute(
+            f"SELECT batch, last_id, (SELECT max(id) FROM jobs), {meta_said} FROM meta"  # noqa: S608 - our own words
+        ).fetchone()
         if meta is None:
             raise damaged(path, "its meta table is empty")
-        pauses = connection.execute("SELECT CAST(tube AS BLOB), pause_s, until FROM pauses").fetchall()
-    batch, last_id, last_job = meta
+        pauses = connection.execute(
+            f"SELECT CAST(tube AS BLOB), pause_s, until, {pause_said} FROM pauses"  # noqa: S608 - likewise
+        ).fetchall()
+    batch, last_id, last_job, alike = meta
     if not (_is_number(batch, COUNTER_MAX) and _is_number(last_id, COUNTER_MAX) and last_id >= (last_job or 0)):
         raise damaged(path, "its meta table says what can't be")
-    for tube, pause_s, until in pauses:
+    if not alike:
+        raise damaged(path, "its meta table has changed")
+    for tube, pause_s, until, pause_alike in pauses:
         if not (_is_name(tube) and _is_number(pause_s, U32_MAX) and isinstance(until, float) and isfinite(until)):
             raise damaged(path, "its pauses table says what can't be")
-    return State(batch, last_id, [(tube, pause_s, clock_ns(until)) for tube, pause_s, until in pauses])
+        if not pause_alike:
+            raise damaged(path, f"the pause of {tube!r:.100} has changed")
+    return State(batch, last_id, [(tube, pause_s, clock_ns(until)) for tube, pause_s, until, _ in pauses])
+
+
+def read_unchecked_id(connection: sqlite3.Connection) -> int:
+    """The last job whose row may have no checksum, because an older version has written it."""
+    if read_version(connection) < _TWOFOLD:
+        return _ABOVE_ALL
+    row = connection.execute("SELECT unchecked_id FROM meta").fetchone()
+    return row[0] if row is not None and isinstance(row[0], int) else 0
 
 
 def _is_number(value: object, most: int) -> bool:
@@ -112,6 +152,19 @@ def count_jobs(connection: sqlite3.Connection, path: Path) -> int:
     return count
 
 
+def check_count(connection: sqlite3.Connection, path: Path, jobs: int) -> None:
+    """Raise JournalRefused if the last orderly stop has left another number of jobs. To be asked after ``read_state``.
+
+    A page that has lost some of its rows is sound otherwise.
+    """
+    with refused(path):
+        if read_version(connection) < _TWOFOLD:
+            return
+        meta = connection.execute("SELECT jobs FROM meta").fetchone()
+    if meta is not None and meta[0] not in {None, jobs}:
+        raise damaged(path, f"{jobs} jobs are left of {meta[0]}")
+
+
 def guess_jobs(connection: sqlite3.Connection, path: Path) -> int:
     """How many jobs there are at most, without counting them. JournalRefused: the file is damaged."""
     with refused(path):
@@ -124,14 +177,18 @@ def read_jobs(
 ) -> Generator[list[StoredJob], None, None]:
     """All jobs above an id in the order of their ids, in lists of up to 1000; with their bodies or with their sizes.
 
-    JournalRefused: the file is damaged, or a body is not the one that was put.
+    JournalRefused: the file is damaged, a row is not what was written, or a body is not the one that was put.
     """
     statement, check = (_JOBS, _check_bodies) if bodies else (_JOBS_WITHOUT_BODIES, _check_sizes)
     with refused(path):
+        unchecked_id = read_unchecked_id(connection)
         while above_id < _ABOVE_ALL:
             to_id = _few_enough(connection, above_id) if bodies else _ABOVE_ALL
             rows = connection.execute(statement, (above_id, to_id, _CHUNK)).fetchall()
             if rows:
+                changed = find_changed(rows, unchecked_id)
+                if changed is not None:
+                    raise damaged(path, f"the row of job {changed} has changed")
                 check(rows, path)
                 yield rows
             above_id = rows[-1][0] if len(rows) == _CHUNK else to_id
@@ -175,12 +232,37 @@ def check_jobs(connection: sqlite3.Connection, path: Path) -> None:
 
     It takes a noticeable part of a start, and is therefore asked only when the engine can't make sense of a job.
     """
-    last_id = 0
     with refused(path):
-        for job_id, tube, sound in connection.execute(_ROWS, _BOUNDS):
-            if not (sound and job_id > last_id and _is_name(tube)):
-                raise damaged(path, f"the row of job {job_id} has changed")
-            last_id = job_id
+        for job_id, what in changed_rows(connection):
+            raise damaged(path, f"the row of job {job_id} has changed ({what})")
+
+
+def changed_rows(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
+    """The id of each job whose row is not as a server writes it, and what has changed. sqlite3.Error."""
+    unchecked_id = read_unchecked_id(connection)
+    last_id = 0
+    for row in connection.execute(_PARTS, _BOUNDS):
+        job_id, tube = row[:2]
+        values, sound = row[:_WIDTH], row[_WIDTH:]
+        wrong = [what for what, is_met in zip(_CONDITIONS, sound, strict=True) if not is_met]
+        if job_id <= last_id:
+            wrong = ["id", *wrong]
+        elif not wrong and not _is_name(tube):
+            wrong = ["tube"]
+        elif not wrong and find_changed([values], unchecked_id) is not None:
+            wrong = ["its checksum differs"]
+        if wrong:
+            yield job_id, "; ".join(wrong)
+        last_id = job_id
+
+
+def changed_bodies(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
+    """The id of each job whose body is not the one that was put, and what is wrong. sqlite3.Error."""
+    for job_id, body, checksum in connection.execute(_EACH_BODY):
+        if body is None:
+            yield job_id, "is missing"
+        elif not isinstance(body, bytes) or crc32(body) != checksum:
+            yield job_id, "has changed"
 
 
 def is_sound(connection: sqlite3.Connection, job_id: int) -> bool:

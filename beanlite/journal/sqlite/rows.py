@@ -6,9 +6,10 @@ from typing import Final
 # ones that would only cost a second page in each put and delete.
 INLINE_MAX: Final = 1024
 
-
-# The columns that ``row_of`` makes, in its order, and after them those that are about the body.
-COLUMNS: Final = """
+# The columns that ``row_of`` makes, in its order.
+ROW_COLUMNS: Final = """
     id, tube, state, pri, delay_s, ttr_s, created_at, due_at, buried_seq, reserves, timeouts, releases, buries, kicks,
-    since, holder, holder_conn, why, crc32, body
+    since, holder, holder_conn, why
 """
+# After them come the checksum of these, and those that are about the body.
+COLUMNS: Final = f"{ROW_COLUMNS}, row_crc32, crc32, body"

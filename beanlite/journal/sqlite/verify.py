@@ -10,17 +10,21 @@ from typing import Final, NamedTuple
 
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.fileformat import damaged, refused, said, shm_of, wal_size
+from beanlite.journal.sqlite.fileformat import damaged, read_all, refused, said, shm_of, wal_size
+from beanlite.journal.sqlite.mark import Mark
 from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
-from beanlite.journal.sqlite.replay import check_jobs, read_jobs, read_state
+from beanlite.journal.sqlite.replay import changed_bodies, changed_rows, check_count, read_state
 from beanlite.journal.sqlite.wal import commit_frames, read_open_index
 
 # A body that belongs to no job, or to one that has its body in its own row.
-_ORPHAN: Final = """
+_ORPHANS: Final = """
     SELECT bodies.id FROM bodies LEFT JOIN jobs ON jobs.id = bodies.id
-    WHERE jobs.id IS NULL OR jobs.body IS NOT NULL LIMIT 1
+    WHERE jobs.id IS NULL OR jobs.body IS NOT NULL
 """
+# How many things that are wrong are told one by one, in rows and in bodies.
+MOST: Final = 20
+_Check = Callable[[sqlite3.Connection], Iterator[str]]
 _STATES: Final = "SELECT state, count(*) FROM jobs GROUP BY state ORDER BY state"
 
 
@@ -40,7 +44,8 @@ def verify(path: Path) -> Iterator[Finding]:
     """
     path = Path(os.path.realpath(path))
     try:
-        path.open("rb").close()
+        with path.open("rb") as file:
+            mark = Mark.read(file.fileno())
     except OSError as error:
         raise BeanliteError(f"{path} can't be opened: {error.strerror}") from error
     try:
@@ -48,7 +53,7 @@ def verify(path: Path) -> Iterator[Finding]:
             yield Finding("file", sound=True, said=f"{path.stat().st_size} bytes, and {wal_size(path)} in a -wal")
             with refused(path):
                 connection.execute("BEGIN")
-            yield _look("log", partial(_log, connection, path, after_sqlite))
+            yield _look("log", partial(_log, connection, path, after_sqlite, mark))
             yield from findings(connection, path)
     except JournalRefused as error:
         yield Finding("file", sound=False, said=str(error))
@@ -56,8 +61,33 @@ def verify(path: Path) -> Iterator[Finding]:
 
 def findings(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     """What is found in the database; `path` is what it is called in what they say."""
+    connection.text_factory = _text
     for name, check in _CHECKS:
         yield _look(name, partial(check, connection, path))
+    for name, each in (("jobs", _jobs), ("bodies", _bodies)):
+        yield from _look_at_each(name, each, connection, path)
+
+
+def _text(stored: bytes) -> str:
+    """A text, even if damage has made it none."""
+    return stored.decode(errors="surrogateescape")
+
+
+def _look_at_each(name: str, check: _Check, connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+    """A finding for each thing that is wrong, up to a number; or one for all that is there."""
+    wrong = 0
+    try:
+        with refused(path):
+            for what in check(connection):
+                wrong += 1
+                if wrong <= MOST:
+                    yield Finding(name, sound=False, said=str(damaged(path, what)))
+            if not wrong:
+                yield Finding(name, sound=True, said=_summary(connection, path, name))
+    except JournalRefused as error:
+        yield Finding(name, sound=False, said=str(error))
+    if wrong > MOST:
+        yield Finding(name, sound=False, said=str(damaged(path, f"{wrong - MOST} more of {name} have changed")))
 
 
 def _look(name: str, check: Callable[[], str]) -> Finding:
@@ -67,7 +97,7 @@ def _look(name: str, check: Callable[[], str]) -> Finding:
         return Finding(name, sound=False, said=str(error))
 
 
-def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack) -> str:
+def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack, mark: Mark | None) -> str:
     """Whether SQLite has read the -wal to its end; where a frame is damaged it stops without a word."""
     with refused(path):
         connection.execute("SELECT 1 FROM meta").fetchone()  # this makes the -shm, or finds one
@@ -81,6 +111,8 @@ def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack) ->
         after = read_open_index(index)
     if before is not None and after is not None and before.salts == after.salts:  # it has not been begun anew meanwhile
         lost = sum(number > after.frames for number in commits)
+        if lost > 1 and mark is not None and mark.has_unsynced:
+            return f"{len(commits) - lost} commits in the -wal; {lost} were not synced when the power failed"
         if lost > 1:  # a single one may be under way
             raise damaged(path, f"{lost} commits stand in its -wal behind a damaged place")
     return f"{len(commits)} commits in the -wal"
@@ -90,6 +122,7 @@ def _sqlite(connection: sqlite3.Connection, path: Path) -> str:
     with refused(path):
         ((first,), *others) = connection.execute("PRAGMA integrity_check").fetchall()
     if first != "ok":
+        read_all(path)
         more = f", and {len(others)} more" if others else ""
         raise damaged(path, f"SQLite says {said(first)}{more}")
     return "integrity_check finds nothing"
@@ -107,27 +140,29 @@ def _state(connection: sqlite3.Connection, path: Path) -> str:
     return f"last id {state.last_id}, {len(state.pauses)} pauses"
 
 
-def _jobs(connection: sqlite3.Connection, path: Path) -> str:
-    check_jobs(connection, path)
-    with refused(path):
-        counts = connection.execute(_STATES).fetchall()
-    return ", ".join(f"{count} {state}" for state, count in counts) or "none"
+def _jobs(connection: sqlite3.Connection) -> Iterator[str]:
+    for job_id, what in changed_rows(connection):
+        yield f"the row of job {job_id} has changed ({what})"
 
 
-def _bodies(connection: sqlite3.Connection, path: Path) -> str:
+def _bodies(connection: sqlite3.Connection) -> Iterator[str]:
     """Each body is there, and has the checksum with which it was put; none is left over."""
-    jobs = sum(map(len, read_jobs(connection, path)))
-    with refused(path):
-        orphan = connection.execute(_ORPHAN).fetchone()
-    if orphan is not None:
-        raise damaged(path, f"a body that stands apart, of job {orphan[0]}, belongs to no row")
-    return f"{jobs} checksums are right"
+    for job_id, what in changed_bodies(connection):
+        yield f"the body of job {job_id} {what}"
+    for (job_id,) in connection.execute(_ORPHANS):
+        yield f"a body that stands apart, of job {job_id}, belongs to no row"
+
+
+def _summary(connection: sqlite3.Connection, path: Path, name: str) -> str:
+    counts = connection.execute(_STATES).fetchall()
+    check_count(connection, path, sum(count for _, count in counts))
+    if name == "bodies":
+        return f"{sum(count for _, count in counts)} checksums are right"
+    return ", ".join(f"{count} {state}" for state, count in counts) or "none"
 
 
 _CHECKS: Final = (
     ("sqlite", _sqlite),
     ("schema", _schema),
     ("state", _state),
-    ("jobs", _jobs),
-    ("bodies", _bodies),
 )

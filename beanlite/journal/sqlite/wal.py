@@ -112,6 +112,22 @@ def commit_frames(path: Path, salts: bytes | None = None) -> list[int]:
     return [number for number, (_, size, frame_salts, _) in enumerate(frames, 1) if size and frame_salts == salts]
 
 
+def newest_pages(path: Path) -> tuple[int, dict[int, int]]:
+    """An open -wal, -1 if there is none, and where in it the last committed state of each page begins that it has."""
+    commits = commit_frames(path)
+    if not commits:
+        return -1, {}
+    wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
+    salts = _FRAME_HEADER.unpack(os.pread(wal, _FRAME_HEADER.size, last_frame_offset(commits[-1])))[2]
+    found = {}
+    for number in range(1, commits[-1] + 1):
+        start = last_frame_offset(number)
+        page, _, frame_salts, _ = _FRAME_HEADER.unpack(os.pread(wal, _FRAME_HEADER.size, start))
+        if frame_salts == salts:
+            found[page] = start + _FRAME_HEADER.size
+    return wal, found
+
+
 def _read_salts(header: bytes) -> bytes | None:
     """What marks the frames that belong to this header; None if its magic number or its checksum is wrong."""
     order = _BYTE_ORDERS.get(int.from_bytes(header[:4]))

@@ -84,24 +84,22 @@ class Writer:
     Its attributes are the database and its parts, what syncs, guards and describes it, and what has been written.
     """
 
-    def __init__(self, database: Database, address: str, bounds: HistoryBounds) -> None:
-        """``address`` is where the server listens, for those who read the file."""
+    def __init__(self, database: Database, address: str, bounds: HistoryBounds, jobs: int) -> None:
+        """``address`` is where the server listens, ``jobs`` how many there are."""
         self._database = database
         self.chronicle = Chronicle(database.connection, address, bounds)
         self._db = database.connection
         self._worker = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
         self.room = database.room
         self.frames = Frames(database.index)
-        self._wal = -1
-        """A descriptor of the -wal."""
+        self._wal = -1  # a descriptor of the -wal
         self._promised_id = 0
         """What the file says of the last id: none above it has been given out."""
         self._last: tuple[int, int] | None = None
         """The number of the last batch, and the last id in it."""
         self.others_came = False
         """Another program has committed something, and the file should be audited. Whoever does so resets this."""
-        self.records = 0
-        """Rows written."""
+        self.records, self._jobs = 0, jobs  # rows written; jobs in the file
 
     def prepare(self) -> bool:
         """Prepare to write. False: the disk has no room for the reserve. JournalRefused: nor for anything else."""
@@ -115,7 +113,7 @@ class Writer:
             self._outsiders = Outsiders(self._db, path, self._database.objects)
             (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
             self.frames.allocate(CHECKPOINT_FRAMES)
-            self._db.execute("UPDATE meta SET batch = batch")  # so that the -wal exists; it takes no room
+            self._db.execute("UPDATE meta SET jobs = NULL")  # so that the -wal exists; it takes no room
             # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
@@ -185,6 +183,7 @@ class Writer:
         self._promised_id = promised_id
         self._last = batch.number, batch.last_id
         self.records += batch.jobs
+        self._jobs += batch.growth
         self._count_frames()
 
     def begin_sync(self, done: Callable[[JournalFailed | None], None]) -> None:
@@ -318,6 +317,7 @@ class Writer:
     def _note_end(self) -> None:
         if self._last is not None:
             self._db.execute(_UPDATE_META, self._last)
+        self._db.execute("UPDATE meta SET jobs = ?", (self._jobs,))
         self.chronicle.end()
 
     def _undo(self, error: sqlite3.Error | OSError | MemoryError) -> JournalFailed:

@@ -1,0 +1,58 @@
+"""``beanlite salvage``."""
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from beanlite.cli.options import AsJson, counting
+from beanlite.errors import JournalRefused
+
+EPILOG = (
+    "Example: beanlite salvage beanlite.db.replaced-20261123T040000Z rescued.db"
+    "\n\n"
+    "Exit codes: 0 all is saved; 1 something could not be read or written, and there is no DEST; 2 a wrong flag; 3 what"
+    " is sound is in DEST, but something is lost; or a server holds SOURCE, or nothing in it can be saved, and there is"
+    " no DEST; 130 it was told to end."
+)
+# How many ids are listed before the rest is only counted.
+_LISTED = 20
+
+
+def salvage(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A damaged database that no server holds.")],
+    dest: Annotated[Path, typer.Argument(metavar="DEST", help="The database to make; it must not exist yet.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Save what is sound in a damaged database.
+
+    SOURCE is only read, page by page and without SQLite, together with its -wal. Jobs, pauses and the last id come into
+    DEST; totals and history don't. Jobs of which only a part is left are named.
+    """
+    from beanlite.journal.sqlite.salvage import salvage as save  # noqa: PLC0415 - `serve` starts faster without it
+
+    began_s = time.monotonic()
+    with counting(lambda percent: f"{percent} %") as progress:
+        result = save(source, dest, progress)
+    seconds = round(time.monotonic() - began_s, 3)
+    if as_json:
+        print(json.dumps({"file": str(dest), **asdict(result), "seconds": seconds}))
+    else:
+        print(f"{dest}: {result.jobs} jobs, {result.pauses} pauses, {seconds} s")
+    if result.is_all:
+        return
+    left_out = []
+    if result.lost:
+        listed = ", ".join(map(str, result.lost[:_LISTED])) + (", …" if len(result.lost) > _LISTED else "")
+        left_out.append(f"{len(result.lost)} jobs of which only a part is left ({listed})")
+    if result.lost_pauses:
+        left_out.append(f"{result.lost_pauses} pauses")
+    if result.unreadable:
+        left_out.append(f"what stood on {result.unreadable} pages that can't be read or make no sense")
+    if result.last_id is None:
+        left_out.append("the last id, so that new ones begin a million higher")
+    raise JournalRefused(f"not saved from {source}: {'; '.join(left_out)}")

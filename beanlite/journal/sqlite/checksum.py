@@ -1,0 +1,100 @@
+"""The checksum of a job's row, its body aside, which has one of its own.
+
+It is made of what a start reads: times are those of the server's clock, as SQLite computes them from what is stored.
+Of a ready job to which nothing has happened since its put, as most are when they are written, it is made of what the
+put said alone.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import Any, Final
+from zlib import crc32
+
+from beanlite.clock import clock_ns
+from beanlite.core.restore import StoredJob
+
+# id, pri, delay_s, ttr_s and created_ns.
+_PUT: Final = struct.Struct("<5q").pack
+# The place, the five counters, since_ns and holder_conn.
+_REST: Final = struct.Struct("<8q").pack
+# What stands for a number that is NULL.
+_NONE: Final = -1
+# What a value that is not of its type, or a time that can't be, raises here.
+_WRONG: Final = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
+
+
+def checksum_of_put(job_id: int, tube: bytes, pri: int, delay_s: int, ttr_s: int, created_s: float) -> int:
+    """Of a ready job that is as it was put."""
+    return crc32(_PUT(job_id, pri, delay_s, ttr_s, clock_ns(created_s)), crc32(tube))
+
+
+def checksum_of_row(row: tuple[Any, ...]) -> int | None:
+    """Of the columns that ``journal.rows.row_of`` makes, in its order; None: a value is not of its type."""
+    job_id, tube, state, pri, delay_s, ttr_s, created_at, due_at, buried_seq = row[:9]
+    since, holder, holder_conn, why = row[14:18]
+    try:
+        if buried_seq is None and due_at is not None:
+            buried_seq = clock_ns(due_at)
+        state = None if state == "ready" else state
+        since_ns = None if since is None else clock_ns(since)
+        reserves, timeouts, releases, buries, kicks = row[9:14]
+        return _checksum(
+            job_id, tube.encode(), state, pri, delay_s, ttr_s, clock_ns(created_at), buried_seq, reserves, timeouts,
+            releases, buries, kicks, since_ns, holder, holder_conn, why,
+        )  # fmt: skip
+    except _WRONG:
+        return None
+
+
+def find_changed(rows: Iterable[StoredJob], unchecked_id: int) -> int | None:
+    """The id of the first of these jobs whose row is not what was written; None if there is none.
+
+    Up to ``unchecked_id`` a row may have no checksum.
+    """
+    row: Any  # its values may be of any type
+    for row in rows:
+        (
+            job_id, tube, state, pri, delay_s, ttr_s, created_ns, place, reserves, timeouts, releases, buries, kicks,
+            _, _, _, since_ns, holder, holder_conn, why, row_crc32,
+        ) = row  # fmt: skip
+        if row_crc32 is None and job_id <= unchecked_id:
+            continue
+        try:
+            sound = row_crc32 == _checksum(
+                job_id, tube, state, pri, delay_s, ttr_s, created_ns, place, reserves, timeouts, releases, buries,
+                kicks, since_ns, holder, holder_conn, why,
+            )  # fmt: skip
+        except _WRONG:
+            sound = False
+        if not sound:
+            return int(job_id)
+    return None
+
+
+_Any = Any  # whatever damage has made of it
+
+
+def _checksum(
+    job_id: _Any, tube: _Any, state: _Any, pri: _Any, delay_s: _Any, ttr_s: _Any, created_ns: _Any, place: _Any,
+    reserves: _Any, timeouts: _Any, releases: _Any, buries: _Any, kicks: _Any,
+    since_ns: _Any, holder: _Any, holder_conn: _Any, why: _Any,
+) -> int:  # fmt: skip
+    of_put = crc32(_PUT(job_id, pri, delay_s, ttr_s, created_ns), crc32(tube))
+    if (
+        state is None
+        and since_ns == created_ns
+        and reserves == timeouts == releases == buries == kicks == 0
+        and place is holder is holder_conn is why is None
+    ):
+        return of_put
+    rest = _REST(
+        _NONE if place is None else place,
+        reserves,
+        timeouts,
+        releases,
+        buries,
+        kicks,
+        _NONE if since_ns is None else since_ns,
+        _NONE if holder_conn is None else holder_conn,
+    )
+    return crc32(f"{state} {holder} {why}".encode(), crc32(rest, of_put))

@@ -1,0 +1,225 @@
+"""The pages of a database file, read without SQLite, which gives up where it meets damage.
+
+The format is https://sqlite.org/fileformat.html. Which pages are in use is told three times: by the pages above them in
+their trees, by the pointer map, and by the list of free pages. Two of the three decide, so that damage to one of them
+neither loses what is there nor brings back what was deleted.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from beanlite.journal.sqlite.fileformat import PAGE_SIZE
+from beanlite.journal.sqlite.wal import newest_pages
+
+# The types of pages: of an index and of a table, inner ones and leaves.
+_INNER_INDEX: Final = 2
+_INNER_TABLE: Final = 5
+_LEAF_INDEX: Final = 10
+LEAF_TABLE: Final = 13
+_TREE: Final = (_INNER_INDEX, _INNER_TABLE, _LEAF_INDEX, LEAF_TABLE)
+# The pointer map has an entry for each page: its type, and the page above it. The types of pages of a tree:
+_ROOT, _BELOW = 1, 5
+_ENTRY_BYTES: Final = 5
+_PAGES_PER_MAP: Final = PAGE_SIZE // _ENTRY_BYTES + 1
+# As much of a row stands on a page of a table, and of an index; more goes on pages of its own from a minimum on.
+_MOST_IN_TABLE: Final = PAGE_SIZE - 35
+_MOST_IN_INDEX: Final = (PAGE_SIZE - 12) * 64 // 255 - 23
+_LEAST: Final = (PAGE_SIZE - 12) * 32 // 255 - 23
+# A number's bytes, by its type in a record.
+_INT_BYTES: Final = (0, 1, 2, 3, 4, 6, 8)
+_FLOAT, _ZERO, _ONE = 7, 8, 9
+
+Value = int | float | str | bytes | None
+
+
+class Broken(Exception):
+    """A row, or what a page has beside its rows, makes no sense."""
+
+
+class Pages:
+    """The newest state of all pages, those in the -wal included. OSError: the file can't be opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._wal, self._in_wal = newest_pages(path)
+        except BaseException:
+            os.close(self._file)
+            raise
+        in_file = (os.fstat(self._file).st_size + PAGE_SIZE - 1) // PAGE_SIZE
+        self.count = max([in_file, *self._in_wal])
+        self.unreadable: set[int] = set()
+        """Pages in use that can't be read or make no sense."""
+        if int.from_bytes(self.read(1)[28:32]) > self.count:  # its end is missing
+            self.unreadable.add(self.count + 1)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        for descriptor in (self._file, self._wal):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def read(self, number: int) -> bytes:
+        """A page; zeros for what is missing, or what the disk can't read."""
+        at = self._in_wal.get(number)
+        try:
+            if at is not None:
+                return os.pread(self._wal, PAGE_SIZE, at).ljust(PAGE_SIZE, b"\0")
+            return os.pread(self._file, PAGE_SIZE, (number - 1) * PAGE_SIZE).ljust(PAGE_SIZE, b"\0")
+        except OSError:
+            self.unreadable.add(number)
+            return bytes(PAGE_SIZE)
+
+    def in_use(self) -> list[int]:
+        """The pages of all trees."""
+        free = self._free()
+        below = self._below(free)
+        has_map = any(self.read(1)[52:56])
+        found = [1]
+        for number in range(2, self.count + 1):
+            is_below = number in below
+            is_mapped = self._is_mapped(number) if has_map else is_below
+            if is_below + is_mapped + (number not in free) >= 2 and not _is_map(number):
+                found.append(number)
+                if self.read(number)[0] not in _TREE:
+                    self.unreadable.add(number)
+        return found
+
+    def _free(self) -> set[int]:
+        free: set[int] = set()
+        trunk = int.from_bytes(self.read(1)[32:36])
+        while 1 < trunk <= self.count and trunk not in free:
+            page = self.read(trunk)
+            free.add(trunk)
+            leaves = min(int.from_bytes(page[4:8]), PAGE_SIZE // 4 - 2)
+            free.update(struct.unpack_from(f">{leaves}I", page, 8))
+            trunk = int.from_bytes(page[:4])
+        return free
+
+    def _is_mapped(self, number: int) -> bool:
+        first = _map_of(number)
+        return self.read(first)[(number - first - 1) * _ENTRY_BYTES] in {_ROOT, _BELOW}
+
+    def _below(self, free: set[int]) -> set[int]:
+        """The pages that other pages which are not free name as part of a tree."""
+        below: set[int] = set()
+        for number in range(1, self.count + 1):
+            if number in free:
+                continue
+            page = self.read(number)
+            start = 100 if number == 1 else 0
+            if page[start] in {_INNER_INDEX, _INNER_TABLE}:
+                below.add(int.from_bytes(page[start + 8 : start + 12]))
+                below.update(int.from_bytes(page[at : at + 4]) for at in _cells(page, start, start + 12))
+            elif page[start] == LEAF_TABLE:
+                below.update(_roots(self.rows(number)))
+        return below
+
+    def rows(self, number: int) -> Iterator[tuple[int, list[Value]]]:
+        """The rows on a page, each with its rowid, 0 in an index. What makes no sense is noted as unreadable."""
+        page = self.read(number)
+        start = 100 if number == 1 else 0
+        kind = page[start]
+        if kind not in _TREE or kind == _INNER_TABLE:
+            return
+        for at in _cells(page, start, start + (12 if kind == _INNER_INDEX else 8)):
+            try:
+                yield self._row(page, at, kind)
+            except (Broken, IndexError, ValueError, OverflowError, struct.error):
+                self.unreadable.add(number)
+
+    def _row(self, page: bytes, at: int, kind: int) -> tuple[int, list[Value]]:
+        rowid = 0
+        size, at = _varint(page, at + 4 if kind == _INNER_INDEX else at)
+        if kind == LEAF_TABLE:
+            rowid, at = _varint(page, at)
+        most = _MOST_IN_TABLE if kind == LEAF_TABLE else _MOST_IN_INDEX
+        if size <= most:
+            return rowid, _record(page[at : at + size])
+        here = _LEAST + (size - _LEAST) % (PAGE_SIZE - 4)
+        here = here if here <= most else _LEAST
+        parts = [page[at : at + here]]
+        left = size - here
+        following = int.from_bytes(page[at + here : at + here + 4])
+        if left > self.count * PAGE_SIZE:
+            raise Broken
+        while left > 0:
+            if not 1 < following <= self.count:
+                raise Broken
+            overflow = self.read(following)
+            parts.append(overflow[4 : 4 + left])
+            left -= len(parts[-1])
+            following = int.from_bytes(overflow[:4])
+        return rowid, _record(b"".join(parts))
+
+
+def _map_of(number: int) -> int:
+    """The page of the pointer map that has an entry for a page, or that is that page."""
+    return 2 + (number - 2) // _PAGES_PER_MAP * _PAGES_PER_MAP
+
+
+def _is_map(number: int) -> bool:
+    return _map_of(number) == number
+
+
+def _cells(page: bytes, start: int, array: int) -> list[int]:
+    """Where on a page the rows begin."""
+    cells = min(int.from_bytes(page[start + 3 : start + 5]), (PAGE_SIZE - array) // 2)
+    return list(struct.unpack_from(f">{cells}H", page, array))
+
+
+def _roots(rows: Iterator[tuple[int, list[Value]]]) -> Iterator[int]:
+    """The first pages of the tables and indexes that these rows are about, if they are the schema's."""
+    for _, values in rows:
+        if len(values) == 5 and values[0] in {"table", "index"} and isinstance(values[3], int):
+            yield values[3]
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of up to nine bytes, and where it ends."""
+    value = 0
+    for place in range(at, at + 8):
+        byte = data[place]
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            return value, place + 1
+    value = value << 8 | data[at + 8]
+    return value - (value >> 63 << 64), at + 9
+
+
+def _record(data: bytes) -> list[Value]:
+    """The values of a row. Broken: it makes no sense."""
+    end, at = _varint(data, 0)
+    place = end
+    values: list[Value] = []
+    while at < end:
+        kind, at = _varint(data, at)
+        value, place = _value(data, kind, place)
+        values.append(value)
+    if place != len(data):
+        raise Broken
+    return values
+
+
+def _value(data: bytes, kind: int, at: int) -> tuple[Value, int]:
+    if kind == 0:
+        return None, at
+    if kind in {_ZERO, _ONE}:
+        return kind - _ZERO, at
+    if kind >= 12:
+        end = at + (kind - 12) // 2
+    elif 0 < kind <= _FLOAT:
+        end = at + (8 if kind == _FLOAT else _INT_BYTES[kind])
+    else:
+        raise Broken
+    raw = data[at:end]
+    if len(raw) != end - at:
+        raise Broken
+    if kind == _FLOAT:
+        return float(struct.unpack(">d", raw)[0]), end
+    if kind < _FLOAT:
+        return int.from_bytes(raw, signed=True), end
+    return (raw.decode() if kind % 2 else raw), end

@@ -1,0 +1,214 @@
+"""Saving what is sound in a damaged file: every job that is as it was written, wherever it stands."""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Final, TypeGuard
+from zlib import crc32
+
+from beanlite.core.job import U32_MAX
+from beanlite.core.tube import is_tube_name
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite.checksum import checksum_of_row
+from beanlite.journal.sqlite.filling import filling
+from beanlite.journal.sqlite.pages import Pages, Value
+from beanlite.journal.sqlite.replay import COUNTER_MAX, is_sound
+from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX
+
+# How many columns the row of a job has: as it was in each version.
+_WIDTHS: Final = (16, 20, 21)
+_BODY_WIDTH: Final = 2
+_META_WIDTH: Final = 6
+_PAUSE_WIDTH: Final = 4
+# Where its columns stand in the table: those of a row, and the times among them.
+_ROW: Final = (*range(14), 16, 17, 18, 19)
+_TIMES: Final = (6, 7, 16)
+_CRC32, _BODY, _ROW_CRC32 = 14, 15, 20
+# How far above the last id that is known new ones begin, if the file can't tell which it has given out.
+_GAP: Final = 1_000_000
+_PAGES_PER_CALL: Final = 100
+_INSERT: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * 21)})"  # noqa: S608 - our own words
+_INSERT_BODY: Final = "INSERT INTO bodies VALUES (?, ?)"
+_INSERT_PAUSE: Final = "INSERT OR IGNORE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
+
+
+def _said(values: list[Value]) -> str:
+    """What a row of meta says in one text."""
+    return " ".join("-" if value is None else str(value) for value in values)
+
+
+def _is_number(value: Value, most: int) -> TypeGuard[int]:
+    return isinstance(value, int) and 0 <= value <= most
+
+
+@dataclass
+class Salvaged:
+    """What has come into the new database, and what has not."""
+
+    jobs: int = 0
+    pauses: int = 0
+    last_id: int | None = None
+    """The last id that the file says it has given out; None: that is damaged."""
+    lost: list[int] = field(default_factory=list)
+    """The ids of jobs of which something is left, but not all."""
+    lost_pauses: int = 0
+    unreadable: int = 0
+    """Pages that were in use and make no sense. What was on them is not known, be it jobs or something else."""
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing is known to be lost."""
+        return not (self.lost or self.lost_pauses or self.unreadable or self.last_id is None)
+
+
+def salvage(source: Path, dest: Path, progress: Callable[[int], None] | None = None) -> Salvaged:
+    """Make a new database of all jobs and pauses of the source that are sound; the source is only read.
+
+    `progress` hears how much of the work is done, in percent. JournalRefused: a server holds the source, or nothing in
+    it is ours. BeanliteError: `dest` exists, or something can't be read or written.
+    """
+    source = Path(os.path.realpath(source))
+    if os.path.lexists(dest):
+        raise BeanliteError(f"{dest} exists; name a file that does not")
+    with _held(source), closing(_open(source)) as pages, filling(dest) as queue:
+        saving = _Saving(pages, queue.connection)
+        saving.save(progress)
+        if not (saving.found.jobs or saving.found.lost or saving.found.last_id is not None):
+            raise JournalRefused(f"{source} has nothing that can be saved")
+    return saving.found
+
+
+def _open(source: Path) -> Pages:
+    try:
+        return Pages(source)
+    except OSError as error:
+        raise BeanliteError(f"{source} can't be read: {error.strerror}") from error
+
+
+@contextmanager
+def _held(source: Path) -> Iterator[None]:
+    """Keep servers away from the file. JournalRefused: one has it. BeanliteError: it can't be opened."""
+    try:
+        descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise BeanliteError(f"{source} can't be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise JournalRefused(f"a server holds {source}; stop it") from error
+    finally:
+        os.close(descriptor)
+
+
+class _Saving:
+    """One pass over the pages to find bodies and what else there is one of, and one to save the jobs."""
+
+    def __init__(self, pages: Pages, connection: sqlite3.Connection) -> None:
+        self._pages = pages
+        self._connection = connection
+        self._bodies: dict[int, list[int]] = {}
+        """The pages with the body of a job: normally one."""
+        self._unchecked_id = COUNTER_MAX
+        self._saved: set[int] = set()
+        self._lost: set[int] = set()
+        self.found = Salvaged()
+
+    def save(self, progress: Callable[[int], None] | None) -> None:
+        """Save all that is sound."""
+        in_use = self._pages.in_use()
+        for step, look in enumerate((self._note, self._save)):
+            for done, number in enumerate(in_use):
+                for rowid, values in self._pages.rows(number):
+                    look(number, rowid, values)
+                if progress is not None and done % _PAGES_PER_CALL == 0:
+                    progress(50 * step + 50 * done // len(in_use))
+        found = self.found
+        found.lost = sorted((self._lost | self._bodies.keys()) - self._saved)
+        found.jobs = len(self._saved)
+        found.unreadable = len(self._pages.unreadable)
+        last_id = max([0, *self._saved, *(job_id for job_id in found.lost if job_id < COUNTER_MAX - _GAP)])
+        last_id = last_id + _GAP if found.last_id is None else max(last_id, found.last_id)
+        self._connection.execute("UPDATE meta SET last_id = ?", (last_id,))
+
+    def _note(self, number: int, rowid: int, values: list[Value]) -> None:
+        width = len(values)
+        if width == _BODY_WIDTH and values[0] is None and isinstance(values[1], bytes) and rowid > 0:
+            self._bodies.setdefault(rowid, []).append(number)
+        elif width == _PAUSE_WIDTH:
+            self._save_pause(values)
+        elif width == _META_WIDTH and values[5] == _said(values[1:5]):
+            last_id, unchecked_id = values[2:4]
+            if _is_number(last_id, COUNTER_MAX - 1) and _is_number(unchecked_id, COUNTER_MAX - 1):
+                self.found.last_id, self._unchecked_id = last_id, unchecked_id
+
+    def _save_pause(self, values: list[Value]) -> None:
+        tube, pause_s, until, said = values
+        if not isinstance(said, str) or said.count(" ") != _PAUSE_WIDTH - 2:
+            return  # this is something else
+        if (
+            isinstance(tube, str)
+            and is_tube_name(tube.encode())
+            and _is_number(pause_s, U32_MAX)
+            and isinstance(until, int | float)
+            and isfinite(until)
+            and said == _said([tube, pause_s, int(until * 4194304)])
+        ):
+            self._connection.execute(_INSERT_PAUSE, (tube, pause_s, float(until)))
+            self.found.pauses += 1
+        else:
+            self.found.lost_pauses += 1
+
+    def _save(self, _number: int, rowid: int, values: list[Value]) -> None:
+        if len(values) not in _WIDTHS or values[0] is not None or rowid in self._saved:
+            return
+        if 0 < rowid < COUNTER_MAX and self._save_job(rowid, values + [None] * (_WIDTHS[-1] - len(values))):
+            self._saved.add(rowid)
+        else:
+            self._lost.add(rowid)
+
+    def _save_job(self, job_id: int, values: list[Value]) -> bool:
+        values[0] = job_id
+        for time in _TIMES:
+            value = values[time]
+            if isinstance(value, int):  # SQLite stores a whole number as such
+                values[time] = float(value)
+        row = tuple(values[place] for place in _ROW)
+        checksum = checksum_of_row(row)
+        is_unchecked = values[_ROW_CRC32] is None and job_id <= self._unchecked_id
+        body = self._body(job_id, values)
+        if checksum is None or body is None or not (is_unchecked or checksum == values[_ROW_CRC32]):
+            return False
+        is_large = len(body) > INLINE_MAX
+        try:
+            self._connection.execute(_INSERT, (*row, checksum, crc32(body), None if is_large else body))
+            if not is_sound(self._connection, job_id):
+                self._connection.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+                return False
+        except sqlite3.IntegrityError:  # no server would write such a row
+            return False
+        if is_large:
+            self._connection.execute(_INSERT_BODY, (job_id, body))
+        return True
+
+    def _body(self, job_id: int, values: list[Value]) -> bytes | None:
+        """The body that was put; None if it is not there."""
+        candidates: Iterable[Value] = (
+            (values[_BODY],)
+            if values[_BODY] is not None
+            else (
+                each[1]
+                for number in self._bodies.get(job_id, ())
+                for rowid, each in self._pages.rows(number)
+                if rowid == job_id and len(each) == _BODY_WIDTH
+            )
+        )
+        for body in candidates:
+            if isinstance(body, bytes) and crc32(body) == values[_CRC32]:
+                return body
+        return None

@@ -1,0 +1,156 @@
+"""The checksum of a row: whatever way a row was written, what is read back has it, and any change of it is noticed."""
+
+import shutil
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from beanlite.errors import JournalRefused
+from beanlite.journal.migrations import find_migrations
+from beanlite.journal.sqlite.checksum import checksum_of_row
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.dump import export
+from beanlite.journal.sqlite.migrations import allow_writing
+from beanlite.journal.sqlite.replay import read_jobs, read_state
+from beanlite.journal.sqlite.rows import ROW_COLUMNS
+from tests.support.inside import connect, serving
+from tests.support.journal_files import put
+
+CHANGES = {
+    "tube": "'other'",
+    "state": "CASE state WHEN 'buried' THEN 'ready' ELSE 'buried' END",
+    "pri": "pri + 1",
+    "delay_s": "delay_s + 1",
+    "ttr_s": "ttr_s + 1",
+    "created_at": "created_at + 1",
+    "due_at": "coalesce(due_at, 0.0) + 1",
+    "buried_seq": "coalesce(buried_seq, 0) + 1",
+    "reserves": "reserves + 1",
+    "timeouts": "timeouts + 1",
+    "releases": "releases + 1",
+    "buries": "buries + 1",
+    "kicks": "kicks + 1",
+    "since": "since + 1",
+    "holder": "coalesce(holder, '') || 'x'",
+    "holder_conn": "coalesce(holder_conn, 0) + 1",
+    "why": "coalesce(why, '') || 'x'",
+    "row_crc32": "row_crc32 + 1",
+}
+STATES = {
+    "as put": {},
+    "delayed": {"state": "delayed", "due_at": 4e9, "delay_s": 7},
+    "buried": {"state": "buried", "buried_seq": 3, "buries": 1, "reserves": 1, "why": "client"},
+    "reserved": {"state": "reserved", "due_at": 1.7e9, "reserves": 1, "holder": "10.0.0.1:5", "holder_conn": 9},
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "queue.db"
+
+
+def stored(connection):
+    return connection.execute(f"SELECT {ROW_COLUMNS}, row_crc32 FROM jobs").fetchall()  # noqa: S608
+
+
+def changed(path, statement):
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        allow_writing(connection)
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_change_of_any_column_is_noticed(path, state):
+    with closing(open_database(path)) as database:
+        put(database.connection, 1, **STATES[state])
+        database.connection.execute("UPDATE meta SET last_id = 1")
+        assert len(list(read_jobs(database.connection, path))) == 1
+        for column, value in CHANGES.items():
+            if (state, column) == ("buried", "due_at"):
+                continue  # nobody reads it
+            database.connection.execute("BEGIN")
+            database.connection.execute(f"UPDATE jobs SET {column} = {value}")  # noqa: S608
+            with pytest.raises(JournalRefused, match="the row of job 1 has changed; restore a backup"):
+                list(read_jobs(database.connection, path))
+            database.connection.execute("ROLLBACK")
+
+
+async def test_whatever_happens_to_jobs_each_row_has_its_checksum(tmp_path):
+    """Among others jobs that were restored at a start, whose times are a little different in memory."""
+    seen = set()
+    for _ in range(2):
+        async with serving(tmp_path / "q.db") as (server, _):
+            reader, writer = await connect(server)
+            for number in range(40):
+                writer.write(b"put %d %d 60 4\r\nbody\r\n" % (number, number % 3))
+            writer.write(b"reserve\r\nreserve\r\nreserve\r\nkick 3\r\npause-tube default 1\r\npause-tube default 0\r\n")
+            writer.write(b"".join(b"reserve-job %d\r\n" % number for number in range(5, 30)))
+            writer.write(b"".join(b"bury %d 7\r\n" % number for number in range(5, 15)))
+            writer.write(b"".join(b"release %d 3 %d\r\n" % (number, number % 2) for number in range(15, 25)))
+            writer.write(b"kick-job 6\r\nuse x\r\n")
+            while await reader.readline() != b"USING x\r\n":
+                pass
+        with closing(open_database(tmp_path / "q.db")) as database:
+            rows = stored(database.connection)
+            assert [row[0] for row in rows if checksum_of_row(row[:-1]) != row[-1]] == []
+            seen |= {row[2] for row in rows}
+            assert sum(map(len, read_jobs(database.connection, tmp_path / "q.db"))) == len(rows)
+    assert seen >= {"ready", "buried"}
+
+
+@pytest.fixture
+def older(path, tmp_path):
+    """A file of the version before, with two jobs and a pause."""
+    folder = tmp_path / "older"
+    folder.mkdir()
+    for migration in find_migrations()[:2]:
+        shutil.copy(migration, folder)
+    with closing(open_database(path, folder)) as database:
+        for number in (1, 2):
+            database.connection.execute(
+                """
+                INSERT INTO jobs (id, tube, state, pri, delay_s, ttr_s, created_at, since, reserves, timeouts, releases,
+                                  buries, kicks, crc32, body)
+                VALUES (?, 'default', 'ready', 0, 0, 60, 1.7e9, 1.7e9, 0, 0, 0, 0, 0, 0, x'')
+                """,
+                (number,),
+            )
+        database.connection.execute("INSERT INTO pauses VALUES ('default', 60, 4e9)")
+        database.connection.execute("UPDATE meta SET last_id = 9")
+    return path
+
+
+def test_rows_of_an_older_version_need_none_but_no_others(older):
+    with closing(open_database(older)) as database:
+        assert read_state(database.connection, older)[1:] == (9, [(b"default", 60, (4 * 10**9 - 946_684_800) * 10**9)])
+        assert [len(rows) for rows in read_jobs(database.connection, older)] == [2]
+        put(database.connection, 3, row_crc32=None)
+    with pytest.raises(JournalRefused, match="the row of job 3 has changed"), (older.parent / "lines").open("wb") as to:
+        export(older, to)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"), [(1, "its meta table has changed"), (2, "its meta table has changed"), (3, "has changed")]
+)
+def test_what_meta_says_is_said_twice(older, column, said):
+    open_database(older).close()
+    content = older.read_bytes()
+    changed(older, "UPDATE meta SET batch = 258, last_id = 772, unchecked_id = 1286")  # of two bytes each
+    before = older.read_bytes()
+    assert content != before
+    place = before.index(b"258 772 1286") - 6
+    assert before[place : place + 6] == bytes([1, 2, 3, 4, 5, 6])
+    older.write_bytes(before[: place + 2 * column - 1] + b"\x7f" + before[place + 2 * column :])
+    with closing(open_database(older)) as database, pytest.raises(JournalRefused, match=said):
+        read_state(database.connection, older)
+
+
+def test_a_pause_that_has_changed(older):
+    open_database(older).close()
+    content = older.read_bytes()
+    place = content.index(b"default\x3c") + 7
+    older.write_bytes(content[:place] + b"\x3d" + content[place + 1 :])
+    with closing(open_database(older)) as database, pytest.raises(JournalRefused, match="pause of b'default' has chan"):
+        read_state(database.connection, older)

@@ -1,0 +1,140 @@
+"""Salvage: all that is sound, nothing that is not, and a source that stays as it is."""
+
+import json
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from beanlite.cli import main
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.fileformat import PAGE_SIZE
+from beanlite.journal.sqlite.salvage import salvage
+from beanlite.journal.sqlite.verify import verify
+from tests.faults.rot import Rot, jobs_of
+from tests.support.journal_files import LARGE, flip, make, make_killed, snapshot, writer
+
+SEEDS = 40
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "source").mkdir()
+    return tmp_path / "source" / "queue.db"
+
+
+@pytest.fixture
+def dest(tmp_path):
+    return tmp_path / "saved.db"
+
+
+def root_of(path, table):
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()[0]
+
+
+def wipe(path, page):
+    with path.open("r+b") as file:
+        file.seek((page - 1) * PAGE_SIZE)
+        file.write(bytes(PAGE_SIZE))
+
+
+def test_random_damages(tmp_path):
+    rot = Rot(tmp_path, jobs=150)
+    assert [each for seed in range(SEEDS) for each in rot.try_seed(seed)] == []
+
+
+def test_a_sound_file_is_saved_whole_and_only_read(path, dest):
+    make(path, batches=40)
+    with closing(open_database(path)) as database:
+        database.connection.execute("INSERT INTO pauses VALUES ('default', 60, 4e9)")
+    before = snapshot(path.parent)
+    result = salvage(path, dest)
+    assert (result.jobs, result.pauses, result.last_id, result.is_all) == (120, 1, 120, True)
+    assert snapshot(path.parent) == before
+    assert jobs_of(dest) == jobs_of(path)
+    assert [finding for finding in verify(dest) if not finding.sound] == []
+
+
+def test_what_a_killed_server_has_left_is_saved_with_its_wal(path, dest):
+    make_killed(path, batches=60)
+    expected = jobs_of(path)
+    assert salvage(path, dest).jobs == len(expected) == 150
+    assert jobs_of(dest) == expected
+
+
+@pytest.mark.parametrize("table", ["jobs", "bodies"])
+def test_the_first_page_of_a_table_is_not_needed(path, dest, table):
+    make(path, batches=45)
+    wipe(path, root_of(path, table))
+    result = salvage(path, dest)
+    assert (result.jobs, result.lost, result.unreadable) == (135, [], 1)
+
+
+def test_the_schema_is_not_needed(path, dest):
+    make(path, batches=45)
+    wipe(path, 1)
+    result = salvage(path, dest)
+    assert (result.jobs, result.lost) == (135, [])
+
+
+def test_jobs_that_were_deleted_stay_so_whatever_one_page_says(path, dest):
+    make(path, batches=50)
+    with closing(open_database(path)) as database:
+        database.connection.execute("DELETE FROM jobs WHERE id > 20")
+        database.connection.execute("DELETE FROM bodies WHERE id > 20")
+    content = path.read_bytes()
+    assert content.count(b"small") > 20  # what is left of those that are gone
+    for page in (1, 2, *range(3, len(content) // PAGE_SIZE + 1, 9)):
+        path.write_bytes(content)
+        wipe(path, page)
+        dest.unlink(missing_ok=True)
+        with suppress(JournalRefused):
+            salvage(path, dest)
+            assert all(json.loads(line)["id"] <= 20 for line in jobs_of(dest))
+
+
+def test_a_body_that_has_changed_loses_its_job_alone(path, dest, capsys):
+    make(path, batches=3)
+    flip(path, path.read_bytes().index(LARGE[:100]))
+    assert main(["salvage", str(path), str(dest)]) == 3
+    printed = capsys.readouterr()
+    assert "saved.db: 8 jobs, 0 pauses" in printed.out
+    assert "1 jobs of which only a part is left (" in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_the_last_id_is_kept_or_left_far_behind(path, dest):
+    make(path, batches=3)
+    content = path.read_bytes()
+    assert content.count(b"3 9 0 -") == 1
+    path.write_bytes(content.replace(b"3 9 0 -", b"3 8 0 -"))
+    result = salvage(path, dest)
+    assert (result.jobs, result.last_id, result.is_all) == (9, None, False)
+    with closing(sqlite3.connect(dest)) as connection:
+        assert connection.execute("SELECT last_id FROM meta").fetchone() == (1_000_009,)
+
+
+def test_nothing_is_overwritten_or_made_of_nothing(path, dest, capsys):
+    make(path, batches=1)
+    dest.write_bytes(b"mine")
+    with pytest.raises(BeanliteError, match="exists; name a file that does not"):
+        salvage(path, dest)
+    assert dest.read_bytes() == b"mine"
+    dest.unlink()
+    other = Path(path.with_name("other"))
+    other.write_bytes(b"text" * 5000)
+    with pytest.raises(JournalRefused, match="has nothing that can be saved"):
+        salvage(other, dest)
+    assert not dest.exists()
+    assert main(["salvage", str(path.with_name("none")), str(dest), "--json"]) == 1
+    assert "can't be opened" in capsys.readouterr().err
+    assert main(["salvage", str(path), str(dest), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"] == 3
+
+
+def test_a_file_that_a_server_has_is_refused(path, dest):
+    with writer(path, "idle"), pytest.raises(JournalRefused, match="a server holds"):
+        salvage(path, dest)
