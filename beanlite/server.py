@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from beanlite import __version__, is_compiled, log, signals
 from beanlite.beside import Beside, check
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.commit.crossings import Crossings
 from beanlite.commit.fetch import Fetcher
 from beanlite.commit.group import GroupCommit
@@ -71,7 +71,7 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
     try:
         check(settings, listener.sockets)
         new_loop = _new_loop()
-        clock = utc_clock()
+        clock = Clock()
         # Now: another user may not be allowed to read what it imports.
         journal = make_journal(settings, listener, clock)
         if settings.user is not None:
@@ -95,7 +95,7 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return new_event_loop
 
 
-def make_journal(settings: Settings, listener: Listener, clock: Callable[[], int]) -> Journal:
+def make_journal(settings: Settings, listener: Listener, clock: Clock) -> Journal:
     """The journal that the settings ask for, of a server that listens there; ``Journal.recover`` opens it."""
     if not settings.journal:
         return MemoryJournal()
@@ -105,7 +105,7 @@ def make_journal(settings: Settings, listener: Listener, clock: Callable[[], int
         node = settings.node or f"{platform.node()} {listener.address}"
         url = settings.database.get_secret_value()
         place = Place(url, node, listener.address, settings.lease_s, settings.require_sync)
-        return PostgresJournal(place, clock, listener.refuse)
+        return PostgresJournal(place, clock.since_boot_ns, listener.refuse)
     # --no-journal starts faster without them.
     from beanlite.journal.sqlite.history import HistoryBounds  # noqa: PLC0415
     from beanlite.journal.sqlite.journal import SqliteJournal  # noqa: PLC0415
@@ -124,10 +124,10 @@ class Server:
         settings: Settings,
         listener: Listener,
         journal: Journal,
-        clock: Callable[[], int],
+        clock: Clock,
         load: Callable[[], Settings] | None = None,
     ) -> None:
-        """``clock`` tells the time in ns, as ``beanlite.clock`` counts it; ``load`` reads the settings again."""
+        """``load`` reads the settings again."""
         self._settings = settings
         self._reloads = Reloads(settings, load or (lambda: settings))
         self._listener = listener
@@ -135,7 +135,7 @@ class Server:
         self._instance = os.urandom(8).hex()
         self._oddities = log.Seldom()
         self._clock = clock
-        self._started_ns = clock()
+        self._started_ns = clock.since_boot_ns()
         self._failure: Exception | None = None
         self._journal = journal
         self.engine = Engine()
@@ -153,6 +153,7 @@ class Server:
             self._took_long,
             self._buffered,
             self._watch,
+            self._clock.utc_s,
             journaled=not journal.immediate,
         )
         self._vitals = self._make_vitals()
@@ -173,7 +174,7 @@ class Server:
             self._vitals.close()
 
     async def _serve(self) -> None:
-        if not await self._journal.recover(self.engine, self._clock(), self._stopped):
+        if not await self._journal.recover(self.engine, self._clock, self._stopped):
             if self._failure is not None:
                 raise self._failure  # a bug was met meanwhile
             log.info("stopped before the start was over")
@@ -229,7 +230,7 @@ class Server:
             self.engine, self.service, self._journal, self._refusals, addresses, self.roster, self._beside.back_up
         )
         self._supervised = Supervised(self.loop, self.engine, self._journal, self.group_commit)
-        self.feed = Feed(self.loop, self.engine.ledger, self.roster.connections)
+        self.feed = Feed(self.loop, self.engine.ledger, self.roster.connections, self._clock.utc_s)
         self.turns = Turns(self.loop, self.engine, self.group_commit, self._clock, self.roster.wake)
         self._crossings = Crossings(self.engine.memory)
         self.fetcher = Fetcher(self.loop, self.engine, self._journal, self._stop_for)
@@ -341,7 +342,7 @@ class Server:
             version=__version__,
             user_s=usage.ru_utime,
             system_s=usage.ru_stime,
-            uptime_s=(self._clock() - self._started_ns) // SECOND_NS,
+            uptime_s=(self._clock.since_boot_ns() - self._started_ns) // SECOND_NS,
             instance=self._instance,
             hostname=system.node,
             os=system.version,

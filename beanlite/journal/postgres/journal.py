@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from beanlite import log, systemd
+from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.ledger import Changes
@@ -46,12 +47,12 @@ class PostgresJournal(Journal):
 
     fetches = True
 
-    def __init__(self, place: Place, clock: Callable[[], int], stand_by: Callable[[bool], None]) -> None:
-        """``clock`` is the server's; ``stand_by`` hears whether another server is active."""
+    def __init__(self, place: Place, since_boot_ns: Callable[[], int], stand_by: Callable[[bool], None]) -> None:
+        """``since_boot_ns`` tells how time passes; ``stand_by`` hears whether another server is active."""
         self._name = shown(place.url)
-        self._clock = clock
+        self._since_boot_ns = since_boot_ns
         self._applicant = Applicant(
-            place.url, self._name, place.node, place.address, place.lease_s, place.require_sync, clock, stand_by
+            place.url, self._name, place.node, place.address, place.lease_s, place.require_sync, since_boot_ns, stand_by
         )
         self._reader = Reader(place.url, self._name, name_of(place.node))
         self._records = 0
@@ -60,7 +61,7 @@ class PostgresJournal(Journal):
 
     # -- the start
 
-    async def recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:  # noqa: ARG002 - it may be long ago
+    async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         """Wait for the lease, and fill the engine with the jobs; see ``Journal.recover``."""
         taken = await take(self._applicant, stopped)
         if taken is None:
@@ -69,7 +70,7 @@ class PostgresJournal(Journal):
         self._stopped = stopped
         self._sender = Sender(self._applicant, taken, self._fails, self._quiet)
         try:
-            is_whole = await self._restore(engine)
+            is_whole = await self._restore(engine, clock)
         except (JournalFailed, JournalRefused, MemoryError) as error:
             self._reader.close()
             self._sender.end()
@@ -85,15 +86,17 @@ class PostgresJournal(Journal):
             await self._give_back(taken.last_id)
         return is_whole
 
-    async def _restore(self, engine: Engine) -> bool:
+    async def _restore(self, engine: Engine, clock: Clock) -> bool:
         """Restore all jobs and pauses; False if a stop was asked for meanwhile."""
         began_s = shown_s = time.monotonic()
+        # The times of what is stored are by the database's clock: those of two nodes may differ by hours.
+        clock.set(await self._reader.now_ns())
         of = await self._reader.count()
         jobs = 0
         memory = engine.memory
         room = memory.body_room_beside(of * JOB_BYTES)
         async for rows in self._reader.jobs(lambda: memory.body_bytes <= room - room // 4):
-            self._restore_some(engine, rows)
+            self._restore_some(engine, rows, clock())
             jobs += len(rows)
             if time.monotonic() - shown_s > _PROGRESS_S:
                 shown_s = time.monotonic()
@@ -107,9 +110,9 @@ class PostgresJournal(Journal):
         log.info("recovered", database=self._name, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
         return True
 
-    def _restore_some(self, engine: Engine, rows: list[StoredJob]) -> None:
+    def _restore_some(self, engine: Engine, rows: list[StoredJob], now_ns: int) -> None:
         try:
-            engine.restore(rows, self._clock())
+            engine.restore(rows, now_ns)
         except (TypeError, ValueError) as error:
             raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
 
@@ -140,7 +143,7 @@ class PostgresJournal(Journal):
     @property
     def in_doubt(self) -> bool:
         """Whether another server may have taken over since the lease was last confirmed."""
-        return self._clock() > self._sender.sure_until_ns
+        return self._since_boot_ns() > self._sender.sure_until_ns
 
     @property
     def is_elsewhere(self) -> bool:
@@ -153,12 +156,12 @@ class PostgresJournal(Journal):
 
     async def _store(self, batch: Batch) -> None:
         try:
-            began_ns = self._clock()
+            began_ns = self._since_boot_ns()
             await self._store_when_there_is_room(batch)
             self._records += batch.jobs
             if self._measures is not None:
                 self._measures.batch_jobs.note(batch.jobs)
-                self._measures.commits.note(self._clock() - began_ns)
+                self._measures.commits.note(self._since_boot_ns() - began_ns)
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
             self._fails(error)
             return
@@ -213,7 +216,7 @@ class PostgresJournal(Journal):
     def facts(self) -> JournalFacts:
         """What the statistics say of it."""
         sent_ns = self._sender.sent_ns
-        unsynced_s = 0.0 if sent_ns is None else (self._clock() - sent_ns) / SECOND_NS
+        unsynced_s = 0.0 if sent_ns is None else (self._since_boot_ns() - sent_ns) / SECOND_NS
         return JournalFacts(keeps_jobs=True, records=self._records, log_bytes=0, log_bytes_max=0, unsynced_s=unsynced_s)
 
     async def close(self) -> str | None:

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.core.job import BURIED, ID_BITS, READY, SECOND_NS
 from beanlite.errors import JournalFailed, JournalRefused, LeaseLost
 from beanlite.journal.postgres import sender
@@ -57,14 +57,14 @@ class Postgres:
         self.standing_by = []
 
     def open(self):
-        return PostgresJournal(self._place, utc_clock(), self.standing_by.append)
+        return PostgresJournal(self._place, Clock(), self.standing_by.append)
 
 
 class ServingPostgres(Serving):
     """Time is the real one: the lease depends on it."""
 
     async def start(self):
-        self.core.now_ns = utc_clock()()
+        self.core.now_ns = Clock()()
         return await super().start()
 
     def release(self, replies):
@@ -373,7 +373,7 @@ async def refusal(url, **others):
     journal = Postgres(url, **others).open()
     serving = ServingPostgres(Postgres(url))
     with pytest.raises(JournalRefused) as refused:
-        await asyncio.wait_for(journal.recover(serving.core.engine, 0, asyncio.Event()), SOON_S)
+        await asyncio.wait_for(journal.recover(serving.core.engine, serving.core.clock(), asyncio.Event()), SOON_S)
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
