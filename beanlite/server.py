@@ -8,6 +8,7 @@ import platform
 import resource
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from beanlite import __version__, is_compiled, log, signals
@@ -20,7 +21,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.events import Event
 from beanlite.core.job import SECOND_NS
 from beanlite.core.tube import Client
-from beanlite.errors import is_ours
+from beanlite.errors import ConfigError, is_ours
 from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
 from beanlite.machine import share_one_heap
@@ -70,13 +71,13 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
     listener = open_listener(settings)
     try:
         check(settings, listener.sockets)
-        new_loop = _new_loop()
+        new_loop = _loop_factory()
         clock = Clock()
         # Now: another user may not be allowed to read what it imports.
         journal = make_journal(settings, listener, clock)
         if settings.user is not None:
             become(settings.user)
-        with asyncio.Runner(loop_factory=new_loop) as runner:
+        with asyncio.Runner(loop_factory=partial(_made, new_loop)) as runner:
             try:
                 runner.run(Server(settings, listener, journal, clock, load).serve())
             finally:
@@ -86,13 +87,20 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
     return 0
 
 
-def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     """Uvloop's where it can be had: it is faster."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415
     except ImportError:
         return asyncio.new_event_loop
     return new_event_loop
+
+
+def _made(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.AbstractEventLoop:
+    try:
+        return new_loop()
+    except OSError as error:
+        raise ConfigError(f"there is no room for an event loop: {error.strerror}") from error
 
 
 def make_journal(settings: Settings, listener: Listener, clock: Clock) -> Journal:

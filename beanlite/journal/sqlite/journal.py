@@ -116,6 +116,8 @@ class SqliteJournal(Journal):
         try:
             await self._writer.start()
             await self._bodies.open()
+        except RuntimeError as error:  # threading's; the process has to end at once, because the first may be there
+            raise JournalFailed(f"no thread can be started: {error}") from error
         finally:
             signals.hear()
         if not has_room:
