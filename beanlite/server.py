@@ -82,6 +82,13 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
                 runner.run(Server(settings, listener, journal, clock, load).serve())
             finally:
                 signals.hold()  # for good: at its end the loop restores their defaults
+    except RuntimeError as error:
+        first: BaseException | None = error
+        while first is not None and not isinstance(first, OSError):
+            first = first.__context__
+        if first is None:
+            raise
+        raise _no_room(first) from error  # uvloop could not begin to run, and then not be closed either
     finally:
         listener.close()
     return 0
@@ -100,7 +107,11 @@ def _made(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.Abstract
     try:
         return new_loop()
     except OSError as error:
-        raise ConfigError(f"there is no room for an event loop: {error.strerror}") from error
+        raise _no_room(error) from error
+
+
+def _no_room(error: OSError) -> ConfigError:
+    return ConfigError(f"there is no room for an event loop: {error.strerror}")
 
 
 def make_journal(settings: Settings, listener: Listener, clock: Clock) -> Journal:

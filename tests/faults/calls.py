@@ -36,8 +36,8 @@ ERRORS = {
     **dict.fromkeys("mmap munmap madvise".split(), "ENOMEM"),
     "openat": f"{DISK} EMFILE ENFILE",
     "read": "EIO EINTR EAGAIN ENOMEM",
-    "write": "EINTR EAGAIN",  # others end libuv when it wakes its loop, for which they can't come
-    "close": "EIO EINTR",
+    "write": "EINTR",  # any other error ends libuv, or takes its wits: it wakes its loop by writes that can't fail
+    "close": "EINTR",
     "fcntl": "EIO EINTR EAGAIN ENOLCK",
     "flock": "EIO EINTR EAGAIN ENOLCK",
     "epoll_pwait": "EINTR",

@@ -171,7 +171,7 @@ def work(request, client, trace):
     ids = request["ids"]
     received = client.makefile("rb")
     acked = 0
-    with contextlib.suppress(ConnectionError):
+    with contextlib.suppress(ConnectionError, TimeoutError):
         client.sendall(b"list-tube-used\r\n")
         if not received.readline():
             return ids, 0, False

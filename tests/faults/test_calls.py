@@ -86,6 +86,7 @@ def test_without(forkers, scenarios, undisturbed, tmp_path, name):
 
 SOME = [
     Failure("first start", "pipe2", "EMFILE", 2),
+    Failure("start after a kill", "socketpair", "EMFILE", 1),
     Failure("start after a kill", "clone3", "EAGAIN", 2),
     Failure("start after a kill", "mmap", "ENOMEM", 6),
     Failure("first start", "io_setup", "ENOMEM", 1),
