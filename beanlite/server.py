@@ -10,11 +10,12 @@ import resource
 import signal
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from beanlite import __version__, is_compiled, log, signals
 from beanlite.beside import Beside, check
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.commit.crossings import Crossings
 from beanlite.commit.fetch import Fetcher
 from beanlite.commit.group import GroupCommit
@@ -22,7 +23,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.events import Event
 from beanlite.core.job import SECOND_NS
 from beanlite.core.tube import Client
-from beanlite.errors import is_ours
+from beanlite.errors import ConfigError, is_ours
 from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
 from beanlite.machine import share_one_heap
@@ -31,7 +32,7 @@ from beanlite.net.buffers import Buffers
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
 from beanlite.net.feed import Feed
-from beanlite.net.forward import Forwarder
+from beanlite.net.forward import Forwarder, make_forwarder
 from beanlite.net.listener import BACKLOG, Listener, advertised, become, open_listener, room_for
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
@@ -73,24 +74,31 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
     listener = open_listener(settings)
     try:
         check(settings, listener.sockets)
-        new_loop = _new_loop()
-        clock = utc_clock()
+        new_loop = _loop_factory()
+        clock = Clock()
         # Now: another user may not be allowed to read what it imports.
         forwarder = make_forwarder(settings, listener)
         journal = make_journal(settings, listener, clock, forwarder)
         if settings.user is not None:
             become(settings.user)
-        with asyncio.Runner(loop_factory=new_loop) as runner:
+        with asyncio.Runner(loop_factory=partial(_made, new_loop)) as runner:
             try:
                 runner.run(Server(settings, listener, journal, clock, load, forwarder).serve())
             finally:
                 signals.hold()  # for good: at its end the loop restores their defaults
+    except RuntimeError as error:
+        first: BaseException | None = error
+        while first is not None and not isinstance(first, OSError):
+            first = first.__context__
+        if first is None:
+            raise
+        raise _no_room(first) from error  # uvloop could not begin to run, and then not be closed either
     finally:
         listener.close()
     return 0
 
 
-def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     """Uvloop's where it can be had: it is faster."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415
@@ -115,22 +123,18 @@ async def _accept(
     return servers
 
 
-def make_forwarder(settings: Settings, listener: Listener) -> Forwarder | None:
-    """What looks after clients while another server is active, if the settings want them forwarded to it."""
-    if settings.database is None or settings.standby == "refuse":
-        return None
-    most = room_for(2 * settings.max_connections) // 2  # each client takes two descriptors
-    per_address = settings.connections_per_address
-    addresses = Addresses(per_address, spare_local=settings.max_connections_per_address is None)
-    refusals = Refusals()
-    refusals.limits |= {"connections": most, "connections-per-address": per_address}
-    own = advertised(settings, listener)
-    return Forwarder(listener, own, most, addresses, Operators(settings.operators), refusals)
+def _made(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.AbstractEventLoop:
+    try:
+        return new_loop()
+    except OSError as error:
+        raise _no_room(error) from error
 
 
-def make_journal(
-    settings: Settings, listener: Listener, clock: Callable[[], int], forwarder: Forwarder | None = None
-) -> Journal:
+def _no_room(error: OSError) -> ConfigError:
+    return ConfigError(f"there is no room for an event loop: {error.strerror}")
+
+
+def make_journal(settings: Settings, listener: Listener, clock: Clock, forwarder: Forwarder | None = None) -> Journal:
     """The journal that the settings ask for, of a server that listens there; ``Journal.recover`` opens it."""
     if not settings.journal:
         return MemoryJournal()
@@ -141,7 +145,7 @@ def make_journal(
         url = settings.database.get_secret_value()
         place = Place(url, node, advertised(settings, listener), settings.lease_s, settings.require_sync)
         stand_by = listener.stand_by if forwarder is None else forwarder.stand_by
-        return PostgresJournal(place, clock, stand_by)
+        return PostgresJournal(place, clock.since_boot_ns, stand_by)
     # --no-journal starts faster without them.
     from beanlite.journal.sqlite.history import HistoryBounds  # noqa: PLC0415
     from beanlite.journal.sqlite.journal import SqliteJournal  # noqa: PLC0415
@@ -160,11 +164,11 @@ class Server:
         settings: Settings,
         listener: Listener,
         journal: Journal,
-        clock: Callable[[], int],
+        clock: Clock,
         load: Callable[[], Settings] | None = None,
         forwarder: Forwarder | None = None,
     ) -> None:
-        """``clock`` tells the time in ns, as ``beanlite.clock`` counts it; ``load`` reads the settings again."""
+        """``load`` reads the settings again."""
         self._settings = settings
         self._reloads = Reloads(settings, load or (lambda: settings))
         self._listener = listener
@@ -173,7 +177,7 @@ class Server:
         self._instance = os.urandom(8).hex()
         self._oddities = log.Seldom()
         self._clock = clock
-        self._started_ns = clock()
+        self._started_ns = clock.since_boot_ns()
         self._failure: Exception | None = None
         self._journal = journal
         self.engine = Engine()
@@ -191,6 +195,7 @@ class Server:
             self._took_long,
             self._buffered,
             self._watch,
+            self._clock.utc_s,
             journaled=not journal.immediate,
         )
         self._vitals = self._make_vitals()
@@ -211,7 +216,7 @@ class Server:
             self._vitals.close()
 
     async def _serve(self) -> None:
-        if not await self._journal.recover(self.engine, self._clock(), self._stopped):
+        if not await self._journal.recover(self.engine, self._clock, self._stopped):
             if self._forwarder is not None:
                 await self._forwarder.close()
             if self._failure is not None:
@@ -266,7 +271,7 @@ class Server:
             self.engine, self.service, self._journal, self._refusals, addresses, self.roster, self._beside.back_up
         )
         self._supervised = Supervised(self.loop, self.engine, self._journal, self.group_commit)
-        self.feed = Feed(self.loop, self.engine.ledger, self.roster.connections)
+        self.feed = Feed(self.loop, self.engine.ledger, self.roster.connections, self._clock.utc_s)
         self.turns = Turns(self.loop, self.engine, self.group_commit, self._clock, self.roster.wake)
         self._crossings = Crossings(self.engine.memory)
         self.fetcher = Fetcher(self.loop, self.engine, self._journal, self._stop_for)
@@ -379,7 +384,7 @@ class Server:
             version=__version__,
             user_s=usage.ru_utime,
             system_s=usage.ru_stime,
-            uptime_s=(self._clock() - self._started_ns) // SECOND_NS,
+            uptime_s=(self._clock.since_boot_ns() - self._started_ns) // SECOND_NS,
             instance=self._instance,
             hostname=system.node,
             os=system.version,

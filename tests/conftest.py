@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from beanlite import signals
+from beanlite.clock import Clock
 from beanlite.defaults import ENV_PREFIX
 from beanlite.journal.sqlite import writer
 from beanlite.journal.sqlite.database import open_database
@@ -79,7 +80,7 @@ def core():
 async def journal(tmp_path):
     """A journal on a new file."""
     database = open_database(tmp_path / "queue.db")
-    journal = Writer(database, "unix:socket", NO_HISTORY, 0)
+    journal = Writer(database, "unix:socket", NO_HISTORY, Clock(), 0)
     journal.prepare()
     await journal.start()
     yield journal

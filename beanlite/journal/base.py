@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.core.ledger import Changes
 
@@ -100,7 +101,7 @@ class Journal(ABC):
         """Whether ``poll`` can hurry on the batch that is under way; False where it has nothing to do."""
 
     @abstractmethod
-    async def recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:
+    async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         """Open what is stored and fill the engine with it; afterwards the journal is ready to write.
 
         The engine is given all jobs by ``restore``, some thousand at a time, each pause by ``restore_pause``, and at
@@ -109,7 +110,8 @@ class Journal(ABC):
         bodies: by ``accept_puts`` after each batch, since puts use the room up, or never, if there is no limit; and by
         ``refuse_puts`` when there is none left.
 
-        ``now_ns`` is the server's clock (``beanlite.clock``). It yields to the loop often enough for signals to be
+        ``clock`` is the server's, and shows UTC as the machine has it. The journal sets it before it fills the engine
+        if the times of what is stored are by another clock. It yields to the loop often enough for signals to be
         heard, and returns False, with nothing left open, if ``stopped`` was set meanwhile. Raises JournalRefused if
         what is stored can't be used; the process then ends.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.core.ledger import Changes
 from beanlite.journal.base import Journal, JournalFacts, Listener
@@ -24,7 +25,7 @@ class MemoryJournal(Journal):
         """Never."""
         return False
 
-    async def recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:  # noqa: ARG002 - nothing to recover
+    async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:  # noqa: ARG002 - nothing to recover
         """There is nothing to recover."""
         return True
 

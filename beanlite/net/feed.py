@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from beanlite.core.events import Event
@@ -48,12 +49,12 @@ class Watcher:
             self._lost = 0
         self.queue.append(event)
 
-    def take(self, most: int) -> bytes:
+    def take(self, most: int, utc_s: Callable[[int], float]) -> bytes:
         """The next of what it has to be told."""
         told: list[bytes] = []
         while self.queue and len(told) < most:
             event = self.queue.popleft()
-            told.append(lost_reply(event) if isinstance(event, int) else event_reply(event))
+            told.append(lost_reply(event) if isinstance(event, int) else event_reply(event, utc_s))
         if self._lost and not self.queue:
             told.append(lost_reply(self._lost))
             self._lost = 0
@@ -63,8 +64,15 @@ class Watcher:
 class Feed:
     """All watchers. Events are made for their sake only as long as there are any."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ledger: Ledger, connections: dict[Client, Connection]) -> None:
-        """``connections`` are those of all clients, as they come and go."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        ledger: Ledger,
+        connections: dict[Client, Connection],
+        utc_s: Callable[[int], float],
+    ) -> None:
+        """``connections`` are those of all clients, as they come and go; ``utc_s`` tells what a time is in UTC."""
+        self._utc_s = utc_s
         self._loop = loop
         self._ledger = ledger
         self._connections = connections
@@ -99,7 +107,7 @@ class Feed:
                 delay_s = RETRY_S if delay_s is None else delay_s
             else:
                 if watcher.queue:
-                    connection.transport.write(watcher.take(AT_ONCE))
+                    connection.transport.write(watcher.take(AT_ONCE, self._utc_s))
                 if watcher.queue:
                     delay_s = 0.0
         if delay_s is not None:

@@ -10,15 +10,18 @@ import asyncio
 import contextlib
 import socket
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from beanlite import log
 from beanlite.net.addresses import Addresses
 from beanlite.net.ends import End, Guest, ServerEnd
-from beanlite.net.listener import Listener
+from beanlite.net.listener import Listener, advertised, room_for
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 from beanlite.values import host_and_port, is_place
+
+if TYPE_CHECKING:
+    from beanlite.config import Settings
 
 # How long the active server may take to accept a connection, and how long after a failure it is tried again.
 CONNECT_S: Final = 2.0
@@ -27,6 +30,19 @@ AGAIN_S: Final = 0.1
 STOP_S: Final = 2.0
 # How much is read at once; as much at most is held for each direction of a connection.
 CHUNK_BYTES: Final = 1 << 14
+
+
+def make_forwarder(settings: Settings, listener: Listener) -> Forwarder | None:
+    """What looks after clients while another server is active, if the settings want them forwarded to it."""
+    if settings.database is None or settings.standby == "refuse":
+        return None
+    most = room_for(2 * settings.max_connections) // 2  # each client takes two descriptors
+    per_address = settings.connections_per_address
+    addresses = Addresses(per_address, spare_local=settings.max_connections_per_address is None)
+    refusals = Refusals()
+    refusals.limits |= {"connections": most, "connections-per-address": per_address}
+    own = advertised(settings, listener)
+    return Forwarder(listener, own, most, addresses, Operators(settings.operators), refusals)
 
 
 class Forwarder:

@@ -80,7 +80,7 @@ def list_jobs(session: Session, request: ListJobs, now_ns: int) -> bytes | None:
 
     def reply(fetched: dict[Job, bytes | None], then_ns: int) -> bytes:
         jobs = [
-            _listed(job, fetched.get(job) or found.bodies.get(job, b""), request.preview or 0, then_ns)
+            _listed(session, job, fetched.get(job) or found.bodies.get(job, b""), request.preview or 0, then_ns)
             for job in found.jobs
             if not fetched or still_fits(wanted, job, fetched)
         ]
@@ -101,8 +101,8 @@ def still_fits(asked: Filter, job: Job, fetched: dict[Job, bytes | None]) -> boo
     return job not in fetched or (body is not None and asked.fits_body(body))
 
 
-def _listed(job: Job, body: bytes, preview: int, now_ns: int) -> Record:
-    record = job_record(job, now_ns)
+def _listed(session: Session, job: Job, body: bytes, preview: int, now_ns: int) -> Record:
+    record = job_record(job, now_ns, session.service.utc_s)
     if preview:
         record["preview"] = body[:preview].decode(errors="replace")
     return record
@@ -118,7 +118,8 @@ def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
         body = fetched.get(shown, shown.body)
         if body is None or shown.state is GONE:
             return replies.NOT_FOUND
-        return session.ok_reply(as_json({**job_record(shown, then_ns), "body": b64encode(body).decode()}))
+        record = job_record(shown, then_ns, session.service.utc_s)
+        return session.ok_reply(as_json({**record, "body": b64encode(body).decode()}))
 
     if job.body is None:
         session.gather([job], reply)

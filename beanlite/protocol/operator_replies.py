@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
-from beanlite.clock import utc_s
 from beanlite.core.engine import Engine
 from beanlite.core.events import Event
 from beanlite.core.job import DELAYED, RESERVED, Job
@@ -31,8 +31,8 @@ def cursor(place: int | None, fixed: int) -> str | None:
     return None if place is None else f"{place}-{fixed}"
 
 
-def job_record(job: Job, now_ns: int) -> Record:
-    """A job, without its body."""
+def job_record(job: Job, now_ns: int, utc_s: Callable[[int], float]) -> Record:
+    """A job, without its body. ``utc_s`` tells what a moment of the clock is in UTC."""
     facts = job_snapshot(job, now_ns)
     timed = job.state is DELAYED or job.state is RESERVED
     return {
@@ -76,8 +76,8 @@ def client_record(client: ClientSnapshot, buffered: int) -> Record:
     return {**client._asdict(), "buffered": buffered}
 
 
-def event_reply(event: Event) -> bytes:
-    """What those who watch are told of an event."""
+def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
+    """What those who watch are told of an event; ``utc_s`` as above."""
     peer, by = event.by, peer_record(event.by)
     if peer is not None and by is not None:
         by |= {"operator": event.by_operator, "person": peer.person or None}

@@ -65,6 +65,7 @@ class Service:
         "operator_commands",
         "refused",
         "took_long",
+        "utc_s",
         "watch",
         "with_arguments",
     )
@@ -80,12 +81,14 @@ class Service:
         took_long: Callable[[], None],
         buffered: Callable[[Client], int],
         watch: Callable[[Client, bytes | None, list[str] | None], None],
+        utc_s: Callable[[int], float],
         *,
         journaled: bool,
     ) -> None:
         """``refused`` is told what a client can't have; ``took_long`` is called by commands that may take a while.
 
         ``buffered`` tells how many bytes are buffered for a client; ``watch`` has it told what happens to jobs.
+        ``utc_s`` tells what a moment of the clock is in UTC.
         """
         self.engine = engine
         self.max_job_size = max_job_size
@@ -95,6 +98,7 @@ class Service:
         self.took_long = took_long
         self.buffered = buffered
         self.watch = watch
+        self.utc_s = utc_s
         self.commands = commands
         self.errors: dict[bytes, int] | None = None
         """How often each of these replies was given, once somebody has it counted."""

@@ -37,10 +37,16 @@ class Forkers:
 
 
 @pytest.fixture(scope="session")
-def faults_library(tmp_path_factory):
-    """What stands between a process and its files."""
+def compiler():
+    """What is preloaded is made by it."""
     if shutil.which("cc") is None and "CI" not in os.environ:
         pytest.skip("cc is not installed")
+
+
+@pytest.fixture(scope="session")
+def faults_library(compiler, tmp_path_factory):
+    """What stands between a process and its files."""
+    del compiler
     library = tmp_path_factory.mktemp("library") / "faults.so"
     build(library)
     return library

@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -90,11 +91,23 @@ class Forker:
             env=environment | {"LD_PRELOAD": str(library)},
         )
 
-    def run(self, data, steps=(), ids=None, *, fault=Fault(), trace=None, migrations=None, kill=False):  # noqa: B008
+    def run(
+        self,
+        data,
+        steps=(),
+        ids=None,
+        *,
+        fault=Fault(),  # noqa: B008
+        trace=None,
+        migrations=None,
+        kill=False,
+        strace=(),
+    ):
         """Serve the file in the folder `data` while the client does its steps; `kill` rather than SIGTERM in the end.
 
         `trace` is a file for the record of what was done; beside the operations it has lines that begin with "note":
         "started 0" when the first answer is there, "acked N" as each step is answered, and "stop N" in the end.
+        With `strace`, these flags of it, it is traced from its beginning.
         """
         request = {
             "data": str(data),
@@ -104,6 +117,7 @@ class Forker:
             "trace": trace and str(trace),
             "migrations": migrations and str(migrations),
             "kill": kill,
+            "strace": list(strace),
         }
         self._helper.stdin.write(json.dumps(request).encode() + b"\n")
         self._helper.stdin.flush()
@@ -127,6 +141,8 @@ class Forker:
 def serve(request, library, trace, listener, stderr):
     """The forked server, from its first instruction to the exit code."""
     signal.alarm(WITHIN_S)
+    if request["strace"]:
+        os.kill(os.getpid(), signal.SIGSTOP)  # until it is traced
     os.dup2(stderr, 2)
     os.dup2(listener.fileno(), HANDED_OVER)
     os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
@@ -155,7 +171,7 @@ def work(request, client, trace):
     ids = request["ids"]
     received = client.makefile("rb")
     acked = 0
-    with contextlib.suppress(ConnectionError):
+    with contextlib.suppress(ConnectionError, TimeoutError):
         client.sendall(b"list-tube-used\r\n")
         if not received.readline():
             return ids, 0, False
@@ -177,6 +193,29 @@ def work(request, client, trace):
     return ids, acked, False
 
 
+def follow(process, flags):
+    """Trace a process that has stopped itself, and let it go on."""
+    os.waitpid(process, os.WUNTRACED)
+    tracer = subprocess.Popen(["strace", "-f", "-qqq", "-p", str(process), *flags], stdin=subprocess.DEVNULL)
+    status = Path(f"/proc/{process}/status")
+    while "TracerPid:\t0\n" in status.read_text():
+        if tracer.poll() is not None:
+            raise RuntimeError("strace can't be had here")
+        time.sleep(0.001)
+    os.kill(process, signal.SIGCONT)
+    return tracer
+
+
+def is_served(address):
+    """Whether a server that has closed the connection serves others."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(WITHIN_S)
+        client.connect(address)
+        client.sendall(b"list-tube-used\r\n")
+        return client.recv(100).endswith(b"\r\n")
+    return False
+
+
 def note(trace, text):
     os.write(trace, f"note {text} 0\n\n".encode())
 
@@ -191,15 +230,19 @@ def answer(request, library):
         process = os.fork()
         if not process:
             end(serve(request, library, trace if request["trace"] else -1, listener, stderr))
+        tracer = follow(process, request["strace"]) if request["strace"] else None
         client = socket.socket(socket.AF_UNIX)
         client.connect(listener.getsockname())  # a server that is gone ends it, as nobody else holds the listener
+        address = listener.getsockname()
     with client:
         client.settimeout(WITHIN_S)
         ids, acked, there = work(request, client, trace)
-        if there:  # else it is about to tell why
+        if there or is_served(address):  # else it is about to tell why
             note(trace, f"stop {acked}")
             os.kill(process, signal.SIGKILL if request["kill"] else signal.SIGTERM)
     _, status = os.waitpid(process, 0)
+    if tracer is not None:
+        tracer.wait(WITHIN_S)
     os.lseek(stderr, 0, os.SEEK_SET)
     with open(stderr, "rb") as said:  # noqa: PTH123 - a descriptor
         text = said.read().decode()

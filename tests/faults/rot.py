@@ -20,7 +20,7 @@ from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.errors import BeanliteError
 from beanlite.journal.sqlite import journal as journal_module
@@ -140,7 +140,7 @@ async def _start(path):
     journal = SqliteJournal(path, "always", 0, 65535, "unix:socket", NO_HISTORY)
     try:
         with mock.patch.object(journal_module, "open_database", opening):
-            await journal.recover(engine, utc_clock()(), asyncio.Event())
+            await journal.recover(engine, Clock(), asyncio.Event())
         served = {}
         for _, jobs in engine.jobs.segments():
             served |= {job_id: _seen(job) for job_id, job in jobs.items()}

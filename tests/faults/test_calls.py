@@ -1,15 +1,18 @@
 """A file operation that fails is told in one line, and is not taken for damage; what was in the file is there after it.
 
-FAULTS=1 lets each of them fail both once and from then on; FAULTS_AT=17 only the 17th of its kind.
+FAULTS=1 lets each of them fail both once and from then on; FAULTS_AT=17 only the 17th of its kind. Of all other system
+calls a few are tried here (calls.py), and the rest by ``python -m tests.faults.calls``.
 """
 
 import errno
 import os
 import shutil
+import subprocess
 from typing import NamedTuple
 
 import pytest
 
+from tests.faults.calls import Failure, wrong
 from tests.faults.forker import FAIL_ON, FAIL_ONCE, Fault, mask
 from tests.faults.record import report
 from tests.faults.scenarios import RESERVE, look
@@ -79,3 +82,32 @@ def test_without(forkers, scenarios, undisturbed, tmp_path, name):
     moments = [(action, *found) for action in actions for found in operations_of(case, undisturbed[case.scenario][0])]
     assert moments or "FAULTS_AT" in os.environ
     report(forkers.map(fail_and_start, moments))
+
+
+SOME = [
+    Failure("first start", "pipe2", "EMFILE", 2),
+    Failure("start after a kill", "socketpair", "EMFILE", 1),
+    Failure("start after a kill", "clone3", "EAGAIN", 2),
+    Failure("start after a kill", "mmap", "ENOMEM", 6),
+    Failure("first start", "io_setup", "ENOMEM", 1),
+    Failure("stop", "io_submit", "EAGAIN", 2),
+    Failure("stop", "epoll_pwait", "EINTR", 3),
+    Failure("migration", "fcntl", "EIO", 5),
+    Failure("first start", "pwrite64", "EDQUOT", 9),
+    Failure("stop", "newfstatat", "EIO", 30),
+]
+
+
+def test_without_other_calls(forkers, scenarios, tmp_path):
+    if "CI" not in os.environ and not can_trace():
+        pytest.skip("strace can't trace here")
+
+    def fail(forker, failure):
+        what = wrong(forker, scenarios[failure.scenario], tmp_path / failure.call, failure)
+        return None if what is None else (str(tuple(failure)), AssertionError(what))
+
+    report(forkers.map(fail, SOME))
+
+
+def can_trace():
+    return shutil.which("strace") and not subprocess.run(["strace", "-o", "/dev/null", "true"], check=False).returncode

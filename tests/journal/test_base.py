@@ -154,7 +154,7 @@ class Serving:
         """Jobs whose replies were released although the medium did not have them."""
 
     async def start(self):
-        assert await self.journal.recover(self.core.engine, self.core.now_ns, asyncio.Event())
+        assert await self.journal.recover(self.core.engine, self.core.clock(), asyncio.Event())
         self.group = GroupCommit(
             asyncio.get_running_loop(),
             self.core.engine,

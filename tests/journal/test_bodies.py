@@ -159,7 +159,7 @@ async def started(path, body_max_bytes=NO_BOUND):
     """A core, and the journal that has recovered it."""
     core, journal = Core(1 << 20), SqliteJournal(path, "never", None, 1 << 20, "unix:socket", NO_HISTORY)
     core.engine.bound_memory(NO_BOUND, body_max_bytes, fetches=True)
-    assert await journal.recover(core.engine, core.now_ns, asyncio.Event())
+    assert await journal.recover(core.engine, core.clock(), asyncio.Event())
     journal.attach(Listening(core.engine))
     return core, journal
 

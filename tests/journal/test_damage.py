@@ -13,7 +13,7 @@ from zlib import crc32
 
 import pytest
 
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.core.snapshot import job_snapshot, tube_snapshot
 from beanlite.errors import BeanliteError, JournalRefused
@@ -86,15 +86,15 @@ def start(monkeypatch):
     monkeypatch.setattr(journal_module, "open_database", open_and_note)
 
     async def run(path):
-        engine, journal, now_ns = (
+        engine, journal, clock = (
             Engine(),
             SqliteJournal(path, "always", 0, 65535, "unix:socket", NO_HISTORY),
-            utc_clock()(),
+            Clock(),
         )
         opened.clear()
         try:
-            await journal.recover(engine, now_ns, asyncio.Event())
-            use(engine, journal, now_ns)
+            await journal.recover(engine, clock, asyncio.Event())
+            use(engine, journal, clock())
             await journal.close()
             opened.clear()
         finally:

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from beanlite.clock import utc_clock, utc_s
+from beanlite.clock import Clock, utc_s
 from beanlite.core.job import RESERVED, SECOND_NS, SLICE
 from beanlite.core.totals import Tally
 from beanlite.journal.sqlite.batch import batch_of
@@ -26,7 +26,7 @@ class Kept:
 
     def __init__(self, writer):
         self.core = Core()
-        self.core.now_ns = utc_clock()()  # or all of it would be too old
+        self.core.now_ns = Clock()()  # or all of it would be too old
         self.writer = writer
 
     def store(self):
@@ -47,7 +47,7 @@ async def keep(tmp_path):
     writers = []
 
     async def begin(bounds, *, recording=True):
-        writers.append(Writer(open_database(tmp_path / f"{len(writers)}.db"), "unix:socket", bounds, 0))
+        writers.append(Writer(open_database(tmp_path / f"{len(writers)}.db"), "unix:socket", bounds, Clock(), 0))
         writers[-1].prepare()
         await writers[-1].start()
         kept = Kept(writers[-1])
@@ -62,7 +62,7 @@ async def keep(tmp_path):
 async def test_a_start_on_a_full_disk_goes_on_behind_what_the_file_has(tmp_path, monkeypatch):
     told = []
     for _ in range(2):
-        writer = Writer(open_database(tmp_path / "queue.db"), "unix:socket", ALL, 0)
+        writer = Writer(open_database(tmp_path / "queue.db"), "unix:socket", ALL, Clock(), 0)
         assert writer.prepare() is not bool(told)  # the second time there is no room
         await writer.start()
         kept = Kept(writer)

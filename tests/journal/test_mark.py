@@ -59,7 +59,7 @@ def batches(path):
 
 
 def after_a_reboot(monkeypatch):
-    monkeypatch.setattr(mark, "_boot_id", lambda: "another")
+    monkeypatch.setattr(mark, "boot_id", lambda: "another")
 
 
 def test_it_says_whether_the_file_is_served(path):

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from beanlite.clock import Clock
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.heartbeat import Heartbeat
 from tests.support.journal_files import put
@@ -48,7 +49,7 @@ def test_outside_writes_are_refused(database, cli):
         "INSERT INTO pauses VALUES ('other', 60, 0)",
         "INSERT INTO meta VALUES (2, 0, 0, 0, 0)",
         "REPLACE INTO meta VALUES (1, 9, 9, 0, 0)",
-        "INSERT INTO server VALUES (1, '0', 1, '', 0, 0, NULL)",
+        "INSERT INTO server (one, version, pid, address, started_at, seen_at) VALUES (1, '0', 1, '', 0, 0)",
         "UPDATE jobs SET state = 'buried' WHERE id = 1",
         "UPDATE jobs SET id = 2",
         "UPDATE bodies SET body = x'00'",
@@ -69,7 +70,7 @@ def test_outside_reads_are_served(database, cli, name):
     for number, state in enumerate(("ready", "delayed", "reserved", "buried"), 1):
         put(database.connection, number, state=state, due_at=2e9, buried_seq=1, large=True)
     database.connection.execute("INSERT INTO pauses VALUES ('default', 60, 0)")
-    Heartbeat(database.connection, "127.0.0.1:11300").beat(1.0)
+    Heartbeat(database.connection, "127.0.0.1:11300", Clock()).beat(1.0)
     code, lines, errors = cli(f"SELECT * FROM {name}")  # noqa: S608
     assert (code, errors) == (0, "")
     assert lines
@@ -193,7 +194,7 @@ def test_ages_are_right_to_the_second(database):
 
 
 def test_whether_the_server_lives(database, cli):
-    heartbeat = Heartbeat(database.connection, "127.0.0.1:11300")
+    heartbeat = Heartbeat(database.connection, "127.0.0.1:11300", Clock())
     heartbeat.beat(1.0)
     _, lines, _ = cli("SELECT status, pid, address, stopped, seen_s < 30 FROM alive")
     assert lines == [f"serving|{os.getpid()}|127.0.0.1:11300||1"]
@@ -206,7 +207,7 @@ def test_whether_the_server_lives(database, cli):
 def test_a_sign_of_life_is_given_when_it_is_due_and_not_sooner(database, monkeypatch):
     now_s = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    heartbeat = Heartbeat(database.connection, "unix:socket")
+    heartbeat = Heartbeat(database.connection, "unix:socket", Clock())
     heartbeat.beat(1.0)
     assert [heartbeat.beat(1.0), heartbeat.beat(10.0)] == [False, False]
     now_s += 1

@@ -4,6 +4,7 @@ import sqlite3
 
 import pytest
 
+from beanlite.clock import Clock
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
@@ -96,7 +97,7 @@ async def test_a_checkpoint_is_due_after_so_many_frames_whatever_is_in_them(jour
 @pytest.mark.parametrize("hindrance", [None, "another", "a fault"])
 async def test_the_last_id_is_noted_at_the_end_and_a_failure_to_do_so_is_raised(tmp_path, hindrance):
     path = tmp_path / "queue.db"
-    journal = Writer(open_database(path), "unix:socket", NO_HISTORY, 0)
+    journal = Writer(open_database(path), "unix:socket", NO_HISTORY, Clock(), 0)
     journal.prepare()
     await journal.start()
     core = Core()

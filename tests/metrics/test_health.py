@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.config import Settings
 from beanlite.journal.sqlite.journal import SqliteJournal
 from beanlite.net import health
@@ -178,7 +178,7 @@ async def test_alive_and_not_ready_while_it_recovers(tmp_path, monkeypatch):
     monkeypatch.setattr(SqliteJournal, "recover", held_up)
     settings = Settings(port=0, db=tmp_path / "queue.db", health="127.0.0.1:0")
     listener = open_listener(settings)
-    server = Server(settings, listener, make_journal(settings, listener, clock := utc_clock()), clock)
+    server = Server(settings, listener, make_journal(settings, listener, clock := Clock()), clock)
     task = asyncio.create_task(server.serve())
     await until(lambda: hasattr(server._vitals, "_health") and server._vitals._health._server is not None)
     assert await status_of(server, "/healthz") == (200, "alive\n")

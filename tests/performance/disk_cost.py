@@ -8,6 +8,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
@@ -31,7 +32,11 @@ async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = Fal
 
     with tempfile.TemporaryDirectory() as directory:
         journal = Writer(
-            open_database(Path(directory) / "queue.db"), "unix:socket", HistoryBounds(None, 1 << 30, bodies=False), 0
+            open_database(Path(directory) / "queue.db"),
+            "unix:socket",
+            HistoryBounds(None, 1 << 30, bodies=False),
+            Clock(),
+            0,
         )
         journal.prepare()
         await journal.start()

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from beanlite.clock import Clock
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite import writer
 from beanlite.journal.sqlite.database import open_database
@@ -39,7 +40,7 @@ async def test_whatever_the_journal_asks_of_it_is_a_failure_of_the_disk(call, us
 
 async def test_at_the_stop_it_is_one_too(tmp_path, monkeypatch):
     database = open_database(tmp_path / "queue.db")
-    journal = Writer(database, "unix:socket", NO_HISTORY, 0)
+    journal = Writer(database, "unix:socket", NO_HISTORY, Clock(), 0)
     journal.prepare()
     await journal.start()
     with monkeypatch.context() as dying:

@@ -10,7 +10,7 @@ import sys
 import pytest
 import uvloop
 
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.config import Settings
 from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES
 from beanlite.journal.sqlite.journal import SqliteJournal
@@ -56,7 +56,7 @@ def lock_for_a_moment(server):
 async def garbage_of(settings, lives, meanwhile):
     """How many objects the collector finds after so many clients, with something else at the beginning of each."""
     server = Server(
-        settings, listener := open_listener(settings), make_journal(settings, listener, clock := utc_clock()), clock
+        settings, listener := open_listener(settings), make_journal(settings, listener, clock := Clock()), clock
     )
     task = asyncio.create_task(server.serve())
     await until(lambda: hasattr(server, "group_commit"))

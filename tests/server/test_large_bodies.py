@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.config import Settings
 from beanlite.errors import ConfigError
 from beanlite.journal.sqlite import journal
@@ -73,6 +73,6 @@ async def test_a_server_does_not_start_if_this_sqlite_has_less_room_than_max_job
     settings = Settings(port=0, db=tmp_path / "q.db").model_copy(update={"max_job_size": most + 1})
     listener = open_listener(settings)
     with pytest.raises(ConfigError, match=f"^max_job_size = {most + 1} is more than .*; it may be {most} at most$"):
-        await Server(settings, listener, make_journal(settings, listener, clock := utc_clock()), clock).serve()
+        await Server(settings, listener, make_journal(settings, listener, clock := Clock()), clock).serve()
     listener.close()
     assert not list(tmp_path.iterdir())

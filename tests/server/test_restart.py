@@ -180,7 +180,7 @@ class RestartedTwins(Twins):
         engine.ledger.recording = self.history
         bounds = HISTORY if self.history else NO_HISTORY
         journal = SqliteJournal(self.path, "always", 0, MAX_JOB_SIZE, "unix:socket", bounds)
-        self.runner.run(journal.recover(engine, self.core.now_ns, asyncio.Event()))
+        self.runner.run(journal.recover(engine, self.core.clock(), asyncio.Event()))
         self.runner.run(journal._bodies.close())
         self.journal = journal._writer
         self.core.start(engine, MAX_JOB_SIZE)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.config import Settings
 from beanlite.journal.sqlite import journal, replay
 from beanlite.journal.sqlite.database import open_database
@@ -55,7 +55,7 @@ async def test_a_stop_does_not_wait_for_all_jobs_to_be_read_and_changes_nothing(
     settings = Settings(port=0, db=path)
     listener = open_listener(settings)
     await asyncio.wait_for(
-        Server(settings, listener, make_journal(settings, listener, clock := utc_clock()), clock).serve(), 10
+        Server(settings, listener, make_journal(settings, listener, clock := Clock()), clock).serve(), 10
     )
     listener.close()
     assert 0 < read["jobs"] < CHUNKS * 1000

@@ -5,7 +5,7 @@ import logging
 import tempfile
 from pathlib import Path
 
-from beanlite.journal.sqlite import journal, mark, migrations, replay, room, writer
+from beanlite.journal.sqlite import heartbeat, journal, mark, migrations, replay, room, writer
 from beanlite.journal.sqlite.database import open_database
 from tests.simulator import world as worlds
 from tests.simulator.world import SimulatedSync, World
@@ -81,5 +81,5 @@ def enter(world: World) -> None:
     """From now on a server lives in this world."""
     worlds.enter(world)
     ERRORS.lines.clear()
-    mark._boot_id = lambda: f"boot-{world.boot}"
+    mark.boot_id = heartbeat.boot_id = lambda: f"boot-{world.boot}"  # type: ignore[attr-defined]
     writer.background_sync = lambda: SimulatedSync(world)  # type: ignore[attr-defined]

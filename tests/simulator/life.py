@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.net.listener import Listener
 from beanlite.server import Server, make_journal
 from tests.faults.forker import CHANGES
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 
 SYNC_S = (0.00005, 0.0004, 0.003, 0.02)
 STEPS_S = (0, 0, 0, 0, 3600, -3600, 86_400, -7)
+
+
+class _NotedClock(Clock):
+    """Tells what it was set to last."""
+
+    __slots__ = ("set_ns",)
+
+    def set(self, now_ns):
+        super().set(now_ns)
+        self.set_ns = now_ns
 
 
 class Life:
@@ -67,7 +77,7 @@ class Life:
     async def _play(self, end: str, *, last: bool) -> None:
         run = self.run
         loop = asyncio.get_running_loop()
-        clock = utc_clock()
+        clock = _NotedClock()
         listener = Listener([], "nowhere")
         store = make_journal(run.settings, listener, clock)
         server = self.server = Server(run.settings, listener, store, clock)
@@ -111,11 +121,11 @@ class Life:
         run = self.run
         recover, attach, commit = journal.recover, journal.attach, journal.commit
 
-        async def recover_(engine, now_ns, stopped):
-            run.tried_ns = max(run.tried_ns, now_ns)
-            done = await recover(engine, now_ns, stopped)
+        async def recover_(engine, clock, stopped):
+            done = await recover(engine, clock, stopped)
+            run.tried_ns = max(run.tried_ns, clock.set_ns)
             if done and not self.world.gone:
-                run.found(take(engine), engine, now_ns)
+                run.found(take(engine), engine, clock.set_ns)
                 self.recovered = True
             return done
 

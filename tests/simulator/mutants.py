@@ -32,7 +32,7 @@ MUTANTS = {
     ),
     "a reply too early": Mutant(
         "net.connection",
-        "if (session.waits or self._group.in_doubt) and self._journaled:",
+        "if (session.waits or self._group.in_doubt) and self._host.service.journaled:",
         "if False:",
     ),
     "replies out of order": Mutant("net.connection", "elif not self._owed:", "else:"),

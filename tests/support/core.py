@@ -1,5 +1,6 @@
 """The core without a server: an engine whose time stands still until a test moves it."""
 
+from beanlite.clock import Clock, utc_s
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.protocol.blocked import YIELDING
@@ -19,6 +20,10 @@ class Core:
         self.now_ns = 1_000_000 * SECOND_NS
         self.start(Engine(), max_job_size)
 
+    def clock(self):
+        """The clock of a server to which time passes likewise."""
+        return Clock(lambda: self.now_ns, lambda: self.now_ns)
+
     def start(self, engine, max_job_size):
         """Serve from this engine, without clients at first."""
         self.engine = engine
@@ -34,6 +39,7 @@ class Core:
             lambda: None,
             lambda client: self.sessions[client].pending,
             lambda *watched: self.watching.append(watched),
+            utc_s,
             journaled=True,
         )
         self.sessions = {}

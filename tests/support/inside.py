@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.config import Settings
 from beanlite.errors import JournalFailed
 from beanlite.net.listener import open_listener
@@ -45,7 +45,7 @@ class Disk:
 async def serving(path, fsync="always", failure=JournalFailed, **others):
     settings = Settings(port=0, db=path, fsync=fsync, **others)
     server = Server(
-        settings, listener := open_listener(settings), make_journal(settings, listener, clock := utc_clock()), clock
+        settings, listener := open_listener(settings), make_journal(settings, listener, clock := Clock()), clock
     )
     task = asyncio.create_task(server.serve())
     try:

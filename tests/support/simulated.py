@@ -5,6 +5,7 @@ import selectors
 from collections import deque
 from typing import Any
 
+from beanlite.clock import Clock
 from beanlite.config import Settings
 from beanlite.core.job import SECOND_NS
 from beanlite.journal.base import Journal, JournalFacts
@@ -151,9 +152,11 @@ def simulated(play):
     async def run():
         loop = asyncio.get_running_loop()
         journal = FakeJournal()
-        server = Server(
-            Settings(), Listener([], "nowhere"), journal, lambda: round(loop.time() * SECOND_NS) + SECOND_NS
-        )
+
+        def now_ns():
+            return round(loop.time() * SECOND_NS) + SECOND_NS
+
+        server = Server(Settings(), Listener([], "nowhere"), journal, Clock(now_ns, now_ns))
         task = asyncio.create_task(server.serve())
         await settle()
         await play(server, journal)

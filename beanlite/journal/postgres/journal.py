@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from beanlite import log, systemd
+from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.ledger import Changes
@@ -46,13 +47,20 @@ class PostgresJournal(Journal):
 
     fetches = True
 
-    def __init__(self, place: Place, clock: Callable[[], int], stand_by: Callable[[str | None], None]) -> None:
-        """``clock`` is the server's; ``stand_by`` is called as ``Applicant`` says."""
+    def __init__(self, place: Place, since_boot_ns: Callable[[], int], stand_by: Callable[[str | None], None]) -> None:
+        """``since_boot_ns`` tells how time passes; ``stand_by`` is called as ``Applicant`` says."""
         self._name = shown(place.url)
-        self._clock = clock
+        self._since_boot_ns = since_boot_ns
         self._tell_standing_by = stand_by
         self._applicant = Applicant(
-            place.url, self._name, place.node, place.address, place.lease_s, place.require_sync, clock, self._stand_by
+            place.url,
+            self._name,
+            place.node,
+            place.address,
+            place.lease_s,
+            place.require_sync,
+            since_boot_ns,
+            self._stand_by,
         )
         self._totals = Totals()
         self._records = 0
@@ -65,7 +73,7 @@ class PostgresJournal(Journal):
         self.stands_by = active is not None
         self._tell_standing_by(active)
 
-    async def recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:  # noqa: ARG002 - it may be long ago
+    async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         """Wait for the lease, and fill the engine with the jobs; see ``Journal.recover``."""
         taken = await take(self._applicant, stopped)
         if taken is None:
@@ -80,7 +88,7 @@ class PostgresJournal(Journal):
         stopping = asyncio.ensure_future(stopped.wait())
         stopping.add_done_callback(lambda task: None if task.cancelled() else self._reader.close())
         try:
-            is_whole = await self._restore(engine) and not stopped.is_set()
+            is_whole = await self._restore(engine, clock) and not stopped.is_set()
         except (JournalFailed, JournalRefused, MemoryError) as error:
             self._reader.close()
             if self._failure is None and not (stopped.is_set() and isinstance(error, JournalFailed)):
@@ -106,15 +114,17 @@ class PostgresJournal(Journal):
             raise JournalRefused(f"there is not enough memory for what {self._name} holds") from error
         raise JournalRefused(str(error)) from error
 
-    async def _restore(self, engine: Engine) -> bool:
+    async def _restore(self, engine: Engine, clock: Clock) -> bool:
         """Restore all jobs and pauses; False if a stop was asked for meanwhile."""
         began_s = shown_s = time.monotonic()
+        # The times of what is stored are by the database's clock: those of two nodes may differ by hours.
+        clock.set(await self._reader.now_ns())
         of = await self._reader.count()
         jobs = 0
         memory = engine.memory
         room = memory.body_room_beside(of * JOB_BYTES)
         async for rows in self._reader.jobs(lambda: memory.body_bytes <= room - room // 4):
-            self._restore_some(engine, rows)
+            self._restore_some(engine, rows, clock())
             jobs += len(rows)
             if time.monotonic() - shown_s > _PROGRESS_S:
                 shown_s = time.monotonic()
@@ -128,9 +138,9 @@ class PostgresJournal(Journal):
         log.info("recovered", database=self._name, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
         return True
 
-    def _restore_some(self, engine: Engine, rows: list[StoredJob]) -> None:
+    def _restore_some(self, engine: Engine, rows: list[StoredJob], now_ns: int) -> None:
         try:
-            engine.restore(rows, self._clock())
+            engine.restore(rows, now_ns)
         except (TypeError, ValueError) as error:
             raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
 
@@ -161,7 +171,7 @@ class PostgresJournal(Journal):
     @property
     def in_doubt(self) -> bool:
         """Whether another server may have taken over since the lease was last confirmed."""
-        return self._clock() > self._sender.sure_until_ns
+        return self._since_boot_ns() > self._sender.sure_until_ns
 
     @property
     def is_elsewhere(self) -> bool:
@@ -174,12 +184,12 @@ class PostgresJournal(Journal):
 
     async def _store(self, batch: Batch) -> None:
         try:
-            began_ns = self._clock()
+            began_ns = self._since_boot_ns()
             await self._store_when_there_is_room(batch)
             self._records += batch.jobs
             if self._measures is not None:
                 self._measures.batch_jobs.note(batch.jobs)
-                self._measures.commits.note(self._clock() - began_ns)
+                self._measures.commits.note(self._since_boot_ns() - began_ns)
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
             self._fails(error)
             return
@@ -238,7 +248,7 @@ class PostgresJournal(Journal):
     def facts(self) -> JournalFacts:
         """What the statistics say of it."""
         sent_ns = self._sender.sent_ns
-        unsynced_s = 0.0 if sent_ns is None else (self._clock() - sent_ns) / SECOND_NS
+        unsynced_s = 0.0 if sent_ns is None else (self._since_boot_ns() - sent_ns) / SECOND_NS
         return JournalFacts(keeps_jobs=True, records=self._records, log_bytes=0, log_bytes_max=0, unsynced_s=unsynced_s)
 
     async def close(self) -> str | None:

@@ -44,6 +44,7 @@ _BODIES: Final = "SELECT id, body, crc32 FROM jobs WHERE id = ANY ($1)"
 _LEASE: Final = "SELECT epoch, batch FROM lease"
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses"
 _PRUNE: Final = "DELETE FROM totals WHERE span_s = $1 AND at < $2"
+_NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8 AS now"
 _COUNTS: Final = "SELECT count(*) AS jobs FROM jobs"
 _body = itemgetter(13)
 _crc32 = itemgetter(14)
@@ -108,6 +109,10 @@ class Reader:
     async def count(self) -> int:
         """How many jobs there are. JournalFailed."""
         return int((await self._fetch(_COUNTS))[0]["jobs"])
+
+    async def now_ns(self) -> int:
+        """What the clock of the database shows, as ours counts. JournalFailed."""
+        return clock_ns((await self._fetch(_NOW))[0]["now"])
 
     async def pauses(self) -> list[Pause]:
         """All pauses, with those that have ended. JournalFailed."""

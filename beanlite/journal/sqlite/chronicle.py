@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 
+from beanlite.clock import Clock
 from beanlite.journal.sqlite.batch import Batch
 from beanlite.journal.sqlite.heartbeat import BUSY_S, IDLE_S, Heartbeat
 from beanlite.journal.sqlite.history import PRUNED_EACH, PRUNED_MAX, History, HistoryBounds
@@ -15,12 +16,12 @@ from beanlite.journal.totals import Totals
 class Chronicle:
     """Writes it on a connection, whenever the caller may use that: with a batch, or in a slice of its own."""
 
-    def __init__(self, connection: sqlite3.Connection, address: str, bounds: HistoryBounds) -> None:
+    def __init__(self, connection: sqlite3.Connection, address: str, bounds: HistoryBounds, clock: Clock) -> None:
         """``address`` is where the server listens."""
         self._db = connection
-        self._heartbeat = Heartbeat(connection, address)
+        self._heartbeat = Heartbeat(connection, address, clock)
         self._totals = Totals()
-        self.history = History(bounds)
+        self.history = History(bounds, clock)
 
     def begin(self, *, has_room: bool) -> None:
         """The server has the file from now on, and writes so if there is room."""

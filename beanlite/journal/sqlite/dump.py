@@ -12,10 +12,13 @@ from beanlite.errors import BeanliteError
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.fileformat import damaged, refused
+from beanlite.journal.sqlite.heartbeat import read_ahead_s
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import check_count, read_state, read_unchecked_id
 from beanlite.journal.sqlite.wholefile import unserved, written_whole
 
+# The columns of times, which are UTC in a line, and by the server's clock in a row.
+TIMES: Final = ("created_at", "due_at", "since")
 # What a line does not have: the checksums, and the body, for which it has "body" or "base64".
 LEFT_OUT: Final = ("row_crc32", "crc32", "body")
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses ORDER BY tube"
@@ -66,8 +69,9 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
     with refused(path):
         connection.execute("BEGIN")
         yield line_of("queue", {"format": FORMAT, "last_id": read_state(connection, path).last_id})
+        ahead_s = read_ahead_s(connection)
         for tube, pause_s, until in connection.execute(_PAUSES):
-            yield line_of("pause", {"tube": tube, "pause_s": pause_s, "until": until})
+            yield line_of("pause", {"tube": tube, "pause_s": pause_s, "until": until - ahead_s})
         names = columns_of_jobs(connection)
         jobs = connection.execute(
             f"""
@@ -85,6 +89,7 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
             if not isinstance(body, bytes) or crc32(body) != checksum:
                 raise damaged(path, f"the body of job {values[0]} has changed")
             job = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+            job |= {name: job[name] - ahead_s for name in TIMES if name in job}
             yield line_of("job", job | body_of(body))
             count += 1
         check_count(connection, path, count)

@@ -12,6 +12,7 @@ from beanlite.errors import BeanliteError, JournalFailed
 from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.fileformat import said, shm_of, wal_of
+from beanlite.journal.sqlite.heartbeat import read_ahead_s
 from beanlite.journal.sqlite.rows import INLINE_MAX
 
 _INSERT = """
@@ -49,6 +50,7 @@ class Filling:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
+        self._ahead_s = read_ahead_s(connection)
         self.left: str | None = None
         """In the end: what is left beside the file and why, None if nothing is."""
 
@@ -59,6 +61,9 @@ class Filling:
     def add(self, job: NewJob) -> None:
         """Add a job. This is quickest by rising id."""
         body = job.body
+        created_at = job.created_at + self._ahead_s
+        due_at = None if job.due_at is None else job.due_at + self._ahead_s
+        job = job._replace(created_at=created_at, due_at=due_at)
         is_large = len(body) > INLINE_MAX
         row = job[:-1]
         of_row = checksum_of_row((*row, None, None, None, None))

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from beanlite.clock import utc_s
+from beanlite.clock import Clock
 from beanlite.core.events import DELETE, Event
 
 _DAY_S: Final = 24 * 3600
@@ -74,8 +74,10 @@ class History:
     how many bytes are between them.
     """
 
-    def __init__(self, bounds: HistoryBounds) -> None:
+    def __init__(self, bounds: HistoryBounds, clock: Clock) -> None:
+        """``clock`` is the server's, by which events have their times."""
         self.bound(bounds)
+        self._clock = clock
         self._last = 0
         """The number of the last row."""
         self._oldest: tuple[int, float] | None = None
@@ -122,14 +124,14 @@ class History:
                     bodies.append((event.body, n))
             if event.at_ns != at_ns:
                 at_ns = event.at_ns
-                at_s = utc_s(at_ns)
+                at_s = self._clock.utc_s(at_ns)
             if event.tube is not tube:
                 tube = event.tube
                 name = tube.name.decode()
             values += (n, at_s, event.job_id, name, event.what, by, conn, event.pri, event.delay_s)
         self._last = n
         if values and self._oldest is None:
-            self._oldest = n, utc_s(events[0].at_ns)
+            self._oldest = n, self._clock.utc_s(events[0].at_ns)
         return Rows(values, bodies, to_fetch, body_bytes)
 
     def prune(self, connection: sqlite3.Connection, rows: int, now_s: float) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from beanlite import log, signals, systemd
+from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import JOB_BYTES
@@ -21,6 +22,7 @@ from beanlite.journal.sqlite.awake import StayAwake
 from beanlite.journal.sqlite.batch import Batch, batch_of
 from beanlite.journal.sqlite.bodies import BodyReader
 from beanlite.journal.sqlite.database import WAL_BYTES_MAX, Database, check_body_size, open_database
+from beanlite.journal.sqlite.heartbeat import set_clock
 from beanlite.journal.sqlite.history import HistoryBounds
 from beanlite.journal.sqlite.leisure import Leisure
 from beanlite.journal.sqlite.replay import (
@@ -77,15 +79,15 @@ class SqliteJournal(Journal):
 
     # -- the start
 
-    async def recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:
+    async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         """Open the file and fill the engine with its jobs; see ``Journal.recover``."""
         try:
-            return await self._recover(engine, now_ns, stopped)
+            return await self._recover(engine, clock, stopped)
         except MemoryError as error:
             engine.forget_jobs()  # makes room for the way out
             raise JournalRefused(f"there is not enough memory for what {self._path} holds") from error
 
-    async def _recover(self, engine: Engine, now_ns: int, stopped: asyncio.Event) -> bool:
+    async def _recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         began_s = time.monotonic()
         check_body_size(self._max_job_size)
         database = open_database(self._path, fsync=self._fsync)
@@ -96,6 +98,8 @@ class SqliteJournal(Journal):
         elif database.lost_batches:
             log.warning("commits that were not synced when the power failed are lost", commits=database.lost_batches)
         state = read_state(database.connection, database.path)
+        set_clock(clock, database.connection, database.path)
+        now_ns = clock()
         jobs = await self._restore_jobs(database, engine, now_ns, stopped)
         if jobs is None:
             database.close()
@@ -104,7 +108,7 @@ class SqliteJournal(Journal):
             engine.restore_pause(name, pause_s, until_ns)
         engine.recovered(state.last_id, state.batch)
         self._engine = engine
-        self._writer = Writer(database, self._address, self._history, jobs)
+        self._writer = Writer(database, self._address, self._history, clock, jobs)
         self._bodies = BodyReader(database.path)
         has_room = self._writer.prepare()
         if has_room and engine.ledger.recording:
@@ -113,6 +117,8 @@ class SqliteJournal(Journal):
         try:
             await self._writer.start()
             await self._bodies.open()
+        except RuntimeError as error:  # threading's; the process has to end at once, because the first may be there
+            raise JournalFailed(f"no thread can be started: {error}") from error
         finally:
             signals.hear()
         if not has_room:

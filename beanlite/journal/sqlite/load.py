@@ -15,9 +15,10 @@ from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError
 from beanlite.journal.lines import FORMAT, LINES_PER_CALL
 from beanlite.journal.sqlite.checksum import checksum_of_row
-from beanlite.journal.sqlite.dump import columns_of_jobs
+from beanlite.journal.sqlite.dump import TIMES, columns_of_jobs
 from beanlite.journal.sqlite.fileformat import refused, said
 from beanlite.journal.sqlite.filling import filling
+from beanlite.journal.sqlite.heartbeat import read_ahead_s
 from beanlite.journal.sqlite.replay import COUNTER_MAX, is_sound
 from beanlite.journal.sqlite.rows import INLINE_MAX, ROW_COLUMNS
 
@@ -63,6 +64,7 @@ class _Loading:
         self._new_ids = new_ids
         (self._last_id,) = connection.execute("SELECT last_id FROM meta").fetchone()
         (self._buried,) = connection.execute("SELECT coalesce(max(buried_seq), 0) FROM jobs").fetchone()
+        self._ahead_s = read_ahead_s(connection)
         self._columns = frozenset(columns_of_jobs(connection))
         self._ends = False
         """Whether a last line has to come, because there was a first one."""
@@ -116,7 +118,7 @@ class _Loading:
         is_tube = isinstance(tube, str) and is_tube_name(tube.encode())
         if not (is_tube and _is_number(pause_s, U32_MAX) and isinstance(until, float | int) and isfinite(until)):
             raise _Wrong("it is no pause that can be")
-        self._connection.execute(_PAUSE, (tube, pause_s, until))
+        self._connection.execute(_PAUSE, (tube, pause_s, until + self._ahead_s))
         self.pauses += 1
 
     def _job(self, values: dict[str, Any]) -> None:
@@ -131,6 +133,7 @@ class _Loading:
         job_id = values["id"]
         if values.get("buried_seq") is not None:
             values["buried_seq"] += self._buried
+        values |= {name: values[name] + self._ahead_s for name in TIMES if values.get(name) is not None}
         self._insert(values, body)
         if not is_sound(self._connection, job_id):
             raise _Wrong("no server would write such a job")

@@ -60,7 +60,7 @@ class Mark(NamedTuple):
     @property
     def is_of_this_boot(self) -> bool:
         """Whether its server was killed, but the kernel was not: everything that it had written is there."""
-        return self.state == _SERVING and self.boot_id == _boot_id() != _UNKNOWN
+        return self.state == _SERVING and self.boot_id == boot_id() is not None
 
     @property
     def has_unsynced(self) -> bool:
@@ -70,12 +70,12 @@ class Mark(NamedTuple):
 
 def serving_mark(descriptor: int, path: Path, fsync: str) -> Mark:
     """The mark of a server that is about to write."""
-    return Mark(_SERVING, os.fstat(descriptor).st_ino, _boot_id(), fsync, str(path))
+    return Mark(_SERVING, os.fstat(descriptor).st_ino, boot_id() or _UNKNOWN, fsync, str(path))
 
 
 def stopped_mark(descriptor: int, path: Path) -> Mark:
     """The mark of a server that has moved everything into the file."""
-    return Mark(_STOPPED, os.fstat(descriptor).st_ino, _boot_id(), "always", str(path))
+    return Mark(_STOPPED, os.fstat(descriptor).st_ino, boot_id() or _UNKNOWN, "always", str(path))
 
 
 def check_mark(mark: Mark, descriptor: int, path: Path) -> None:
@@ -112,8 +112,9 @@ def _wal_may_be_at(theirs: Path, path: Path) -> bool:
         return not wal_size(path)
 
 
-def _boot_id() -> str:
+def boot_id() -> str | None:
+    """The kernel's id of this boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:  # no /proc: then every end counts as a power failure
-        return _UNKNOWN
+        return None

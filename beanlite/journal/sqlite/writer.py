@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 import aiosqlite
 
+from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.journal.sqlite.audit import audit
@@ -84,10 +85,10 @@ class Writer:
     Its attributes are the database and its parts, what syncs, guards and describes it, and what has been written.
     """
 
-    def __init__(self, database: Database, address: str, bounds: HistoryBounds, jobs: int) -> None:
-        """``address`` is where the server listens, ``jobs`` how many there are."""
+    def __init__(self, database: Database, address: str, bounds: HistoryBounds, clock: Clock, jobs: int) -> None:
+        """``address`` is where the server listens, ``clock`` is its clock, and ``jobs`` is how many there are."""
         self._database = database
-        self.chronicle = Chronicle(database.connection, address, bounds)
+        self.chronicle = Chronicle(database.connection, address, bounds, clock)
         self._db = database.connection
         self._worker = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
         self.room = database.room

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.errors import JournalRefused
 from beanlite.journal.postgres.journal import Place, PostgresJournal
 from tests.journal.test_base import Serving
@@ -26,7 +26,7 @@ class Postgres:
     """A database, as the medium of a journal."""
 
     def __init__(self, url, *, lease_s=LEASE_S, require_sync=False, node="here", clock=None):
-        self._clock = clock or utc_clock()
+        self._clock = clock or Clock()
         self._place = Place(url, node, "127.0.0.1:11300", lease_s, require_sync)
         self.url = url
         self.standing_by = []
@@ -39,7 +39,7 @@ class ServingPostgres(Serving):
     """Time is the real one: the lease depends on it."""
 
     async def start(self):
-        self.core.now_ns = utc_clock()()
+        self.core.now_ns = Clock()()
         return await super().start()
 
     def release(self, replies):
@@ -79,6 +79,6 @@ async def refusal(url, **others):
     journal = Postgres(url, **others).open()
     serving = ServingPostgres(Postgres(url))
     with pytest.raises(JournalRefused) as refused:
-        await asyncio.wait_for(journal.recover(serving.core.engine, 0, asyncio.Event()), SOON_S)
+        await asyncio.wait_for(journal.recover(serving.core.engine, serving.core.clock(), asyncio.Event()), SOON_S)
     assert "\n" not in str(refused.value)
     return str(refused.value)

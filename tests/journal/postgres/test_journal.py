@@ -3,7 +3,8 @@
 import re
 import sqlite3
 
-from beanlite.core.job import BURIED, ID_BITS, READY, SECOND_NS
+from beanlite.clock import Clock
+from beanlite.core.job import BURIED, DELAYED, ID_BITS, READY, SECOND_NS
 from beanlite.journal.sqlite.database import open_database
 from tests.journal.postgres.serving import Postgres, ServingPostgres, served, sql
 
@@ -57,6 +58,21 @@ async def test_all_that_is_known_of_jobs_and_pauses_is_there_after_a_restart(pos
     (totals,) = await sql(postgres, database, "SELECT put, buried, kicked, deleted FROM days WHERE tube = 'mail'")
     assert tuple(totals) == (6, 2, 1, 1)
     await again.stop()
+
+
+async def test_two_nodes_whose_clocks_differ_have_the_same_time(database):
+    serving = await served(database)
+    assert serving.core.send(serving.client, b"put 0 1000 60 1\r\nx\r\n") == b"INSERTED 1\r\n"
+    await serving.put()
+    await serving.stop()
+    other = ServingPostgres(Postgres(database))
+    clock = Clock(utc_ns=lambda: Clock().utc_ns() + 3600 * SECOND_NS)
+    other.core.clock = lambda: clock  # type: ignore[method-assign]
+    await other.start()
+    job = other.core.engine.jobs.find(1)
+    assert job.state is DELAYED
+    assert 900 < ((job.key >> ID_BITS) - clock()) // SECOND_NS <= 1000
+    await other.stop()
 
 
 async def test_the_views_show_what_those_of_the_file_show(postgres, database, tmp_path):

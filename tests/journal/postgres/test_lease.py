@@ -7,7 +7,7 @@ import socket
 import asyncpg
 import pytest
 
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import LeaseLost
 from beanlite.journal.postgres.link import Link
@@ -70,11 +70,11 @@ async def test_who_stands_by_gives_up_a_connection_that_says_nothing_any_more(da
     await second.stop()
 
 
-class Clock:
+class Still:
     """Stands still until it is moved, and counts who looks."""
 
     def __init__(self):
-        self.now_ns = utc_clock()()
+        self.now_ns = Clock()()
         self.looks = 0
 
     def __call__(self):
@@ -90,7 +90,7 @@ class Clock:
 async def test_time_for_which_it_did_not_look_does_not_count(database):
     """Its machine was suspended, perhaps with that of the active server."""
     first = await served(database, node="first", lease_s=100)
-    clock = Clock()
+    clock = Still()
     second = ServingPostgres(Postgres(database, node="second", lease_s=100, clock=clock))
     waiting = asyncio.create_task(second.start())
     await until(lambda: second.medium.standing_by == [True])
@@ -107,7 +107,7 @@ async def test_systemd_is_not_told_at_each_look(database, tmp_path, monkeypatch)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        clock = Clock()
+        clock = Still()
         second = ServingPostgres(Postgres(database, node="second", lease_s=100, clock=clock))
         waiting = asyncio.create_task(second.start())
         await until(lambda: second.medium.standing_by == [True])
@@ -133,7 +133,7 @@ async def test_a_stop_amid_the_recovery_gives_the_lease_back(postgres, database,
         await holder.execute("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
         journal = Postgres(by(way, database), lease_s=100).open()
         stopped = asyncio.Event()
-        recovering = asyncio.create_task(journal.recover(Core().engine, 0, stopped))
+        recovering = asyncio.create_task(journal.recover(Core().engine, Clock(), stopped))
         await until(lambda: hasattr(journal, "_sender"))
         way.cut_at = lost
         journal._sender._start(journal._sender._beat())
@@ -153,7 +153,7 @@ async def test_who_loses_the_lease_amid_the_recovery_says_so(postgres, database)
     async with holder.transaction():
         await holder.execute("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
         journal = Postgres(database).open()
-        recovering = asyncio.create_task(journal.recover(Core().engine, 0, asyncio.Event()))
+        recovering = asyncio.create_task(journal.recover(Core().engine, Clock(), asyncio.Event()))
         await until(lambda: hasattr(journal, "_sender"))
         await taken_over(postgres, database)
         with pytest.raises(LeaseLost):

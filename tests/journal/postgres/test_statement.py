@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.journal.postgres.batch import batch_of
 from beanlite.journal.postgres.lease import Applicant, take
 from beanlite.journal.totals import Totals
@@ -25,7 +25,7 @@ def batch(core, client, commands):
 async def taken(database):
     """A lease of an empty database."""
     applicant = Applicant(
-        database, "it", "here", "127.0.0.1:1", 1, require_sync=False, clock_ns=utc_clock(), stand_by=lambda _: None
+        database, "it", "here", "127.0.0.1:1", 1, require_sync=False, clock_ns=Clock(), stand_by=lambda _: None
     )
     taken = await take(applicant, asyncio.Event())
     yield taken

@@ -5,7 +5,7 @@ import time
 
 import asyncpg
 
-from beanlite.clock import utc_clock
+from beanlite.clock import Clock
 from beanlite.journal.postgres.lease import GIVE_BACK, Applicant, take
 
 LEASE_S = 1
@@ -14,7 +14,7 @@ SOON_S = 30
 
 def applicant(database, stand_by=lambda _: None):
     return Applicant(
-        database, "it", "here", "127.0.0.1:1", LEASE_S, require_sync=False, clock_ns=utc_clock(), stand_by=stand_by
+        database, "it", "here", "127.0.0.1:1", LEASE_S, require_sync=False, clock_ns=Clock(), stand_by=stand_by
     )
 
 

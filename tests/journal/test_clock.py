@@ -1,0 +1,221 @@
+"""The clock of the machine is set while a server serves, or between two: delays, pauses and ages go on as they were."""
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from beanlite.clock import EPOCH_S, Clock
+from beanlite.commit.group import GroupCommit
+from beanlite.core.job import SECOND_NS
+from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite import heartbeat
+from beanlite.journal.sqlite.dump import dump
+from beanlite.journal.sqlite.filling import filling
+from beanlite.journal.sqlite.history import HistoryBounds
+from beanlite.journal.sqlite.journal import SqliteJournal
+from beanlite.journal.sqlite.load import load
+from tests.support.core import Core, put
+from tests.support.inside import abandon
+
+HOUR_S = 3600
+START_S = 1_000_000_000  # UTC since 2000
+ALL = HistoryBounds(HOUR_S * 24, 1 << 30, bodies=False)
+
+
+class Machine:
+    """Time passes on it, and somebody sets its clock."""
+
+    def __init__(self, monkeypatch, path):
+        self.since_boot_ns, self.utc_ns, self.boot = 5 * SECOND_NS, START_S * SECOND_NS, "first"
+        self.path = path
+        monkeypatch.setattr(heartbeat, "boot_id", lambda: self.boot)
+
+    def set_clock(self, by_s):
+        self.utc_ns += by_s * SECOND_NS
+
+    def pass_s(self, seconds):
+        self.since_boot_ns += seconds * SECOND_NS
+        self.utc_ns += seconds * SECOND_NS
+
+    def reboot(self):
+        self.boot, self.since_boot_ns = "second", 0
+
+    @contextlib.asynccontextmanager
+    async def serving(self, *, killed=False):
+        server = Running(self)
+        await server.start()
+        try:
+            yield server
+            await server.store()
+        except BaseException:
+            killed = True
+            raise
+        finally:
+            await server.end(killed=killed)
+
+    def ask(self, statement):
+        with closing(sqlite3.connect(self.path)) as reader:
+            return reader.execute(statement).fetchall()
+
+
+class Running:
+    """The journal of a server on that machine, and what its clients do."""
+
+    def __init__(self, machine):
+        self.machine = machine
+        self.clock = Clock(lambda: machine.since_boot_ns, lambda: machine.utc_ns)
+        self.core = Core()
+        self.journal = SqliteJournal(machine.path, "always", 0, 65535, "unix:socket", ALL)
+
+    async def start(self):
+        core = self.core
+        core.engine.ledger.start_recording()
+        assert await self.journal.recover(core.engine, self.clock, asyncio.Event())
+        core.service.utc_s = self.clock.utc_s
+        core.now_ns = self.clock()
+        self.client = core.client(operator=True)
+        loop = asyncio.get_running_loop()
+        self.group = GroupCommit(loop, core.engine, self.journal, raise_it, lambda: None, lambda _: None)
+
+    def send(self, data):
+        self.core.now_ns = self.clock()
+        self.core.engine.tick(self.core.now_ns)
+        return self.core.send(self.client, data)
+
+    def left_s(self, job_id=1):
+        reply = self.send(b"stats-job %d\r\n" % job_id)
+        return int(reply.partition(b"time-left: ")[2].split()[0])
+
+    async def store(self):
+        """Have everything stored, and the sign of life given that is due by then."""
+        await self.group.flush()
+        self.journal._writer.chronicle._heartbeat.beat(0)
+
+    async def end(self, *, killed):
+        if killed:
+            database = self.journal._writer._database
+            await abandon(self.journal)
+            database.connection.close()
+            for descriptor in (database.index, database.file):
+                os.close(descriptor)
+        else:
+            await self.journal.close()
+
+
+def raise_it(error):
+    raise error
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    return Machine(monkeypatch, tmp_path / "queue.db")
+
+
+STEPS = [-2 * HOUR_S, 2 * HOUR_S, 400 * 24 * HOUR_S]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("by_s", STEPS)
+async def test_set_while_it_serves(machine, by_s, killed):
+    async with machine.serving(killed=killed) as server:
+        put(server.core, server.client, delay_s=HOUR_S)
+        server.send(b"pause-tube default 3600\r\n")
+        machine.pass_s(60)
+        machine.set_clock(by_s)
+        await server.store()
+    machine.reboot()
+    machine.pass_s(600)
+    async with machine.serving() as server:
+        assert server.left_s() == HOUR_S - 660
+        assert b"pause-time-left: 2940\n" in server.send(b"stats-tube default\r\n")
+        assert b"age: 660\n" in server.send(b"stats-job 1\r\n")
+        machine.pass_s(HOUR_S - 660)
+        assert b"state: ready" in server.send(b"stats-job 1\r\n")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("by_s", STEPS)
+async def test_set_between_two_servers_of_one_boot(machine, by_s, killed):
+    async with machine.serving(killed=killed) as server:
+        put(server.core, server.client, delay_s=HOUR_S)
+    machine.pass_s(60)
+    machine.set_clock(by_s)
+    async with machine.serving() as server:
+        assert server.left_s() == HOUR_S - 60
+
+
+async def test_set_back_while_the_machine_was_off(machine):
+    """How long it was off is not known; no time is taken for sure."""
+    async with machine.serving() as server:
+        put(server.core, server.client, delay_s=HOUR_S)
+        machine.pass_s(60)
+    machine.reboot()
+    machine.set_clock(-HOUR_S)
+    async with machine.serving() as server:
+        assert server.left_s() == HOUR_S - 60
+        assert b"age: 60\n" in server.send(b"stats-job 1\r\n")
+
+
+async def test_a_clock_that_was_never_set_and_then_is(machine):
+    """As that of a machine without a battery: it begins in 1970."""
+    machine.utc_ns = -EPOCH_S * SECOND_NS
+    async with machine.serving() as server:
+        assert server.clock() == 0  # the engine knows no times before
+        put(server.core, server.client, delay_s=HOUR_S)
+    machine.set_clock(EPOCH_S + START_S)
+    async with machine.serving() as server:
+        assert server.left_s() == HOUR_S
+        assert b"age: 0\n" in server.send(b"stats-job 1\r\n")
+
+
+async def test_people_are_told_utc(machine):
+    async with machine.serving() as server:
+        machine.set_clock(2 * HOUR_S)
+        put(server.core, server.client, delay_s=HOUR_S)
+        server.send(b"pause-tube default 3600\r\n")
+        utc_s = START_S + EPOCH_S + 2 * HOUR_S
+        await server.store()
+        assert machine.ask("SELECT created_at, due_at, since_at FROM all_jobs") == [(utc_s, utc_s + HOUR_S, utc_s)]
+        assert machine.ask("SELECT paused_until FROM tubes") == [(utc_s + HOUR_S,)]
+        assert machine.ask("SELECT at FROM history") == [(utc_s,)]
+        assert machine.ask("SELECT created_at, due_at FROM delayed") == [(utc_s, utc_s + HOUR_S)]
+        assert b'"created_at":%.1f,' % utc_s in server.send(b"show-job 1\r\n")
+
+
+async def test_lines_have_utc_whatever_the_clocks_were(machine):
+    async with machine.serving() as server:
+        machine.set_clock(2 * HOUR_S)
+        put(server.core, server.client, delay_s=HOUR_S)
+        server.send(b"pause-tube default 3600\r\n")
+    with closing(sqlite3.connect(machine.path)) as connection:
+        lines = list(dump(connection, machine.path))
+    utc_s = START_S + EPOCH_S + 2 * HOUR_S
+    assert f'"until": {utc_s + HOUR_S:.1f}' in lines[1]
+    assert f'"created_at": {utc_s:.1f}, "due_at": {utc_s + HOUR_S:.1f}' in lines[2]
+    load([line.encode() for line in lines], machine.path, new_ids=True)
+    assert len(set(machine.ask("SELECT created_at, due_at, since FROM jobs"))) == 1
+    assert machine.ask("SELECT created_at, due_at FROM all_jobs") == [(utc_s, utc_s + HOUR_S)] * 2
+
+
+async def test_a_file_without_jobs_takes_the_clock_as_it_is(machine):
+    async with machine.serving() as server:
+        machine.set_clock(2 * HOUR_S)
+        put(server.core, server.client)
+        server.send(b"delete 1\r\n")
+    async with machine.serving() as server:
+        assert server.clock() == machine.utc_ns
+
+
+@pytest.mark.parametrize("damage", ["seen_at = 1e300", "ahead_s = -1e300", "offset_ns = 1 << 62, seen_at = -1e200"])
+async def test_a_damaged_row_is_refused(machine, damage):
+    async with machine.serving() as server:
+        put(server.core, server.client)
+    with filling(machine.path) as queue:
+        queue.connection.execute(f"UPDATE server SET {damage}")  # noqa: S608 - our own words
+    server = Running(machine)
+    with pytest.raises(JournalRefused, match="its server table says what can't be"):
+        await server.start()
