@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from beanlite.errors import ConfigError
+
 # What an empty server will still take, in bytes; and of the rest that there is, the part that it makes use of by
 # default: four fifths. What remains is for what is not counted, such as the kernel's buffers of sockets.
 _OWN: Final = 32 << 20
@@ -38,8 +40,14 @@ class MemoryLimit(NamedTuple):
 
 
 def memory_limit(cgroups: Path = _CGROUPS, process: Path = Path("/proc/self")) -> MemoryLimit:
-    """The tightest of the limits that there are: the machine's memory, those of cgroups, and those of the process."""
-    pages, resident = (int(number) for number in (process / "statm").read_text(encoding="utf-8").split()[:2])
+    """The tightest of the limits that there are: the machine's memory, those of cgroups, and those of the process.
+
+    ConfigError: /proc can't be read.
+    """
+    try:
+        pages, resident = (int(number) for number in (process / "statm").read_text(encoding="utf-8").split()[:2])
+    except OSError as error:
+        raise ConfigError(f"how much memory there is can't be read from {process}: {error.strerror}") from error
     virtual_bytes, resident_bytes = pages * resource.getpagesize(), resident * resource.getpagesize()
     limits = [
         MemoryLimit(os.sysconf("SC_PHYS_PAGES") * resource.getpagesize() - resident_bytes, "the machine's memory")

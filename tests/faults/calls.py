@@ -39,7 +39,6 @@ ERRORS = {
     "io_getevents": "EINTR",
     "write": "EINTR",  # any other error ends libuv, or takes its wits: it wakes its loop by writes that can't fail
     "read": "EINTR",  # likewise
-    "close": "EINTR",
     "fcntl": "EIO EINTR EAGAIN ENOLCK",
     "flock": "EIO EINTR EAGAIN ENOLCK",
     "epoll_pwait": "EINTR",

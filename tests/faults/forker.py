@@ -182,6 +182,8 @@ def work(request, client, trace):
                 reply = received.readline()
                 if not reply.endswith(b"\r\n"):
                     return ids, acked, False
+                if reply == b"OUT_OF_MEMORY\r\n":  # there is no room on the disk, as far as it knows
+                    return ids, acked, True
                 if step["names"]:
                     ids[step["names"]] = int(reply.removeprefix(b"INSERTED "))
                 elif reply.startswith(b"RESERVED "):

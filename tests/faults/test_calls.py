@@ -90,6 +90,7 @@ SOME = [
     Failure("start after a kill", "clone3", "EAGAIN", 2),
     Failure("start after a kill", "mmap", "ENOMEM", 6),
     Failure("first start", "io_setup", "ENOMEM", 1),
+    Failure("start after a kill", "openat", "EMFILE", 3),
     Failure("stop", "io_submit", "EAGAIN", 2),
     Failure("stop", "epoll_pwait", "EINTR", 3),
     Failure("migration", "fcntl", "EIO", 5),
