@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from beanlite.clock import utc_s
-from beanlite.core.job import GONE, NO_PAST, READY
+from beanlite.core.job import GONE, NO_PAST, READY, Job
 from beanlite.core.ledger import Changes
 from beanlite.core.totals import Tally
 from beanlite.journal.rows import row_of
-from beanlite.journal.sqlite.checksum import checksum_of_put, checksum_of_row
+from beanlite.journal.sqlite.checksum import checksum_of_put, checksum_of_row, with_id
 from beanlite.journal.sqlite.history import (
     AT_ONCE,
     FETCH_BODY,
@@ -111,6 +111,17 @@ def _several(several: str, one: str, values: list[object], width: int) -> list[t
     return [(several, most, together), (one, rows - most, rest)]
 
 
+def _are_alike(job: Job, other: Job) -> bool:
+    """Whether two jobs were put alike at the same time."""
+    return (
+        job.created_ns == other.created_ns
+        and job.tube is other.tube
+        and job.pri == other.pri
+        and job.delay_s == other.delay_s
+        and job.ttr_s == other.ttr_s
+    )
+
+
 def batch_of(changes: Changes, history: History) -> Batch:
     """Make the rows of a batch."""
     past = history.rows_of(changes.events)
@@ -120,6 +131,9 @@ def batch_of(changes: Changes, history: History) -> Batch:
     deleted: list[int] = []
     bodies: list[tuple[object, ...]] = []
     body_deletes: list[tuple[object, ...]] = []
+    alike: Job | None = None  # the last one that is as it was put; those that came with it have most in common
+    put: tuple[object, ...] = ()
+    of_put = 0
     first_id = changes.first_id
     body_bytes = past.body_bytes
     for job in changes.jobs:
@@ -141,11 +155,12 @@ def batch_of(changes: Changes, history: History) -> Batch:
             bodies.append((job.id, body))
             body_bytes += job.size
         if state is READY and not job.reserves and job.past is NO_PAST and job.since_ns == job.created_ns:
-            tube = job.tube.name
-            created_s = utc_s(job.created_ns)
-            of_row = checksum_of_put(job.id, tube, job.pri, job.delay_s, job.ttr_s, created_s)
-            put = (job.pri, job.delay_s, job.ttr_s, created_s)
-            ready += (job.id, tube.decode(), *put, of_row, checksum, inline)
+            if not (alike is not None and _are_alike(job, alike)):
+                alike = job
+                as_put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
+                put = (job.tube.name.decode(), *as_put)
+                of_put = checksum_of_put(job.tube.name, *as_put)
+            ready += (job.id, *put, with_id(job.id, of_put), checksum, inline)
         else:
             row = row_of(job)
             inserts.append((*row, checksum_of_row(row), checksum, inline))

@@ -13,8 +13,9 @@ from zlib import crc32
 from beanlite.clock import clock_ns
 from beanlite.core.restore import StoredJob
 
-# id, pri, delay_s, ttr_s and created_ns.
-_PUT: Final = struct.Struct("<5q").pack
+# pri, delay_s, ttr_s and created_ns.
+_PUT: Final = struct.Struct("<4q").pack
+_ID_BYTES: Final = 8
 # The place, the five counters, since_ns and holder_conn.
 _REST: Final = struct.Struct("<8q").pack
 # What stands for a number that is NULL.
@@ -23,9 +24,14 @@ _NONE: Final = -1
 _WRONG: Final = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
 
 
-def checksum_of_put(job_id: int, tube: bytes, pri: int, delay_s: int, ttr_s: int, created_s: float) -> int:
-    """Of a ready job that is as it was put."""
-    return crc32(_PUT(job_id, pri, delay_s, ttr_s, clock_ns(created_s)), crc32(tube))
+def checksum_of_put(tube: bytes, pri: int, delay_s: int, ttr_s: int, created_s: float) -> int:
+    """Of what jobs have in common that were put at the same time and are alike but for their ids and bodies."""
+    return crc32(_PUT(pri, delay_s, ttr_s, clock_ns(created_s)), crc32(tube))
+
+
+def with_id(job_id: int, of_put: int) -> int:
+    """Of one of them, as long as it is ready and as it was put."""
+    return crc32(job_id.to_bytes(_ID_BYTES, "little"), of_put)
 
 
 def checksum_of_row(row: tuple[Any, ...]) -> int | None:
@@ -79,7 +85,7 @@ def _checksum(
     reserves: _Any, timeouts: _Any, releases: _Any, buries: _Any, kicks: _Any,
     since_ns: _Any, holder: _Any, holder_conn: _Any, why: _Any,
 ) -> int:  # fmt: skip
-    of_put = crc32(_PUT(job_id, pri, delay_s, ttr_s, created_ns), crc32(tube))
+    of_put = crc32(job_id.to_bytes(_ID_BYTES, "little"), crc32(_PUT(pri, delay_s, ttr_s, created_ns), crc32(tube)))
     if (
         state is None
         and since_ns == created_ns
