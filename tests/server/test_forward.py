@@ -23,12 +23,14 @@ ROOT = Path(__file__).parents[2]
 class Node:
     """A server, which is active or stands by."""
 
-    def __init__(self, folder, number, database, *flags, port=None):
+    def __init__(self, folder, number, database, *flags, port=None, files=None):
         self.port = port or free_port()
         self.health = f"127.0.0.1:{free_port()}"
         self.log_file = folder / f"node{number}.log"
         command = [sys.executable, "-m", "beanlite", "serve", "-p", str(self.port), "--database", database]
         command += ["--standby", "forward", "--require-sync", "false", "--lease", f"{LEASE_S}s"]
+        if files is not None:
+            command = ["prlimit", f"--nofile={files}", *command]
         with self.log_file.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--node", f"node{number}", "--health", self.health, *flags],
@@ -240,6 +242,21 @@ def test_connections_are_limited(nodes):
             assert three.is_closed()
     assert "connection refused" in standby.log()
     until(lambda: serves(standby))  # they are gone
+
+
+def test_no_more_are_let_in_than_there_are_descriptors_for(nodes):
+    _, standby = nodes.active(), nodes.standby(files=120)
+    with ExitStack() as clients:
+        wires = [clients.enter_context(standby.connect()) for _ in range(80)]
+        served = 0
+        for wire in wires:
+            try:
+                served += wire.ask("list-tube-used") == "USING default"
+            except ConnectionError:
+                continue
+        assert 10 < served < 60
+    until(lambda: serves(standby))
+    assert "can't be" not in standby.log()
 
 
 def refuses(node):
