@@ -10,7 +10,6 @@ import resource
 import signal
 import socket
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from beanlite import __version__, is_compiled, log, signals
@@ -23,9 +22,10 @@ from beanlite.core.engine import Engine
 from beanlite.core.events import Event
 from beanlite.core.job import SECOND_NS
 from beanlite.core.tube import Client
-from beanlite.errors import ConfigError, is_ours
+from beanlite.errors import is_ours
 from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
+from beanlite.loop import loop_factory, run_loop
 from beanlite.machine import share_one_heap
 from beanlite.net.addresses import Addresses
 from beanlite.net.buffers import Buffers
@@ -74,37 +74,17 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
     listener = open_listener(settings)
     try:
         check(settings, listener.sockets)
-        new_loop = _loop_factory()
+        new_loop = loop_factory()
         clock = Clock()
         # Now: another user may not be allowed to read what it imports.
         forwarder = make_forwarder(settings, listener)
         journal = make_journal(settings, listener, clock, forwarder)
         if settings.user is not None:
             become(settings.user)
-        with asyncio.Runner(loop_factory=partial(_made, new_loop)) as runner:
-            try:
-                runner.run(Server(settings, listener, journal, clock, load, forwarder).serve())
-            finally:
-                signals.hold()  # for good: at its end the loop restores their defaults
-    except RuntimeError as error:
-        first: BaseException | None = error
-        while first is not None and not isinstance(first, OSError):
-            first = first.__context__
-        if first is None:
-            raise
-        raise _no_room(first) from error  # uvloop could not begin to run, and then not be closed either
+        run_loop(new_loop, lambda: Server(settings, listener, journal, clock, load, forwarder).serve())
     finally:
         listener.close()
     return 0
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Uvloop's where it can be had: it is faster."""
-    try:
-        from uvloop import new_event_loop  # noqa: PLC0415
-    except ImportError:
-        return asyncio.new_event_loop
-    return new_event_loop
 
 
 async def _accept(
@@ -121,17 +101,6 @@ async def _accept(
         servers.append(server)
         sock.listen(BACKLOG)  # this queue is the kernel's; asyncio's own means how many it takes from it at a time
     return servers
-
-
-def _made(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.AbstractEventLoop:
-    try:
-        return new_loop()
-    except OSError as error:
-        raise _no_room(error) from error
-
-
-def _no_room(error: OSError) -> ConfigError:
-    return ConfigError(f"there is no room for an event loop: {error.strerror}")
 
 
 def make_journal(settings: Settings, listener: Listener, clock: Clock, forwarder: Forwarder | None = None) -> Journal:

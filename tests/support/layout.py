@@ -13,7 +13,7 @@ ROOMS = [
     {"cli"},
     {"server", "bench", "binlog", "web"},
     {"operators", "reload", "metrics", "beside"},
-    {"net", "backups", "page", "supervised"},
+    {"net", "backups", "page", "loop", "supervised"},
     {"commit"},
     {"protocol"},
     {"journal"},
