@@ -1,0 +1,60 @@
+"""What a way to PostgreSQL of some milliseconds costs; see docs/performance.md.
+
+::
+
+    python -m tests.performance.far_database
+
+Prints the commands per second of a cycle and how long one waits in the middle, for round trips of so many milliseconds
+more than none. The database is alone, and on the same machine.
+"""
+
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+from contextlib import AsyncExitStack
+
+from tests.support.cutting import Cutting
+from tests.support.postgres import SETTINGS, Cluster, new_home
+
+ROUND_TRIPS_MS = (0, 1, 5, 20)
+CONNECTIONS_AND_DEPTHS = ((1, 1), (50, 1), (200, 1), (16, 100))
+
+
+async def measure(cluster: Cluster, connections: int, depth: int) -> list[str]:
+    """One row of the table."""
+    async with AsyncExitStack() as stack:
+        command = ["bench", "-c", str(connections), "-d", str(depth), "--json"]
+        for round_trip_ms in ROUND_TRIPS_MS:
+            way = await stack.enter_async_context(Cutting(cluster.port, round_trip_ms / 1000))
+            database = (await asyncio.to_thread(cluster.new_database)).rpartition("/")[2]
+            url = f"postgresql://queue@127.0.0.1:{way.port}/{database}"
+            command += ["--against", f"{sys.executable} -m beanlite serve --database {url} --require-sync false"]
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        bench = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "beanlite", *command, "--dir", folder), stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await bench.communicate()
+    targets = json.loads(said)["targets"]
+    return [f"{target['commands_per_s']:,.0f} | {target['p50_us'] / 1000:.1f} ms" for target in targets]
+
+
+def main() -> None:
+    """Measure all, and print the table."""
+    SETTINGS.update(fsync="on", full_page_writes="on")
+    cluster = Cluster(home := new_home(), "alone")
+    try:
+        cluster.make()
+        cluster.start()
+        print(" | ".join(["cycle", *(f"{ms} ms | p50" for ms in ROUND_TRIPS_MS)]))
+        for connections, depth in CONNECTIONS_AND_DEPTHS:
+            row = asyncio.run(measure(cluster, connections, depth))
+            print(" | ".join([f"{connections} connections, {depth} at a time", *row]), flush=True)
+    finally:
+        cluster.kill()
+        shutil.rmtree(home)
+
+
+if __name__ == "__main__":
+    main()
