@@ -138,8 +138,8 @@ def check(engine: Engine) -> None:
 
 def _check_memory(engine: Engine) -> None:
     memory, ledger = engine.memory, engine.ledger
-    # Who comes and goes is not refused for want of memory; what is not stored has to be there; and what is fetched ahead
-    # comes on top until the next batch.
+    # Who comes and goes is not refused for want of memory; what is not stored has to be there; and what is fetched
+    # ahead comes on top until the next batch.
     unsaved = sum(job.size + BODY_BYTES for job_id, job in all_jobs(engine).items() if job_id > ledger.stored_id)
     most = memory.max_bytes + memory.other_bytes + (unsaved + engine.bodies.ahead_bytes) * 5 // 4
     must(
