@@ -46,7 +46,8 @@ class Life:
 
     def play(self, end: str, *, last: bool) -> None:
         world = self.world
-        world.dead, world.crash_ns = False, 0
+        world.dead, world.crash_ns, world.ended_ns = False, 0, 0
+        world.committed = world.synced  # what the life before has left unsynced, this one's syncs do not bring back
         world.loop = loop = SimulatedLoop(world)
         asyncio.set_event_loop(loop)
         try:
@@ -97,11 +98,13 @@ class Life:
         self.orderly = self.error is None
         if self.orderly:
             run.pictures[:] = [(0, take(server.engine))]
-            run.durable = run.synced = 0
+            run.durable = run.synced = self.world.synced = 0
+            run.told.clear()
             left = sorted(path.name for path in run.folder.iterdir())
             must(left == ["queue.db"], f"an orderly stop has left {left}")
 
     def _ended(self, task) -> None:
+        self.world.ended_ns = self.world.ended_ns or self.world.now_ns
         self.error = None if task.cancelled() else task.exception()
 
     def _arm(self, end: str) -> None:

@@ -30,6 +30,11 @@ MUTANTS = {
         "        if error is not None:\n            return JournalFailed(",
         "        if False:\n            return JournalFailed(",
     ),
+    "syncs by time left out": Mutant(
+        "journal.sqlite.upkeep",
+        "            await asyncio.sleep(interval_s)\n            if self._unsynced_since_s:",
+        "            await asyncio.sleep(interval_s)\n            if False:",
+    ),
     "a reply too early": Mutant(
         "net.connection",
         "if (session.waits or self._group.in_doubt) and self._host.service.journaled:",

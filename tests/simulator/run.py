@@ -16,6 +16,8 @@ from tests.simulator.world import SECOND_NS, World
 
 ENDS = {"stop": 2, "kill": 3, "kill amid": 3, "power": 3, "power amid": 5, "EIO": 2, "EIO for good": 1}
 FSYNC = ("always", "always", "always", "50ms", "never")
+# A sync by time takes along what was committed so long before: there may be one under way, and each may be slow.
+LATE_NS = 5 * SECOND_NS
 
 
 class Run:
@@ -45,18 +47,29 @@ class Run:
         self.durable = self.synced = 0
         self.tried_ns = 0
         """The latest time of a start since the last picture: it may have stored that delays are over."""
+        self.told: list[tuple[int, int]] = []
+        """When each batch of this life was called durable."""
+        self.ended_ns = 0
         self.power = self.orderly = False
         self.story: list[str] = []
 
     def is_durable(self, batch: int) -> None:
-        self.durable = batch
-        if self.fsync == "always":
-            self.synced = batch
+        world = self.world
+        self.durable = world.committed = batch
+        self.synced = batch if self.fsync == "always" else max(self.synced, world.synced)
+        self.told.append((world.now_ns, batch))
         self.pictures = [each for each in self.pictures if each[0] >= self.synced]
+
+    def _safe(self) -> int:
+        """The last batch that a power failure must not have taken."""
+        safe = max(self.synced, self.world.synced)
+        if self.fsync == "50ms":
+            return max([safe, *(batch for told_ns, batch in self.told if told_ns < self.ended_ns - LATE_NS)])
+        return safe
 
     def found(self, picture: Picture, engine, now_ns: int) -> None:
         """A restart has found this."""
-        least = self.synced if self.power else self.durable
+        least = self._safe() if self.power else self.durable
         ways = [
             difference(before, picture, now_ns, self.tried_ns, orderly=self.orderly)
             for batch, before in self.pictures
@@ -70,7 +83,8 @@ class Run:
         self.tried_ns = 0
         number = engine.ledger.stored_batch
         self.pictures = [(number, picture)]
-        self.durable = self.synced = number
+        self.durable = self.synced = self.world.committed = self.world.synced = number
+        self.told.clear()
         self.power = self.orderly = False
 
     def play(self) -> None:
@@ -115,6 +129,8 @@ class Run:
         fit.ERRORS.lines.clear()
         world.disk.room(-1)
         self.orderly = life.orderly
+        if life.recovered:
+            self.ended_ns = world.ended_ns
         fails = end.startswith("power") or (end.startswith("EIO") and chance.random() < 0.5)
         if fails and self.fsync != "never":  # of that nothing is promised then
             self.power = True

@@ -41,10 +41,16 @@ class World:
         self.sync_s = 0.0001
         """How long a sync takes, about."""
         self.dead = False
+        self.ended_ns = 0
+        """When the process has ended, one way or the other; 0: it lives."""
         self.trace = False
         """Whether to print what is said."""
         self.digest = 0
         """Of all that was said: two runs of a seed have the same."""
+        self.committed = 0
+        """The last batch that was called durable."""
+        self.synced = 0
+        """The last of those that a sync has taken along."""
         self.loop: SimulatedLoop | None = None
         self.crash_ns = 0
         self.broken: Exception | None = None
@@ -63,6 +69,7 @@ class World:
 
     def crash(self) -> None:
         """The process is killed."""
+        self.ended_ns = self.ended_ns or self.now_ns
         self.dead = True
         self.disk.die()
         if self.loop is not None:
@@ -85,10 +92,13 @@ class _Selector(selectors.SelectSelector):
 
     def select(self, timeout=None):
         world = self._world
+        if not world.dead and world.disk.came():
+            world.crash()
+            return []
         if timeout is None:
             timeout = STALLED_S  # nothing will ever happen again: so that somebody notices
         world.now_ns += round(timeout * SECOND_NS) if timeout > 0 else TURN_NS
-        if not world.dead and (world.now_ns >= world.crash_ns > 0 or world.disk.came()):
+        if not world.dead and world.now_ns >= world.crash_ns > 0:
             world.crash()
         return []
 
@@ -119,7 +129,7 @@ class SimulatedSync:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._under_way: list[tuple[float, Any, str, Any]] = []
+        self._under_way: list[tuple[float, Any, int, Any, int]] = []
 
     def __call__(self, descriptor, done):
         world = self._world
@@ -128,7 +138,7 @@ class SimulatedSync:
         if error is None:
             world.disk.begin_sync(descriptor)
         at_s = loop.time() + world.sync_takes_s()
-        entry = (at_s, done, descriptor, error)
+        entry = (at_s, done, descriptor, error, world.committed)
         self._under_way.append(entry)
         loop.call_at(at_s, self._end, entry)
 
@@ -136,9 +146,10 @@ class SimulatedSync:
         if entry not in self._under_way or self._world.gone:
             return
         self._under_way.remove(entry)
-        _, done, descriptor, error = entry
+        _, done, descriptor, error, committed = entry
         if error is None:
             self._world.disk.end_sync(descriptor)
+            self._world.synced = max(self._world.synced, committed)
         done(error)
 
     def poll(self):
