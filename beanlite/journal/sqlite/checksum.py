@@ -16,6 +16,9 @@ from beanlite.core.restore import StoredJob
 # pri, delay_s, ttr_s and created_ns.
 _PUT: Final = struct.Struct("<4q").pack
 _ID_BYTES: Final = 8
+# What is read of a job that is as it was put: its place and counters, and its holder and why it is buried.
+_NEVER: Final = (None, 0, 0, 0, 0, 0)
+_NOBODY: Final = (None, None, None)
 # The place, the five counters, since_ns and holder_conn.
 _REST: Final = struct.Struct("<8q").pack
 # What stands for a number that is NULL.
@@ -58,22 +61,23 @@ def find_changed(rows: Iterable[StoredJob], unchecked_id: int) -> int | None:
     Up to ``unchecked_id`` a row may have no checksum.
     """
     row: Any  # its values may be of any type
+    put: Any = None
+    of_put = 0
     for row in rows:
-        (
-            job_id, tube, state, pri, delay_s, ttr_s, created_ns, place, reserves, timeouts, releases, buries, kicks,
-            _, _, _, since_ns, holder, holder_conn, why, row_crc32,
-        ) = row  # fmt: skip
-        if row_crc32 is None and job_id <= unchecked_id:
+        if row[-1] is None and row[0] <= unchecked_id:
             continue
         try:
-            sound = row_crc32 == _checksum(
-                job_id, tube, state, pri, delay_s, ttr_s, created_ns, place, reserves, timeouts, releases, buries,
-                kicks, since_ns, holder, holder_conn, why,
-            )  # fmt: skip
+            if row[7:13] == _NEVER and row[17:20] == _NOBODY and row[2] is None and row[16] == row[6]:
+                if row[1:7] != put:  # most have it in common with the one before
+                    put = row[1:7]
+                    of_put = crc32(_PUT(row[3], row[4], row[5], row[6]), crc32(row[1]))
+                checksum = with_id(row[0], of_put)
+            else:
+                checksum = _checksum(*row[:13], *row[16:20])
         except _WRONG:
-            sound = False
-        if not sound:
-            return int(job_id)
+            return int(row[0])
+        if checksum != row[-1]:
+            return int(row[0])
     return None
 
 
