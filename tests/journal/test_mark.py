@@ -136,6 +136,25 @@ def test_unsynced_commits_that_a_power_failure_took_are_not_damage(path, monkeyp
     assert database.close() is None
 
 
+def test_commits_that_a_power_failure_took_are_told_once_even_if_the_next_start_ends_at_once(path, monkeypatch):
+    with start_beanlite(path.parent, "--fsync", "50ms") as server, Wire(server.connect()) as wire:
+        for _ in range(9):
+            wire.put(b"job")
+        server.kill()
+    after_a_reboot(monkeypatch)
+    with Path(f"{path}-wal").open("r+b") as wal:
+        wal.seek(-4 * FRAME, os.SEEK_END)
+        wal.write(bytes(FRAME))
+    start = os.fork()
+    if not start:
+        open_database(path, fsync="50ms")
+        os._exit(0)
+    os.waitpid(start, 0)
+    database = open_database(path)
+    assert (database.lost_batches, database.damaged_wal) == (0, None)
+    assert database.close() is None
+
+
 def test_the_mark_is_on_the_disk_before_there_is_a_commit(path, monkeypatch):
     done = []
 

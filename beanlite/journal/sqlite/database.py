@@ -147,7 +147,7 @@ def open_database(path: Path, migrations_folder: Path = FOLDER, *, fsync: str = 
         lost_batches = _lost_batches(commits, read_frame_count(index), written) if commits else 0
         damaged_wal = _keep_wal(path) if lost_batches and not _has_unsynced(mark, fsync) else None
         bystander.close()
-        _move_wal(connection)
+        _move_wal(connection, anew=lost_batches > 0)
         if version == 0:
             connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
         migrate(connection, path, migrations)
@@ -258,10 +258,13 @@ def _lost_batches(commits: list[int], recovered: int, written: int | None) -> in
     return lost if lost > UNSYNCED_MAX else 0
 
 
-def _move_wal(connection: sqlite3.Connection) -> None:
-    """Have the -wal used from its beginning, which takes no more room; if the disk is too full for that, don't."""
+def _move_wal(connection: sqlite3.Connection, *, anew: bool) -> None:
+    """Have the -wal used from its beginning, which takes no more room; if the disk is too full for that, don't.
+
+    ``anew``: empty it, or the next start would take what was lost for commits of this one, if that ends before it writes.
+    """
     try:
-        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if anew else 'PASSIVE'})").fetchone()
     except sqlite3.Error as error:
         if not is_full(error):
             raise
