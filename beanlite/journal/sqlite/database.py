@@ -261,7 +261,7 @@ def _lost_batches(commits: list[int], recovered: int, written: int | None) -> in
 def _move_wal(connection: sqlite3.Connection, *, anew: bool) -> None:
     """Have the -wal used from its beginning, which takes no more room; if the disk is too full for that, don't.
 
-    ``anew``: empty it, or the next start would take what was lost for commits of this one, if that ends before it writes.
+    ``anew``: empty it. If this start ends before it writes, the next one would take what is lost for its commits.
     """
     try:
         connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if anew else 'PASSIVE'})").fetchone()
