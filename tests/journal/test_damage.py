@@ -21,6 +21,7 @@ from beanlite.journal.sqlite import journal as journal_module
 from beanlite.journal.sqlite.backup import backup
 from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.fileformat import WHAT_TO_DO
 from beanlite.journal.sqlite.journal import SqliteJournal
 from beanlite.protocol.stats import job_stats, tube_stats
 from tests.support.inside import abandon
@@ -181,7 +182,7 @@ def test_a_row_that_no_server_would_write(damage, said, stopped, start):
         connection.execute(damage)
     with pytest.raises(JournalRefused) as caught:
         start(stopped)
-    assert str(caught.value) == f"{stopped} is damaged: {said}; restore a backup"
+    assert str(caught.value) == f"{stopped} is damaged: {said}; {WHAT_TO_DO}"
     with pytest.raises(JournalRefused, match=r"queue\.db is damaged"):
         backup(stopped, stopped.with_name("copy"))
 

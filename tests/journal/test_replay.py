@@ -6,6 +6,7 @@ import pytest
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.fileformat import WHAT_TO_DO
 from beanlite.journal.sqlite.replay import count_jobs, read_jobs, read_state
 from tests.support.journal_files import flip, make, put, snapshot
 
@@ -93,7 +94,7 @@ def test_a_body_that_has_changed(database, path, damage):
     database.connection.execute(damage)
     with pytest.raises(JournalRefused) as caught:
         list(read_jobs(database.connection, path))
-    assert str(caught.value) == f"{path} is damaged: the body of job 2 has changed; restore a backup"
+    assert str(caught.value) == f"{path} is damaged: the body of job 2 has changed; {WHAT_TO_DO}"
 
 
 def test_a_byte_that_has_changed_on_the_disk(path):

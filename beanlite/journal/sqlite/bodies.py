@@ -15,7 +15,7 @@ from zlib import crc32
 import aiosqlite
 
 from beanlite.errors import JournalFailed
-from beanlite.journal.sqlite.fileformat import failing, refused
+from beanlite.journal.sqlite.fileformat import WHAT_TO_DO, failing, refused
 
 # Bodies in a row: few for a client that waits, many for those that are read ahead. SQLite joins up to 64 tables, and
 # from a joined table it hands a body over without copying it once more.
@@ -72,7 +72,7 @@ class BodyReader:
             ):
                 body = inline if inline is not None else large
                 if checksum is not None and (not isinstance(body, bytes) or crc32(body) != checksum):
-                    raise JournalFailed(f"the body of job {job_id} in {self._path} has changed; restore a backup")
+                    raise JournalFailed(f"the body of job {job_id} in {self._path} has changed; {WHAT_TO_DO}")
                 bodies.append(body)
         return bodies
 

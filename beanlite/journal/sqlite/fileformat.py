@@ -24,6 +24,8 @@ _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG,
 _READ_BYTES = 1 << 20
 # How many characters of SQLite's own words are repeated: of a damaged schema it quotes everything.
 _SAID_MAX = 200
+# What an operator can do about a damaged file.
+WHAT_TO_DO = "restore a backup, or save what is sound with beanlite salvage"
 # How SQLite's rollback journal begins (https://sqlite.org/fileformat.html).
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 # Where it has the number of pages to which the file is cut back.
@@ -79,7 +81,7 @@ def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
 
 def damaged(path: Path, how: str) -> JournalRefused:
     """The refusal of a damaged file."""
-    return JournalRefused(f"{path} is damaged: {how}; restore a backup")
+    return JournalRefused(f"{path} is damaged: {how}; {WHAT_TO_DO}")
 
 
 def check_file(descriptor: int, path: Path, newest: int) -> None:
@@ -121,7 +123,7 @@ def _check_whole(header: bytes, path: Path, size: int) -> None:
         # Beside a -wal the file may rightly be short: a checkpoint that was cut off is repeated from there.
         claimed = claimed_size(header)
         if size < claimed:
-            raise JournalRefused(f"{path} is damaged: {size} bytes are left of {claimed}; restore a backup")
+            raise JournalRefused(f"{path} is damaged: {size} bytes are left of {claimed}; {WHAT_TO_DO}")
     elif header[18:20] != WAL_MODE:
         # SQLite would still write the pages of the -wal over it. Backups are in this mode until they are first served.
         raise JournalRefused(f"{wal_of(path)} belongs to another file than {path}, as after a restore; remove it")
@@ -187,7 +189,7 @@ def refused(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise JournalRefused(f"{path} is damaged (its schema is no text); restore a backup") from error
+        raise JournalRefused(f"{path} is damaged (its schema is no text); {WHAT_TO_DO}") from error
     except (sqlite3.Error, OSError) as error:
         if is_full(error):
             raise JournalRefused(f"there is no room on the disk of {path}; make some") from error
@@ -195,7 +197,7 @@ def refused(path: Path) -> Iterator[None]:
             raise JournalRefused(f"{path} can't be used: {error.strerror or said(error)}; check the disk") from error
         if is_damage(error):
             read_all(path)
-            raise JournalRefused(f"{path} is damaged ({said(error)}); restore a backup") from error
+            raise JournalRefused(f"{path} is damaged ({said(error)}); {WHAT_TO_DO}") from error
         advice = "check the disk, and the owner and the mode of the file, its -wal and its -shm"
         raise JournalRefused(f"{path} can't be used: {said(error)}; {advice}") from error
     except JournalFailed as error:  # the disk failed before anything was served

@@ -26,7 +26,7 @@ from beanlite.journal.sqlite.audit import audit
 from beanlite.journal.sqlite.batch import FRAMES_BESIDE_ROWS, FRAMES_PER_ROW, Batch
 from beanlite.journal.sqlite.chronicle import Chronicle
 from beanlite.journal.sqlite.database import Database
-from beanlite.journal.sqlite.fileformat import failing, is_full, refused, said, wal_of, wal_size
+from beanlite.journal.sqlite.fileformat import WHAT_TO_DO, failing, is_full, refused, said, wal_of, wal_size
 from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES, Frames
 from beanlite.journal.sqlite.history import HistoryBounds
 from beanlite.journal.sqlite.sync import SoonestSync, background_sync
@@ -75,7 +75,7 @@ def _disagreement(database: Database, statement: str, jobs: int, changed: int) -
     """What to raise when memory and file no longer agree, which is our bug unless the file is damaged."""
     (found,) = database.connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
-        return JournalFailed(f"{database.path} is damaged ({said(found)}); restore a backup")
+        return JournalFailed(f"{database.path} is damaged ({said(found)}); {WHAT_TO_DO}")
     return RuntimeError(f"{jobs} jobs to change, {changed} found: {statement}")
 
 
