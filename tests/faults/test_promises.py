@@ -10,7 +10,10 @@ from tests.faults.promises import EACH_WRITE, LOST, Peer, build_armed
 from tests.support.needs import need
 from tests.support.servers import beanstalkd_program
 
-WRITES_FAIL = Fault(FAIL_ON, EACH_WRITE, 30, errno.EIO)
+
+def writes_fail(number):
+    """From this one on."""
+    return Fault(FAIL_ON, EACH_WRITE, number, errno.EIO)
 
 
 @pytest.fixture
@@ -20,9 +23,9 @@ def library(tmp_path):
 
 
 def test_what_is_acknowledged_before_a_disk_fails_is_there_afterwards(library, tmp_path):
-    assert Peer("beanlite", "always", library, tmp_path).disturbed(WRITES_FAIL) == ""
+    assert Peer("beanlite", "always", library, tmp_path).disturbed(writes_fail(30)) == ""
 
 
 def test_what_beanstalkd_acknowledges_after_a_failed_write_is_lost(library, tmp_path):
     need(beanstalkd_program(), "beanstalkd is not installed")
-    assert Peer("beanstalkd", "always", library, tmp_path).disturbed(WRITES_FAIL) == LOST
+    assert Peer("beanstalkd", "always", library, tmp_path).disturbed(writes_fail(10)) == LOST
