@@ -6,14 +6,16 @@ import shutil
 import pytest
 
 from tests.faults.forker import FAIL_ON, Fault
-from tests.faults.promises import EACH_WRITE, LOST, Peer, build_armed
+from tests.faults.promises import EACH_WRITE, LOST, Peer, build_armed, count_of
 from tests.support.needs import need
 from tests.support.servers import beanstalkd_program
 
 
-def writes_fail(number):
-    """From this one on."""
-    return Fault(FAIL_ON, EACH_WRITE, number, errno.EIO)
+def after_writes_fail(peer):
+    """What is left when every write fails from one amid its work on."""
+    _, trace = peer.recorded()
+    first, _ = count_of(trace, EACH_WRITE)
+    return peer.disturbed(Fault(FAIL_ON, EACH_WRITE, first + 10, errno.EIO))
 
 
 @pytest.fixture
@@ -23,9 +25,9 @@ def library(tmp_path):
 
 
 def test_what_is_acknowledged_before_a_disk_fails_is_there_afterwards(library, tmp_path):
-    assert Peer("beanlite", "always", library, tmp_path).disturbed(writes_fail(30)) == ""
+    assert after_writes_fail(Peer("beanlite", "always", library, tmp_path)) == ""
 
 
 def test_what_beanstalkd_acknowledges_after_a_failed_write_is_lost(library, tmp_path):
     need(beanstalkd_program(), "beanstalkd is not installed")
-    assert Peer("beanstalkd", "always", library, tmp_path).disturbed(writes_fail(10)) == LOST
+    assert after_writes_fail(Peer("beanstalkd", "always", library, tmp_path)) == LOST
