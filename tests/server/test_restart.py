@@ -161,7 +161,8 @@ class RestartedTwins(Twins):
     def _compare_history(self):
         """The last event of each job tells its state, and each of its counters is the number of such events."""
         last, counts = {}, Counter()
-        for job_id, what, delay_s, pri in self.journal._db.execute("SELECT job, what, delay_s, pri FROM history"):
+        of_jobs = "SELECT job, what, delay_s, pri FROM history WHERE job > 0"  # the others are of pauses
+        for job_id, what, delay_s, pri in self.journal._db.execute(of_jobs):
             last[job_id] = STATES.get(what, "delayed" if delay_s else "ready"), pri
             counts[job_id, what] += 1
         told = {

@@ -316,10 +316,12 @@ class Writer:
         return left
 
     def _note_end(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")  # a power failure could take more of several commits than a start expects
         if self._last is not None:
             self._db.execute(_UPDATE_META, self._last)
         self._db.execute("UPDATE meta SET jobs = ?", (self._jobs,))
         self.chronicle.end()
+        self._db.execute("COMMIT")
 
     def _undo(self, error: sqlite3.Error | OSError | MemoryError) -> JournalFailed:
         if self._db.in_transaction:
