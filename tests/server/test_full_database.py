@@ -47,6 +47,7 @@ def url(postgres, disk):
     disk.mount("16m")
     postgres.sql(f"CREATE TABLESPACE small LOCATION '{disk.folder}'")
     postgres.sql("CREATE DATABASE small TABLESPACE small")
+    postgres.sql("CHECKPOINT")  # or what it is made of may not be on the disk yet, and find no room there
     yield postgres.url("small")
     postgres.sql("DROP DATABASE small WITH (FORCE)")
     postgres.sql("DROP TABLESPACE small")

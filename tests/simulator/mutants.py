@@ -63,8 +63,8 @@ MUTANTS = {
     "a move by an operator not journaled": Mutant("core.operator", "        self._ledger.note(job)\n", ""),
     "the new pri of a release not journaled": Mutant(
         "journal.sqlite.batch",
-        "UPDATE jobs SET tube = ?, state = ?, pri = ?,",
-        "UPDATE jobs SET tube = ?, state = ?, pri = max(?, pri),",
+        "UPDATE jobs SET tube = ?2, state = ?3, pri = ?4,",
+        "UPDATE jobs SET tube = ?2, state = ?3, pri = max(?4, pri),",
     ),
     "the order of burials not journaled": Mutant("journal.rows", "return None, job.key >> ID_BITS", "return None, 1"),
     "a deleted job written once more": Mutant("core.ledger", "if job.state is not GONE:", "if True:"),
