@@ -48,6 +48,7 @@ SPARE_PAGES: Final = 2000
 _FAILURES: Final = (sqlite3.Error, OSError, MemoryError)
 # What is known of the last batch; there is one row.
 _UPDATE_META: Final = "UPDATE meta SET batch = ?, last_id = ?"
+_END_META: Final = "UPDATE meta SET batch = coalesce(?, batch), last_id = coalesce(?, last_id), jobs = ?"
 
 
 _Written = TypeVar("_Written")
@@ -317,9 +318,7 @@ class Writer:
 
     def _note_end(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")  # a power failure could take more of several commits than a start expects
-        if self._last is not None:
-            self._db.execute(_UPDATE_META, self._last)
-        self._db.execute("UPDATE meta SET jobs = ?", (self._jobs,))
+        self._db.execute(_END_META, (*(self._last or (None, None)), self._jobs))
         self.chronicle.end()
         self._db.execute("COMMIT")
 
