@@ -114,17 +114,20 @@ class End(asyncio.BufferedProtocol):
 class ServerEnd(End):
     """The one to the active server, which is done with the client when it closes its side."""
 
-    __slots__ = ("name",)
+    __slots__ = ("name", "other_name")
 
     def __init__(self, chunk: memoryview, over: Callable[[], None]) -> None:
         super().__init__(chunk, over)
         self.name: object = None
         """Its address on this side."""
+        self.other_name: object = None
+        """That on the other side."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is noticed within half a minute if that machine is lost, even if nothing is sent."""
         super().connection_made(transport)
         self.name = transport.get_extra_info("sockname")
+        self.other_name = transport.get_extra_info("peername")
         sock = transport.get_extra_info("socket")
         for option in _KEEPALIVE:
             sock.setsockopt(*option)

@@ -69,8 +69,8 @@ class Forwarder:
         self._waiting: dict[socket.socket, Guest] = {}
         """Those who are not connected to the active server yet, who came first at the front."""
         self._served: dict[socket.socket, Guest] = {}
-        self._names: set[object] = set()
-        """Of our own connections to the active server."""
+        self._own_ends: set[tuple[object, object]] = set()
+        """Both addresses of each of our own connections to the active server."""
         self._empty: asyncio.Event | None = None
         """At the stop: set when nobody is served any more."""
 
@@ -236,8 +236,9 @@ class Forwarder:
     def _is_let_through(self, guest: Guest, server: ServerEnd) -> bool:
         """Whether a client may have this connection to the active server."""
         name = server.name
-        self._names.add(name)
-        if guest.peer in self._names:
+        self._own_ends.add((name, server.other_name))
+        # Both ends: the kernel gives the same port to a client, if that is connected to another one.
+        if (guest.peer, guest.sock.getsockname()) in self._own_ends:
             log.error(
                 "clients are refused: what is forwarded comes back; advertise has to lead to one server",
                 to=self._active,
@@ -254,7 +255,7 @@ class Forwarder:
         guest = self._waiting.pop(sock, None) or self._served.pop(sock)
         guest.untie()
         if guest.server is not None:
-            self._names.discard(guest.server.name)
+            self._own_ends.discard((guest.server.name, guest.server.other_name))
         self._addresses.drop(sock)
         if self._empty is not None and not self._served:
             self._empty.set()

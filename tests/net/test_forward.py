@@ -71,7 +71,7 @@ async def garbage():
             server.close()
         assert not forwarder._waiting
         assert not addresses._of
-        assert not forwarder._names
+        assert not forwarder._own_ends
 
     try:
         await live()
@@ -84,6 +84,33 @@ async def garbage():
         gc.enable()
         forwarder.stand_by(None)
         listener.close()
+
+
+def test_a_client_may_have_the_port_of_a_connection_to_the_active_server():
+    """As the kernel gives it to both, since they are connected to different ports."""
+
+    async def serve():
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Echo, "127.0.0.1", 0)
+        listener = open_listener(Settings(port=0))
+        forwarder = Forwarder(listener, "here:1", 100, Addresses(100, spare_local=False), Operators("none"), Refusals())
+        active = server.sockets[0].getsockname()
+        try:
+            with socket.socket() as client:
+                client.setblocking(False)
+                client.bind(("127.0.0.1", 0))
+                forwarder._own_ends.add((client.getsockname(), active))
+                forwarder.stand_by(f"127.0.0.1:{active[1]}")
+                await loop.sock_connect(client, listener.sockets[0].getsockname())
+                await loop.sock_sendall(client, b"here")
+                assert await asyncio.wait_for(loop.sock_recv(client, 100), 10) == b"here"
+        finally:
+            forwarder.stand_by(None)
+            listener.close()
+            server.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve())
 
 
 def test_clients_wait_until_somebody_answers_and_nothing_is_left_of_them():
