@@ -64,6 +64,8 @@ class Link:
 
     def __init__(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
         self.connection = connection
+        self.pid = int(connection.get_server_pid())
+        """The process that serves it; once the connection has ended asyncpg does not tell any more."""
         self._cancelled = False
         connection.add_log_listener(self._noticed)
 
@@ -96,11 +98,6 @@ class Link:
         """Raise Cancelled unless all that it was asked is done for good."""
         if self._cancelled:
             raise Cancelled("the wait for the synchronous standby was cancelled")
-
-    @property
-    def pid(self) -> int:
-        """The process that serves it."""
-        return int(self.connection.get_server_pid())
 
     def drop(self) -> None:
         """End it at once, without a word; whoever waits for it gets one of TROUBLE."""

@@ -8,6 +8,7 @@ import pytest
 
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import sender
+from beanlite.journal.postgres.link import connect
 from tests.journal.postgres.serving import SOON_S, by, served, sql, until
 from tests.support.cutting import Cutting
 from tests.support.postgres import receiver_of
@@ -61,6 +62,14 @@ async def test_a_beat_and_a_batch_do_not_meet_on_the_connection(database):
     assert serving.failures == []
     assert sender._link is link
     await serving.stop()
+
+
+async def test_a_connection_that_has_ended_still_tells_whose_it_was(database):
+    link = await connect(database, "it")
+    pid = await link.connection.fetchval("SELECT pg_backend_pid()")
+    link.drop()
+    await asyncio.sleep(0)
+    assert link.pid == pid
 
 
 async def test_a_connection_that_says_nothing_any_more_is_given_up(database, way, monkeypatch):
