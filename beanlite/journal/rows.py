@@ -30,4 +30,5 @@ def facts(job: Job) -> tuple[float, str | None, int | None, str | None]:
 def row_of(job: Job) -> tuple[object, ...]:
     """All columns but checksums and those that are about the body."""
     put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
+    # _value_ is .value without a call.
     return job.id, job.tube.name.decode(), job.state._value_, *put, *place(job), *counters(job), *facts(job)
