@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from beanlite.cli import main
 from beanlite.operators.file import File
 from beanlite.operators.live import Live
 from tests.support.servers import RunningServer, start_beanlite
@@ -76,3 +77,15 @@ def source(request, queue):
     """Each place that can be asked; both know the same."""
     with Live(queue.address) if request.param == "live" else File(queue.db) as source:
         yield source
+
+
+@pytest.fixture
+def run(capsys):
+    """Carry out a command for a queue; its exit code, stdout and stderr."""
+
+    def run(queue, *words):
+        exit_code = main([*words, "--connect", f"{queue.server.host}:{queue.server.port}"])
+        printed = capsys.readouterr()
+        return exit_code, printed.out, printed.err
+
+    return run

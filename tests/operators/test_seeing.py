@@ -1,0 +1,210 @@
+"""What the commands of operators show of a server or a file, and what they say where nobody can be asked."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from rich.console import Console
+
+from beanlite.cli import main
+from beanlite.journal.migrations import find_migrations
+from beanlite.journal.sqlite.database import open_database
+from beanlite.operators import tables
+from beanlite.values import DB_NAME
+from tests.support.servers import start_beanlite, start_beanstalkd
+from tests.support.wire import Wire, until
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "100"}
+
+
+def test_tables_fit_the_terminal(queue, run, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    for columns in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for words in (["jobs"], ["tubes"], ["clients"]):
+            _, out, _ = run(queue, *words)
+            shown = re.sub(r"\x1b\[[0-9;]*m", "", out).splitlines()
+            assert max(map(len, shown)) <= columns, words
+            assert not any("…" in line[:40] for line in shown), words
+
+
+def test_a_long_table_is_not_laid_out_as_a_whole(capsys, monkeypatch):
+    """That takes rich a minute for 50,000 rows, and so it is not given more than the titles."""
+    given = []
+    monkeypatch.setattr(Console, "print", lambda _, text, **__: given.append(text.plain))
+    assert tables.print_table([{"number": n, "address": f"peer {n}"} for n in range(1000)], tables.CLIENTS) == 1000
+    assert given == ["number  address"]
+    assert capsys.readouterr().out.splitlines()[7] == "     7  peer 7"
+
+
+def test_wide_characters_keep_columns_straight(capsys):
+    records = [{"number": 1, "address": "日本", "uses": "a"}, {"number": 22, "address": "mail", "uses": "b"}]
+    tables.print_table(records, tables.CLIENTS)
+    assert capsys.readouterr().out.splitlines()[1:] == ["     1  日本     a", "    22  mail     b"]
+
+
+def test_what_is_no_terminal_gets_all_of_it(queue, run):
+    _, out, _ = run(queue, "jobs", "--tube", "other")
+    assert "x" * 200 in out
+
+
+def test_a_job_is_shown_whole(queue, run):
+    _, out, _ = run(queue, "job", "1")
+    assert '\n{\n  "to": "user0@example.org"\n}\n' in out
+    assert "why          client" in out
+    assert json.loads(run(queue, "job", "10", "--json")[1])["base64"] == "bGF0ZXIg/wA="
+    assert "6c 61 74 65 72 20 ff 00" in run(queue, "job", "10")[1]
+    assert run(queue, "job", "99") == (1, "", "beanlite: there is no job 99\n")
+
+
+def test_a_file_knows_rates_and_what_became_of_a_job(tmp_path, capsys):
+    with start_beanlite(tmp_path, "--history", "7d") as server, Wire(server.connect()) as client:
+        client.ask("use mail")
+        client.ask("watch mail")
+        for job_id in 1, 2:
+            assert client.put(b"x") == job_id
+        client.ask("reserve")
+        client.ask("delete 1")
+        assert main(["bury", "2", "--connect", f"127.0.0.1:{server.port}"]) == 0
+        server.stop()
+    db = ["--db", str(tmp_path / "queue.db")]
+    capsys.readouterr()
+    assert main(["job", "1", *db]) == 0
+    gone = capsys.readouterr().out.splitlines()
+    assert gone[0] == "job 1 has gone; its history:"
+    assert [line.split("  ")[-3] for line in gone[1:]] == ["put", "reserve", "delete"]
+    assert main(["job", "2", "--json", *db]) == 0
+    history = json.loads(capsys.readouterr().out)["history"]
+    assert [(event["what"], event["by"]["operator"]) for event in history] == [("put", False), ("bury", True)]
+    assert main(["job", "1", "--body", "raw", *db]) == 1
+    assert main(["tubes", "--json", *db]) == 0
+    (mail,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert mail["puts_per_min"] > mail["deletes_per_min"] > 0
+
+
+def test_who_has_typed_a_command_is_in_the_history(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SUDO_USER", "ann")
+    with start_beanlite(tmp_path, "--history", "7d") as server, Wire(server.connect()) as client:
+        at = ["--connect", f"127.0.0.1:{server.port}"]
+        assert main(["put", "--tube", "mail", "x", *at]) == 0
+        assert main(["bury", "1", *at]) == 0
+        client.ask("kick-job 1")
+        server.stop()
+    db = ["--db", str(tmp_path / "queue.db")]
+    capsys.readouterr()
+    assert main(["job", "1", *db]) == 0
+    put, bury, kick = capsys.readouterr().out.splitlines()[-3:]
+    assert re.search(r"  by 127\.0\.0\.1:\d+ #\d+ for ann$", put)
+    assert re.search(r"  by operator 127\.0\.0\.1:\d+ #\d+ for ann$", bury)
+    assert re.search(r"  by 127\.0\.0\.1:\d+ #\d+$", kick)
+    assert main(["job", "1", "--json", *db]) == 0
+    history = json.loads(capsys.readouterr().out)["history"]
+    assert [(event["by"]["operator"], event["by"]["person"]) for event in history] == [
+        (False, "ann"), (True, "ann"), (False, None),
+    ]  # fmt: skip
+
+
+def test_clients_and_stats(queue, run):
+    _, out, _ = run(queue, "clients", "--json")
+    assert [client["holds"] for client in map(json.loads, out.splitlines())] == [2, 0]
+    found = json.loads(run(queue, "stats", "--json")[1])
+    assert (found["current-jobs-ready"], found["current-jobs-buried"]) == (6, 2)
+    assert "current-jobs-ready " in run(queue, "stats")[1]
+
+
+def test_a_file_tells_of_each_state_and_of_what_there_is(queue, capsys):
+    assert main(["stats", "--db", str(queue.db), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [found[state] for state in ("ready", "reserved", "delayed", "buried")] == [6, 2, 2, 2]
+    assert found["stopped"] is None
+    assert main(["stats", "--db", str(queue.db)]) == 0
+    assert "None" not in capsys.readouterr().out
+
+
+def test_tail_tells_what_happens(own_queue):
+    command = [sys.executable, "-m", "beanlite", "tail", "--tube", "new", "--what", "put", "--what", "delete"]
+    command += ["--json", "--connect", f"127.0.0.1:{own_queue.server.port}"]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as process,
+        own_queue.server.connect() as connection,
+        Wire(connection) as client,
+    ):
+        client.ask("use new")
+        told: list[dict] = []
+        first = threading.Thread(target=lambda: told.append(json.loads(process.stdout.readline() or "{}")))
+        first.start()
+        try:
+            until(lambda: client.put(b"x") and not first.is_alive())
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+        finally:
+            process.kill()
+            first.join()
+    assert [told[0][key] for key in ("what", "tube", "pri")] == ["put", "new", 0]
+
+
+def test_an_event_is_a_line():
+    by = {"address": "10.0.0.1:5", "number": 7, "operator": False, "person": None}
+    event = {"at": 0, "id": 12, "tube": "mail", "what": "release", "by": by, "pri": 3, "delay_s": 60, "size": 1}
+    line = tables.event_line(event)
+    assert line.endswith("        12  mail  release  pri 3  delay 1 min  by 10.0.0.1:5 #7")
+    line = tables.event_line(event | {"id": 0, "what": "pause", "pri": 0, "delay_s": 600})
+    assert line.endswith("            mail  pause  for 10 min  by 10.0.0.1:5 #7")
+
+
+# -- who can't be asked
+
+
+def test_another_server_is_told_apart(tmp_path, capsys):
+    with start_beanstalkd(tmp_path) as server:
+        assert main(["jobs", "--connect", f"127.0.0.1:{server.port}"]) == 1
+        said = capsys.readouterr().err
+        assert "does not understand the commands of operators: it is another server" in said
+        with Wire(server.connect()) as client:
+            assert client.stats()["current-jobs-ready"] == "0"
+
+
+def test_where_the_settings_say(queue, tmp_path, monkeypatch, capsys):
+    (tmp_path / "beanlite.toml").write_text(f'host = "0.0.0.0"\nport = {queue.server.port}\n')
+    assert main(["jobs", "-n", "1", "--json", "--config", str(tmp_path / "beanlite.toml")]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == 1
+    monkeypatch.setenv("BEANLITE_PORT", str(queue.server.port))
+    assert main(["jobs", "-n", "1", "--json"]) == 0
+    assert main(["jobs", "--connect", "nowhere"]) == 2
+    assert main(["jobs", "--connect", f"unix:{tmp_path}/none"]) == 1
+
+
+def test_a_state_without_jobs_is_counted(tmp_path, capsys):
+    open_database(tmp_path / "queue.db").close()
+    assert main(["stats", "--db", str(tmp_path / "queue.db"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["delayed"] == 0
+
+
+def test_a_file_that_nobody_serves(tmp_path, capsys):
+    open_database(tmp_path / "queue.db").connection.close()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert main(["jobs", "--db", str(tmp_path / "queue.db")]) == 0
+    assert capsys.readouterr().err == "no jobs\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert main(["jobs", "--db", str(tmp_path / "other.db")]) == 3
+
+
+def test_a_folder_stands_for_the_database_in_it_as_for_the_server(tmp_path, capsys):
+    open_database(tmp_path / DB_NAME).connection.close()
+    assert main(["jobs", "--db", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == "no jobs\n"
+
+
+def test_a_file_of_an_older_version_is_refused(tmp_path, capsys):
+    old = tmp_path / "migrations"
+    old.mkdir()
+    shutil.copy(find_migrations()[0], old)
+    open_database(tmp_path / "queue.db", old).connection.close()
+    assert main(["jobs", "--db", str(tmp_path / "queue.db")]) == 3
+    assert "has version 1, and can be looked into when a server" in capsys.readouterr().err
