@@ -4,31 +4,30 @@ from beanlite.clock import utc_s
 from beanlite.core.job import BURIED, ID_BITS, READY, Job
 
 
-def place(job: Job) -> tuple[float | None, int | None]:
-    """The columns due_at and buried_seq."""
-    if job.state is READY:
-        return None, None
+def condition_of(job: Job) -> tuple[object, ...]:
+    """The columns that change in a job's life, after its state: from due_at to why."""
+    due_at: float | None = None
+    buried_seq: int | None = None
     if job.state is BURIED:
-        return None, job.key >> ID_BITS
-    return utc_s(job.key >> ID_BITS), None
-
-
-def counters(job: Job) -> tuple[int, int, int, int, int]:
-    """The columns reserves, timeouts, releases, buries and kicks."""
-    past = job.past
-    return job.reserves, past.timeouts, past.releases, past.buries, past.kicks
-
-
-def facts(job: Job) -> tuple[float, str | None, int | None, str | None]:
-    """The columns since, holder, holder_conn and why."""
+        buried_seq = job.key >> ID_BITS
+    elif job.state is not READY:
+        due_at = utc_s(job.key >> ID_BITS)
+    holder: str | None = None
+    holder_conn: int | None = None
     peer = job.last_holder
-    if peer is None:
-        return utc_s(job.since_ns), None, None, job.why
-    return utc_s(job.since_ns), peer.address, peer.number, job.why
+    if peer is not None:
+        holder = peer.address
+        holder_conn = peer.number
+    past = job.past
+    # One tuple: putting it together from parts would cost more than all that is in it.
+    return (
+        due_at, buried_seq, job.reserves, past.timeouts, past.releases, past.buries, past.kicks, utc_s(job.since_ns),
+        holder, holder_conn, job.why,
+    )  # fmt: skip
 
 
 def row_of(job: Job) -> tuple[object, ...]:
     """All columns but checksums and those that are about the body."""
-    put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
     # _value_ is .value without a call.
-    return job.id, job.tube.name.decode(), job.state._value_, *put, *place(job), *counters(job), *facts(job)
+    put = (job.id, job.tube.name.decode(), job.state._value_, job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
+    return put + condition_of(job)

@@ -14,7 +14,7 @@ from zlib import crc32
 from beanlite.clock import utc_s
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
-from beanlite.journal.rows import counters, facts, place
+from beanlite.journal.rows import condition_of
 from beanlite.journal.totals import Totals
 
 Parameters = list[object]
@@ -178,7 +178,7 @@ def batch_of(changes: Changes, totals: Totals) -> Batch:
             continue
         if job.id < first_id:
             row = (job.id, job.tube.name.decode(), state._value_, job.pri, job.delay_s)
-            changed.append((*row, *place(job), *counters(job), *facts(job)))
+            changed.append(row + condition_of(job))
             continue
         body = job.body
         assert body is not None  # it stays in memory at least until it is stored
@@ -187,7 +187,7 @@ def batch_of(changes: Changes, totals: Totals) -> Batch:
             put.append((job.id, name, job.pri, job.delay_s, job.ttr_s, created_s, checksum, body))
         else:
             row = (job.id, name, state._value_, job.pri, job.delay_s)
-            rest = (*place(job), *counters(job), *facts(job), checksum, body)
+            rest = (*condition_of(job), checksum, body)
             put_otherwise.append((*row, job.ttr_s, created_s, *rest))
     now_s = time.time()
     paused = [

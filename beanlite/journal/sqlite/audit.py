@@ -109,7 +109,7 @@ def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int,
 
 def _row_with(row: _Row, job: Job, body: bytes) -> _Row:
     """What the row should be. One that an older version has written has no checksum until the job changes."""
-    checksum = None if row[_ROW_CRC32] is None else checksum_of_row(row)
+    checksum = None if row[_ROW_CRC32] is None else checksum_of_row(row[:_ROW_CRC32])
     return *row_of(job), checksum, crc32(body)
 
 
