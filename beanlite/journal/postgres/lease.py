@@ -1,8 +1,9 @@
 """Who may write: a row in the database that one server has at a time.
 
 The active server changes the row with each batch, and now and then when it is idle. One that stands by looks at it
-again and again, and takes it over when it stood still for the time of the lease while the database answered. That time
-is the one that passes on its own clock: no two clocks are compared, and an outage of the database begins it anew.
+again and again, and takes it over when it stood still for the time of the lease while the database answered: its own or
+that of the active server, whichever is longer. That time is the one that passes on its own clock: no two clocks are
+compared, and an outage of the database begins it anew.
 
 The active server may not have been heard of for a while and still live. So it takes the lease for its own only for a
 part of that time since it sent what was last confirmed (``Sender.sure_until_ns``); and whatever it would still store
@@ -29,7 +30,12 @@ _AGAIN_S: Final = 0.5
 # The shortest time from one word to systemd to the next.
 _TELL_NS: Final = 1_000_000_000
 
-_SEEN: Final = "SELECT epoch, beat, node, address, stopped_at IS NOT NULL AS is_free FROM lease"
+# The column lease_s may not be there yet: the schema is brought up to date by whoever has the lease.
+_SEEN: Final = """
+    SELECT epoch, beat, node, address, stopped_at IS NOT NULL AS is_free,
+           (to_jsonb(lease) ->> 'lease_s')::float8 AS lease_s
+    FROM lease
+"""
 _TAKE: Final = """
     UPDATE lease
     SET epoch = epoch + 1, beat = beat + 1, node = $3, address = $4, version = $5, started_at = $6, seen_at = $6,
@@ -37,6 +43,8 @@ _TAKE: Final = """
     WHERE epoch = $1 AND beat = $2
     RETURNING epoch, batch, last_id
 """
+# Said before anything is served: until then what the last one said is waited for.
+_SAY: Final = "UPDATE lease SET lease_s = $2 WHERE epoch = $1"
 BEAT: Final = "UPDATE lease SET beat = beat + 1, seen_at = $2 WHERE epoch = $1 RETURNING batch"
 GIVE_BACK: Final = """
     UPDATE lease SET beat = beat + 1, seen_at = $2, stopped_at = $2, last_id = $3 WHERE epoch = $1 RETURNING batch
@@ -136,6 +144,7 @@ class _Waiting:
             await make(link, applicant.name)
             taken = await self._watch(link)
             await migrate(link, applicant.name)
+            await link.row(_SAY, taken.epoch, applicant.lease_s)
         except BaseException:
             link.drop()
             raise
@@ -143,7 +152,6 @@ class _Waiting:
 
     async def _watch(self, link: Link) -> Taken:
         """Look at the lease until it can be taken."""
-        lease_ns = round(self._applicant.lease_s * 1_000_000_000)
         look_s = min(_LOOK_S, self._applicant.lease_s / _LOOKS)
         seen: tuple[int, int] | None = None
         since_ns = 0
@@ -154,6 +162,7 @@ class _Waiting:
             now_ns = self._applicant.clock_ns()
             if row is None:
                 raise JournalRefused(f"{self._applicant.name}: its table lease is empty")
+            lease_ns = round(max(self._applicant.lease_s, row["lease_s"] or 0) * 1_000_000_000)
             if now_ns - before_ns > lease_ns // 2:
                 # For so long nothing was heard that the active server may have been cut off, or halted, too.
                 seen = None

@@ -102,6 +102,30 @@ async def test_time_for_which_it_did_not_look_does_not_count(database):
     await second.stop()
 
 
+async def test_the_longer_one_of_two_leases_counts(database):
+    """The active server counts on its own."""
+    first = await served(database, node="first", lease_s=1000)
+    clock = Still()
+    second = ServingPostgres(Postgres(database, node="second", lease_s=100, clock=clock))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    for _ in range(20):
+        clock.now_ns += 45 * SECOND_NS
+        await clock.looked_at()
+    assert not waiting.done()
+    await first.stop()
+    await asyncio.wait_for(waiting, SOON_S)
+    await second.stop()
+
+
+async def test_a_database_of_the_first_version_is_taken_over(postgres, database):
+    await (await served(database)).stop()
+    await sql(postgres, database, "ALTER TABLE lease DROP lease_s")
+    await sql(postgres, database, "UPDATE schema_version SET number = 1")
+    await (await served(database, lease_s=7)).stop()
+    assert [dict(row) for row in await sql(postgres, database, "SELECT lease_s FROM lease")] == [{"lease_s": 7}]
+
+
 async def test_systemd_is_not_told_at_each_look(database, tmp_path, monkeypatch):
     first = await served(database, node="first", lease_s=100)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd:
