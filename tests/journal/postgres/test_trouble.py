@@ -127,10 +127,11 @@ async def test_nothing_is_acknowledged_without_the_standby_even_if_the_wait_is_c
     os.kill(receiver, signal.SIGSTOP)
     job_id = serving.begin_to_put()
     seen = set()
-    while len(seen) < 3:  # the batch, and two that look for it
-        for row in await pair.primary.asql("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
-            seen.add(row["pid"])
-            await pair.primary.asql(f"SELECT pg_cancel_backend({row['pid']})")
+    async with asyncio.timeout(SOON_S):
+        while len(seen) < 3:  # the batch, and two that look for it
+            for row in await pair.primary.asql("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
+                seen.add(row["pid"])
+                await pair.primary.asql(f"SELECT pg_cancel_backend({row['pid']})")
     assert job_id not in serving.released
     os.kill(receiver, signal.SIGCONT)
     await until(lambda: job_id in serving.released)
