@@ -64,24 +64,33 @@ def find_changed(rows: Iterable[StoredJob], unchecked_id: int) -> int | None:
 
     Up to ``unchecked_id`` a row may have no checksum.
     """
-    row: Any  # its values may be of any type
-    put: Any = None
+    alike: tuple[bytes, int, int, int, int] = (b"", 0, 0, 0, 0)  # of the job before; most have it in common
     of_put = 0
     for row in rows:
-        if row[-1] is None and row[0] <= unchecked_id:
-            continue
         try:
-            if row[7:13] == _NEVER and row[17:20] == _NOBODY and row[2] is None and row[16] == row[6]:
-                if row[1:7] != put:  # most have it in common with the one before
-                    put = row[1:7]
-                    of_put = crc32(_PUT(row[3], row[4], row[5], row[6]), crc32(row[1]))
-                checksum = with_id(row[0], of_put)
+            # A value that is not of its type raises here: no call, and so no cost.
+            (
+                job_id, tube, state, pri, delay_s, ttr_s, created_ns, place, reserves,
+                timeouts, releases, buries, kicks, _, _, _, since_ns, holder, holder_conn, why, row_crc32,
+            ) = row  # fmt: skip
+            if row_crc32 is None and job_id <= unchecked_id:
+                continue
+            if (
+                (state is None and place is None and holder is None and holder_conn is None and why is None)
+                and not reserves | timeouts | releases | buries | kicks
+                and since_ns == created_ns
+            ):
+                put = tube, pri, delay_s, ttr_s, created_ns
+                if put != alike:
+                    alike = put
+                    of_put = crc32(tube + _PUT(pri, delay_s, ttr_s, created_ns))
+                checksum = with_id(job_id, of_put)
             else:
                 checksum = _checksum(*row[:13], *row[16:20])
         except _WRONG:
             return int(row[0])
-        if checksum != row[-1]:
-            return int(row[0])
+        if checksum != row_crc32:
+            return job_id
     return None
 
 
