@@ -31,8 +31,8 @@ DATABASE = "queue.db"
 WITHIN_S = 20
 HANDED_OVER = 3  # the descriptor of a socket that systemd has opened
 # As in faults.c.
-KINDS = "create write truncate allocate unlink rename link mkdir xattr sync synced read open".split()
-RECORD, KILL_BEFORE, KILL_AMID, FAIL_ONCE, FAIL_ON = range(5)
+KINDS = "create write truncate allocate unlink rename link mkdir xattr sync synced read open close".split()
+RECORD, KILL_BEFORE, KILL_AMID, FAIL_ONCE, FAIL_ON, SHORT_ON = range(6)
 
 
 def mask(*kinds):

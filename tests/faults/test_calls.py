@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.faults.calls import Failure, wrong
+from tests.faults.calls import SHORT, Failure, wrong
 from tests.faults.forker import FAIL_ON, FAIL_ONCE, Fault, mask
 from tests.faults.record import report
 from tests.faults.scenarios import RESERVE, look
@@ -96,6 +96,9 @@ SOME = [
     Failure("migration", "fcntl", "EIO", 5),
     Failure("first start", "pwrite64", "EDQUOT", 9),
     Failure("stop", "newfstatat", "EIO", 30),
+    Failure("start after a kill", "read", SHORT, 1),
+    Failure("first start", "write", SHORT, 1),
+    Failure("stop", "close", "EIO", 5),
 ]
 
 

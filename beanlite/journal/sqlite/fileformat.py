@@ -14,6 +14,8 @@ from beanlite.errors import JournalFailed, JournalRefused
 APPLICATION_ID = 0x6265616E
 # Bytes of a page: what the file system has, too.
 PAGE_SIZE = 4096
+# Bytes of the header that a database file begins with.
+HEADER_BYTES = 100
 # Bytes 18 and 19 of a file that has, or may have, a -wal.
 WAL_MODE = b"\x02\x02"
 
@@ -48,6 +50,14 @@ def wal_size(path: Path) -> int:
         return wal_of(path).stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def read_at(descriptor: int, size: int, offset: int) -> bytes:
+    """So many bytes from there on, and fewer only where the file ends: the system may give them in parts."""
+    found = os.pread(descriptor, size, offset)
+    while len(found) < size and (more := os.pread(descriptor, size - len(found), offset + len(found))):
+        found += more
+    return found
 
 
 def journal_of(path: Path) -> Path:
@@ -95,13 +105,13 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
     if status.st_nlink > 1:
         why = "its -wal would be found under one of them only; remove the others"
         raise JournalRefused(f"{path} has {status.st_nlink} names (hard links), and {why}")
-    header = os.pread(descriptor, 100, 0)
+    header = read_at(descriptor, HEADER_BYTES, 0)
     if not header and wal_size(path):
         raise JournalRefused(f"{path} is missing or empty, but {wal_of(path)} is not; put back what belongs to that")
     pages_before = _pages_before(path)
     if not header or (pages_before == 0 and not any(header[68:72])):
         return  # this is the first start, or the first one was cut short: then SQLite empties the file again
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+    if len(header) < HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
         raise JournalRefused(f"{path} is not an SQLite file; name another one")
     if not _is_bare(header, status.st_size):
         _check_ours(header, path, newest)
@@ -138,7 +148,7 @@ def _pages_before(path: Path) -> int | None:
     """How many pages the file had before a change that was cut short, which SQLite will undo; None: there was none."""
     try:
         with journal_of(path).open("rb", buffering=0) as journal:
-            header = journal.read(28)
+            header = read_at(journal.fileno(), 28, 0)
     except FileNotFoundError:
         return None
     return int.from_bytes(header[_JOURNAL_PAGES]) if header.startswith(_JOURNAL_MAGIC) else None

@@ -8,7 +8,7 @@ from typing import Final
 
 from beanlite import log
 from beanlite.errors import JournalFailed
-from beanlite.journal.sqlite.fileformat import claimed_size, failing, wal_of
+from beanlite.journal.sqlite.fileformat import HEADER_BYTES, claimed_size, failing, read_at, wal_of
 from beanlite.journal.sqlite.wal import last_frame_offset, min_wal_size, read_frame_count
 
 # Everything that belongs to our tables, in the order in which it was made, so that something dropped and made again is
@@ -131,7 +131,7 @@ class Watch:
         """Raise JournalFailed unless a checkpoint of another program has rightly cut the file: its header tells."""
         with failing(self._path):
             size = os.fstat(self._file).st_size
-            header = os.pread(self._file, 100, 0)
+            header = read_at(self._file, HEADER_BYTES, 0)
         if not header or size < claimed_size(header):
             raise JournalFailed(f"{self._path} was cut short while it was served")
         self._size, self._hole = size, min(size, self._hole)

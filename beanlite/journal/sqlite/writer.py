@@ -298,7 +298,6 @@ class Writer:
 
     async def close(self) -> str | None:
         """Leave one file with everything in it; returns what else is left and why. JournalFailed: the disk failed."""
-        self._watch.close()
         failure = None
         try:
             self.room.give_up_reserve()
@@ -308,6 +307,7 @@ class Writer:
             with contextlib.suppress(JournalBusy, JournalFull):  # then there is a gap before the next ids
                 self.write_slice(0, self._note_end)
             with failing(self._database.path):
+                self._watch.close()
                 os.close(self._wal)
                 left = self._database.close()
         finally:
