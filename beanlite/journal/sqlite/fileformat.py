@@ -5,7 +5,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from beanlite.errors import JournalFailed, JournalRefused
@@ -22,6 +22,8 @@ WAL_MODE = b"\x02\x02"
 # The errors by which SQLite tells of damage. TOOBIG: a row claims to be larger than any can be. CONSTRAINT: a row could
 # never have been inserted as it is.
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT)
+# Those by which it also tells that the disk could not read a page.
+_UNREAD = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # How many bytes are read at a time to see whether the disk can read a file at all.
 _READ_BYTES = 1 << 20
 # How many characters of SQLite's own words are repeated: of a damaged schema it quotes everything.
@@ -166,11 +168,26 @@ def check_version(path: Path, version: int, newest: int) -> None:
         raise JournalRefused(f"{path} has version {version}, this beanlite knows {newest}; use a newer beanlite")
 
 
-def read_all(path: Path) -> None:
-    """Raise JournalRefused if the disk can't read the file or its -wal, which SQLite takes for damage.
+def rule_out_disk(path: Path) -> None:
+    """Raise JournalRefused if the disk can't read the file or its -wal, or could not, which SQLite takes for damage.
 
     Closing the file here drops SQLite's locks on it, so nothing may be written any more.
     """
+    _read_all(path)
+    if not path.exists() or _is_sound(path):  # in the first case it was new, and what has failed removed it
+        raise JournalRefused(f"{path} could not be read a moment ago; check the disk, and try again")
+
+
+def _is_sound(path: Path) -> bool:
+    how = "mode=ro" if wal_of(path).exists() else "immutable=1"  # which leaves nothing beside it
+    uri = f"{path.absolute().as_uri()}?{how}"
+    with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
+        found: list[tuple[str]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
+        return found == [("ok",)]
+    return False
+
+
+def _read_all(path: Path) -> None:
     for each in (path, wal_of(path)):
         try:
             with each.open("rb", buffering=0) as file:
@@ -206,7 +223,8 @@ def refused(path: Path) -> Iterator[None]:
         if isinstance(error, OSError):
             raise JournalRefused(f"{path} can't be used: {error.strerror or said(error)}; check the disk") from error
         if is_damage(error):
-            read_all(path)
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREAD:
+                rule_out_disk(path)
             raise JournalRefused(f"{path} is damaged ({said(error)}); {WHAT_TO_DO}") from error
         advice = "check the disk, and the owner and the mode of the file, its -wal and its -shm"
         raise JournalRefused(f"{path} can't be used: {said(error)}; {advice}") from error
