@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.fileformat import damaged, rule_out_disk, refused, said, shm_of, wal_size
+from beanlite.journal.sqlite.fileformat import damaged, refused, rule_out_disk, said, shm_of, wal_size
 from beanlite.journal.sqlite.mark import Mark
 from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
