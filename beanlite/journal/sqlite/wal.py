@@ -31,6 +31,10 @@ _INDEX_HEADER = struct.Struct("=I8xBxxxI12s8s8s")
 # Where in it the number of frames stands, and how many bytes that has.
 _FRAMES_OFFSET: Final = 16
 _FRAMES_BYTES: Final = 4
+# Behind them stands how many frames have been moved into the file, and later how many whoever did that last had set out
+# to move, which is noted before the first of them. This begins with the salts of the first copy.
+_SALTS_OFFSET: Final = 32
+_PROGRESS = struct.Struct("=8s56xI28xI")
 # The -shm grows in parts of this size.
 _INDEX_PART_BYTES: Final = 32 << 10
 # A part has entries for this many frames.
@@ -46,6 +50,21 @@ class Index(NamedTuple):
     """How many have been committed since the -wal was last begun anew."""
     salts: bytes
     """What marks these frames."""
+
+
+class Progress(NamedTuple):
+    """How far the frames have been moved into the file."""
+
+    salts: bytes
+    """What marks them."""
+    moved: int
+    to_move: int
+    """More than have been moved while that goes on, or if it was broken off."""
+
+    @property
+    def may_begin_anew(self) -> bool:
+        """Whether the next commit may begin the -wal anew, or for the first time."""
+        return self.to_move > 0 or not any(self.salts)
 
 
 def min_wal_size(frames: int) -> int:
@@ -66,6 +85,12 @@ def index_size(frames: int) -> int:
 def read_frame_count(index: int) -> int:
     """How many frames are committed, read from an open -shm."""
     return int.from_bytes(os.pread(index, _FRAMES_BYTES, _FRAMES_OFFSET), sys.byteorder)
+
+
+def read_progress(index: int) -> Progress:
+    """How far the -wal has been moved into the file, read from an open -shm."""
+    salts, moved, to_move = _PROGRESS.unpack(read_at(index, _PROGRESS.size, _SALTS_OFFSET))
+    return Progress(salts, moved, to_move)
 
 
 def read_index(path: Path) -> Index | None:

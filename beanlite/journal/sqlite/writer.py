@@ -226,7 +226,7 @@ class Writer:
     def _count_frames(self) -> None:
         with failing(self._database.path):
             kept = self.frames.count()
-        self._watch.check_no_hole(kept)
+        self._watch.committed(kept)
 
     def audit(self, engine: Engine) -> Iterator[None]:
         """Compare the file with what the engine holds, a slice for each step, taken while no batch is being written.
