@@ -12,6 +12,7 @@ for a sync.
 import asyncio
 import contextlib
 import os
+import resource
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,7 +63,9 @@ def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> Journa
         return JournalBusy(f"another program holds the write lock of {path}")
     if is_full(error):
         return JournalFull(f"no room on the disk of {path}")
-    return JournalFailed(f"writing to {path} failed: {said(error)}")
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    known = "" if limit == resource.RLIM_INFINITY else f"; no file may have more than {limit} bytes (ulimit -f)"
+    return JournalFailed(f"writing to {path} failed: {said(error)}{known}")
 
 
 def _write_pauses(db: sqlite3.Connection, pauses: list[tuple[str, tuple[int, float] | None]]) -> None:
