@@ -1,7 +1,7 @@
-"""A disk that fails under a server: an ext4 on a loop device whose image, on a tmpfs, can't be written or read any more.
+"""A disk that fails under a server: an ext4 on a loop device whose image can't be written or read any more.
 
-That is what a broken device does: errors come from the kernel, of the calls that it chooses, and what it could not write
-is lost. What was acknowledged is there when the image can be used again.
+That is what a broken device does: errors come from the kernel, of the calls that it chooses, and what it could not
+write is lost. What was acknowledged is there when the image can be used again.
 """
 
 import os
