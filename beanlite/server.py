@@ -22,7 +22,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.events import Event
 from beanlite.core.job import SECOND_NS
 from beanlite.core.tube import Client
-from beanlite.errors import is_ours
+from beanlite.errors import ListenError, is_ours
 from beanlite.journal.base import Journal
 from beanlite.journal.memory import MemoryJournal
 from beanlite.loop import loop_factory, run_loop
@@ -88,19 +88,20 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
 
 
 async def _accept(
-    listener: Listener, come: list[socket.socket], new_connection: Callable[[], Connection]
-) -> list[asyncio.Server]:
-    """Serve those who have come already, and those who come."""
+    listener: Listener, come: list[socket.socket], new_connection: Callable[[], Connection], to: list[asyncio.Server]
+) -> ListenError | None:
+    """Serve those who have come already, and those who come to what is added to the list; returns why it can't be."""
     loop = asyncio.get_running_loop()
     for sock in come:
         with contextlib.suppress(OSError):  # gone meanwhile
             await loop.connect_accepted_socket(new_connection, sock)
-    servers = []
-    for sock in listener.sockets:
-        server = await loop.create_server(new_connection, sock=sock, backlog=ACCEPTED_AT_ONCE)
-        servers.append(server)
-        sock.listen(BACKLOG)  # this queue is the kernel's; asyncio's own means how many it takes from it at a time
-    return servers
+    try:
+        for sock in listener.sockets:
+            to.append(await loop.create_server(new_connection, sock=sock, backlog=ACCEPTED_AT_ONCE))
+            sock.listen(BACKLOG)  # this queue is the kernel's; asyncio's own means how many it takes from it at a time
+    except OSError as error:
+        return ListenError(f"can't listen on {listener.address}: {error.strerror}")
+    return None
 
 
 def make_journal(settings: Settings, listener: Listener, clock: Clock, forwarder: Forwarder | None = None) -> Journal:
@@ -198,7 +199,15 @@ class Server:
         await self._beside.back_up(self._settings)
         self.turns.follow_up(self.turns.now())
         come = [] if self._forwarder is None else self._forwarder.hand_over()
-        servers = await _accept(self._listener, come, self._new_connection)
+        servers: list[asyncio.Server] = []
+        unheard = await _accept(self._listener, come, self._new_connection, servers)
+        if unheard is None:
+            await self._until_stopped()
+        await self._stop(servers)
+        if unheard is not None:
+            raise unheard
+
+    async def _until_stopped(self) -> None:
         log.info(
             "started",
             version=__version__,
@@ -213,7 +222,6 @@ class Server:
         await self._stopped.wait()
         self._supervised.end()
         reloading.cancel()
-        await self._stop(servers)
 
     def _new_connection(self) -> Connection:
         return LoggedConnection(self._host) if log.is_debug() else Connection(self._host)

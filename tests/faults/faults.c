@@ -22,13 +22,14 @@
 #include <unistd.h>
 
 /* The same in forker.py, where they are bits of a mask. */
-enum kind { CREATE, WRITE, TRUNCATE, ALLOCATE, UNLINK, RENAME, LINK, MKDIR, XATTR, SYNC, SYNCED, READ, OPEN };
+enum kind { CREATE, WRITE, TRUNCATE, ALLOCATE, UNLINK, RENAME, LINK, MKDIR, XATTR, SYNC, SYNCED, READ, OPEN, CLOSE };
 static const char *const NAMES[] = {"create", "write", "truncate", "allocate", "unlink", "rename", "link",
-                                    "mkdir",  "xattr", "sync",     "synced",   "read",   "open"};
+                                    "mkdir",  "xattr", "sync",     "synced",   "read",   "open",   "close"};
 /* A write of no more than this is done or not done, whatever ends the process. */
 #define SECTOR 512
 
-enum action { RECORD, KILL_BEFORE, KILL_AMID, FAIL_ONCE, FAIL_ON };
+/* SHORT_ON: from the n-th call on, reads and writes do only half of what they are asked for. */
+enum action { RECORD, KILL_BEFORE, KILL_AMID, FAIL_ONCE, FAIL_ON, SHORT_ON };
 
 static char folder[PATH_MAX];
 static size_t folder_size; /* 0: not armed */
@@ -99,20 +100,30 @@ static void die(void)
         pause();
 }
 
-/* To be called before each call: may kill, returns an errno with which to fail, or 0, or -1 to be killed amid a write. */
+/* What is no larger comes whole. */
+#define FEW 16
+
+/* What due() returns beside 0 and an errno: to be killed amid a write, or to do half of it. */
+enum { AMID = -1, HALF = -2 };
+
+/* To be called before each call: may kill, returns an errno with which to fail, or 0, or one of these. */
 static int due(enum kind kind)
 {
     if (!(kinds & 1u << kind))
         return 0;
     long number = __atomic_add_fetch(&seen, 1, __ATOMIC_SEQ_CST);
     if (action == KILL_AMID && number == nth && kind == WRITE)
-        return -1;
+        return AMID;
+    if (action == SHORT_ON && number >= nth)
+        return HALF;
     if ((action == KILL_BEFORE || action == KILL_AMID) && number == nth)
         die();
     if ((action == FAIL_ONCE && number == nth) || (action == FAIL_ON && number >= nth))
         return failure;
     return 0;
 }
+
+static size_t half(size_t size) { return size > FEW ? size / 2 : size; }
 
 /* To be called after a call that went well: a line "kind name offset size", then so many bytes, and a line's end. */
 static void record(enum kind kind, const char *name, long offset, const void *data, size_t size)
@@ -235,7 +246,11 @@ static ssize_t write_any(int fd, const void *data, size_t size, off_t offset)
         if (place < 0)
             place = lseek(fd, 0, fcntl(fd, F_GETFL) & O_APPEND ? SEEK_END : SEEK_CUR);
         int error = due(WRITE);
-        if (error < 0) {
+        if (error == HALF) {
+            size = half(size);
+            error = 0;
+        }
+        if (error == AMID) {
             if (size > SECTOR)
                 REAL(pwrite64)(fd, data, size / 2, place);
             die();
@@ -436,14 +451,20 @@ long syscall(long number, ...)
     return REAL(syscall)(number, a, b, c, d, e, f);
 }
 
-/* -- reads, which can only fail */
+/* -- reads, which can only fail or be short */
 
 static ssize_t read_any(int fd, void *data, size_t size, off_t offset)
 {
     char buffer[PATH_MAX];
     const char *name = below_fd(fd, buffer);
     if (name) {
-        FAIL_IF_DUE(READ, -1);
+        int error = due(READ);
+        if (error == HALF)
+            size = half(size);
+        else if (error) {
+            errno = error;
+            return -1;
+        }
         record(READ, name, offset, NULL, 0);
     }
     return offset < 0 ? REAL(read)(fd, data, size) : REAL(pread64)(fd, data, size, offset);
@@ -452,3 +473,17 @@ static ssize_t read_any(int fd, void *data, size_t size, off_t offset)
 ssize_t read(int fd, void *data, size_t size) { return read_any(fd, data, size, -1); }
 ssize_t pread(int fd, void *data, size_t size, off_t offset) { return read_any(fd, data, size, offset); }
 ssize_t pread64(int fd, void *data, size_t size, off64_t offset) { return read_any(fd, data, size, offset); }
+
+/* -- the end of it: the descriptor is gone, whatever close() says */
+
+int close(int fd)
+{
+    char buffer[PATH_MAX];
+    const char *name = below_fd(fd, buffer);
+    int error = name ? due(CLOSE) : 0;
+    int result = REAL(close)(fd);
+    if (result || error <= 0)
+        return result;
+    errno = error;
+    return -1;
+}

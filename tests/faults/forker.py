@@ -31,8 +31,8 @@ DATABASE = "queue.db"
 WITHIN_S = 20
 HANDED_OVER = 3  # the descriptor of a socket that systemd has opened
 # As in faults.c.
-KINDS = "create write truncate allocate unlink rename link mkdir xattr sync synced read open".split()
-RECORD, KILL_BEFORE, KILL_AMID, FAIL_ONCE, FAIL_ON = range(5)
+KINDS = "create write truncate allocate unlink rename link mkdir xattr sync synced read open close".split()
+RECORD, KILL_BEFORE, KILL_AMID, FAIL_ONCE, FAIL_ON, SHORT_ON = range(6)
 
 
 def mask(*kinds):
@@ -102,12 +102,14 @@ class Forker:
         migrations=None,
         kill=False,
         strace=(),
+        constants=(),
     ):
         """Serve the file in the folder `data` while the client does its steps; `kill` rather than SIGTERM in the end.
 
         `trace` is a file for the record of what was done; beside the operations it has lines that begin with "note":
         "started 0" when the first answer is there, "acked N" as each step is answered, and "stop N" in the end.
-        With `strace`, these flags of it, it is traced from its beginning.
+        With `strace`, these flags of it, it is traced from its beginning. `constants` are pairs of a module's constant
+        and the value that it is to have.
         """
         request = {
             "data": str(data),
@@ -118,6 +120,7 @@ class Forker:
             "migrations": migrations and str(migrations),
             "kill": kill,
             "strace": list(strace),
+            "constants": list(constants),
         }
         self._helper.stdin.write(json.dumps(request).encode() + b"\n")
         self._helper.stdin.flush()
@@ -151,6 +154,9 @@ def serve(request, library, trace, listener, stderr):
 
         opened = partial(database.open_database, migrations_folder=Path(request["migrations"]))
         journal.open_database = opened  # type: ignore[attr-defined]
+    for name, value in request["constants"]:
+        module, _, constant = name.rpartition(".")
+        setattr(sys.modules[module], constant, value)
     action, kinds, number, errno = request["fault"]
     library.faults_arm(request["data"].encode(), trace, kinds, number, action, errno)
     from beanlite.cli import main

@@ -19,6 +19,7 @@ from tests.support.journal_files import VERSION
 Content = dict[str, Any]
 """Jobs by name, with their state and body, and pauses by "pause of TUBE", with their seconds."""
 RESERVE = f"{DATABASE}-reserve"
+TURNS = 300  # of the loop, about
 NEXT_MIGRATION = "CREATE TABLE notes (tube TEXT PRIMARY KEY) STRICT; INSERT INTO notes VALUES ('default');"
 
 
@@ -49,6 +50,11 @@ def delete(name):
 
 def pause(tube, pause_s):
     return Act(Step(f"pause-tube {tube} {pause_s}\r\n"), lambda content: content | {f"pause of {tube}": pause_s})
+
+
+def wait():
+    """Until the server has had time for what it does by itself."""
+    return Act(Step("list-tube-used\r\n" * TURNS, TURNS), lambda content: content)
 
 
 def contents(first, acts):
@@ -114,6 +120,8 @@ class Scenario:
     """Those of the jobs that are there before."""
     from_stop: bool = False
     """Whether only what is done from the stop on is of interest."""
+    constants: tuple[tuple[str, float], ...] = ()
+    """Constants of modules with which the server does sooner what it would do later."""
 
     @property
     def steps(self):
@@ -126,7 +134,8 @@ class Scenario:
     def run(self, forker: Forker, data: Path, *, idle=False, **more):
         """Have it happen on a copy of the file; if `idle` the client does nothing."""
         shutil.copytree(self.data, data, copy_function=copy)
-        return forker.run(data, [] if idle else self.steps, self.ids, migrations=self.migrations, **more)
+        steps = [] if idle else self.steps
+        return forker.run(data, steps, self.ids, migrations=self.migrations, constants=self.constants, **more)
 
     def check(self, found, acked, ids, beside=frozenset()):
         """Hold what a start has found against what must be there after so many steps were answered."""
@@ -172,6 +181,17 @@ NEXT = [put("after"), put("large after", size=5000), bury("later")]
 MANY = [put(f"many{number}", size=900 * (number % 4)) for number in range(10)] + [bury("many1"), delete("later")]
 
 
+LARGE = [f"large{number}" for number in range(4)]
+SHRINKING = [*(put(name, size=20_000) for name in LARGE), *map(delete, LARGE), wait(), *NEXT]
+SOON = (
+    ("beanlite.journal.sqlite.frames.CHECKPOINT_FRAMES", 12),
+    ("beanlite.journal.sqlite.leisure.LOOSE_LOOK_S", 0.001),
+    ("beanlite.journal.sqlite.leisure.SHRINK_REST_S", 0.001),
+    ("beanlite.journal.sqlite.writer.LOOSE_TIMES", 0),
+    ("beanlite.journal.sqlite.writer.SPARE_PAGES", 2),
+)
+
+
 def make_scenarios(forker, folder):
     """All of them, by name, each with its file made in `folder`."""
     newer = folder / "migrations"
@@ -194,9 +214,11 @@ def make_scenarios(forker, folder):
         "stop": Scenario(stopped, FOLDER, MANY, content, stopped_ids, from_stop=True),
         "start after a kill": Scenario(killed, FOLDER, NEXT, content, killed_ids),
         "migration after a kill": Scenario(killed, newer, NEXT, content, killed_ids),
+        UPKEEP: Scenario(stopped, FOLDER, SHRINKING, content, stopped_ids, constants=SOON),
     }
 
 
 NAMES = ["first start", "migration", "stop", "start after a kill"]
+UPKEEP = "checkpoints and shrinking"
 if "FAULTS" in os.environ:
-    NAMES.append("migration after a kill")
+    NAMES += ["migration after a kill", UPKEEP]

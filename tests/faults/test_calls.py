@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.faults.calls import Failure, wrong
+from tests.faults.calls import SHORT, Failure, wrong
 from tests.faults.forker import FAIL_ON, FAIL_ONCE, Fault, mask
 from tests.faults.record import report
 from tests.faults.scenarios import RESERVE, look
@@ -35,6 +35,8 @@ CASES = {
     "a read of a start": Case("stop", ("read",), errno.EIO, FAIL_ON, until="started"),
     "a read of a start after a kill": Case("start after a kill", ("read",), errno.EIO, FAIL_ON, until="started"),
     "a read of a migration": Case("migration", ("read",), errno.EIO, FAIL_ON, until="started"),
+    "one read of a start": Case("stop", ("read",), errno.EIO, FAIL_ONCE, until="started"),
+    "one read of the first start": Case("first start", ("read",), errno.EIO, FAIL_ONCE, until="started"),
     "room for a write of the first start": Case("first start", WRITES, errno.ENOSPC, FAIL_ON, until="started"),
     "room for a write of a migration": Case("migration", WRITES, errno.ENOSPC, FAIL_ON, until="started"),
     "a sync of the first start": Case("first start", ("sync",), errno.EIO, FAIL_ONCE, until="started"),
@@ -96,6 +98,9 @@ SOME = [
     Failure("migration", "fcntl", "EIO", 5),
     Failure("first start", "pwrite64", "EDQUOT", 9),
     Failure("stop", "newfstatat", "EIO", 30),
+    Failure("start after a kill", "read", SHORT, 1),
+    Failure("first start", "write", SHORT, 1),
+    Failure("stop", "close", "EIO", 5),
 ]
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.forker import CHANGES, KILL_AMID, KILL_BEFORE, Fault
 from tests.faults.power import SECTOR
 from tests.faults.record import report
-from tests.faults.scenarios import NAMES, RESERVE, look
+from tests.faults.scenarios import NAMES, RESERVE, UPKEEP, look
 
 WHOLE = 15  # each so many times it is a whole server that starts again
 PAIRS = 8
@@ -65,7 +65,7 @@ def test_killed_at_any_operation(forkers, scenarios, undisturbed, tmp_path, name
     report(forkers.map(stop_and_start, found))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", dict.fromkeys([*NAMES, UPKEEP]))
 def test_killed_again_at_the_next_start(forkers, scenarios, undisturbed, tmp_path, name):
     scenario = scenarios[name]
     seed = int(os.environ.get("FAULTS_SEED") or random.randrange(1 << 32))

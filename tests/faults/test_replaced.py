@@ -1,4 +1,4 @@
-"""After a kill or a power failure amid a restore, or the like, a server finds the old database or the new one, whole.
+"""After a kill or a power failure amid a restore, a backup or the like, a server finds the old database or the new one.
 
 What is done to the files is recorded once, and the disk is a model (power.py). FAULTS=10 tries ten random images at
 each moment instead of one, and FAULTS_SEED repeats the choices of a run.
@@ -23,11 +23,17 @@ from tests.support.journal_files import make, make_killed
 RECORDER = f"""
 import ctypes, os, sys
 from pathlib import Path
+from beanlite.journal.sqlite.backup import backup
 from beanlite.journal.sqlite.compact import compact
 from beanlite.journal.sqlite.restore import restore, undo_restore
 
 what, library, source, folder, trace = sys.argv[1:]
-do = {{"restore": lambda target: restore(Path(source), target), "undo": undo_restore, "compact": compact}}
+do = {{
+    "restore": lambda target: restore(Path(source), target),
+    "undo": undo_restore,
+    "compact": compact,
+    "backup": lambda target: backup(Path(source), target, replace=True),
+}}
 shim = ctypes.CDLL(library)
 shim.faults_arm(folder.encode(), os.open(trace, os.O_WRONLY | os.O_CREAT), 0, ctypes.c_long(0), {RECORD}, 0)
 do[what](Path(folder) / "queue.db")
@@ -67,6 +73,7 @@ def ids(path):
         ("restore", killed, OLD, NEW),
         ("undo", restored, NEW, OLD),
         ("compact", stopped, OLD, OLD),
+        ("backup", stopped, OLD, NEW),
     ],
 )
 def test_the_old_or_the_new_is_in_place(what, before, old, new, faults_library, tmp_path):

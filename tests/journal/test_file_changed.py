@@ -3,7 +3,9 @@
 import asyncio
 import os
 import shutil
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,17 @@ def cut(file):
     os.truncate(file, file.stat().st_size - 4096)
 
 
+def overwritten(file):
+    """By something larger, so that it is not cut short, and with a name and a -wal that are as they were."""
+    other = file.with_name("other.db")
+    shutil.copy(file, other)
+    with closing(sqlite3.connect(other)) as connection:
+        connection.executescript("CREATE TABLE t (x); INSERT INTO t VALUES (zeroblob(100000)); DROP TABLE t")
+    with file.open("r+b") as there:
+        there.write(other.read_bytes())
+    other.unlink()
+
+
 def linked(file):
     file.with_name("link.db").hardlink_to(file)
 
@@ -64,6 +77,7 @@ def of(suffix, spoil):
         (renamed_and_replaced, "queue.db was replaced while it was served"),
         (emptied, "queue.db was cut short while it was served"),
         (cut, "queue.db was cut short while it was served"),
+        (overwritten, "queue.db was overwritten while it was served"),
         (linked, "queue.db was given another name (a hard link) while it was served; remove that"),
         (of("-wal", removed), "queue.db-wal was removed or renamed while it was served"),
         (of("-wal", renamed), "queue.db-wal was removed or renamed while it was served"),
@@ -88,6 +102,26 @@ def test_nothing_more_is_acknowledged(tmp_path, spoil, why, fsync):
         why.format(folder=tmp_path)
     ]
     assert "Traceback" not in server.log_text()
+
+
+def test_a_file_that_is_overwritten_after_a_checkpoint(tmp_path):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        before = (tmp_path / "queue.db").stat().st_size
+        while (tmp_path / "queue.db").stat().st_size == before:
+            wire.put(b"x" * 60_000)
+        wire.put(b"in a new -wal")
+        overwritten(tmp_path / "queue.db")
+        wire.send(put_bytes(b"after"))
+        with pytest.raises(ConnectionError):
+            wire.reply()
+        assert server.process.wait(20) == 4
+    assert f"{tmp_path}/queue.db was overwritten while it was served" in server.log_text()
+
+
+def test_a_file_whose_time_is_set_is_still_served(tmp_path):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        os.utime(tmp_path / "queue.db", (0, 0))
+        assert wire.put(b"after") == 1
 
 
 def test_the_whole_folder_is_removed(tmp_path):

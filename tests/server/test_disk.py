@@ -286,7 +286,8 @@ def test_an_io_error_ends_it_and_what_was_acknowledged_is_there(tmp_path):
             wire.reply()
         assert server.process.wait(20) == 4
     said = [line for line in server.log_text().splitlines() if line.startswith("beanlite: ")]
-    assert said == [f"beanlite: writing to {tmp_path}/queue.db failed: disk I/O error"]
+    why = f"disk I/O error; no file may have more than {9 << 20} bytes (ulimit -f)"
+    assert said == [f"beanlite: writing to {tmp_path}/queue.db failed: {why}"]
     assert "Traceback" not in server.log_text()
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
         assert {wire.ask(f"peek {job_id}").split()[0] for job_id in acknowledged} == {"FOUND"}

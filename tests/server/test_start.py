@@ -1,6 +1,8 @@
-"""Signals that come while jobs are read at the start."""
+"""What comes in between while a server starts."""
 
 import asyncio
+import errno
+import os
 import signal
 from contextlib import closing
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 
 from beanlite.clock import Clock
 from beanlite.config import Settings
+from beanlite.errors import ListenError
 from beanlite.journal.sqlite import journal, replay
 from beanlite.journal.sqlite.database import open_database
 from beanlite.net.listener import open_listener
@@ -70,3 +73,19 @@ async def test_a_server_that_is_to_drain_reads_all_jobs_and_then_serves_so(path,
         client = await connect(server)
         assert await ask(client, b"put 0 0 10 1\r\nx\r\n") == b"DRAINING\r\n"
         assert await ask(client, b"reserve-job 5000\r\n") == b"RESERVED 5000 4\r\n"
+
+
+async def test_a_socket_that_the_loop_can_not_have_ends_the_start_in_order(tmp_path, monkeypatch):
+    async def refuse(*_, **__):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_server", refuse)
+    settings = Settings(port=0, db=tmp_path / "queue.db")
+    listener = open_listener(settings)
+    journal = make_journal(settings, listener, clock := Clock())
+    try:
+        with pytest.raises(ListenError, match=r"can't listen on .*: No locks available"):
+            await Server(settings, listener, journal, clock).serve()
+    finally:
+        listener.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["queue.db"]

@@ -5,7 +5,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from beanlite.errors import JournalFailed, JournalRefused
@@ -14,12 +14,16 @@ from beanlite.errors import JournalFailed, JournalRefused
 APPLICATION_ID = 0x6265616E
 # Bytes of a page: what the file system has, too.
 PAGE_SIZE = 4096
+# Bytes of the header that a database file begins with.
+HEADER_BYTES = 100
 # Bytes 18 and 19 of a file that has, or may have, a -wal.
 WAL_MODE = b"\x02\x02"
 
 # The errors by which SQLite tells of damage. TOOBIG: a row claims to be larger than any can be. CONSTRAINT: a row could
 # never have been inserted as it is.
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT)
+# Those by which it also tells that the disk could not read a page.
+_UNREAD = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # How many bytes are read at a time to see whether the disk can read a file at all.
 _READ_BYTES = 1 << 20
 # How many characters of SQLite's own words are repeated: of a damaged schema it quotes everything.
@@ -48,6 +52,14 @@ def wal_size(path: Path) -> int:
         return wal_of(path).stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def read_at(descriptor: int, size: int, offset: int) -> bytes:
+    """So many bytes from there on, and fewer only where the file ends: the system may give them in parts."""
+    found = os.pread(descriptor, size, offset)
+    while len(found) < size and (more := os.pread(descriptor, size - len(found), offset + len(found))):
+        found += more
+    return found
 
 
 def journal_of(path: Path) -> Path:
@@ -95,13 +107,13 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
     if status.st_nlink > 1:
         why = "its -wal would be found under one of them only; remove the others"
         raise JournalRefused(f"{path} has {status.st_nlink} names (hard links), and {why}")
-    header = os.pread(descriptor, 100, 0)
+    header = read_at(descriptor, HEADER_BYTES, 0)
     if not header and wal_size(path):
         raise JournalRefused(f"{path} is missing or empty, but {wal_of(path)} is not; put back what belongs to that")
     pages_before = _pages_before(path)
     if not header or (pages_before == 0 and not any(header[68:72])):
         return  # this is the first start, or the first one was cut short: then SQLite empties the file again
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+    if len(header) < HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
         raise JournalRefused(f"{path} is not an SQLite file; name another one")
     if not _is_bare(header, status.st_size):
         _check_ours(header, path, newest)
@@ -138,7 +150,7 @@ def _pages_before(path: Path) -> int | None:
     """How many pages the file had before a change that was cut short, which SQLite will undo; None: there was none."""
     try:
         with journal_of(path).open("rb", buffering=0) as journal:
-            header = journal.read(28)
+            header = read_at(journal.fileno(), 28, 0)
     except FileNotFoundError:
         return None
     return int.from_bytes(header[_JOURNAL_PAGES]) if header.startswith(_JOURNAL_MAGIC) else None
@@ -156,11 +168,26 @@ def check_version(path: Path, version: int, newest: int) -> None:
         raise JournalRefused(f"{path} has version {version}, this beanlite knows {newest}; use a newer beanlite")
 
 
-def read_all(path: Path) -> None:
-    """Raise JournalRefused if the disk can't read the file or its -wal, which SQLite takes for damage.
+def rule_out_disk(path: Path) -> None:
+    """Raise JournalRefused if the disk can't read the file or its -wal, or could not, which SQLite takes for damage.
 
     Closing the file here drops SQLite's locks on it, so nothing may be written any more.
     """
+    _read_all(path)
+    if not path.exists() or _is_sound(path):  # in the first case it was new, and what has failed removed it
+        raise JournalRefused(f"{path} could not be read a moment ago; check the disk, and try again")
+
+
+def _is_sound(path: Path) -> bool:
+    how = "mode=ro" if wal_of(path).exists() else "immutable=1"  # which leaves nothing beside it
+    uri = f"{path.absolute().as_uri()}?{how}"
+    with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
+        found: list[tuple[str]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
+        return found == [("ok",)]
+    return False
+
+
+def _read_all(path: Path) -> None:
     for each in (path, wal_of(path)):
         try:
             with each.open("rb", buffering=0) as file:
@@ -196,7 +223,8 @@ def refused(path: Path) -> Iterator[None]:
         if isinstance(error, OSError):
             raise JournalRefused(f"{path} can't be used: {error.strerror or said(error)}; check the disk") from error
         if is_damage(error):
-            read_all(path)
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREAD:
+                rule_out_disk(path)
             raise JournalRefused(f"{path} is damaged ({said(error)}); {WHAT_TO_DO}") from error
         advice = "check the disk, and the owner and the mode of the file, its -wal and its -shm"
         raise JournalRefused(f"{path} can't be used: {said(error)}; {advice}") from error

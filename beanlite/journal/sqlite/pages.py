@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from beanlite.journal.sqlite.fileformat import PAGE_SIZE
+from beanlite.journal.sqlite.fileformat import PAGE_SIZE, read_at
 from beanlite.journal.sqlite.wal import newest_pages
 
 # The types of pages: of an index and of a table, inner ones and leaves.
@@ -67,8 +67,8 @@ class Pages:
         at = self._in_wal.get(number)
         try:
             if at is not None:
-                return os.pread(self._wal, PAGE_SIZE, at).ljust(PAGE_SIZE, b"\0")
-            return os.pread(self._file, PAGE_SIZE, (number - 1) * PAGE_SIZE).ljust(PAGE_SIZE, b"\0")
+                return read_at(self._wal, PAGE_SIZE, at).ljust(PAGE_SIZE, b"\0")
+            return read_at(self._file, PAGE_SIZE, (number - 1) * PAGE_SIZE).ljust(PAGE_SIZE, b"\0")
         except OSError:
             self.unreadable.add(number)
             return bytes(PAGE_SIZE)

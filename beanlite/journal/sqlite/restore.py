@@ -11,7 +11,16 @@ from pathlib import Path
 
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.dated import dated_files, stamp
-from beanlite.journal.sqlite.fileformat import APPLICATION_ID, journal_of, refused, shm_of, wal_of, wal_size
+from beanlite.journal.sqlite.fileformat import (
+    APPLICATION_ID,
+    HEADER_BYTES,
+    journal_of,
+    read_at,
+    refused,
+    shm_of,
+    wal_of,
+    wal_size,
+)
 from beanlite.journal.sqlite.migrations import allow_writing
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replace import copy_checked, replacing
@@ -71,7 +80,7 @@ def _prefix(target: Path) -> str:
 
 def _check_target(target: Path, held: int) -> None:
     """Raise JournalRefused if there is something that never was a queue; a damaged one may well be replaced."""
-    header = os.pread(held, 100, 0)
+    header = read_at(held, HEADER_BYTES, 0)
     if header and int.from_bytes(header[68:72]) != APPLICATION_ID:
         raise JournalRefused(f"{target} is no database of beanlite's; move it away, or name another file")
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.fileformat import damaged, read_all, refused, said, shm_of, wal_size
+from beanlite.journal.sqlite.fileformat import damaged, refused, rule_out_disk, said, shm_of, wal_size
 from beanlite.journal.sqlite.mark import Mark
 from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
@@ -122,7 +122,7 @@ def _sqlite(connection: sqlite3.Connection, path: Path) -> str:
     with refused(path):
         ((first,), *others) = connection.execute("PRAGMA integrity_check").fetchall()
     if first != "ok":
-        read_all(path)
+        rule_out_disk(path)
         more = f", and {len(others)} more" if others else ""
         raise damaged(path, f"SQLite says {said(first)}{more}")
     return "integrity_check finds nothing"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite.fileformat import PAGE_SIZE, shm_of, wal_of
+from beanlite.journal.sqlite.fileformat import PAGE_SIZE, read_at, shm_of, wal_of
 
 # The header of a frame: its page's number, the size of the database if the frame ends a transaction, else 0, the salts,
 # the checksums. See https://sqlite.org/fileformat.html and https://sqlite.org/walformat.html.
@@ -31,6 +31,10 @@ _INDEX_HEADER = struct.Struct("=I8xBxxxI12s8s8s")
 # Where in it the number of frames stands, and how many bytes that has.
 _FRAMES_OFFSET: Final = 16
 _FRAMES_BYTES: Final = 4
+# Behind them stands how many frames have been moved into the file, and later how many whoever did that last had set out
+# to move, which is noted before the first of them. This begins with the salts of the first copy.
+_SALTS_OFFSET: Final = 32
+_PROGRESS = struct.Struct("=8s56xI28xI")
 # The -shm grows in parts of this size.
 _INDEX_PART_BYTES: Final = 32 << 10
 # A part has entries for this many frames.
@@ -46,6 +50,21 @@ class Index(NamedTuple):
     """How many have been committed since the -wal was last begun anew."""
     salts: bytes
     """What marks these frames."""
+
+
+class Progress(NamedTuple):
+    """How far the frames have been moved into the file."""
+
+    salts: bytes
+    """What marks them."""
+    moved: int
+    to_move: int
+    """More than have been moved while that goes on, or if it was broken off."""
+
+    @property
+    def may_begin_anew(self) -> bool:
+        """Whether the next commit may begin the -wal anew, or for the first time."""
+        return self.to_move > 0 or not any(self.salts)
 
 
 def min_wal_size(frames: int) -> int:
@@ -68,6 +87,12 @@ def read_frame_count(index: int) -> int:
     return int.from_bytes(os.pread(index, _FRAMES_BYTES, _FRAMES_OFFSET), sys.byteorder)
 
 
+def read_progress(index: int) -> Progress:
+    """How far the -wal has been moved into the file, read from an open -shm."""
+    salts, moved, to_move = _PROGRESS.unpack(read_at(index, _PROGRESS.size, _SALTS_OFFSET))
+    return Progress(salts, moved, to_move)
+
+
 def read_index(path: Path) -> Index | None:
     """What the -shm that a server has left says; None if there is none, or it was being written when the server died.
 
@@ -83,7 +108,7 @@ def read_index(path: Path) -> Index | None:
 def read_open_index(index: int) -> Index | None:
     """What an open -shm says; None if it is being written, or was when its server died."""
     size = _INDEX_HEADER.size
-    header, copy = os.pread(index, size, 0), os.pread(index, size, size)
+    header, copy = read_at(index, size, 0), read_at(index, size, size)
     if len(copy) < size or header != copy:
         return None
     _, is_complete, frames, _, salts, _ = _INDEX_HEADER.unpack(header)
@@ -98,9 +123,9 @@ def commit_frames(path: Path, salts: bytes | None = None) -> list[int]:
     """
     try:
         with wal_of(path).open("rb", buffering=0) as wal:
-            header = wal.read(_HEADER_SIZE)
+            header = read_at(wal.fileno(), _HEADER_SIZE, 0)
             starts = range(_HEADER_SIZE, os.fstat(wal.fileno()).st_size - _FRAME_SIZE + 1, _FRAME_SIZE)
-            frames = [_FRAME_HEADER.unpack(os.pread(wal.fileno(), _FRAME_HEADER.size, start)) for start in starts]
+            frames = [_FRAME_HEADER.unpack(read_at(wal.fileno(), _FRAME_HEADER.size, start)) for start in starts]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -118,11 +143,11 @@ def newest_pages(path: Path) -> tuple[int, dict[int, int]]:
     if not commits:
         return -1, {}
     wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
-    salts = _FRAME_HEADER.unpack(os.pread(wal, _FRAME_HEADER.size, last_frame_offset(commits[-1])))[2]
+    salts = _FRAME_HEADER.unpack(read_at(wal, _FRAME_HEADER.size, last_frame_offset(commits[-1])))[2]
     found = {}
     for number in range(1, commits[-1] + 1):
         start = last_frame_offset(number)
-        page, _, frame_salts, _ = _FRAME_HEADER.unpack(os.pread(wal, _FRAME_HEADER.size, start))
+        page, _, frame_salts, _ = _FRAME_HEADER.unpack(read_at(wal, _FRAME_HEADER.size, start))
         if frame_salts == salts:
             found[page] = start + _FRAME_HEADER.size
     return wal, found

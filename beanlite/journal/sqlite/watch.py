@@ -4,12 +4,12 @@ import os
 import sqlite3
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from beanlite import log
 from beanlite.errors import JournalFailed
-from beanlite.journal.sqlite.fileformat import claimed_size, failing, wal_of
-from beanlite.journal.sqlite.wal import last_frame_offset, min_wal_size, read_frame_count
+from beanlite.journal.sqlite.fileformat import HEADER_BYTES, claimed_size, failing, read_at, wal_of
+from beanlite.journal.sqlite.wal import Progress, last_frame_offset, min_wal_size, read_frame_count, read_progress
 
 # Everything that belongs to our tables, in the order in which it was made, so that something dropped and made again is
 # noticed. (VACUUM puts tables first.)
@@ -25,6 +25,14 @@ _CUT_TRIES: Final = 3
 _NO_PAGE: Final = bytes(4)
 # Longer than the tick of any kernel's clock: files that were changed longer ago have an unmistakable time.
 _TICK_NS: Final = 1_000_000_000
+
+
+class _Written(NamedTuple):
+    """When the file was last written to, and what stood there then."""
+
+    progress: Progress
+    at_ns: int
+    header: bytes
 
 
 class Watch:
@@ -46,6 +54,7 @@ class Watch:
         """The time of the folder at the last check of the names; 0: they have to be checked again."""
         self._inode = _inode(os.fstat(file))
         self._wal_inode = _inode(os.fstat(wal))
+        self._written = self._read_written()
         self._size = self._hole = 0
         """How long the file is, and where its first hole is."""
         self.note_size()
@@ -65,18 +74,34 @@ class Watch:
         if hole < min(self._hole, size):
             raise JournalFailed(f"{self._path} was cut short while it was served")
         self._size, self._hole = size, hole
+        self._written = self._read_written()
+
+    def committed(self, kept: int) -> None:
+        """To be called after a commit, which may have begun the -wal anew; this many frames before it are still there.
+
+        JournalFailed: the -wal was cut short.
+        """
+        self._check_no_hole(kept)
+        written = self._written
+        if written.progress.may_begin_anew:
+            with failing(self._path):
+                progress = read_progress(self._index)
+                if os.fstat(self._file).st_mtime_ns == written.at_ns:  # else ``check`` has to see what it was
+                    self._written = written._replace(progress=progress)
 
     def check(self, frames: int) -> None:
         """Raise JournalFailed unless everything is as it was, with this many frames committed in the -wal."""
         try:
             folder_ns = os.fstat(self._folder).st_mtime_ns
-            size = os.lseek(self._file, 0, os.SEEK_END)
+            file = os.fstat(self._file)
         except OSError as error:
             raise JournalFailed(f"{self._path} can't be looked at: {error.strerror}") from error
         if folder_ns != self._folder_ns:
             self.check_names()
-        if size < self._size:
+        if file.st_size < self._size:
             self._check_shorter_file()
+        if file.st_mtime_ns != self._written.at_ns:
+            self._check_written()
         self.check_wal(frames)
 
     def check_wal(self, frames: int) -> None:
@@ -88,7 +113,7 @@ class Watch:
         if size < min_wal_size(frames):
             self._check_shorter_wal()
 
-    def check_no_hole(self, frames: int) -> None:
+    def _check_no_hole(self, frames: int) -> None:
         """Raise JournalFailed if the -wal was cut short when it had this many frames, and has grown again since."""
         try:
             has_hole = frames and os.pread(self._wal, len(_NO_PAGE), last_frame_offset(frames)) == _NO_PAGE
@@ -116,6 +141,28 @@ class Watch:
         # Another change within the same tick of the kernel's clock would leave the folder's time as it is.
         self._folder_ns = folder_ns if time.time_ns() - folder_ns > _TICK_NS else 0
 
+    def _read_written(self) -> _Written:
+        with failing(self._path):
+            # In this order, because whoever moves the -wal into the file notes that in the index first.
+            progress = read_progress(self._index)
+            at_ns = os.fstat(self._file).st_mtime_ns
+            return _Written(progress, at_ns, read_at(self._file, HEADER_BYTES, 0))
+
+    def _check_written(self) -> None:
+        """Raise JournalFailed if the file has another header, and nobody has moved anything from the -wal into it.
+
+        As long as the header is the same, only the time may have been set.
+        """
+        before = self._written
+        self._written = self._read_written()
+        progress, _, header = self._written
+        if header == before.header or progress != before.progress or progress.moved < progress.to_move:
+            return
+        with failing(self._path):
+            at_rest = read_progress(self._index) == progress  # else it was read while it was being written
+        if at_rest:
+            raise JournalFailed(f"{self._path} was overwritten while it was served")
+
     def _check_shorter_wal(self) -> None:
         """Raise JournalFailed unless another program has rightly emptied the -wal."""
         with failing(self._wal_path):
@@ -131,7 +178,7 @@ class Watch:
         """Raise JournalFailed unless a checkpoint of another program has rightly cut the file: its header tells."""
         with failing(self._path):
             size = os.fstat(self._file).st_size
-            header = os.pread(self._file, 100, 0)
+            header = read_at(self._file, HEADER_BYTES, 0)
         if not header or size < claimed_size(header):
             raise JournalFailed(f"{self._path} was cut short while it was served")
         self._size, self._hole = size, min(size, self._hole)

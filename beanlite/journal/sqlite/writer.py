@@ -12,6 +12,7 @@ for a sync.
 import asyncio
 import contextlib
 import os
+import resource
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,7 +63,9 @@ def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> Journa
         return JournalBusy(f"another program holds the write lock of {path}")
     if is_full(error):
         return JournalFull(f"no room on the disk of {path}")
-    return JournalFailed(f"writing to {path} failed: {said(error)}")
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    known = "" if limit == resource.RLIM_INFINITY else f"; no file may have more than {limit} bytes (ulimit -f)"
+    return JournalFailed(f"writing to {path} failed: {said(error)}{known}")
 
 
 def _write_pauses(db: sqlite3.Connection, pauses: list[tuple[str, tuple[int, float] | None]]) -> None:
@@ -226,7 +229,7 @@ class Writer:
     def _count_frames(self) -> None:
         with failing(self._database.path):
             kept = self.frames.count()
-        self._watch.check_no_hole(kept)
+        self._watch.committed(kept)
 
     def audit(self, engine: Engine) -> Iterator[None]:
         """Compare the file with what the engine holds, a slice for each step, taken while no batch is being written.
@@ -298,7 +301,6 @@ class Writer:
 
     async def close(self) -> str | None:
         """Leave one file with everything in it; returns what else is left and why. JournalFailed: the disk failed."""
-        self._watch.close()
         failure = None
         try:
             self.room.give_up_reserve()
@@ -308,6 +310,7 @@ class Writer:
             with contextlib.suppress(JournalBusy, JournalFull):  # then there is a gap before the next ids
                 self.write_slice(0, self._note_end)
             with failing(self._database.path):
+                self._watch.close()
                 os.close(self._wal)
                 left = self._database.close()
         finally:
