@@ -5,7 +5,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from beanlite.errors import JournalFailed, JournalRefused
@@ -172,6 +172,24 @@ def read_all(path: Path) -> None:
             raise JournalRefused(f"{each} can't be read: {error.strerror}; check the disk") from error
 
 
+def _has_failed_once(error: sqlite3.Error | OSError, path: Path) -> bool:
+    """Whether it was a read that failed, which SQLite takes for damage, too: then the file is sound on a second look.
+
+    A file that we have just made is removed by now.
+    """
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CORRUPT:
+        return False
+    if not path.exists():
+        return True
+    # Who only reads can't open a file in WAL mode that has no -wal, unless it is said to stay as it is.
+    how = "mode=ro" if wal_size(path) else "mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)) as again:
+            return bool(again.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
+    except sqlite3.Error:
+        return False
+
+
 @contextmanager
 def failing(path: Path | str) -> Iterator[None]:
     """Turn what SQLite or the system says of the file while it is served into JournalFailed."""
@@ -197,6 +215,10 @@ def refused(path: Path) -> Iterator[None]:
             raise JournalRefused(f"{path} can't be used: {error.strerror or said(error)}; check the disk") from error
         if is_damage(error):
             read_all(path)
+            if _has_failed_once(error, path):
+                raise JournalRefused(
+                    f"{path} could not be read ({said(error)}); check the disk, and try again"
+                ) from error
             raise JournalRefused(f"{path} is damaged ({said(error)}); {WHAT_TO_DO}") from error
         advice = "check the disk, and the owner and the mode of the file, its -wal and its -shm"
         raise JournalRefused(f"{path} can't be used: {said(error)}; {advice}") from error
