@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import GONE, ID_BITS, READY, RESERVED, Job
-from beanlite.core.memory import BODY_BYTES
+from beanlite.core.memory import BODY_BYTES, JOB_BYTES
 from beanlite.core.queues import URGENT_PRI
 from tests.simulator.ledger import must
 
@@ -138,10 +138,11 @@ def check(engine: Engine) -> None:
 
 def _check_memory(engine: Engine) -> None:
     memory, ledger = engine.memory, engine.ledger
-    # Who comes and goes is not refused for want of memory; what is not stored has to be there; and what is fetched
-    # ahead comes on top until the next batch.
-    unsaved = sum(job.size + BODY_BYTES for job_id, job in all_jobs(engine).items() if job_id > ledger.stored_id)
-    most = memory.max_bytes + memory.other_bytes + (unsaved + engine.bodies.ahead_bytes) * 5 // 4
+    # Who comes and goes is not refused for want of memory. A job that is not stored yet comes on top with all that it
+    # takes, as only the batch that stores it unloads others' bodies. So does what is fetched ahead, until that batch.
+    unsaved = [job.size + BODY_BYTES for job_id, job in all_jobs(engine).items() if job_id > ledger.stored_id]
+    on_top = len(unsaved) * JOB_BYTES + (sum(unsaved) + engine.bodies.ahead_bytes) * 5 // 4
+    most = memory.max_bytes + memory.other_bytes + on_top
     must(
         memory.used_bytes <= most,
         f"{memory.used_bytes} bytes are in use, and there are {memory.max_bytes}",
