@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tests.simulator.run import Run
 
 SYNC_S = (0.00005, 0.0004, 0.003, 0.02)
+# What another program may do to the file.
+HANDS = ("BEGIN", "BEGIN IMMEDIATE", "PRAGMA wal_checkpoint(PASSIVE)", "PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM")
 STEPS_S = (0, 0, 0, 0, 3600, -3600, 86_400, -7)
 
 
@@ -211,7 +213,7 @@ class Life:
                 world.wall_ns += chance.choice(STEPS_S) * SECOND_NS
             elif what == "hand":
                 with suppress(sqlite3.Error), beside(self.run.settings.db) as hand:
-                    hand.execute(chance.choice(("BEGIN", "BEGIN IMMEDIATE")))
+                    hand.execute(chance.choice(HANDS)).fetchall()
                     hand.execute("SELECT count(*) FROM jobs").fetchall()
                     await asyncio.sleep(chance.choice((0.01, 0.5, 4)))
             else:
