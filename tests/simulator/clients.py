@@ -323,7 +323,8 @@ class Client:
             must(words[0] in MAY[asked.word], f"{asked.word} was answered {b' '.join(words)!r}")
             self.replies += 1
             self._note(asked, words, body)
-            self._note_batch(asked, parts[1:])
+            if len(parts) > 1:
+                self._note_batch(asked, parts[1:])
             if not self._asked:
                 self._answered.set()
 

@@ -99,9 +99,11 @@ class FaultyDisk:
             at += 1
 
     def settle(self) -> None:
-        """The process is gone, and the machine goes on: everything that was written is there."""
+        """The process is gone, and the machine goes on: everything that was written is there.
+
+        The trace is read only if the power fails, now or at the end of a later life.
+        """
         self.live()
-        self._read_trace()
 
     def fail_power(self, chance: random.Random) -> None:
         """The machine is gone as well: what was not synced is there in part."""
