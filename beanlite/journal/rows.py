@@ -1,7 +1,11 @@
 """A job as a row has it, in whatever database: its values in the order of the columns."""
 
+from typing import cast
+
 from beanlite.clock import utc_s
 from beanlite.core.job import BURIED, ID_BITS, READY, Job
+from beanlite.core.memory import BODY_BYTES
+from beanlite.core.restore import StoredJob
 
 
 def condition_of(job: Job) -> tuple[object, ...]:
@@ -31,3 +35,19 @@ def row_of(job: Job) -> tuple[object, ...]:
     # _value_ is .value without a call.
     put = (job.id, job.tube.name.decode(), job.state._value_, job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
     return put + condition_of(job)
+
+
+def fitted(rows: list[StoredJob], room: int) -> list[StoredJob]:
+    """The same jobs, but from the first one on for whose body there is no room in memory without their bodies."""
+    for at, row in enumerate(rows):
+        body = row[13]  # rows are read by position
+        if body is not None:
+            room -= len(body) + BODY_BYTES
+            if room < 0:
+                return rows[:at] + [_without_body(each) for each in rows[at:]]
+    return rows
+
+
+def _without_body(row: StoredJob) -> StoredJob:
+    body = row[13]
+    return row if body is None else cast(StoredJob, (*row[:13], None, row[14], len(body), *row[16:]))

@@ -37,6 +37,9 @@ CASES = {
     "a read of a migration": Case("migration", ("read",), errno.EIO, FAIL_ON, until="started"),
     "one read of a start": Case("stop", ("read",), errno.EIO, FAIL_ONCE, until="started"),
     "one read of the first start": Case("first start", ("read",), errno.EIO, FAIL_ONCE, until="started"),
+    "a read of a start after a kill, once": Case(
+        "start after a kill", ("read",), errno.EIO, FAIL_ONCE, until="started"
+    ),
     "room for a write of the first start": Case("first start", WRITES, errno.ENOSPC, FAIL_ON, until="started"),
     "room for a write of a migration": Case("migration", WRITES, errno.ENOSPC, FAIL_ON, until="started"),
     "a sync of the first start": Case("first start", ("sync",), errno.EIO, FAIL_ONCE, until="started"),

@@ -15,6 +15,7 @@ import pytest
 
 from beanlite.clock import Clock
 from beanlite.core.engine import Engine
+from beanlite.core.restore import StoredJob
 from beanlite.core.snapshot import job_snapshot, tube_snapshot
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite import journal as journal_module
@@ -188,7 +189,7 @@ def test_a_row_that_no_server_would_write(damage, said, stopped, start):
 
 
 def test_a_bug_of_ours_is_not_taken_for_damage(stopped, start, monkeypatch):
-    monkeypatch.setattr(journal_module, "read_jobs", lambda *_: (rows for rows in [[(1, b"short")]]))
+    monkeypatch.setattr(journal_module, "read_jobs", lambda *_: (rows for rows in [[(None,) * len(StoredJob._fields)]]))
     with pytest.raises((TypeError, ValueError)):
         start(stopped)
 

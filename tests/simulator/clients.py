@@ -149,6 +149,7 @@ MAY = {
     "put": (b"INSERTED", b"OUT_OF_MEMORY", b"DRAINING"),
     "put-jobs": (b"OK", b"OUT_OF_MEMORY", b"DRAINING"),
     "reserve": (b"RESERVED", b"TIMED_OUT", b"DEADLINE_SOON"),
+    "reserve-batch": (b"RESERVED_BATCH", b"TIMED_OUT", b"DEADLINE_SOON"),
     "reserve-job": (b"RESERVED", b"NOT_FOUND"),
     "delete": (b"DELETED", b"NOT_FOUND"),
     "release": (b"RELEASED", b"NOT_FOUND"),
@@ -281,6 +282,14 @@ class Client:
         self._ask("reserve")
         return b"reserve-with-timeout %d\r\n" % timeout_s
 
+    def reserve_job(self, job_id: int) -> bytes:
+        """If nobody hears of it, it may still have been done, and have made a buried or delayed job a ready one."""
+        return self.on_job("reserve-job", job_id, b"reserve-job %d\r\n" % job_id, READY, weak=True)
+
+    def reserve_several(self, most: int, timeout_s: int) -> bytes:
+        self._ask("reserve-batch", most=most)
+        return b"reserve-batch %d %d\r\n" % (most, timeout_s)
+
     def plain(self, word: str, rest: bytes, **more) -> bytes:
         self._ask(word, **more)
         return word.encode() + b" " + rest + b"\r\n"
@@ -307,33 +316,48 @@ class Client:
     def hear(self, data: bytes) -> None:
         self._world.note(f"{self.name} <", b"OK" if data.startswith(b"OK") else data)  # numbers of processes differ
         self._heard += data
-        while True:
-            end = self._heard.find(b"\r\n")
-            if end < 0:
-                return
-            words = bytes(self._heard[:end]).split(b" ")
-            size, body = end + 2, b""
-            if words[0] in BODIED:
-                length = int(words[BODIED[words[0]]])
-                if len(self._heard) < size + length + 2:
-                    return
-                body = bytes(self._heard[size : size + length])
-                must(self._heard[size + length : size + length + 2] == b"\r\n", "a reply's body does not end")
-                size += length + 2
-            del self._heard[:size]
+        while parts := self._take_reply():
+            words, body = parts[0]
             must(self._asked, f"a reply that nobody has asked for: {words!r}")
             asked = self._asked.popleft()
             must(words[0] in MAY[asked.word], f"{asked.word} was answered {b' '.join(words)!r}")
             self.replies += 1
             self._note(asked, words, body)
+            if len(parts) > 1:
+                self._note_batch(asked, parts[1:])
             if not self._asked:
                 self._answered.set()
+
+    def _take_reply(self) -> list[tuple[list[bytes], bytes]]:
+        """The next reply, part by part, of which only a batch has more than one; nothing, if not all of it has come."""
+        parts: list[tuple[list[bytes], bytes]] = []
+        at, due = 0, 1
+        while len(parts) < due:
+            end = self._heard.find(b"\r\n", at)
+            if end < 0:
+                return []
+            words = bytes(self._heard[at:end]).split(b" ")
+            at, body = end + 2, b""
+            if words[0] in BODIED:
+                stop = at + int(words[BODIED[words[0]]])
+                if len(self._heard) < stop + 2:
+                    return []
+                body = bytes(self._heard[at:stop])
+                must(self._heard[stop : stop + 2] == b"\r\n", "a reply's body does not end")
+                at = stop + 2
+            parts.append((words, body))
+            if words[0] == b"RESERVED_BATCH":
+                due += int(words[1])
+        del self._heard[:at]
+        return parts
 
     def _note(self, asked: Asked, words: list[bytes], body: bytes) -> None:
         ledger, more, word = self._ledger, asked.more, words[0]
         if asked.word in {"put", "put-jobs"}:
             self._note_put(asked, words, body)
         elif word == b"RESERVED":
+            if "change" in more:
+                ledger.refused(more["job"], more["change"])  # what is known by now takes its place
             self._note_reserved(asked, int(words[1]), body)
         elif asked.word == "touch":
             if word == b"TOUCHED":
@@ -359,6 +383,13 @@ class Client:
         self._ledger.reserved(job_id, body, self, asked.sent, asked.sent_s, now_s, ttr_s)
         self.held[job_id] = ttr_s
         self.taken.append(job_id)
+
+    def _note_batch(self, asked: Asked, parts: list[tuple[list[bytes], bytes]]) -> None:
+        must(len(parts) <= asked.more.get("most", 0), f"{len(parts)} jobs came in a batch")
+        must(len({words[1] for words, _ in parts}) == len(parts), "a job came twice in a batch")
+        for words, body in parts:
+            must(words[0] == b"RESERVED", f"{words!r} came in a batch")
+            self._note_reserved(asked, int(words[1]), body)
 
     def _note_touched(self, asked: Asked) -> None:
         job_id = asked.more["job"]

@@ -6,13 +6,14 @@ import errno
 import os
 import random
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.faults.forker import CHANGES, FAIL_ON, FAIL_ONCE, KINDS, RECORD
 from tests.faults.power import Disk
 from tests.faults.record import Operation
 
-SYNC = KINDS.index("sync")
+SYNC, READ = KINDS.index("sync"), KINDS.index("read")
 EIO = errno.EIO
 
 
@@ -79,7 +80,7 @@ class FaultyDisk:
         os.write(self._trace, b"synced %b 0 0\n\n" % self._name(descriptor))
 
     def _name(self, descriptor: int) -> bytes:
-        return os.fsencode(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        return os.readlink(b"/proc/self/fd/%d" % descriptor).rpartition(b"/")[2]  # noqa: PTH115 - as bytes
 
     # -- what is on it
 
@@ -98,9 +99,11 @@ class FaultyDisk:
             at += 1
 
     def settle(self) -> None:
-        """The process is gone, and the machine goes on: everything that was written is there."""
+        """The process is gone, and the machine goes on: everything that was written is there.
+
+        The trace is read only if the power fails, now or at the end of a later life.
+        """
         self.live()
-        self._read_trace()
 
     def fail_power(self, chance: random.Random) -> None:
         """The machine is gone as well: what was not synced is there in part."""
@@ -154,6 +157,17 @@ class Opened:
 
 opened = Opened()
 _connect, _open, _close = sqlite3.connect, os.open, os.close
+
+
+@contextlib.contextmanager
+def beside(path: Path) -> Iterator[sqlite3.Connection]:
+    """Another program's connection: it ends with the server at the latest, as it is in the same process."""
+    connection = _connect(path, timeout=0, isolation_level=None)
+    opened.connections.append(connection)
+    try:
+        yield connection
+    finally:
+        connection.close()
 
 
 def install() -> None:

@@ -5,8 +5,8 @@ import logging
 import tempfile
 from pathlib import Path
 
-from beanlite.journal.sqlite import heartbeat, journal, mark, migrations, replay, room, writer
-from beanlite.journal.sqlite.database import open_database
+from beanlite import machine, reload
+from beanlite.journal.sqlite import database, heartbeat, journal, mark, migrations, replay, room, writer
 from tests.simulator import world as worlds
 from tests.simulator.world import SimulatedSync, World
 
@@ -33,48 +33,39 @@ def prepare() -> None:
     logging.getLogger("beanlite").propagate = False
     logging.getLogger("beanlite").setLevel(logging.ERROR)
     logging.getLogger("asyncio").disabled = True
+    limit = machine.memory_limit()
     # Everything is smaller than in life: what is kept in reserve, and what is read at a time of a file's jobs.
     for module, name, value in (
         (room, "RESERVE_BYTES", 256 << 10),
         (replay, "_CHUNK", 8),
         (replay, "_CHUNK_BYTES", 6000),
         (journal, "sched_yield", lambda: None),
+        (reload, "memory_limit", lambda: limit),
     ):
         assert hasattr(module, name)
         setattr(module, name, value)
-    _remember_models()
+    _remember_schemas()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "queue.db"
-        open_database(file).close()
+        database.open_database(file).close()
         EMPTY.append(file.read_bytes())
     gc.freeze()
     gc.disable()
 
 
-class _Model:
-    """What a schema is compared with: it is always the same, and takes long to make."""
+def _remember_schemas() -> None:
+    """What a schema is compared with is always the same, and so is mostly what is compared: both take long to make."""
+    check, sound = migrations.check_schema, {}
 
-    def __init__(self, shape) -> None:
-        self._shape = shape
+    def remembered(connection, path, parts):
+        schema = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
+        key = (len(parts), *schema)
+        if key not in sound:
+            sound[key] = check(connection, path, parts)
+        return sound[key]
 
-    def execute(self, _statement):
-        return self._shape
-
-    def close(self):
-        pass
-
-
-def _remember_models() -> None:
-    make, made = migrations._model, {}
-
-    def remembered(parts):
-        if len(parts) not in made:
-            model = make(parts)
-            made[len(parts)] = _Model(model.execute(migrations._SHAPE).fetchall())
-            model.close()
-        return made[len(parts)]
-
-    migrations._model = remembered
+    for module in (migrations, database):
+        module.check_schema = remembered  # type: ignore[attr-defined]
 
 
 def enter(world: World) -> None:

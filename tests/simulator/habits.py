@@ -9,7 +9,7 @@ from tests.simulator.clients import DELAYS_S, PRIS, SIZES, TTRS_S, TUBES, Client
 WORDS = {
     "put": 30, "reserve": 20, "delete held": 10, "release": 6, "bury": 6, "kick": 3, "kick-job": 3, "delete": 4,
     "reserve-job": 3, "touch": 2, "peek": 2, "stats-job": 1, "stats-tube": 1, "use": 4, "watch": 3, "ignore": 1,
-    "pause-tube": 1, "operator": 5, "put-jobs": 3,
+    "pause-tube": 1, "operator": 5, "put-jobs": 3, "reserve-batch": 6,
 }  # fmt: skip
 PAUSES_S = (0.0, 0.0, 0.0001, 0.001, 0.02, 0.3, 2.0)
 OPERATOR = ("kick", "bury", "delete", "delay", "release", "move", "reprioritise")
@@ -55,7 +55,7 @@ def release(client: Client, job_id: int) -> bytes:
 
 
 # Commands without consequences for the ledger: with an id, and with a tube.
-WITH_ID = ("reserve-job", "peek", "stats-job")
+WITH_ID = ("peek", "stats-job")
 WITH_TUBE = ("watch", "ignore", "stats-tube")
 Say = Callable[[Client, Any], bytes]
 # What is done to a job that the client has, to any job, and with a tube or none.
@@ -68,10 +68,14 @@ ON_HELD: dict[str, Say] = {
 ON_ANY: dict[str, Say] = {
     "delete": Client.delete,
     "kick-job": Client.kick_job,
+    "reserve-job": Client.reserve_job,
     "operator": operate,
 }
 OTHERS: dict[str, Say] = {
     "reserve": lambda client, _tube: client.reserve(client.chance.choice((0, 0, 1))),
+    "reserve-batch": lambda client, _tube: client.reserve_several(
+        *client.chance.choice(((1, 0), (3, 0), (20, 0), (3, 1)))
+    ),
     "kick": lambda client, _tube: client.kick(client.chance.choice((1, 2, 100))),
     "use": Client.use_tube,
     "put-jobs": lambda client, _tube: client.put_several([a_job(client) for _ in range(client.chance.randint(1, 8))]),

@@ -1,6 +1,8 @@
 """One life of a server: its start, its clients and faults, its end."""
 
 import asyncio
+import sqlite3
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from beanlite.clock import Clock
@@ -8,7 +10,7 @@ from beanlite.net.listener import Listener
 from beanlite.server import Server, make_journal
 from tests.faults.forker import CHANGES
 from tests.simulator.clients import TUBES, Client
-from tests.simulator.disk import EIO, SYNC
+from tests.simulator.disk import EIO, READ, SYNC, beside
 from tests.simulator.habits import live
 from tests.simulator.ledger import must
 from tests.simulator.memory import all_jobs, check, take
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from tests.simulator.run import Run
 
 SYNC_S = (0.00005, 0.0004, 0.003, 0.02)
+# What another program may do to the file.
+HANDS = ("BEGIN", "BEGIN IMMEDIATE", "PRAGMA wal_checkpoint(PASSIVE)", "PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM")
 STEPS_S = (0, 0, 0, 0, 3600, -3600, 86_400, -7)
 
 
@@ -112,6 +116,9 @@ class Life:
         chance = world.chance
         if end.endswith("amid"):
             world.disk.die_at(chance.randint(1, chance.choice((40, 150, 400))))
+        elif end == "EIO on reads":
+            number = chance.randint(1, chance.choice((20, 100, 300)))
+            world.disk.fail_at(number, 1 << READ, EIO, for_good=chance.random() < 0.5)
         elif end.startswith("EIO"):
             kinds = chance.choice((CHANGES, 1 << SYNC))
             number = chance.randint(1, 200 if kinds == CHANGES else 50)
@@ -192,24 +199,31 @@ class Life:
             check(server.engine)
 
     async def _disturb(self) -> None:
-        """A full disk, a clock that is set, other settings."""
+        """A full disk, a clock that is set, other hands, syncs that take longer."""
         world = self.world
         chance = world.chance
         for _ in range(chance.choice((0, 0, 1, 2))):
             await asyncio.sleep(chance.choice((0.001, 0.1, 1)) * chance.random())
-            what = chance.choice(("room", "room", "wall", "sync"))
+            what = chance.choice(("room", "room", "wall", "sync", "hand"))
             if what == "room":
                 world.disk.room(chance.choice((0, 5_000, 50_000, 600_000)))
                 await asyncio.sleep(chance.choice((0.01, 0.5, 4)))
                 world.disk.room(-1)
             elif what == "wall":
                 world.wall_ns += chance.choice(STEPS_S) * SECOND_NS
+            elif what == "hand":
+                with suppress(sqlite3.Error), beside(self.run.settings.db) as hand:
+                    hand.execute(chance.choice(HANDS)).fetchall()
+                    hand.execute("SELECT count(*) FROM jobs").fetchall()
+                    await asyncio.sleep(chance.choice((0.01, 0.5, 4)))
             else:
                 world.sync_s = chance.choice(SYNC_S)
 
     async def _drain(self, server, clients) -> None:
         """Work everything off: it is what there should be, in the order in which it should come."""
         world, run = self.world, self.run
+        chance = world.chance
+        world.slow = False  # or the shortest ttrs were over amid the replies
         for client in clients:
             client.wire.vanish()
         await asyncio.sleep(2)
@@ -221,8 +235,9 @@ class Life:
         await client.all_answered(60)
         self._check(server)
         jobs = {job_id: job.pri for job_id, job in all_jobs(server.engine).items()}
-        for _ in range(len(jobs) + 1):
-            client.send(client.reserve(0))
+        at_once = chance.choice((1, 1, 7))
+        for _ in range(len(jobs) // at_once + 2):
+            client.send(client.reserve(0) if at_once == 1 else client.reserve_several(at_once, 0))
         await client.all_answered(60)
         must(not client.waits, "a command was never answered")
         due = sorted(jobs, key=lambda job_id: (jobs[job_id], job_id))

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import GONE, ID_BITS, READY, RESERVED, Job
-from beanlite.core.memory import BODY_BYTES
+from beanlite.core.memory import BODY_BYTES, JOB_BYTES
 from beanlite.core.queues import URGENT_PRI
-from tests.simulator.ledger import must
+from tests.simulator.ledger import BrokenPromiseError, must
 
 NEAR_NS = 2_000  # times are stored as floats
 
@@ -98,22 +98,24 @@ def check(engine: Engine) -> None:
     """Raise BrokenPromiseError unless each job is in one place, and everything that is counted is as counted anew."""
     counted = dict.fromkeys(("ready", "delayed", "reserved", "buried"), 0)
     urgent = 0
-    reserved: dict[int, int] = {}
+    tubes = engine.tubes
     places: dict[bytes, dict[str, set[int]]] = {}
     unloaded = unloaded_bytes = 0
     for job_id, job in all_jobs(engine).items():
-        must(job.id == job_id and job.state is not GONE, f"job {job_id} is {job.state} and in the table")
-        must(engine.tubes.get(job.tube.name) is job.tube, f"job {job_id} is in a tube that is gone")
-        counted[job.state.value] += 1
-        if job.state is RESERVED:
-            must(job.holder is not None, f"job {job_id} is reserved by nobody")
-            reserved[job.key] = job_id
-        else:
-            must(job.holder is None, f"job {job_id} is {job.state} and held")
-            places.setdefault(job.tube.name, {}).setdefault(job.state.value, set()).add(job.key)
-        if job.state is READY:
+        state = job.state
+        if (  # this is looked at most often of all, so nothing is worded before it is needed
+            job.id != job_id
+            or state is GONE
+            or tubes.get(job.tube.name) is not job.tube
+            or (job.holder is None) is (state is RESERVED)
+            or (state is READY and job.key != job.pri << ID_BITS | job_id)
+        ):
+            raise BrokenPromiseError(f"job {job_id} is {state}, held by {job.holder}, and can't be where it is")
+        counted[state._value_] += 1
+        if state is not RESERVED:
+            places.setdefault(job.tube.name, {}).setdefault(state._value_, set()).add(job.key)
+        if state is READY:
             urgent += job.pri < URGENT_PRI
-            must(job.key == job.pri << ID_BITS | job_id, f"job {job_id} is not where its pri belongs")
         if job.body is None:
             unloaded += 1
             unloaded_bytes += job.size
@@ -138,10 +140,11 @@ def check(engine: Engine) -> None:
 
 def _check_memory(engine: Engine) -> None:
     memory, ledger = engine.memory, engine.ledger
-    # Who comes and goes is not refused for want of memory; what is not stored has to be there; and what is fetched
-    # ahead comes on top until the next batch.
-    unsaved = sum(job.size + BODY_BYTES for job_id, job in all_jobs(engine).items() if job_id > ledger.stored_id)
-    most = memory.max_bytes + memory.other_bytes + (unsaved + engine.bodies.ahead_bytes) * 5 // 4
+    # Who comes and goes is not refused for want of memory. A job that is not stored yet comes on top with all that it
+    # takes, as only the batch that stores it unloads others' bodies. So does what is fetched ahead, until that batch.
+    unsaved = [job.size + BODY_BYTES for job_id, job in all_jobs(engine).items() if job_id > ledger.stored_id]
+    on_top = len(unsaved) * JOB_BYTES + (sum(unsaved) + engine.bodies.ahead_bytes) * 5 // 4
+    most = memory.max_bytes + memory.other_bytes + on_top
     must(
         memory.used_bytes <= most,
         f"{memory.used_bytes} bytes are in use, and there are {memory.max_bytes}",

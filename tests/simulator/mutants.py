@@ -98,6 +98,19 @@ MUTANTS = {
     "reservations not returned by who leaves": Mutant(
         "net.turns", "self._engine.clients.disconnect(client, self.now())", "client.gone = True"
     ),
+    "a batch of reserves told too early": Mutant(
+        "protocol.batches",
+        "        if job.id > engine.ledger.stored_id:\n            session.waits = True  # as to a single reserve",
+        "",
+    ),
+    "a batch forgotten while the file is locked": Mutant(
+        "journal.sqlite.upkeep",
+        "                await asyncio.sleep(BUSY_RETRY_S)\n            try:",
+        "                break\n            try:",
+    ),
+    "a disk that can't be read taken for a damaged file": Mutant(
+        "journal.sqlite.fileformat", "            read_all(path)\n", ""
+    ),
     "memory has no bound": Mutant(
         "core.admission", "min(self._disk_bytes, self._memory.room_bytes)", "self._disk_bytes"
     ),

@@ -14,7 +14,16 @@ from tests.simulator.life import STEPS_S, SYNC_S, Life
 from tests.simulator.memory import Picture, all_jobs, check, difference
 from tests.simulator.world import SECOND_NS, World
 
-ENDS = {"stop": 2, "kill": 3, "kill amid": 3, "power": 3, "power amid": 5, "EIO": 2, "EIO for good": 1}
+ENDS = {
+    "stop": 2,
+    "kill": 3,
+    "kill amid": 3,
+    "power": 3,
+    "power amid": 5,
+    "EIO": 2,
+    "EIO for good": 1,
+    "EIO on reads": 2,
+}
 FSYNC = ("always", "always", "always", "50ms", "never")
 # A sync by time takes along what was committed so long before: there may be one under way, and each may be slow.
 LATE_NS = 5 * SECOND_NS
@@ -119,6 +128,13 @@ class Run:
             raise error
         may_end = end.startswith("EIO") or (life.cramped and not life.recovered)
         must(error is None or may_end, f"the server ended: {error}")
+        if (
+            end == "EIO on reads"
+        ):  # it is not damage, and must not be told as such: who believes that salvages, or restores
+            must(
+                "damaged" not in f"{error} {fit.ERRORS.lines}",
+                f"a disk that can't be read is told: {error} {fit.ERRORS.lines}",
+            )
         must(not fit.ERRORS.lines or may_end, f"the log says {fit.ERRORS.lines}")
 
     def _between(self, life: Life, end: str) -> None:

@@ -18,7 +18,7 @@ from beanlite import signals
 from tests.simulator.disk import SYNC, FaultyDisk
 
 LOOK_NS = 300  # what a look at a clock takes
-TURN_NS = 20_000  # what a turn of the loop takes
+TURN_NS = 50_000  # what a turn of the loop takes
 SECOND_NS = 1_000_000_000
 BEGIN_NS = 2_000_000_000 * SECOND_NS  # of the clock on the wall: after the real time of any file
 STALLED_S = 100_000.0
@@ -40,6 +40,8 @@ class World:
         self.boot = 1
         self.sync_s = 0.0001
         """How long a sync takes, about."""
+        self.slow = True
+        """Whether some take much longer."""
         self.dead = False
         self.ended_ns = 0
         """When the process has ended, one way or the other; 0: it lives."""
@@ -78,7 +80,7 @@ class World:
     def sync_takes_s(self) -> float:
         """Mostly what is typical, now and then much longer."""
         chance = self.chance
-        if chance.random() < 0.02:
+        if chance.random() < 0.02 and self.slow:
             return chance.choice((0.03, 0.3, 2.0))
         return self.sync_s * chance.uniform(0.5, 2)
 

@@ -21,6 +21,7 @@ from beanlite.journal.postgres.lease import Applicant, take
 from beanlite.journal.postgres.link import name_of, shown
 from beanlite.journal.postgres.recovery import Reader
 from beanlite.journal.postgres.sender import AGAIN_S, Sender
+from beanlite.journal.rows import fitted
 from beanlite.journal.totals import HOUR_S, Totals
 
 # How often the log tells how far the recovery has come.
@@ -124,7 +125,7 @@ class PostgresJournal(Journal):
         memory = engine.memory
         room = memory.body_room_beside(of * JOB_BYTES)
         async for rows in self._reader.jobs(lambda: memory.body_bytes <= room - room // 4):
-            self._restore_some(engine, rows, clock())
+            self._restore_some(engine, fitted(rows, room - memory.body_bytes), clock())
             jobs += len(rows)
             if time.monotonic() - shown_s > _PROGRESS_S:
                 shown_s = time.monotonic()

@@ -18,6 +18,7 @@ from beanlite.core.memory import JOB_BYTES
 from beanlite.core.restore import StoredJob
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull, JournalRefused
 from beanlite.journal.base import Journal, JournalFacts, Listener
+from beanlite.journal.rows import fitted
 from beanlite.journal.sqlite.awake import StayAwake
 from beanlite.journal.sqlite.batch import Batch, batch_of
 from beanlite.journal.sqlite.bodies import BodyReader
@@ -307,7 +308,7 @@ def _read_jobs(database: Database, engine: Engine) -> Generator[list[StoredJob],
     last_id = BELOW_ALL
     for rows in read_jobs(connection, path):
         last_id = rows[-1][0]
-        yield rows
+        yield fitted(rows, room - memory.body_bytes)
         if memory.body_bytes > room - room // 4:
             break
     yield from read_jobs(connection, path, last_id, bodies=False)
