@@ -90,6 +90,8 @@ class Forker:
             cwd=ROOT,
             env=environment | {"LD_PRELOAD": str(library)},
         )
+        self.kills = 0
+        """How many servers a fault has killed."""
 
     def run(
         self,
@@ -124,7 +126,9 @@ class Forker:
         answer = self._helper.stdout.readline()
         if not answer:
             raise RuntimeError("the helper has ended")
-        return Ended(**json.loads(answer))
+        ended = Ended(**json.loads(answer))
+        self.kills += fault.action in {KILL_BEFORE, KILL_AMID} and ended.code == -signal.SIGKILL
+        return ended
 
     def __enter__(self) -> Self:
         return self
