@@ -104,6 +104,7 @@ class Forker:
         migrations=None,
         kill=False,
         strace=(),
+        fsync="always",
     ):
         """Serve the file in the folder `data` while the client does its steps; `kill` rather than SIGTERM in the end.
 
@@ -120,6 +121,7 @@ class Forker:
             "migrations": migrations and str(migrations),
             "kill": kill,
             "strace": list(strace),
+            "fsync": fsync,
         }
         self._helper.stdin.write(json.dumps(request).encode() + b"\n")
         self._helper.stdin.flush()
@@ -159,7 +161,8 @@ def serve(request, library, trace, listener, stderr):
     library.faults_arm(request["data"].encode(), trace, kinds, number, action, errno)
     from beanlite.cli import main
 
-    return main(["serve", "--db", f"{request['data']}/{DATABASE}", "--log-level", "error"])
+    file = f"{request['data']}/{DATABASE}"
+    return main(["serve", "--db", file, "--fsync", request["fsync"], "--log-level", "error"])
 
 
 def end(code):
