@@ -9,6 +9,7 @@ Each part has a seed, and says it; of one that fails the command is told that re
 
 import argparse
 import asyncio
+import contextlib
 import os
 import random
 import re
@@ -133,8 +134,9 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="by which those of the parts come")
     flags = parser.parse_args()
     run = Run(KINDS, flags.minutes, flags.seed)
-    asyncio.run(run.play())
-    tried = ", ".join(f"{number} {unit}" for unit, number in sorted(run.tried.items()))
+    with contextlib.suppress(KeyboardInterrupt):  # who has seen enough is told what was tried by then
+        asyncio.run(run.play())
+    tried = ", ".join(f"{number} {unit}" for unit, number in sorted(run.tried.items())) or "nothing"
     print(f"{tried}: {run.wrong} of {run.done} parts went wrong, seed {flags.seed}")
     return 1 if run.wrong else 0
 
