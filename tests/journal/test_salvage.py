@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import struct
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from beanlite.journal.sqlite.fileformat import PAGE_SIZE
 from beanlite.journal.sqlite.salvage import salvage
 from beanlite.journal.sqlite.verify import verify
 from tests.faults.rot import Rot, jobs_of
-from tests.support.journal_files import LARGE, flip, make, make_killed, snapshot, writer
+from tests.support.journal_files import LARGE, flip, make, make_killed, snapshot, unchecked, writer
 
 SEEDS = 40
 
@@ -133,6 +134,43 @@ def test_nothing_is_overwritten_or_made_of_nothing(path, dest, capsys):
     assert "can't be opened" in capsys.readouterr().err
     assert main(["salvage", str(path), str(dest), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"] == 3
+
+
+CLOCK = "INSERT INTO server VALUES (1, '1', 1, 'unix:socket', 1.7e9, 1.7e9 + 0.25, NULL, 7200.5, 'boot', 123456789)"
+LOOK = "SELECT seen_at, ahead_s, boot, offset_ns FROM server"
+
+
+def test_the_clock_by_which_the_times_are_comes_along(path, dest):
+    make(path, batches=1)
+    with closing(open_database(path)) as database:
+        database.connection.execute(CLOCK)
+    assert salvage(path, dest).is_all
+    assert jobs_of(dest) == jobs_of(path)
+    with closing(sqlite3.connect(dest)) as connection:
+        assert connection.execute(LOOK).fetchall() == [(1.7e9 + 0.25, 7200.5, "boot", 123456789)]
+
+
+@pytest.mark.parametrize("damage", ["boot = x'41'", "seen_at = 1e10", "offset_ns = 'text'"])
+def test_a_clock_that_no_server_has_written_does_not(path, dest, capsys, damage):
+    make(path, batches=1)
+    with closing(open_database(path)) as database:
+        database.connection.execute(CLOCK)
+    with unchecked(path) as connection:
+        connection.execute(f"UPDATE server SET {damage}")  # noqa: S608 - our own words
+    assert main(["salvage", str(path), str(dest)]) == 3
+    assert "what clock the times are by" in capsys.readouterr().err
+    assert [finding for finding in verify(dest) if not finding.sound] == []
+
+
+def test_a_clock_that_has_changed_does_not(path, dest):
+    make(path, batches=1)
+    with closing(open_database(path)) as database:
+        database.connection.execute(CLOCK)
+    content = path.read_bytes()
+    place = content.index(struct.pack(">d", 7200.5), content.index(b"unix:socket"))
+    flip(path, place + 1)
+    result = salvage(path, dest)
+    assert (result.jobs, result.lost_clock, result.is_all) == (3, True, False)
 
 
 def test_a_file_that_a_server_has_is_refused(path, dest):
