@@ -124,6 +124,8 @@ class _Saving:
         self._bodies: dict[int, list[int]] = {}
         """The pages with the body of a job: normally one."""
         self._unchecked_id = COUNTER_MAX
+        self._copies: dict[int, tuple[Value, int, int]] = {}
+        """Of pages that look like one that is free, which rows belong there."""
         self._saved: set[int] = set()
         self._lost: set[int] = set()
         self.found = Salvaged()
@@ -131,6 +133,9 @@ class _Saving:
     def save(self, progress: Callable[[int], None] | None) -> None:
         """Save all that is sound."""
         in_use = self._pages.in_use()
+        if copies := self._pages.copies_of_free(in_use):
+            spans = self._pages.spans(in_use)
+            self._copies = {number: spans[number] for number in copies & spans.keys()}
         for step, look in enumerate((self._note, self._save)):
             for done, number in enumerate(in_use):
                 for rowid, values in self._pages.rows(number):
@@ -189,13 +194,19 @@ class _Saving:
         else:
             self.found.lost_clock = True
 
-    def _save(self, _number: int, rowid: int, values: list[Value]) -> None:
+    def _save(self, number: int, rowid: int, values: list[Value]) -> None:
         if len(values) not in _WIDTHS or values[0] is not None or rowid in self._saved:
+            return
+        if number in self._copies and not self._belongs(rowid, *self._copies[number]):
+            self._pages.unreadable.add(number)  # the job was deleted: the disk has put an old page where another was
             return
         if 0 < rowid < COUNTER_MAX and self._save_job(rowid, values + [None] * (_WIDTHS[-1] - len(values))):
             self._saved.add(rowid)
         else:
             self._lost.add(rowid)
+
+    def _belongs(self, rowid: int, table: Value, above: int, to: int) -> bool:
+        return table == "jobs" and above < rowid <= to
 
     def _save_job(self, job_id: int, values: list[Value]) -> bool:
         values[0] = job_id
