@@ -1,13 +1,44 @@
 -- By which clock the times are. due_at, until, created_at and since are by the server's clock, which goes on evenly when that
 -- of the machine is set, and from one server to the next; so a delay of an hour lasts an hour. The views show UTC.
 
-ALTER TABLE server ADD COLUMN ahead_s   REAL NOT NULL DEFAULT 0;  -- at seen_at: by how much it is ahead of the machine's clock
-ALTER TABLE server ADD COLUMN boot      TEXT;                     -- the id of the boot of the machine; NULL: not known
-ALTER TABLE server ADD COLUMN offset_ns INTEGER;                  -- what it would have shown at that boot, in ns since 2000
-
 DROP VIEW all_jobs;
 DROP VIEW tubes;
 DROP VIEW alive;
+
+CREATE TABLE new_server (
+    one        INTEGER PRIMARY KEY,  -- no CHECK, as in meta
+    version    TEXT    NOT NULL,
+    pid        INTEGER NOT NULL,
+    address    TEXT    NOT NULL,
+    started_at REAL    NOT NULL,
+    seen_at    REAL    NOT NULL,
+    stopped_at REAL,                     -- NULL until it has stopped in an orderly way
+    ahead_s    REAL    NOT NULL DEFAULT 0,  -- at seen_at: by how much it is ahead of the machine's clock
+    boot       TEXT,                     -- the id of the boot of the machine; NULL: not known
+    offset_ns  INTEGER,                  -- what it would have shown at that boot, in ns since 2000
+    -- What the next server sets its clock by, once more, as in pauses.
+    said       TEXT AS (
+        CAST(seen_at * 4194304 AS INTEGER) || ' ' || CAST(ahead_s * 4194304 AS INTEGER) || ' ' ||
+        coalesce(boot, '-') || ' ' || coalesce(offset_ns, '-')
+    ) STORED
+) STRICT;
+
+INSERT INTO new_server (one, version, pid, address, started_at, seen_at, stopped_at)
+SELECT one, version, pid, address, started_at, seen_at, stopped_at FROM server;
+
+PRAGMA legacy_alter_table = ON;
+DROP TABLE server;
+ALTER TABLE new_server RENAME TO server;
+PRAGMA legacy_alter_table = OFF;
+
+CREATE TRIGGER server_insert AFTER INSERT ON server WHEN NEW.one IS NULL AND only_the_beanlite_server_may_write()
+BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
+
+CREATE TRIGGER server_update AFTER UPDATE ON server WHEN NEW.one IS NULL AND only_the_beanlite_server_may_write()
+BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
+
+CREATE TRIGGER server_delete AFTER DELETE ON server WHEN OLD.one IS NULL AND only_the_beanlite_server_may_write()
+BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
 
 -- All jobs, in whatever state. A job that was reserved when the server died stays so until the next start makes it ready.
 CREATE VIEW all_jobs AS

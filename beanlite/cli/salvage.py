@@ -51,6 +51,8 @@ def salvage(
         left_out.append(f"{len(result.lost)} jobs of which only a part is left ({listed})")
     if result.lost_pauses:
         left_out.append(f"{result.lost_pauses} pauses")
+    if result.lost_clock:
+        left_out.append("what clock the times are by, which are now taken for UTC")
     if result.unreadable:
         left_out.append(f"what stood on {result.unreadable} pages that can't be read or make no sense")
     if result.last_id is None:

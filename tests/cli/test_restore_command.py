@@ -65,6 +65,7 @@ def test_compact(queue, capsys):
     size = queue.stat().st_size
     assert main(["compact"]) == 0
     assert capsys.readouterr().out.startswith(f"{queue}: 12 jobs, {size} bytes before, ")
+    size = queue.stat().st_size
     assert main(["compact", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert 0 < result.pop("seconds") < 20

@@ -1,4 +1,4 @@
-"""All kinds of faults in turn, for as long as there is time: by night, or before a release.
+"""All kinds of faults, each for its share of the time: by night, before a release, or for a few minutes in CI.
 
 ::
 
@@ -8,74 +8,137 @@ Each part has a seed, and says it; of one that fails the command is told that re
 """
 
 import argparse
-import itertools
+import asyncio
+import contextlib
 import os
 import random
-import subprocess
+import re
 import sys
 import time
-from importlib.util import find_spec
+from collections import Counter
+from pathlib import Path
 from typing import NamedTuple
 
-SIMULATOR = "tests.simulator"
-SIMULATED_MINUTES = 2
+PART_S = 300  # no part is planned to take longer, so that there is something to read now and then
 
 
-class Part(NamedTuple):
-    """Some of the faults, by a command that is given the seed."""
+class Kind(NamedTuple):
+    """A kind of fault, by a command that tries some of it."""
 
     name: str
+    unit: str
+    """What the command counts: it prints "17 kills" in the end."""
     flags: str
-    """Of Python, with {seed} in it."""
+    """Of Python, with {seed} in it, and {size} for how much there is to try."""
     environment: str = ""
-
-    def run(self, seed):
-        """What is to be told of it, and whether it went wrong."""
-        command, environment = self.flags.format(seed=seed), self.environment.format(seed=seed)
-        values = dict(pair.split("=") for pair in environment.split())
-        began_s = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, *command.split()],
-            env=os.environ | values,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        said = f"{self.name}, seed {seed}: {time.monotonic() - began_s:.0f} s"
-        if done.returncode:
-            said += f", WRONG\n{done.stdout}\nagain: {environment} python {command}".replace("again:  ", "again: ")
-        return said, bool(done.returncode)
+    least: int = 1
+    """The smallest size, for which the start is already most of the work."""
 
 
 PYTEST = "-m pytest -q -p no:cacheprovider tests/faults/"
-PARTS = [
-    Part("power failures", f"{PYTEST}test_power.py", "FAULTS=2 FAULTS_SEED={seed}"),
-    Part("kills in a row", f"{PYTEST}test_kill.py -k again", "FAULTS=50 FAULTS_SEED={seed}"),
-    Part("power failures amid a restore", f"{PYTEST}test_replaced.py", "FAULTS=3 FAULTS_SEED={seed}"),
-    Part("system calls", "-m tests.faults.calls 100 --seed {seed}"),
-]
-if find_spec(SIMULATOR) is not None:
-    PARTS.append(Part("simulated", f"-m {SIMULATOR} --minutes {SIMULATED_MINUTES}"))  # it says its seed itself
+KINDS = (
+    Kind("power failures", "images", f"{PYTEST}test_power.py", "FAULTS={size} FAULTS_SEED={seed}"),
+    Kind("kills in a row", "kills", f"{PYTEST}test_kill.py -k again", "FAULTS={size} FAULTS_SEED={seed}", least=10),
+    Kind("ends of a restore", "images", f"{PYTEST}test_replaced.py", "FAULTS={size} FAULTS_SEED={seed}"),
+    Kind("system calls", "calls", "-m tests.faults.calls {size} --seed {seed}", least=20),
+    Kind("damages", "damages", "-m tests.faults.rot --seeds {size} --from {seed}", least=50),
+    Kind("simulated", "seeds", "-m tests.simulator --seeds {seed}..{last}", least=50),
+)
+
+
+class Shares:
+    """How the time is parted: the kind that has most of its share left is next, with as much as fits into the rest."""
+
+    def __init__(self, kinds, share_s):
+        self._left_s = dict.fromkeys(kinds, share_s)
+        self._per_s = dict.fromkeys(kinds, 0.0)
+        self._idle = set(kinds)
+
+    def begin(self, within_s):
+        """The next kind, and how much of it."""
+        kind = max(self._left_s, key=lambda kind: (kind in self._idle, self._left_s[kind]))
+        self._idle.remove(kind)
+        fits = self._per_s[kind] * min(self._left_s[kind], within_s, PART_S)
+        return kind, max(kind.least, int(fits))
+
+    def end(self, kind, size, took_s):
+        self._idle.add(kind)
+        self._left_s[kind] -= took_s
+        self._per_s[kind] = size / took_s
+
+
+class Run:
+    """Parts one after the other, in as many lanes as there are cores."""
+
+    def __init__(self, kinds, minutes, seed, clock_s=time.monotonic):
+        self.tried = Counter()
+        self.done = self.wrong = 0
+        self._lanes = min(len(os.sched_getaffinity(0)), len(kinds))
+        self._shares = Shares(kinds, 60 * minutes * self._lanes / len(kinds))
+        self._chance = random.Random(seed)
+        self._clock_s = clock_s
+        self._end_s = clock_s() + 60 * minutes
+
+    async def play(self):
+        async with asyncio.TaskGroup() as lanes:
+            for _ in range(self._lanes):
+                lanes.create_task(self._lane())
+
+    async def _lane(self):
+        while (left_s := self._end_s - self._clock_s()) > 0:
+            kind, size = self._shares.begin(left_s)
+            seed = self._chance.randrange(1 << 32)
+            began_s = self._clock_s()
+            code, said, again = await carry_out(kind, size, seed)
+            took_s = self._clock_s() - began_s
+            self._shares.end(kind, size, took_s)
+            self._note(kind, f"{kind.name}, seed {seed}: {took_s:.0f} s", code, said, again)
+
+    def _note(self, kind, part, code, said, again):
+        number = counted(kind, said)
+        self.tried[kind.unit] += number
+        self.done += 1
+        if code or not number:  # who has tried nothing, as no compiler is there, has found nothing
+            self.wrong += 1
+            print(f"{part}, WRONG\n{said}\nagain: {again}", flush=True)
+        else:
+            print(f"{part}, {number} {kind.unit}", flush=True)
+
+
+async def carry_out(kind, size, seed):
+    """Try so much of it; returns the exit code, what was said, and the command."""
+    values = {"size": size, "seed": seed, "last": seed + size - 1}
+    command, environment = kind.flags.format(**values), kind.environment.format(**values)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command.split(),
+        env=os.environ | dict(pair.split("=") for pair in environment.split()),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=Path(__file__).parents[2],
+    )
+    said, _ = await process.communicate()
+    return process.returncode, said.decode(errors="replace"), f"{environment} python {command}".lstrip()
+
+
+def counted(kind, said):
+    """How much was tried, by what the command has said last."""
+    counts = re.findall(rf"(\d+) {kind.unit}\b", said)
+    return int(counts[-1]) if counts else 0
 
 
 def main():
     """Read the flags, and do it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, required=True, help="no part is begun after so long")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="of the first round; then one more")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="by which those of the parts come")
     flags = parser.parse_args()
-    end_s = time.monotonic() + 60 * flags.minutes
-    wrong = done = 0
-    for number in itertools.count():
-        if time.monotonic() >= end_s:
-            break
-        said, failed = PARTS[number % len(PARTS)].run(flags.seed + number // len(PARTS))
-        print(said, flush=True)
-        wrong += failed
-        done += 1
-    print(f"{wrong} of {done} parts went wrong")
-    return 1 if wrong else 0
+    run = Run(KINDS, flags.minutes, flags.seed)
+    with contextlib.suppress(KeyboardInterrupt):  # who has seen enough is told what was tried by then
+        asyncio.run(run.play())
+    tried = ", ".join(f"{number} {unit}" for unit, number in sorted(run.tried.items())) or "nothing"
+    print(f"{tried}: {run.wrong} of {run.done} parts went wrong, seed {flags.seed}")
+    return 1 if run.wrong else 0
 
 
 if __name__ == "__main__":

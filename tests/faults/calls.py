@@ -164,7 +164,7 @@ def main():
             print(f"{done} calls have failed, seed {given.seed}", file=sys.stderr, flush=True)
 
     found = run(given.number, given.seed, tell)
-    print(f"{len(found)} of {given.number} went wrong, seed {given.seed}")
+    print(f"{given.number} calls, {len(found)} of them went wrong, seed {given.seed}")
     return bool(found)
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.faults.forker import Forker, build
-from tests.faults.record import read_trace
+from tests.faults.record import read_trace, tried
 from tests.faults.scenarios import make_scenarios
 
 HELPERS = 4  # more than cores: a process that has used the kernel's asynchronous I/O takes its time to be gone
@@ -36,6 +36,12 @@ class Forkers:
             self._free.put(forker)
 
 
+def pytest_terminal_summary(terminalreporter):
+    """What `python -m tests.faults` adds up."""
+    if counts := ", ".join(f"{number} {what}" for what, number in tried.items() if number):
+        terminalreporter.write_line(f"tried: {counts}")
+
+
 @pytest.fixture(scope="session")
 def compiler():
     """What is preloaded is made by it."""
@@ -55,7 +61,9 @@ def faults_library(compiler, tmp_path_factory):
 @pytest.fixture(scope="session")
 def forkers(faults_library):
     with ExitStack() as stack:
-        yield Forkers([stack.enter_context(Forker(faults_library)) for _ in range(HELPERS)])
+        helpers = [stack.enter_context(Forker(faults_library)) for _ in range(HELPERS)]
+        yield Forkers(helpers)
+        tried["kills"] += sum(helper.kills for helper in helpers)
 
 
 @pytest.fixture(scope="session")

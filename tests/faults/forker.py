@@ -90,6 +90,8 @@ class Forker:
             cwd=ROOT,
             env=environment | {"LD_PRELOAD": str(library)},
         )
+        self.kills = 0
+        """How many servers a fault has killed."""
 
     def run(
         self,
@@ -103,6 +105,7 @@ class Forker:
         kill=False,
         strace=(),
         constants=(),
+        fsync="always",
     ):
         """Serve the file in the folder `data` while the client does its steps; `kill` rather than SIGTERM in the end.
 
@@ -121,13 +124,16 @@ class Forker:
             "kill": kill,
             "strace": list(strace),
             "constants": list(constants),
+            "fsync": fsync,
         }
         self._helper.stdin.write(json.dumps(request).encode() + b"\n")
         self._helper.stdin.flush()
         answer = self._helper.stdout.readline()
         if not answer:
             raise RuntimeError("the helper has ended")
-        return Ended(**json.loads(answer))
+        ended = Ended(**json.loads(answer))
+        self.kills += fault.action in {KILL_BEFORE, KILL_AMID} and ended.code == -signal.SIGKILL
+        return ended
 
     def __enter__(self) -> Self:
         return self
@@ -161,7 +167,8 @@ def serve(request, library, trace, listener, stderr):
     library.faults_arm(request["data"].encode(), trace, kinds, number, action, errno)
     from beanlite.cli import main
 
-    return main(["serve", "--db", f"{request['data']}/{DATABASE}", "--log-level", "error"])
+    file = f"{request['data']}/{DATABASE}"
+    return main(["serve", "--db", file, "--fsync", request["fsync"], "--log-level", "error"])
 
 
 def end(code):

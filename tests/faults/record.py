@@ -1,6 +1,7 @@
 """The record of what a server did to its files, and how failures are told that come after one of these operations."""
 
 import re
+from collections import Counter
 from typing import NamedTuple
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from tests.faults.forker import CHANGES, KINDS
 
 LINE_END = "\n"
+tried: Counter[str] = Counter()
+"""How many kills there were, and how many images were started."""
 LEFT_TO_CHANCE = re.compile(r"/\S*/|(?<=-v2\.)\w{8}(?=\.partial)")  # folders, and a part of a name
 
 

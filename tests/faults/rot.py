@@ -20,13 +20,14 @@ from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
-from beanlite.clock import Clock
+from beanlite.clock import Clock, utc_s
 from beanlite.core.engine import Engine
 from beanlite.errors import BeanliteError
 from beanlite.journal.sqlite import journal as journal_module
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.dump import dump
 from beanlite.journal.sqlite.journal import SqliteJournal
+from beanlite.journal.sqlite.mark import boot_id
 from beanlite.journal.sqlite.pages import Pages
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.salvage import salvage
@@ -47,7 +48,10 @@ COLUMNS = {
     "bodies": ["body"],
     "meta": ["batch", "last_id", "unchecked_id", "jobs"],
     "pauses": ["pause_s", "until"],
+    "server": ["seen_at", "boot", "offset_ns"],
 }
+# When all of it happens, by the machine's clock since 2000, and since it was booted.
+NOW_NS, SINCE_BOOT_NS = 850_000_000_250_000_000, 3_600_000_000_000
 KINDS = ("bit", "bit", "byte", "byte", "zeros", "noise", "copy", "cut", "value", "value")
 
 
@@ -76,6 +80,11 @@ def make(path, jobs):
                 **({"holder": "10.0.0.1:7", "holder_conn": number} if state == "reserved" else {}),
             )
         execute("INSERT INTO pauses VALUES ('default', 60, 4e9), ('other-tube', 5, 4.1e9)")
+        seen_s, offset_ns = utc_s(NOW_NS), NOW_NS - SINCE_BOOT_NS
+        execute(
+            "INSERT INTO server VALUES (1, '1', 1, 'unix:socket', ?, ?, ?, 0, ?, ?)",
+            (seen_s, seen_s, seen_s, boot_id(), offset_ns),
+        )
         execute("COMMIT")
         execute("BEGIN")
         for table in ("jobs", "bodies"):
@@ -117,10 +126,10 @@ def damage(path, chance):
 
 
 def _damage_value(path, chance):
-    table = chance.choice(["jobs", "jobs", "jobs", "bodies", "meta", "pauses"])
+    table = chance.choice(["jobs", "jobs", "jobs", "bodies", "meta", "pauses", "server"])
     column, value = chance.choice(COLUMNS[table]), chance.choice(WRONG)
     with unchecked(path) as connection:
-        key = "tube" if table == "pauses" else "one" if table == "meta" else "id"
+        key = {"pauses": "tube", "meta": "one", "server": "one"}.get(table, "id")
         keys = [key for (key,) in connection.execute(f"SELECT {key} FROM {table}")]  # noqa: S608 - our own words
         statement = f"UPDATE {table} SET {column} = {value}"  # noqa: S608 - likewise
         row = chance.choice(keys)
@@ -136,16 +145,16 @@ async def _start(path):
         opened.append(open_database(*arguments, **settings))
         return opened[-1]
 
-    engine = Engine()
+    engine, clock = Engine(), Clock(lambda: SINCE_BOOT_NS, lambda: NOW_NS)
     journal = SqliteJournal(path, "always", 0, 65535, "unix:socket", NO_HISTORY)
     try:
         with mock.patch.object(journal_module, "open_database", opening):
-            await journal.recover(engine, Clock(), asyncio.Event())
+            await journal.recover(engine, clock, asyncio.Event())
         served = {}
         for _, jobs in engine.jobs.segments():
             served |= {job_id: _seen(job) for job_id, job in jobs.items()}
         pauses = {name: tube.pause_s for name, tube in engine.tubes.items() if tube.pause_until_ns}
-        return served, pauses, engine.ledger.taken_id
+        return served, pauses, engine.ledger.taken_id, clock()
     finally:
         if hasattr(journal, "_bodies"):
             await abandon(journal)

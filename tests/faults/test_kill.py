@@ -17,6 +17,7 @@ from tests.faults.scenarios import NAMES, RESERVE, UPKEEP, look
 
 WHOLE = 15  # each so many times it is a whole server that starts again
 PAIRS = 8
+MODES = ["always", "50ms", "never"]  # of --fsync: a kill loses nothing in any of them
 
 
 def moments(operations, from_stop):
@@ -73,20 +74,22 @@ def test_killed_again_at_the_next_start(forkers, scenarios, undisturbed, tmp_pat
     found = list(moments(undisturbed[name][0], scenario.from_stop))
 
     def stop_twice_and_start(forker, pair):
-        (number, operation, action), again = pair
-        data = tmp_path / f"{number}-{action}-{again}"
-        ended = scenario.run(forker, data, fault=Fault(action, CHANGES, number))
+        (number, operation, action), again, fsync = pair
+        data = tmp_path / f"{number}-{action}-{again}-{fsync}"
+        ended = scenario.run(forker, data, fault=Fault(action, CHANGES, number), fsync=fsync)
         try:
-            second = forker.run(data, migrations=scenario.migrations, fault=Fault(KILL_AMID, CHANGES, again))
+            again_amid = Fault(KILL_AMID, CHANGES, again)
+            second = forker.run(data, migrations=scenario.migrations, fault=again_amid, fsync=fsync)
             assert second.code in {-9, 0}, f"the second ended with {second.code}: {second.stderr}"
             beside = {RESERVE} if (data / RESERVE).exists() else set()
             scenario.check(look(data, scenario.migrations), ended.acked, ended.ids, beside)
             scenario.check_copy(data)
         except Exception as error:  # noqa: BLE001 - they are reported together
-            return f"killed at operation {number}, {operation}, and then at {again}, FAULTS_SEED={seed}", error
+            moment = f"killed at operation {number}, {operation}, and then at {again}"
+            return f"{moment}, --fsync {fsync}, FAULTS_SEED={seed}", error
         shutil.rmtree(data)
         return None
 
     number = int(os.environ.get("FAULTS", str(PAIRS)))
-    pairs = {(chance.choice(found), chance.randrange(1, 60)) for _ in range(number)}
+    pairs = {(chance.choice(found), chance.randrange(1, 60), chance.choice(MODES)) for _ in range(number)}
     report(forkers.map(stop_twice_and_start, pairs))

@@ -12,7 +12,7 @@ import shutil
 import pytest
 
 from tests.faults.power import VARIANTS, Disk, key_of, write_image
-from tests.faults.record import report
+from tests.faults.record import report, tried
 from tests.faults.scenarios import NAMES, RESERVE, look
 
 SOME = 4  # a random image at each so many moments
@@ -35,6 +35,7 @@ class Starts:
 
     def _start(self, image):
         data = self._folder / str(len(self._outcomes))
+        tried["images"] += 1
         write_image(image, data)
         try:
             found = look(data, self._scenario.migrations)

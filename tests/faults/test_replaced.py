@@ -16,7 +16,7 @@ from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.replay import read_jobs
 from tests.faults.forker import RECORD, ROOT
 from tests.faults.power import VARIANTS, Disk, key_of, write_image
-from tests.faults.record import read_trace, report
+from tests.faults.record import read_trace, report, tried
 from tests.support.journal_files import make, make_killed
 
 # What is recorded, of the folder of the target alone.
@@ -112,6 +112,7 @@ def contents(folder):
 
 def start(image, folder):
     """What a start finds in an image; or the error."""
+    tried["images"] += 1
     write_image(image, folder)
     try:
         return ids(folder / "queue.db")

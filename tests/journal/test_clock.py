@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
+import struct
 from contextlib import closing
 
 import pytest
@@ -18,6 +19,7 @@ from beanlite.journal.sqlite.filling import filling
 from beanlite.journal.sqlite.history import HistoryBounds
 from beanlite.journal.sqlite.journal import SqliteJournal
 from beanlite.journal.sqlite.load import load
+from beanlite.journal.sqlite.verify import verify
 from tests.support.core import Core, put
 from tests.support.inside import abandon
 
@@ -35,11 +37,11 @@ class Machine:
         monkeypatch.setattr(heartbeat, "boot_id", lambda: self.boot)
 
     def set_clock(self, by_s):
-        self.utc_ns += by_s * SECOND_NS
+        self.utc_ns += int(by_s * SECOND_NS)
 
     def pass_s(self, seconds):
-        self.since_boot_ns += seconds * SECOND_NS
-        self.utc_ns += seconds * SECOND_NS
+        self.since_boot_ns += int(seconds * SECOND_NS)
+        self.utc_ns += int(seconds * SECOND_NS)
 
     def reboot(self):
         self.boot, self.since_boot_ns = "second", 0
@@ -210,12 +212,53 @@ async def test_a_file_without_jobs_takes_the_clock_as_it_is(machine):
         assert server.clock() == machine.utc_ns
 
 
-@pytest.mark.parametrize("damage", ["seen_at = 1e300", "ahead_s = -1e300", "offset_ns = 1 << 62, seen_at = -1e200"])
-async def test_a_damaged_row_is_refused(machine, damage):
-    async with machine.serving() as server:
-        put(server.core, server.client)
+def refusal(machine):
+    """Why neither a server nor verify takes the file."""
+    (found,) = [finding.said for finding in verify(machine.path) if not finding.sound]
+    with pytest.raises(JournalRefused) as error:
+        asyncio.run(Running(machine).start())
+    assert str(error.value) == found
+    return found
+
+
+@pytest.fixture
+def with_a_delay(machine):
+    """A file with a job that is delayed, by a clock that is not the machine's."""
+
+    async def serve():
+        async with machine.serving() as server:
+            put(server.core, server.client, delay_s=HOUR_S)
+            machine.pass_s(60.25)
+            machine.set_clock(2.5)
+
+    asyncio.run(serve())
+
+
+FAR = [
+    "seen_at = 1e300",
+    "ahead_s = -1e300",
+    "offset_ns = 1 << 62, seen_at = -1e200",
+    "seen_at = 1e17",
+    "offset_ns = ~(1 << 63)",
+]
+
+
+@pytest.mark.usefixtures("with_a_delay")
+@pytest.mark.parametrize("damage", FAR)
+def test_what_no_clock_shows_is_refused(machine, damage):
     with filling(machine.path) as queue:
         queue.connection.execute(f"UPDATE server SET {damage}")  # noqa: S608 - our own words
-    server = Running(machine)
-    with pytest.raises(JournalRefused, match="its server table says what can't be"):
-        await server.start()
+    assert "its server table says what can't be" in refusal(machine)
+
+
+@pytest.mark.usefixtures("with_a_delay")
+@pytest.mark.parametrize("column", ["seen_at", "ahead_s", "offset_ns"])
+def test_a_clock_in_which_a_bit_has_flipped_is_refused(machine, column):
+    """Else all delays would be over at once, or never."""
+    ((value,),) = machine.ask(f"SELECT {column} FROM server")  # noqa: S608 - our own words
+    stored = struct.pack(">d" if isinstance(value, float) else ">q", value)
+    content = bytearray(machine.path.read_bytes())
+    place = content.index(stored, content.index(b"unix:socket"))
+    content[place + 2] ^= 1
+    machine.path.write_bytes(content)
+    assert "its server table has changed" in refusal(machine)

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import struct
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from beanlite.cli import main
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.fileformat import PAGE_SIZE
+from beanlite.journal.sqlite.pages import LEAF_TABLE, Pages
 from beanlite.journal.sqlite.salvage import salvage
 from beanlite.journal.sqlite.verify import verify
 from tests.faults.rot import Rot, jobs_of
-from tests.support.journal_files import LARGE, flip, make, make_killed, snapshot, writer
+from tests.support.journal_files import LARGE, flip, make, make_killed, put, snapshot, unchecked, writer
 
 SEEDS = 40
 
@@ -96,6 +98,50 @@ def test_jobs_that_were_deleted_stay_so_whatever_one_page_says(path, dest):
             assert all(json.loads(line)["id"] <= 20 for line in jobs_of(dest))
 
 
+@pytest.fixture
+def old_pages(path):
+    """Which page belongs to which table, and the free pages with what is left of jobs that are gone."""
+    with closing(open_database(path)) as database:
+        execute = database.connection.execute
+        execute("BEGIN")
+        for number in range(1, 401):
+            put(database.connection, number, LARGE if number % 20 == 0 else b"small", large=number % 20 == 0)
+        execute("UPDATE meta SET last_id = 400")
+        execute("COMMIT")
+        for table in ("jobs", "bodies"):
+            execute(f"DELETE FROM {table} WHERE id BETWEEN 100 AND 300")  # noqa: S608 - our own words
+    with closing(Pages(path)) as pages:
+        tables = {number: table for number, (table, *_) in pages.spans(pages.in_use()).items()}
+        free = [number for number in pages._free() if pages.read(number)[0] == LEAF_TABLE]
+        old = {number: {job_id for job_id, values in pages.rows(number) if len(values) == 21} for number in free}
+    return tables, {number: jobs for number, jobs in old.items() if any(100 <= job_id <= 300 for job_id in jobs)}
+
+
+def copy_page(path, source, target):
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek((target - 1) * PAGE_SIZE)
+        file.write(content[(source - 1) * PAGE_SIZE : source * PAGE_SIZE])
+
+
+@pytest.mark.parametrize("target", ["meta", "bodies", "jobs"])
+def test_an_old_page_in_a_wrong_place_brings_nothing_back(path, dest, old_pages, target):
+    tables, old = old_pages
+    place = max(number for number, table in tables.items() if table == target)
+    copy_page(path, next(iter(old)), place)
+    assert not salvage(path, dest).is_all
+    assert not {json.loads(line)["id"] for line in jobs_of(dest)} & set(range(100, 301))
+
+
+def test_a_page_that_sqlite_has_moved_is_saved(path, dest, old_pages):
+    """Where it was it may still be, as a free one."""
+    tables, old = old_pages
+    copy_page(path, max(number for number, table in tables.items() if table == "jobs"), next(iter(old)))
+    expected = jobs_of(path)
+    assert salvage(path, dest).is_all
+    assert jobs_of(dest) == expected
+
+
 def test_a_body_that_has_changed_loses_its_job_alone(path, dest, capsys):
     make(path, batches=3)
     flip(path, path.read_bytes().index(LARGE[:100]))
@@ -133,6 +179,43 @@ def test_nothing_is_overwritten_or_made_of_nothing(path, dest, capsys):
     assert "can't be opened" in capsys.readouterr().err
     assert main(["salvage", str(path), str(dest), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"] == 3
+
+
+CLOCK = "INSERT INTO server VALUES (1, '1', 1, 'unix:socket', 1.7e9, 1.7e9 + 0.25, NULL, 7200.5, 'boot', 123456789)"
+LOOK = "SELECT seen_at, ahead_s, boot, offset_ns FROM server"
+
+
+def test_the_clock_by_which_the_times_are_comes_along(path, dest):
+    make(path, batches=1)
+    with closing(open_database(path)) as database:
+        database.connection.execute(CLOCK)
+    assert salvage(path, dest).is_all
+    assert jobs_of(dest) == jobs_of(path)
+    with closing(sqlite3.connect(dest)) as connection:
+        assert connection.execute(LOOK).fetchall() == [(1.7e9 + 0.25, 7200.5, "boot", 123456789)]
+
+
+@pytest.mark.parametrize("damage", ["boot = x'41'", "seen_at = 1e10", "offset_ns = 'text'"])
+def test_a_clock_that_no_server_has_written_does_not(path, dest, capsys, damage):
+    make(path, batches=1)
+    with closing(open_database(path)) as database:
+        database.connection.execute(CLOCK)
+    with unchecked(path) as connection:
+        connection.execute(f"UPDATE server SET {damage}")  # noqa: S608 - our own words
+    assert main(["salvage", str(path), str(dest)]) == 3
+    assert "what clock the times are by" in capsys.readouterr().err
+    assert [finding for finding in verify(dest) if not finding.sound] == []
+
+
+def test_a_clock_that_has_changed_does_not(path, dest):
+    make(path, batches=1)
+    with closing(open_database(path)) as database:
+        database.connection.execute(CLOCK)
+    content = path.read_bytes()
+    place = content.index(struct.pack(">d", 7200.5), content.index(b"unix:socket"))
+    flip(path, place + 1)
+    result = salvage(path, dest)
+    assert (result.jobs, result.lost_clock, result.is_all) == (3, True, False)
 
 
 def test_a_file_that_a_server_has_is_refused(path, dest):

@@ -5,7 +5,7 @@ import os
 import sqlite3
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from beanlite import __version__
 from beanlite.clock import Clock, clock_ns, utc_s
@@ -17,14 +17,32 @@ from beanlite.journal.sqlite.mark import boot_id
 # How often the row is written with the batches at most, and how often while there are none.
 BUSY_S: Final = 1.0
 IDLE_S: Final = 10.0
+# To what comes later than that, no delay could be added: its ns would not fit into 64 bits.
+_FAR_NS: Final = FAR_NS // 2
 
 _COLUMNS: Final = "one, version, pid, address, started_at, boot, offset_ns, ahead_s, seen_at, stopped_at"
 _WRITE: Final = f"REPLACE INTO server ({_COLUMNS}) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - our own words
 # A file without jobs has no times that another clock could make wrong.
 _LAST: Final = """
-    SELECT seen_at, ahead_s, boot, offset_ns FROM server
+    SELECT
+        seen_at, ahead_s, CAST(boot AS BLOB), offset_ns,
+        said IS CAST(seen_at * 4194304 AS INTEGER) || ' ' || CAST(ahead_s * 4194304 AS INTEGER) || ' ' ||
+            coalesce(boot, '-') || ' ' || coalesce(offset_ns, '-')
+    FROM server
     WHERE EXISTS (SELECT 1 FROM jobs) OR EXISTS (SELECT 1 FROM pauses)
 """
+
+
+class LastSeen(NamedTuple):
+    """What the last server of a file has said of its clock."""
+
+    utc_ns: int
+    """When it was last seen alive, by the clock of the machine."""
+    clock_ns: int
+    """What its own showed then."""
+    boot: bytes | None
+    offset_ns: int | None
+    """What its own showed at that boot."""
 
 
 def read_ahead_s(connection: sqlite3.Connection) -> float:
@@ -35,26 +53,46 @@ def read_ahead_s(connection: sqlite3.Connection) -> float:
     return 0.0 if found is None else float(found[0])
 
 
-def set_clock(clock: Clock, connection: sqlite3.Connection, path: Path) -> None:
-    """Set the clock of a server that is about to read the file: it goes on where that of the last one was.
-
-    As long as the machine was not booted since, that is known for sure. Else its clock tells how much time has passed
-    since the file was last written, if it says that any has. JournalRefused: the file is damaged.
-    """
+def read_last_seen(connection: sqlite3.Connection, path: Path) -> LastSeen | None:
+    """What the last server has said; None if no time depends on it. JournalRefused: the file is damaged."""
     with refused(path):
-        last = connection.execute(_LAST).fetchone()
+        row = connection.execute(_LAST).fetchone()
+    if row is None:
+        return None
+    seen_s, ahead_s, boot, offset_ns, alike = row
+    last = last_seen(seen_s, ahead_s, boot, offset_ns)
     if last is None:
-        return
-    seen_s, ahead_s, boot, offset_ns = last
-    times = [seen_s, ahead_s, 0 if offset_ns is None else offset_ns]
-    if not all(isinstance(each, float | int) and abs(each) < FAR_NS for each in times):
         raise damaged(path, "its server table says what can't be")
+    if not alike:
+        raise damaged(path, "its server table has changed")
+    return last
+
+
+def last_seen(seen_s: object, ahead_s: object, boot: bytes | None, offset_ns: object) -> LastSeen | None:
+    """What a row of the table says; None if no server can have written it."""
+    if not (isinstance(seen_s, float | int) and isinstance(ahead_s, float | int) and isinstance(offset_ns, int | None)):
+        return None
+    if max(abs(seen_s), abs(ahead_s)) > FAR_NS:
+        return None
     seen_ns = clock_ns(seen_s)
     last_ns = seen_ns + round(ahead_s * SECOND_NS)
-    now_ns = last_ns + max(0, clock.utc_ns() - seen_ns)
-    if offset_ns is not None and boot is not None and boot == boot_id():
-        counted_ns = clock.since_boot_ns() + offset_ns
-        if counted_ns > last_ns - SECOND_NS:  # else it was counted elsewhere, as in a container with a time of its own
+    is_near = max(abs(seen_ns), abs(last_ns), abs(offset_ns or 0)) <= _FAR_NS
+    return LastSeen(seen_ns, last_ns, boot, offset_ns) if is_near else None
+
+
+def set_clock(clock: Clock, last: LastSeen | None) -> None:
+    """Set the clock of a server that is about to read a file: it goes on where that of the last one was.
+
+    As long as the machine was not booted since, that is known for sure. Else its clock tells how much time has passed
+    since the file was last written, if it says that any has.
+    """
+    if last is None:
+        return
+    now_ns = last.clock_ns + max(0, clock.utc_ns() - last.utc_ns)
+    boot = boot_id()
+    if last.offset_ns is not None and boot is not None and last.boot == boot.encode():
+        counted_ns = clock.since_boot_ns() + last.offset_ns
+        if counted_ns > last.clock_ns - SECOND_NS:  # else it was counted elsewhere, as in a container with its own time
             now_ns = counted_ns
     clock.set(now_ns)
 

@@ -23,7 +23,7 @@ from beanlite.journal.sqlite.awake import StayAwake
 from beanlite.journal.sqlite.batch import Batch, batch_of
 from beanlite.journal.sqlite.bodies import BodyReader
 from beanlite.journal.sqlite.database import WAL_BYTES_MAX, Database, check_body_size, open_database
-from beanlite.journal.sqlite.heartbeat import set_clock
+from beanlite.journal.sqlite.heartbeat import read_last_seen, set_clock
 from beanlite.journal.sqlite.history import HistoryBounds
 from beanlite.journal.sqlite.leisure import Leisure
 from beanlite.journal.sqlite.replay import (
@@ -99,7 +99,7 @@ class SqliteJournal(Journal):
         elif database.lost_batches:
             log.warning("commits that were not synced when the power failed are lost", commits=database.lost_batches)
         state = read_state(database.connection, database.path)
-        set_clock(clock, database.connection, database.path)
+        set_clock(clock, read_last_seen(database.connection, database.path))
         now_ns = clock()
         jobs = await self._restore_jobs(database, engine, now_ns, stopped)
         if jobs is None:

@@ -31,6 +31,8 @@ _LEAST: Final = (PAGE_SIZE - 12) * 32 // 255 - 23
 # A number's bytes, by its type in a record.
 _INT_BYTES: Final = (0, 1, 2, 3, 4, 6, 8)
 _FLOAT, _ZERO, _ONE = 7, 8, 9
+# No rowid is less, or more.
+_FIRST, _LAST = -(1 << 63) - 1, (1 << 63) - 1
 
 Value = int | float | str | bytes | None
 
@@ -115,8 +117,36 @@ class Pages:
                 below.add(int.from_bytes(page[start + 8 : start + 12]))
                 below.update(int.from_bytes(page[at : at + 4]) for at in _cells(page, start, start + 12))
             elif page[start] == LEAF_TABLE:
-                below.update(_roots(self.rows(number)))
+                below.update(root for _, root in _roots(self.rows(number)))
         return below
+
+    def copies_of_free(self, in_use: list[int]) -> set[int]:
+        """The leaves of tables in use that are, byte for byte, a page that is not.
+
+        That happens when SQLite moves a page, and when a disk writes an old page to a wrong place.
+        """
+        used = set(in_use)
+        free = {hash(page) for page in map(self.read, set(range(2, self.count + 1)) - used) if page[0] == LEAF_TABLE}
+        return {number for number in in_use if free and hash(self.read(number)) in free}
+
+    def spans(self, in_use: list[int]) -> dict[int, tuple[Value, int, int]]:
+        """For the leaves that the trees lead to: whose rows they have, above which rowid, and up to which."""
+        spans: dict[int, tuple[Value, int, int]] = {}
+        left = [(root, name, _FIRST, _LAST) for page in in_use for name, root in _roots(self.rows(page))]
+        seen: set[int] = set()
+        while left:
+            number, name, above, to = left.pop()
+            page = self.read(number)
+            if page[0] == LEAF_TABLE:
+                spans[number] = (name, above, to)
+            elif page[0] == _INNER_TABLE and number not in seen:
+                seen.add(number)
+                for at in _cells(page, 0, 12):
+                    key = _varint(page[at + 4 :].ljust(9, b"\0"), 0)[0]
+                    left.append((int.from_bytes(page[at : at + 4]), name, above, key))
+                    above = key
+                left.append((int.from_bytes(page[8:12]), name, above, to))
+        return spans
 
     def rows(self, number: int) -> Iterator[tuple[int, list[Value]]]:
         """The rows on a page, each with its rowid, 0 in an index. What makes no sense is noted as unreadable."""
@@ -171,11 +201,11 @@ def _cells(page: bytes, start: int, array: int) -> list[int]:
     return list(struct.unpack_from(f">{cells}H", page, array))
 
 
-def _roots(rows: Iterator[tuple[int, list[Value]]]) -> Iterator[int]:
-    """The first pages of the tables and indexes that these rows are about, if they are the schema's."""
+def _roots(rows: Iterator[tuple[int, list[Value]]]) -> Iterator[tuple[Value, int]]:
+    """The names and the first pages of the tables and indexes that these rows are about, if they are the schema's."""
     for _, values in rows:
         if len(values) == 5 and values[0] in {"table", "index"} and isinstance(values[3], int):
-            yield values[3]
+            yield values[1], values[3]
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

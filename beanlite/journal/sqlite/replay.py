@@ -14,6 +14,7 @@ from beanlite.core.restore import StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.journal.sqlite.checksum import find_changed
 from beanlite.journal.sqlite.fileformat import damaged, refused
+from beanlite.journal.sqlite.heartbeat import read_last_seen
 from beanlite.journal.sqlite.migrations import read_version
 
 # A smaller id than any that a row can have, but for one; only damage makes an id negative.
@@ -85,6 +86,8 @@ COUNTER_MAX = 1 << 62
 _BOUNDS = {"u32_max": U32_MAX, "counter_max": COUNTER_MAX}
 # The first version with checksums of rows, and with tables that say all they have twice.
 _TWOFOLD = 3
+# The first in which what the last server has said of its clock is needed, and stands there twice, too.
+_HAS_CLOCK = 4
 _META_SAID = "said IS batch || ' ' || last_id || ' ' || unchecked_id || ' ' || coalesce(jobs, '-')"
 _PAUSE_SAID = "said IS tube || ' ' || pause_s || ' ' || CAST(until * 4194304 AS INTEGER)"
 _body = itemgetter(13)
@@ -106,8 +109,8 @@ class State(NamedTuple):
 def read_state(connection: sqlite3.Connection, path: Path) -> State:
     """Everything but the jobs. JournalRefused: the file is damaged."""
     with refused(path):
-        is_twofold = read_version(connection) >= _TWOFOLD
-        meta_said, pause_said = (_META_SAID, _PAUSE_SAID) if is_twofold else ("1", "1")
+        version = read_version(connection)
+        meta_said, pause_said = (_META_SAID, _PAUSE_SAID) if version >= _TWOFOLD else ("1", "1")
         meta = connection.execute(
             f"SELECT batch, last_id, (SELECT max(id) FROM jobs), {meta_said} FROM meta"  # noqa: S608 - our own words
         ).fetchone()
@@ -126,6 +129,8 @@ def read_state(connection: sqlite3.Connection, path: Path) -> State:
             raise damaged(path, "its pauses table says what can't be")
         if not pause_alike:
             raise damaged(path, f"the pause of {tube!r:.100} has changed")
+    if version >= _HAS_CLOCK:
+        read_last_seen(connection, path)  # a start needs it to be sound
     return State(batch, last_id, [(tube, pause_s, clock_ns(until)) for tube, pause_s, until, _ in pauses])
 
 

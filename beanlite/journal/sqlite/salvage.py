@@ -16,6 +16,7 @@ from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.filling import filling
+from beanlite.journal.sqlite.heartbeat import last_seen
 from beanlite.journal.sqlite.pages import Pages, Value
 from beanlite.journal.sqlite.replay import COUNTER_MAX, is_sound
 from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX
@@ -25,6 +26,7 @@ _WIDTHS: Final = (16, 20, 21)
 _BODY_WIDTH: Final = 2
 _META_WIDTH: Final = 6
 _PAUSE_WIDTH: Final = 4
+_SERVER_WIDTH: Final = 11
 # Where its columns stand in the table: those of a row, and the times among them.
 _ROW: Final = (*range(14), 16, 17, 18, 19)
 _TIMES: Final = (6, 7, 16)
@@ -35,6 +37,11 @@ _PAGES_PER_CALL: Final = 100
 _INSERT: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * 21)})"  # noqa: S608 - our own words
 _INSERT_BODY: Final = "INSERT INTO bodies VALUES (?, ?)"
 _INSERT_PAUSE: Final = "INSERT OR IGNORE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
+# Of the server only that by which the next one sets its clock.
+_INSERT_SERVER: Final = """
+    REPLACE INTO server (one, version, pid, address, started_at, seen_at, ahead_s, boot, offset_ns)
+    VALUES (1, '', 0, '', :seen_at, :seen_at, :ahead_s, :boot, :offset_ns)
+"""
 
 
 def _said(values: list[Value]) -> str:
@@ -57,13 +64,15 @@ class Salvaged:
     lost: list[int] = field(default_factory=list)
     """The ids of jobs of which something is left, but not all."""
     lost_pauses: int = 0
+    lost_clock: bool = False
+    """Whether it is not known by which clock the times are."""
     unreadable: int = 0
     """Pages that were in use and make no sense. What was on them is not known, be it jobs or something else."""
 
     @property
     def is_all(self) -> bool:
         """Whether nothing is known to be lost."""
-        return not (self.lost or self.lost_pauses or self.unreadable or self.last_id is None)
+        return not (self.lost or self.lost_pauses or self.lost_clock or self.unreadable or self.last_id is None)
 
 
 def salvage(source: Path, dest: Path, progress: Callable[[int], None] | None = None) -> Salvaged:
@@ -115,6 +124,8 @@ class _Saving:
         self._bodies: dict[int, list[int]] = {}
         """The pages with the body of a job: normally one."""
         self._unchecked_id = COUNTER_MAX
+        self._copies: dict[int, tuple[Value, int, int]] = {}
+        """Of pages that look like one that is free, which rows belong there."""
         self._saved: set[int] = set()
         self._lost: set[int] = set()
         self.found = Salvaged()
@@ -122,6 +133,9 @@ class _Saving:
     def save(self, progress: Callable[[int], None] | None) -> None:
         """Save all that is sound."""
         in_use = self._pages.in_use()
+        if copies := self._pages.copies_of_free(in_use):
+            spans = self._pages.spans(in_use)
+            self._copies = {number: spans[number] for number in copies & spans.keys()}
         for step, look in enumerate((self._note, self._save)):
             for done, number in enumerate(in_use):
                 for rowid, values in self._pages.rows(number):
@@ -142,6 +156,8 @@ class _Saving:
             self._bodies.setdefault(rowid, []).append(number)
         elif width == _PAUSE_WIDTH:
             self._save_pause(values)
+        elif width == _SERVER_WIDTH and rowid == 1 and values[0] is None:
+            self._save_clock(values)
         elif width == _META_WIDTH and values[5] == _said(values[1:5]):
             last_id, unchecked_id = values[2:4]
             if _is_number(last_id, COUNTER_MAX - 1) and _is_number(unchecked_id, COUNTER_MAX - 1):
@@ -164,13 +180,33 @@ class _Saving:
         else:
             self.found.lost_pauses += 1
 
-    def _save(self, _number: int, rowid: int, values: list[Value]) -> None:
+    def _save_clock(self, values: list[Value]) -> None:
+        seen_at, _, ahead_s, boot, offset_ns, said = values[5:]
+        if (
+            isinstance(seen_at, int | float)
+            and isinstance(ahead_s, int | float)
+            and isinstance(boot, str | None)
+            and last_seen(seen_at, ahead_s, None, offset_ns) is not None
+            and said == _said([int(seen_at * 4194304), int(ahead_s * 4194304), boot, offset_ns])
+        ):
+            clock = {"seen_at": seen_at, "ahead_s": ahead_s, "boot": boot, "offset_ns": offset_ns}
+            self._connection.execute(_INSERT_SERVER, clock)
+        else:
+            self.found.lost_clock = True
+
+    def _save(self, number: int, rowid: int, values: list[Value]) -> None:
         if len(values) not in _WIDTHS or values[0] is not None or rowid in self._saved:
+            return
+        if number in self._copies and not self._belongs(rowid, *self._copies[number]):
+            self._pages.unreadable.add(number)  # the job was deleted: the disk has put an old page where another was
             return
         if 0 < rowid < COUNTER_MAX and self._save_job(rowid, values + [None] * (_WIDTHS[-1] - len(values))):
             self._saved.add(rowid)
         else:
             self._lost.add(rowid)
+
+    def _belongs(self, rowid: int, table: Value, above: int, to: int) -> bool:
+        return table == "jobs" and above < rowid <= to
 
     def _save_job(self, job_id: int, values: list[Value]) -> bool:
         values[0] = job_id
