@@ -50,4 +50,8 @@ def fitted(rows: list[StoredJob], room: int) -> list[StoredJob]:
 
 def _without_body(row: StoredJob) -> StoredJob:
     body = row[13]
-    return row if body is None else cast(StoredJob, (*row[:13], None, row[14], len(body), *row[16:]))
+    if body is None:
+        return row
+    values: list[object] = list(row)  # nobody has looked at their types yet, and compiled code would
+    values[13], values[15] = None, len(body)
+    return cast(StoredJob, tuple(values))

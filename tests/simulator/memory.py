@@ -111,9 +111,10 @@ def check(engine: Engine) -> None:
             or (state is READY and job.key != job.pri << ID_BITS | job_id)
         ):
             raise BrokenPromiseError(f"job {job_id} is {state}, held by {job.holder}, and can't be where it is")
-        counted[state._value_] += 1
+        word = state._value_
+        counted[word] += 1
         if state is not RESERVED:
-            places.setdefault(job.tube.name, {}).setdefault(state._value_, set()).add(job.key)
+            places.setdefault(job.tube.name, {}).setdefault(word, set()).add(job.key)
         if state is READY:
             urgent += job.pri < URGENT_PRI
         if job.body is None:
@@ -121,10 +122,10 @@ def check(engine: Engine) -> None:
             unloaded_bytes += job.size
     for name, tube in engine.tubes.items():
         here = places.get(name, {})
-        for state, heap in (("ready", tube.ready), ("delayed", tube.delayed), ("buried", tube.buried)):
+        for word, heap in (("ready", tube.ready), ("delayed", tube.delayed), ("buried", tube.buried)):
             keys = set(heap.keys) - heap._gone
-            must(keys == here.get(state, set()), f"the {state} queue of {name!r} has {len(keys)} others")
-            must(len(heap) == len(keys), f"the {state} queue of {name!r} has a job twice")
+            must(keys == here.get(word, set()), f"the {word} queue of {name!r} has {len(keys)} others")
+            must(len(heap) == len(keys), f"the {word} queue of {name!r} has a job twice")
         must(tube.urgent == sum(key >> ID_BITS < URGENT_PRI for key in here.get("ready", ())), f"urgent of {name!r}")
         must(tube.pause_until_ns or not (tube.waiting and tube.ready.keys), f"{name!r} has jobs and clients that wait")
     counts = engine.counts
