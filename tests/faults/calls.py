@@ -1,4 +1,4 @@
-"""Any system call of a server fails once: while it starts, serves and stops.
+"""Any system call of a server fails, most of them once: while it starts, serves and stops.
 
 ::
 
@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults.forker import FAIL_ONCE, SHORT_ON, Fault, Forker, build, mask
+from tests.faults.forker import FAIL_ON, FAIL_ONCE, SHORT_ON, Fault, Forker, build, mask
 from tests.faults.scenarios import RESERVE, look, make_scenarios
 
 DISK = "EIO ENOSPC EDQUOT EROFS ENOMEM EINTR EAGAIN"
@@ -47,9 +47,17 @@ ERRORS = {
     "recvfrom": "EINTR EAGAIN",  # of the signals that have come
     "clone3": "EAGAIN ENOMEM",
 }
-# The same of what faults.c does with the files of the database.
+# The same of what faults.c does with the files of the database: once, with a plus for good, or half of it from then on.
+FOR_GOOD = "+"
 SHORT = "half"
-OF_FILES = {"close": "EINTR EIO ENOSPC EDQUOT", "read": f"{SHORT} EIO", "write": SHORT}
+OF_FILES = {
+    "close": "EINTR EIO ENOSPC EDQUOT",
+    "read": f"{SHORT} EIO EIO+",
+    "write": f"{SHORT} EIO+ EROFS+ EDQUOT+",
+    "open": "EIO EIO+",
+    "sync": "EIO+",
+    "unlink": "EROFS+",
+}
 MOST = 40  # of what faults.c does nobody counts how often it could be done; this is about the most
 # A line more, of a loop that could not be made.
 LOOP_SAYS = "deallocating an open event loop"
@@ -74,7 +82,9 @@ class Failure(NamedTuple):
         if self.error == SHORT:
             return {"fault": Fault(SHORT_ON, mask(self.call), self.number)}
         if self.call in OF_FILES and self.error in OF_FILES[self.call].split():
-            return {"fault": Fault(FAIL_ONCE, mask(self.call), self.number, getattr(errno, self.error))}
+            action = FAIL_ON if self.error.endswith(FOR_GOOD) else FAIL_ONCE
+            number = getattr(errno, self.error.removesuffix(FOR_GOOD))
+            return {"fault": Fault(action, mask(self.call), self.number, number)}
         return {"strace": self._strace}
 
     @property

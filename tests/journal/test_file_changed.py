@@ -118,12 +118,6 @@ def test_a_file_that_is_overwritten_after_a_checkpoint(tmp_path):
     assert f"{tmp_path}/queue.db was overwritten while it was served" in server.log_text()
 
 
-def test_a_file_whose_time_is_set_is_still_served(tmp_path):
-    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
-        os.utime(tmp_path / "queue.db", (0, 0))
-        assert wire.put(b"after") == 1
-
-
 def test_the_whole_folder_is_removed(tmp_path):
     folder = tmp_path / "q"
     with start_beanlite(folder) as server, Wire(server.connect()) as wire:

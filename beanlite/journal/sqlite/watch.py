@@ -28,10 +28,9 @@ _TICK_NS: Final = 1_000_000_000
 
 
 class _Written(NamedTuple):
-    """When the file was last written to, and what stood there then."""
+    """What the file began with, which tells of each change of its size, and how far the -wal had been moved then."""
 
     progress: Progress
-    at_ns: int
     header: bytes
 
 
@@ -76,31 +75,32 @@ class Watch:
         self._size, self._hole = size, hole
         self._written = self._read_written()
 
-    def committed(self, kept: int) -> None:
-        """To be called after a commit, which may have begun the -wal anew; this many frames before it are still there.
+    def committed(self, kept: int, *, anew: bool) -> None:
+        """To be called after a commit: so many frames from before it are left, or it has begun the -wal ``anew``.
 
         JournalFailed: the -wal was cut short.
         """
         self._check_no_hole(kept)
         written = self._written
-        if written.progress.may_begin_anew:
+        if anew or written.progress.may_begin_anew:
             with failing(self._path):
                 progress = read_progress(self._index)
-                if os.fstat(self._file).st_mtime_ns == written.at_ns:  # else ``check`` has to see what it was
-                    self._written = written._replace(progress=progress)
+                if read_at(self._file, HEADER_BYTES, 0) == written.header:  # else ``check`` has to see what it was
+                    self._written = _Written(progress, written.header)
 
     def check(self, frames: int) -> None:
         """Raise JournalFailed unless everything is as it was, with this many frames committed in the -wal."""
         try:
             folder_ns = os.fstat(self._folder).st_mtime_ns
-            file = os.fstat(self._file)
+            size = os.lseek(self._file, 0, os.SEEK_END)
+            header = os.pread(self._file, HEADER_BYTES, 0)
         except OSError as error:
             raise JournalFailed(f"{self._path} can't be looked at: {error.strerror}") from error
         if folder_ns != self._folder_ns:
             self.check_names()
-        if file.st_size < self._size:
+        if size < self._size:
             self._check_shorter_file()
-        if file.st_mtime_ns != self._written.at_ns:
+        if header != self._written.header:
             self._check_written()
         self.check_wal(frames)
 
@@ -145,17 +145,13 @@ class Watch:
         with failing(self._path):
             # In this order, because whoever moves the -wal into the file notes that in the index first.
             progress = read_progress(self._index)
-            at_ns = os.fstat(self._file).st_mtime_ns
-            return _Written(progress, at_ns, read_at(self._file, HEADER_BYTES, 0))
+            return _Written(progress, read_at(self._file, HEADER_BYTES, 0))
 
     def _check_written(self) -> None:
-        """Raise JournalFailed if the file has another header, and nobody has moved anything from the -wal into it.
-
-        As long as the header is the same, only the time may have been set.
-        """
+        """Raise JournalFailed if the file has another header, and nobody has moved anything from the -wal into it."""
         before = self._written
         self._written = self._read_written()
-        progress, _, header = self._written
+        progress, header = self._written
         if header == before.header or progress != before.progress or progress.moved < progress.to_move:
             return
         with failing(self._path):

@@ -228,8 +228,8 @@ class Writer:
 
     def _count_frames(self) -> None:
         with failing(self._database.path):
-            kept = self.frames.count()
-        self._watch.committed(kept)
+            before, kept = self.frames.committed, self.frames.count()
+        self._watch.committed(kept, anew=kept < before)
 
     def audit(self, engine: Engine) -> Iterator[None]:
         """Compare the file with what the engine holds, a slice for each step, taken while no batch is being written.
