@@ -48,6 +48,10 @@ def test_random_damages(tmp_path):
     assert [each for seed in range(SEEDS) for each in rot.try_seed(seed)] == []
 
 
+def test_a_page_of_other_jobs_in_the_place_of_one_is_refused_in_a_line(tmp_path):
+    assert Rot(tmp_path).try_seed(50651) == []
+
+
 def test_a_sound_file_is_saved_whole_and_only_read(path, dest):
     make(path, batches=40)
     with closing(open_database(path)) as database:

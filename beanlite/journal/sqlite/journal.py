@@ -31,6 +31,7 @@ from beanlite.journal.sqlite.replay import (
     check_count,
     check_jobs,
     check_names,
+    check_pages,
     count_jobs,
     guess_jobs,
     read_jobs,
@@ -154,6 +155,7 @@ class SqliteJournal(Journal):
                     engine.restore(rows, now_ns)
                 except (TypeError, ValueError):
                     check_jobs(database.connection, database.path)
+                    check_pages(database.connection, database.path)
                     raise  # the file is as it should be, so the bug is ours
                 jobs += len(rows)
                 now_s = time.monotonic()

@@ -102,8 +102,19 @@ class Pages:
         return free
 
     def _is_mapped(self, number: int) -> bool:
+        return self._mapped(number)[0] in {_ROOT, _BELOW}
+
+    def _mapped(self, number: int) -> tuple[int, int]:
+        """What the pointer map says: the type of a page, and the page above it."""
         first = _map_of(number)
-        return self.read(first)[(number - first - 1) * _ENTRY_BYTES] in {_ROOT, _BELOW}
+        at = max(0, number - first - 1) * _ENTRY_BYTES  # it has no entry for itself
+        entry = self.read(first)[at : at + _ENTRY_BYTES]
+        return entry[0], int.from_bytes(entry[1:])
+
+    def inner(self, in_use: list[int]) -> set[int]:
+        """The pages that others are below, by the pointer map."""
+        mapped = [self._mapped(number) for number in in_use if number > 1]
+        return {above for kind, above in mapped if kind == _BELOW}
 
     def _below(self, free: set[int]) -> set[int]:
         """The pages that other pages which are not free name as part of a tree."""
@@ -132,18 +143,20 @@ class Pages:
     def spans(self, in_use: list[int]) -> dict[int, tuple[Value, int, int]]:
         """For the leaves that the trees lead to: whose rows they have, above which rowid, and up to which."""
         spans: dict[int, tuple[Value, int, int]] = {}
-        left = [(root, name, _FIRST, _LAST) for page in in_use for name, root in _roots(self.rows(page))]
+        roots = [(name, root) for page in in_use for name, root in _roots(self.rows(page))]
+        left = [(root, name, _FIRST, _LAST) for name, root in [("sqlite_schema", 1), *roots]]
         seen: set[int] = set()
         while left:
             number, name, above, to = left.pop()
-            page = self.read(number)
+            page = self.read(number)[100 if number == 1 else 0 :]
             if page[0] == LEAF_TABLE:
                 spans[number] = (name, above, to)
             elif page[0] == _INNER_TABLE and number not in seen:
                 seen.add(number)
                 for at in _cells(page, 0, 12):
-                    key = _varint(page[at + 4 :].ljust(9, b"\0"), 0)[0]
-                    left.append((int.from_bytes(page[at : at + 4]), name, above, key))
+                    cell = self.read(number)[at : at + 13].ljust(13, b"\0")
+                    key = _varint(cell, 4)[0]
+                    left.append((int.from_bytes(cell[:4]), name, above, key))
                     above = key
                 left.append((int.from_bytes(page[8:12]), name, above, to))
         return spans

@@ -13,7 +13,7 @@ from beanlite.core.job import U32_MAX
 from beanlite.core.restore import StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.journal.sqlite.checksum import find_changed
-from beanlite.journal.sqlite.fileformat import damaged, refused
+from beanlite.journal.sqlite.fileformat import damaged, refused, said
 from beanlite.journal.sqlite.heartbeat import read_last_seen
 from beanlite.journal.sqlite.migrations import read_version
 
@@ -240,6 +240,14 @@ def check_jobs(connection: sqlite3.Connection, path: Path) -> None:
     with refused(path):
         for job_id, what in changed_rows(connection):
             raise damaged(path, f"the row of job {job_id} has changed ({what})")
+
+
+def check_pages(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise JournalRefused if a page is where another should be. It takes longer than a start, as ``check_jobs``."""
+    with refused(path):
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise damaged(path, f"SQLite says {said(found)}")
 
 
 def changed_rows(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:

@@ -21,6 +21,8 @@ from beanlite.journal.sqlite.pages import Pages, Value
 from beanlite.journal.sqlite.replay import COUNTER_MAX, is_sound
 from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX
 
+# Where a page belongs to which no tree leads, as another is damaged.
+_ANYWHERE: Final = (None, 0, 0)
 # How many columns the row of a job has: as it was in each version.
 _WIDTHS: Final = (16, 20, 21)
 _BODY_WIDTH: Final = 2
@@ -124,8 +126,6 @@ class _Saving:
         self._bodies: dict[int, list[int]] = {}
         """The pages with the body of a job: normally one."""
         self._unchecked_id = COUNTER_MAX
-        self._copies: dict[int, tuple[Value, int, int]] = {}
-        """Of pages that look like one that is free, which rows belong there."""
         self._saved: set[int] = set()
         self._lost: set[int] = set()
         self.found = Salvaged()
@@ -133,9 +133,9 @@ class _Saving:
     def save(self, progress: Callable[[int], None] | None) -> None:
         """Save all that is sound."""
         in_use = self._pages.in_use()
-        if copies := self._pages.copies_of_free(in_use):
-            spans = self._pages.spans(in_use)
-            self._copies = {number: spans[number] for number in copies & spans.keys()}
+        misplaced = self._misplaced(in_use)
+        self._pages.unreadable |= misplaced
+        in_use = [number for number in in_use if number not in misplaced]
         for step, look in enumerate((self._note, self._save)):
             for done, number in enumerate(in_use):
                 for rowid, values in self._pages.rows(number):
@@ -149,6 +149,23 @@ class _Saving:
         last_id = max([0, *self._saved, *(job_id for job_id in found.lost if job_id < COUNTER_MAX - _GAP)])
         last_id = last_id + _GAP if found.last_id is None else max(last_id, found.last_id)
         self._connection.execute("UPDATE meta SET last_id = ?", (last_id,))
+
+    def _misplaced(self, in_use: list[int]) -> set[int]:
+        """Old pages that the disk has put where others were: their jobs were deleted."""
+        copies = self._pages.copies_of_free(in_use)
+        if not copies:
+            return copies
+        spans, inner = self._pages.spans(in_use), self._pages.inner(in_use)
+        return {number for number in copies if number in inner or not self._fits(number, *spans.get(number, _ANYWHERE))}
+
+    def _fits(self, number: int, table: Value, above: int, to: int) -> bool:
+        """Whether the rows of a page are of that table, as far as it is one with jobs, and of that span of it."""
+        widths = {"jobs": _WIDTHS, "bodies": (_BODY_WIDTH,)}.get(str(table))
+        return all(
+            table is None
+            or (above < rowid <= to and (len(row) in widths if widths else len(row) not in (_BODY_WIDTH, *_WIDTHS)))
+            for rowid, row in self._pages.rows(number)
+        )
 
     def _note(self, number: int, rowid: int, values: list[Value]) -> None:
         width = len(values)
@@ -194,19 +211,13 @@ class _Saving:
         else:
             self.found.lost_clock = True
 
-    def _save(self, number: int, rowid: int, values: list[Value]) -> None:
+    def _save(self, _number: int, rowid: int, values: list[Value]) -> None:
         if len(values) not in _WIDTHS or values[0] is not None or rowid in self._saved:
-            return
-        if number in self._copies and not self._belongs(rowid, *self._copies[number]):
-            self._pages.unreadable.add(number)  # the job was deleted: the disk has put an old page where another was
             return
         if 0 < rowid < COUNTER_MAX and self._save_job(rowid, values + [None] * (_WIDTHS[-1] - len(values))):
             self._saved.add(rowid)
         else:
             self._lost.add(rowid)
-
-    def _belongs(self, rowid: int, table: Value, above: int, to: int) -> bool:
-        return table == "jobs" and above < rowid <= to
 
     def _save_job(self, job_id: int, values: list[Value]) -> bool:
         values[0] = job_id
