@@ -66,7 +66,7 @@ MUTANTS = {
         "UPDATE jobs SET tube = ?2, state = ?3, pri = ?4,",
         "UPDATE jobs SET tube = ?2, state = ?3, pri = max(?4, pri),",
     ),
-    "the order of burials not journaled": Mutant("journal.rows", "return None, job.key >> ID_BITS", "return None, 1"),
+    "the order of burials not journaled": Mutant("journal.rows", "buried_seq = job.key >> ID_BITS", "buried_seq = 1"),
     "a deleted job written once more": Mutant("core.ledger", "if job.state is not GONE:", "if True:"),
     "order by id ignored": Mutant(
         "core.heap", "            heappush(self.keys, key)", "            self.keys.append(key)"
@@ -109,7 +109,9 @@ MUTANTS = {
         "                break\n            try:",
     ),
     "a disk that can't be read taken for a damaged file": Mutant(
-        "journal.sqlite.fileformat", "            read_all(path)\n", ""
+        "journal.sqlite.fileformat",
+        "                rule_out_disk(path)\n",
+        "                pass\n",
     ),
     "memory has no bound": Mutant(
         "core.admission", "min(self._disk_bytes, self._memory.room_bytes)", "self._disk_bytes"

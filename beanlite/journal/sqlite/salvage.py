@@ -26,6 +26,7 @@ _ANYWHERE: Final = (None, 0, 0)
 # How many columns the row of a job has: as it was in each version.
 _WIDTHS: Final = (16, 20, 21)
 _BODY_WIDTH: Final = 2
+_WIDTHS_OF_BOTH: Final = (_BODY_WIDTH, *_WIDTHS)
 _META_WIDTH: Final = 6
 _PAUSE_WIDTH: Final = 4
 _SERVER_WIDTH: Final = 11
@@ -163,7 +164,7 @@ class _Saving:
         widths = {"jobs": _WIDTHS, "bodies": (_BODY_WIDTH,)}.get(str(table))
         return all(
             table is None
-            or (above < rowid <= to and (len(row) in widths if widths else len(row) not in (_BODY_WIDTH, *_WIDTHS)))
+            or (above < rowid <= to and (len(row) in widths if widths else len(row) not in _WIDTHS_OF_BOTH))
             for rowid, row in self._pages.rows(number)
         )
 
