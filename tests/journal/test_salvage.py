@@ -52,6 +52,10 @@ def test_a_page_of_other_jobs_in_the_place_of_one_is_refused_in_a_line(tmp_path)
     assert Rot(tmp_path).try_seed(50651) == []
 
 
+def test_jobs_over_which_the_disk_has_written_those_of_another_page_are_told(tmp_path):
+    assert Rot(tmp_path).try_seed(4178063378) == []
+
+
 def test_a_sound_file_is_saved_whole_and_only_read(path, dest):
     make(path, batches=40)
     with closing(open_database(path)) as database:

@@ -131,14 +131,18 @@ class Pages:
                 below.update(root for _, root in _roots(self.rows(number)))
         return below
 
-    def copies_of_free(self, in_use: list[int]) -> set[int]:
-        """The leaves of tables in use that are, byte for byte, a page that is not.
+    def copies(self, in_use: list[int]) -> set[int]:
+        """The leaves of tables in use that are, byte for byte, another page, in use or not.
 
-        That happens when SQLite moves a page, and when a disk writes an old page to a wrong place.
+        That happens when SQLite moves a page, and when a disk writes a page to a wrong place, too.
         """
-        used = set(in_use)
-        free = {hash(page) for page in map(self.read, set(range(2, self.count + 1)) - used) if page[0] == LEAF_TABLE}
-        return {number for number in in_use if free and hash(self.read(number)) in free}
+        seen: set[int] = set()
+        twice: set[int] = set()
+        for number in range(2, self.count + 1):
+            page = self.read(number)
+            if page[0] == LEAF_TABLE:
+                (twice if hash(page) in seen else seen).add(hash(page))
+        return {number for number in in_use if twice and hash(self.read(number)) in twice}
 
     def spans(self, in_use: list[int]) -> dict[int, tuple[Value, int, int]]:
         """For the leaves that the trees lead to: whose rows they have, above which rowid, and up to which."""

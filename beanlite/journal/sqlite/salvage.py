@@ -152,8 +152,8 @@ class _Saving:
         self._connection.execute("UPDATE meta SET last_id = ?", (last_id,))
 
     def _misplaced(self, in_use: list[int]) -> set[int]:
-        """Old pages that the disk has put where others were: their jobs were deleted."""
-        copies = self._pages.copies_of_free(in_use)
+        """Pages that the disk has put where others were: if they are old ones, their jobs were deleted."""
+        copies = self._pages.copies(in_use)
         if not copies:
             return copies
         spans, inner = self._pages.spans(in_use), self._pages.inner(in_use)
