@@ -103,7 +103,7 @@ def reserve_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
         return replies.NOT_FOUND
     if not session.client.worker:
         session.engine.clients.becomes_worker(session.client)
-    return session.job_reply(replies.RESERVED, job, job.body)
+    return session.job_reply(replies.RESERVED, job, job.body, replies.NOT_FOUND)
 
 
 # -- what is done with a job
@@ -170,7 +170,7 @@ def kick_job(session: Session, job_id: int, now_ns: int) -> bytes:
 
 def peek(session: Session, job_id: int, _now_ns: int) -> bytes | None:
     job = session.engine.jobs.find(job_id)
-    return replies.NOT_FOUND if job is None else session.job_reply(replies.FOUND, job, job.body)
+    return replies.NOT_FOUND if job is None else session.job_reply(replies.FOUND, job, job.body, replies.NOT_FOUND)
 
 
 def peek_ready(session: Session, _none: bytes, _now_ns: int) -> bytes | None:
@@ -189,7 +189,7 @@ def _peek_first(session: Session, queue: KeyHeap) -> bytes | None:
     if not queue.keys:
         return replies.NOT_FOUND
     job = session.engine.jobs[queue.keys[0] & ID_MASK]
-    return session.job_reply(replies.FOUND, job, job.body)
+    return session.job_reply(replies.FOUND, job, job.body, replies.NOT_FOUND)
 
 
 def stats(session: Session, _none: bytes, _now_ns: int) -> bytes:

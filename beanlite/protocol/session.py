@@ -14,7 +14,7 @@ from beanlite.core.job import Job
 from beanlite.core.tube import Client
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import FETCHING, REPLETE, YIELDING, Blocked
-from beanlite.protocol.replies import FOUND, NOT_FOUND, OK, RESERVED, TIMED_OUT
+from beanlite.protocol.replies import OK, RESERVED, TIMED_OUT
 from beanlite.protocol.stats import Facts
 
 # Bytes of bodies in replies that are not sent yet: a client that has been given more has to read first.
@@ -178,12 +178,15 @@ class Session:
         self.refused_bytes = put.size + 2
         self.refusal = refusal
 
-    def job_reply(self, form: bytes, job: Job, body: bytes | None) -> bytes | None:
-        """One of the two forms of a reply with a job and its body; None if the body has to be fetched first."""
+    def job_reply(self, form: bytes, job: Job, body: bytes | None, gone: bytes = TIMED_OUT) -> bytes | None:
+        """One of the two forms of a reply with a job and its body; None if the body has to be fetched first.
+
+        ``gone`` is the reply if the job is no more when its body would have come.
+        """
         if job.id > self.engine.ledger.stored_id:
             self.waits = True  # nobody works on, or sees, a job that a crash could still undo
         if body is None:
-            self.gather([job], lambda bodies, _now_ns: self._fetched_reply(form, job, bodies[job]))
+            self.gather([job], lambda bodies, _now_ns: self._fetched_reply(form, job, bodies[job], gone))
             return None
         if self.engine.bodies.ahead:
             self.engine.bodies.given(job)
@@ -206,11 +209,9 @@ class Session:
         if self._body_bytes > REPLIES_MAX:
             self.blocked = REPLETE
 
-    def _fetched_reply(self, form: bytes, job: Job, body: bytes | None) -> bytes:
+    def _fetched_reply(self, form: bytes, job: Job, body: bytes | None, gone: bytes) -> bytes:
         reply = None if body is None else self.job_reply(form, job, body)
-        if reply is None:  # others have deleted it, and if it was reserved, it has timed out before
-            reply = NOT_FOUND if form is FOUND else TIMED_OUT
-        return reply
+        return gone if reply is None else reply  # others have deleted it, perhaps after its ttr
 
     def gather(self, jobs: list[Job], then: Callable[[dict[Job, bytes | None], int], bytes | None]) -> None:
         """Have the bodies of jobs fetched; ``then`` is called with them and the time, and returns the reply."""

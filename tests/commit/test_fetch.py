@@ -243,7 +243,10 @@ async def test_a_stop_waits_for_what_is_on_its_way_and_begins_nothing(fetching):
     assert ("c", body_of(3)) not in fetching.told
 
 
-@pytest.mark.parametrize(("word", "answer"), [(b"peek 1", b"NOT_FOUND\r\n"), (b"reserve-job 1", b"TIMED_OUT\r\n")])
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [(b"peek 1", b"NOT_FOUND\r\n"), (b"reserve-job 1", b"NOT_FOUND\r\n"), (b"reserve", b"TIMED_OUT\r\n")],
+)
 async def test_what_a_client_hears_whose_job_is_gone_before_its_body_came(fetching, word, answer):
     fetching.put(1)
     core = fetching.core
