@@ -40,12 +40,10 @@ class StoredJob(NamedTuple):
     releases: int
     buries: int
     kicks: int
-    body: bytes | None
-    """None where it was left in the journal, to be fetched when it is needed."""
+    body: bytes | int
+    """Its size, where it was left in the journal, to be fetched when it is needed."""
     crc32: int
     """Of the body; not looked at here."""
-    size: int | None
-    """Of a body that was left; None where the body is here."""
     since_ns: int | None
     """When the job came into its state; None: that is not known, because an older version has stored it."""
     holder: str | None
@@ -72,7 +70,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
     newest = queues.jobs.newest
     for (
         job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves,
-        timeouts, releases, buries, kicks, body, _, size, stored_since_ns, holder, holder_conn, why, _,
+        timeouts, releases, buries, kicks, stored_body, _, stored_since_ns, holder, holder_conn, why, _,
     ) in rows:  # fmt: skip
         # Anything but an int raises here, and so does a time that is missing: no call, and so no cost.
         past = timeouts | releases | buries | kicks
@@ -81,7 +79,8 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
             raise ValueError(f"job {job_id} has numbers that can't be")
         last_id = job_id
         tube = tubes.get(name) or queues.make_tube(name)
-        body_size = _count_body(memory, body, size)
+        body = stored_body if isinstance(stored_body, bytes) else None
+        body_size = _count_body(memory, stored_body)
         job = newest[job_id] = Job(
             job_id,
             tube,
@@ -113,18 +112,18 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
     return last_id
 
 
-def _count_body(memory: Memory, body: bytes | None, size: int | None) -> int:
+def _count_body(memory: Memory, body: bytes | int) -> int:
     """Count a body that is in memory, or one that was left in the journal; returns its size."""
-    if body is not None:
+    if isinstance(body, bytes):
         size = len(body)
         memory.body_bytes += size + BODY_BYTES
-    elif size is not None:
-        memory.crowded = True
-        memory.unloaded += 1
-        memory.unloaded_bytes += size
-    else:
-        raise ValueError("a job has no body")
-    return size
+        return size
+    if not isinstance(body, int):
+        raise TypeError("a job has no body")
+    memory.crowded = True
+    memory.unloaded += 1
+    memory.unloaded_bytes += body
+    return body
 
 
 def _peer(peers: dict[tuple[str, int], Peer], address: str | None, number: int | None) -> Peer:

@@ -41,7 +41,7 @@ def fitted(rows: list[StoredJob], room: int) -> list[StoredJob]:
     """The same jobs, but from the first one on for whose body there is no room in memory without their bodies."""
     for at, row in enumerate(rows):
         body = row[13]  # rows are read by position
-        if body is not None:
+        if isinstance(body, bytes):
             room -= len(body) + BODY_BYTES
             if room < 0:
                 return rows[:at] + [_without_body(each) for each in rows[at:]]
@@ -50,8 +50,8 @@ def fitted(rows: list[StoredJob], room: int) -> list[StoredJob]:
 
 def _without_body(row: StoredJob) -> StoredJob:
     body = row[13]
-    if body is None:
+    if not isinstance(body, bytes):
         return row
     values: list[object] = list(row)  # nobody has looked at their types yet, and compiled code would
-    values[13], values[15] = None, len(body)
+    values[13] = len(body)
     return cast(StoredJob, tuple(values))

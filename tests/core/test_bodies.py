@@ -109,7 +109,7 @@ def test_jobs_that_take_all_memory_leave_bodies_a_part_of_it():
 def restored(core, ids):
     """As after a start that had room for all bodies."""
     since = (core.now_ns, None, None, None, None)
-    rows = ((n, b"default", None, 0, 0, 10, core.now_ns, None, 0, 0, 0, 0, 0, BODY, 0, None, *since) for n in ids)
+    rows = ((n, b"default", None, 0, 0, 10, core.now_ns, None, 0, 0, 0, 0, 0, BODY, 0, *since) for n in ids)
     core.engine.restore(rows, core.now_ns)
     core.shelf |= dict.fromkeys(ids, BODY)
     core.engine.recovered(ids[-1], 1)

@@ -322,9 +322,7 @@ def row(job_id, state=None, due_s=None, buried_seq=None, tube=b"default", pri=0,
     place = buried_seq if due_s is None else due_s * SECOND_NS
     put = (5, 10, 999_000 * SECOND_NS)
     since_ns = 999_001 * SECOND_NS
-    stored = StoredJob(
-        job_id, tube, state, pri, *put, place, 1, 2, 3, 4, 5, b"x", 0, None, since_ns, None, None, None, None
-    )
+    stored = StoredJob(job_id, tube, state, pri, *put, place, 1, 2, 3, 4, 5, b"x", 0, since_ns, None, None, None, None)
     return stored._replace(**facts)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from beanlite.core.restore import StoredJob
 from beanlite.journal.migrations import FOLDER
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.migrations import read_version
@@ -98,10 +99,11 @@ def read_content(connection, path):
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], "it is not sound"
     content, ids = {}, {}
     for rows in read_jobs(connection, path):
-        for job_id, _, state, *_, body, _, _, _, _, _, _, _ in rows:
-            name = body.partition(b".")[0].decode()
-            content[name] = ("ready" if state in {None, "reserved"} else state, body)
-            ids[name] = job_id
+        for job in map(StoredJob._make, rows):
+            assert isinstance(job.body, bytes)
+            name = job.body.partition(b".")[0].decode()
+            content[name] = ("ready" if job.state in {None, "reserved"} else job.state, job.body)
+            ids[name] = job.id
     return content, ids
 
 

@@ -56,13 +56,13 @@ def test_every_field_of_a_job(database, path):
     put(database.connection, 18446744073709551615 >> 1, b"x" * 70000, large=True)
     assert [[row[:-1] for row in rows] for rows in read_jobs(database.connection, path)] == [
         [
-            (3, b"t", None, 0, 0, 60, created_ns, None, 0, 0, 0, 0, 0, *sealed(b""), None, *never),
+            (3, b"t", None, 0, 0, 60, created_ns, None, 0, 0, 0, 0, 0, *sealed(b""), *never),
             (
-                9, b"t", "buried", 2**32 - 1, 1, 2, 3_500_000_000, 5, 6, 7, 8, 9, 10, *sealed(b"\0\xff\r\n"), None,
+                9, b"t", "buried", 2**32 - 1, 1, 2, 3_500_000_000, 5, 6, 7, 8, 9, 10, *sealed(b"\0\xff\r\n"),
                 5_500_000_000, "unix", 11, "client",
             ),
             (
-                2**63 - 1, b"default", None, 0, 0, 60, created_ns, None, 0, 0, 0, 0, 0, *sealed(b"x" * 70000), None,
+                2**63 - 1, b"default", None, 0, 0, 60, created_ns, None, 0, 0, 0, 0, 0, *sealed(b"x" * 70000),
                 created_ns, None, None, None,
             ),
         ]

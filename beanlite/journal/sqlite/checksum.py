@@ -65,13 +65,13 @@ def find_changed(rows: Iterable[StoredJob], unchecked_id: int) -> int | None:
     Up to ``unchecked_id`` a row may have no checksum.
     """
     alike: tuple[bytes, int, int, int, int] = (b"", 0, 0, 0, 0)  # of the job before; most have it in common
-    of_put = 0
+    of_put = _NONE
     for row in rows:
         try:
             # A value that is not of its type raises here: no call, and so no cost.
             (
                 job_id, tube, state, pri, delay_s, ttr_s, created_ns, place, reserves,
-                timeouts, releases, buries, kicks, _, _, _, since_ns, holder, holder_conn, why, row_crc32,
+                timeouts, releases, buries, kicks, _, _, since_ns, holder, holder_conn, why, row_crc32,
             ) = row  # fmt: skip
             if row_crc32 is None and job_id <= unchecked_id:
                 continue
@@ -82,11 +82,17 @@ def find_changed(rows: Iterable[StoredJob], unchecked_id: int) -> int | None:
             ):
                 put = tube, pri, delay_s, ttr_s, created_ns
                 if put != alike:
-                    alike = put
-                    of_put = crc32(tube + _PUT(pri, delay_s, ttr_s, created_ns))
-                checksum = with_id(job_id, of_put)
+                    alike, of_put = put, _NONE
+                    checksum = crc32(tube + _AS_PUT(pri, delay_s, ttr_s, created_ns, job_id))
+                else:
+                    if of_put == _NONE:
+                        of_put = crc32(tube + _PUT(pri, delay_s, ttr_s, created_ns))
+                    checksum = with_id(job_id, of_put)
             else:
-                checksum = _checksum(*row[:13], *row[16:20])
+                checksum = _checksum(
+                    job_id, tube, state, pri, delay_s, ttr_s, created_ns, place, reserves, timeouts, releases, buries,
+                    kicks, since_ns, holder, holder_conn, why,
+                )  # fmt: skip
         except _WRONG:
             return int(row[0])
         if checksum != row_crc32:

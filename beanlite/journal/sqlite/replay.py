@@ -35,12 +35,12 @@ _COLUMNS = f"""
 _FACTS = f"CAST((since - {EPOCH_S}) * 1e9 AS INTEGER), holder, holder_conn, why"
 _RANGE = "FROM jobs WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
 _JOBS = f"""
-    {_COLUMNS}, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32, NULL,
+    {_COLUMNS}, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32,
     {_FACTS}, row_crc32 {_RANGE}
 """  # noqa: S608 - our own words
 # SQLite knows the size of a body without reading it.
 _JOBS_WITHOUT_BODIES = f"""
-    {_COLUMNS}, NULL, crc32, coalesce(length(body), (SELECT length(bodies.body) FROM bodies WHERE bodies.id = jobs.id)),
+    {_COLUMNS}, coalesce(length(body), (SELECT length(bodies.body) FROM bodies WHERE bodies.id = jobs.id)), crc32,
     {_FACTS}, row_crc32 {_RANGE}
 """  # noqa: S608 - our own words
 _LARGE = "SELECT id, coalesce(length(body), 0) FROM bodies WHERE id > ? ORDER BY id LIMIT ?"
@@ -74,7 +74,7 @@ _CONDITIONS = {
 _SOUND = " AND ".join(f"({each})" for each in _CONDITIONS.values())
 # A job without its body, and whether each condition is met.
 _PARTS = f"""
-    {_COLUMNS}, NULL, NULL, NULL, {_FACTS}, row_crc32, {", ".join(_CONDITIONS.values())} FROM jobs ORDER BY id
+    {_COLUMNS}, 0, 0, {_FACTS}, row_crc32, {", ".join(_CONDITIONS.values())} FROM jobs ORDER BY id
 """
 _WIDTH = len(StoredJob._fields)
 _EACH_BODY = """
@@ -92,7 +92,6 @@ _META_SAID = "said IS batch || ' ' || last_id || ' ' || unchecked_id || ' ' || c
 _PAUSE_SAID = "said IS tube || ' ' || pause_s || ' ' || CAST(until * 4194304 AS INTEGER)"
 _body = itemgetter(13)
 _crc32 = itemgetter(14)
-_size = itemgetter(15)
 
 
 class State(NamedTuple):
@@ -211,7 +210,7 @@ def _few_enough(connection: sqlite3.Connection, above_id: int) -> int:
 
 def _check_sizes(rows: list[StoredJob], path: Path) -> None:
     for row in rows:
-        if not isinstance(_size(row), int):
+        if not isinstance(_body(row), int):
             raise damaged(path, f"the body of job {row[0]} is missing")
 
 
