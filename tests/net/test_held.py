@@ -11,6 +11,7 @@ import uvloop
 
 from beanlite.config import Settings
 from beanlite.net.addresses import Addresses
+from beanlite.net.ends import End, Guest, ServerEnd
 from beanlite.net.forward import Forwarder
 from beanlite.net.listener import open_listener
 from beanlite.net.operators import Operators
@@ -27,8 +28,9 @@ class Active:
 
     def __init__(self):
         self._listening = socket.create_server(("127.0.0.1", 0))
-        self._connection = None
-        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self._connection: socket.socket | None = None
+        self.place = self._listening.getsockname()
+        self.address = f"127.0.0.1:{self.place[1]}"
 
     async def has_connection(self):
         """Wait until the kernel has accepted one for it, and not an iteration of the loop longer."""
@@ -42,9 +44,14 @@ class Active:
         self._listening.setblocking(False)
         async with asyncio.timeout(10):
             self._connection, _ = await loop.sock_accept(self._listening)
-            return await loop.sock_recv(self._connection, 100)
+        return await self.hears()
+
+    async def hears(self):
+        """What comes next in that connection."""
+        return await hear(self._connection)
 
     async def answer(self, what):
+        assert self._connection is not None
         await asyncio.get_running_loop().sock_sendall(self._connection, what)
 
     def lose(self, way):
@@ -89,6 +96,17 @@ class Standby:
             await until(lambda: len(self.forwarder._silent) + len(self.forwarder._waiting) > there)
         return client
 
+    async def begins_to_serve(self):
+        """Wait until something was passed on, and not an iteration of the loop longer."""
+        async with asyncio.timeout(10):
+            while not self.forwarder._served:
+                await asyncio.sleep(0)
+
+
+def low_water(sock):
+    """How much there has to be for a socket to be readable."""
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+
 
 async def until(condition):
     async with asyncio.timeout(10):
@@ -98,7 +116,7 @@ async def until(condition):
 
 async def hear(client):
     async with asyncio.timeout(10):
-        return await asyncio.get_running_loop().sock_recv(client, 100)
+        return await asyncio.get_running_loop().sock_recv(client, 1 << 16)
 
 
 async def is_served_by(active, client, said):
@@ -109,8 +127,11 @@ async def is_served_by(active, client, said):
 
 def played(new_loop, play):
     async def serve():
+        errors = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, what: errors.append(what))
         with contextlib.ExitStack() as stack:
             await play(Standby(stack))
+        assert errors == []
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(serve())
@@ -173,10 +194,29 @@ def test_who_was_not_answered_is_closed_when_another_server_is_active(new_loop):
     async def play(standby):
         first = standby.active()
         client = await standby.client(LINE)
-        assert await first.heard() == LINE
+        await standby.begins_to_serve()
         standby.active()
         with contextlib.suppress(ConnectionResetError):
             assert await hear(client) == b""
+        assert await first.heard() == LINE
+        assert await first.hears() == b""
+        await until(lambda: not standby.forwarder._served)
+
+    played(new_loop, play)
+
+
+@LOOPS
+def test_who_goes_as_he_begins_to_be_served_is_gone_from_the_active_server_too(new_loop):
+    async def play(standby):
+        active = standby.active()
+        client = await standby.client(LINE)
+        await standby.begins_to_serve()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        client.close()
+        assert await active.heard() == LINE
+        with contextlib.suppress(ConnectionResetError):
+            assert await active.hears() == b""
+        await until(lambda: not standby.forwarder._served)
 
     played(new_loop, play)
 
@@ -185,24 +225,28 @@ def test_who_was_not_answered_is_closed_when_another_server_is_active(new_loop):
 def test_who_is_held_is_handed_over_with_all_that_was_sent(new_loop):
     async def play(standby):
         active = standby.active()
-        clients = [await standby.client(), await standby.client(b"list")]
+        clients = [await standby.client(), await standby.client(b"list"), await standby.client()]
         asks = await standby.client(LINE)
         await active.has_connection()
+        # More of a line is waited for, not looked at again and again.
+        assert sorted(map(low_water, standby.forwarder._silent)) == [1, 1, 5]
         active.lose("reset")
         await until(lambda: standby.forwarder._timer is not None)
         standby.forwarder.stand_by(None)
+        clients[2].send(LINE)
+        await until(lambda: len(standby.forwarder._waiting) == 2)
         come = standby.forwarder.hand_over()
-        for client in clients:
-            client.send(b"x")
+        clients[0].send(b"x")
+        clients[1].send(b"x")
+        assert set(map(low_water, come)) == {1}
         said = {}
         for sock in come:
-            # As the loop sees it: readable as soon as there is anything.
-            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
             said[sock.getpeername()] = await hear(sock)
             sock.close()
         assert said == {
             clients[0].getsockname(): b"x",
             clients[1].getsockname(): b"listx",
+            clients[2].getsockname(): LINE,
             asks.getsockname(): LINE,
         }
 
@@ -210,9 +254,35 @@ def test_who_is_held_is_handed_over_with_all_that_was_sent(new_loop):
 
 
 @LOOPS
+def test_what_is_less_than_a_line_is_passed_on_when_it_is_the_last(new_loop):
+    async def play(standby):
+        active = standby.active()
+        client = await standby.client(b"list")
+        await until(lambda: set(map(low_water, standby.forwarder._silent)) == {5})
+        client.shutdown(socket.SHUT_WR)
+        assert await active.heard() == b"list"
+        assert await active.hears() == b""
+
+    played(new_loop, play)
+
+
+def test_what_the_active_server_does_not_take_is_left_with_the_client():
+    chunk = memoryview(bytearray(1))
+    sock, client = socket.socketpair()
+    active = Active()
+    with sock, client, socket.create_connection(active.place) as own:
+        client.send(LINE)
+        server = ServerEnd(chunk, sock.close, own)
+        active.lose("reset")
+        guest = Guest(sock, None, End(chunk, sock.close))
+        assert not guest.pass_on(server, 100)
+        assert sock.recv(100) == LINE
+
+
+@LOOPS
 def test_what_comes_after_the_first_line_follows_it(new_loop):
     """While the loop does not look after both connections yet, too."""
-    said = LINE * 1000
+    said = LINE * 2000  # more than is passed on at once
 
     async def play(standby):
         active = standby.active()
@@ -220,9 +290,9 @@ def test_what_comes_after_the_first_line_follows_it(new_loop):
         client.shutdown(socket.SHUT_WR)
         heard = await active.heard()
         while len(heard) < len(said):
-            heard += await hear(active._connection)
+            heard += await active.hears()
         assert heard == said
-        assert await hear(active._connection) == b""
+        assert await active.hears() == b""
 
     played(new_loop, play)
 
