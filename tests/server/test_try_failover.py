@@ -66,6 +66,7 @@ class Shell:
         for running in self.folder.glob("*/postmaster.pid"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(running.read_text().split()[0]), signal.SIGQUIT)
+        until(lambda: not list(self.folder.glob("*/postmaster.pid")), 30)
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.process.stdin.close()
