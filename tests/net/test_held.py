@@ -41,6 +41,8 @@ class Active:
     async def heard(self):
         """What was passed on to it in a connection that it accepts."""
         loop = asyncio.get_running_loop()
+        if self._connection is not None:
+            self._connection.close()
         self._listening.setblocking(False)
         async with asyncio.timeout(10):
             self._connection, _ = await loop.sock_accept(self._listening)
@@ -68,11 +70,11 @@ class Active:
 class Standby:
     """A forwarder, and clients that come to it."""
 
-    def __init__(self, stack):
+    def __init__(self, stack, operators):
         self._stack = stack
         self.listener = open_listener(Settings(port=0))
         addresses = Addresses(100, spare_local=False)
-        self.forwarder = Forwarder(self.listener, "here:1", 100, addresses, Operators("none"), Refusals())
+        self.forwarder = Forwarder(self.listener, "here:1", 100, addresses, Operators(operators), Refusals())
         stack.callback(self.listener.close)
         stack.callback(self.forwarder.stand_by, None)
 
@@ -83,10 +85,11 @@ class Standby:
         self.forwarder.stand_by(active.address)
         return active
 
-    async def client(self, says=b""):
-        """Someone who connects, says this, and was accepted."""
+    async def client(self, says=b"", of="127.0.0.1"):
+        """Someone who connects, and says this or was accepted."""
         loop = asyncio.get_running_loop()
         client = self._stack.enter_context(socket.socket())
+        client.bind((of, 0))
         client.setblocking(False)
         there = len(self.forwarder._silent) + len(self.forwarder._waiting) + len(self.forwarder._served)
         await loop.sock_connect(client, self.listener.sockets[0].getsockname())
@@ -125,12 +128,12 @@ async def is_served_by(active, client, said):
     assert await hear(client) == b"USING default\r\n"
 
 
-def played(new_loop, play):
+def played(new_loop, play, operators="none"):
     async def serve():
         errors = []
         asyncio.get_running_loop().set_exception_handler(lambda _loop, what: errors.append(what))
         with contextlib.ExitStack() as stack:
-            await play(Standby(stack))
+            await play(Standby(stack, operators))
         assert errors == []
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -295,6 +298,22 @@ def test_what_comes_after_the_first_line_follows_it(new_loop):
         assert await active.hears() == b""
 
     played(new_loop, play)
+
+
+@LOOPS
+def test_nothing_is_left_of_who_is_refused(new_loop):
+    async def play(standby):
+        active = standby.active()
+        stranger = await standby.client(LINE, of="127.0.0.2")
+        with contextlib.suppress(ConnectionResetError):
+            assert await hear(stranger) == b""
+        assert not standby.forwarder._waiting
+        assert not standby.forwarder._own_ends
+        assert await active.heard() == b""  # a connection was there, and nothing was passed on
+        other = await standby.client(LINE)
+        await is_served_by(active, other, LINE)
+
+    played(new_loop, play, operators="127.0.0.1")
 
 
 @LOOPS

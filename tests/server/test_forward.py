@@ -251,6 +251,8 @@ def serves(node):
 def test_connections_are_limited(nodes):
     _, standby = nodes.active(), nodes.standby("--max-connections", "2")
     with standby.connect() as one, standby.connect() as two:
+        with standby.connect() as three:  # though nobody has said anything
+            assert three.is_closed()
         assert one.ask("list-tube-used") == two.ask("list-tube-used") == "USING default"
         with standby.connect() as three:
             assert three.is_closed()
