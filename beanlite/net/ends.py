@@ -144,7 +144,7 @@ class ServerEnd(End):
         own.write(client.early)
         client.early = b""
         if client.ended:
-            own.write_eof()
+            client.end()
 
     def eof_received(self) -> bool:
         """The client has a while to close its own."""
