@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
+# No command has a longer line.
+LINE_BYTES: Final = 256
 # How long a client has to close its side once the active server has closed its own.
 FAREWELL_S: Final = 2.0
 _KEEPALIVE: Final = (
@@ -20,28 +22,30 @@ _KEEPALIVE: Final = (
 class End(asyncio.BufferedProtocol):
     """One of the two connections of a client: what comes from it leaves by the other one."""
 
-    __slots__ = ("_chunk", "_over", "ended", "is_lost", "other", "transport")
+    __slots__ = ("_chunk", "_is_cut", "_over", "early", "ended", "is_lost", "other", "transport")
 
     def __init__(self, chunk: memoryview, over: Callable[[], None]) -> None:
         """``chunk`` is what is read into; ``over`` is called when this one is closed, and the other one as well."""
         self._chunk = chunk
         self._over = over
+        self._is_cut = False
         self.other: End | None = None
         self.transport: asyncio.Transport | None = None
         self.ended = False
         """Nothing more comes from it."""
         self.is_lost = False
         """It is closed."""
+        self.early = b""
+        """What came from it before the other one was there."""
 
     # -- what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is there; if the other one is not any more, that was for nothing."""
+        """It is there; it may have been cut off meanwhile."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=0)
-        if self.other is not None and (self.other.ended or self.other.is_lost):
-            self.cut_off()
-            self.other.cut_off()
+        if self._is_cut:
+            self.transport.abort()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """All share one buffer, as what is read leaves it at once."""
@@ -50,8 +54,12 @@ class End(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come."""
         other = self._open_other()
-        if other is not None and not self.ended:
+        if self.ended:
+            return
+        if other is not None:
             other.write(self._chunk[:nbytes].tobytes())
+        elif self.other is not None and self.other.transport is None and not self.other.is_lost:
+            self.early += self._chunk[:nbytes].tobytes()
 
     def eof_received(self) -> bool:
         """No more come; returns whether any may still go there."""
@@ -102,7 +110,8 @@ class End(asyncio.BufferedProtocol):
             self.end()
 
     def cut_off(self) -> None:
-        """Close it at once."""
+        """Close it at once, or as soon as it is there."""
+        self._is_cut = True
         if self.transport is not None:
             self.transport.abort()
 
@@ -114,23 +123,28 @@ class End(asyncio.BufferedProtocol):
 class ServerEnd(End):
     """The one to the active server, which is done with the client when it closes its side."""
 
-    __slots__ = ("name", "other_name")
+    __slots__ = ("names", "sock")
 
-    def __init__(self, chunk: memoryview, over: Callable[[], None]) -> None:
+    def __init__(self, chunk: memoryview, over: Callable[[], None], sock: socket.socket) -> None:
+        """``sock`` is connected already."""
         super().__init__(chunk, over)
-        self.name: object = None
-        """Its address on this side."""
-        self.other_name: object = None
-        """That on the other side."""
+        self.sock = sock
+        self.names: tuple[object, object] = sock.getsockname(), sock.getpeername()
+        """Its addresses, on this side and on the other one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is noticed within half a minute if that machine is lost, even if nothing is sent."""
+        """It gets what the client, which was there before, has sent meanwhile."""
         super().connection_made(transport)
-        self.name = transport.get_extra_info("sockname")
-        self.other_name = transport.get_extra_info("peername")
-        sock = transport.get_extra_info("socket")
-        for option in _KEEPALIVE:
-            sock.setsockopt(*option)
+        client, own = self.other, self.transport
+        if client is None or own is None or own.is_closing():
+            return
+        if client.is_lost:
+            own.abort()
+            return
+        own.write(client.early)
+        client.early = b""
+        if client.ended:
+            client.end()
 
     def eof_received(self) -> bool:
         """The client has a while to close its own."""
@@ -148,11 +162,16 @@ class ServerEnd(End):
 
 
 class Guest:
-    """A client of the active server: its socket, and how that is connected."""
+    """A client of the active server: its socket, and how that is connected.
 
-    __slots__ = ("client", "peer", "server", "sock", "task")
+    Its socket is left untouched until the active server is there and takes what it has sent: up to then it can be
+    passed on to another one, or be served here.
+    """
+
+    __slots__ = ("_awaited", "client", "peer", "server", "sock", "task")
 
     def __init__(self, sock: socket.socket, peer: object, client: End) -> None:
+        self._awaited = 1
         self.sock = sock
         self.peer = peer
         self.client = client
@@ -160,10 +179,44 @@ class Guest:
         self.task: asyncio.Task[None] | None = None
         """Connects it."""
 
-    def tie(self, server: ServerEnd) -> None:
-        """It has this connection to the active server."""
+    def has_asked(self) -> bool:
+        """Whether it has sent a line; if not, its socket is readable again when there is more. OSError: it has gone."""
+        try:
+            said = self.sock.recv(LINE_BYTES, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        # An error is told by the loop once only, even if there is still something to read.
+        if not said or self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise ConnectionAbortedError("it has closed its side")
+        # If that is less than was waited for, no more comes, or the socket does not know how to wait for it.
+        if b"\n" in said or not self._awaited <= len(said) < LINE_BYTES:
+            return True
+        self._await(len(said) + 1)
+        return False
+
+    def release(self) -> None:
+        """It is others' now."""
+        self._await(1)
+
+    def pass_on(self, server: ServerEnd, most: int) -> bool:
+        """Send the active server what there is, or so many bytes; False: it takes nothing, and all is still there."""
+        try:
+            said = self.sock.recv(most, socket.MSG_PEEK)
+        except OSError:  # the client has gone, which is noticed soon
+            return True
+        try:
+            sent = server.sock.send(said)
+        except OSError:
+            return False
+        self.sock.recv(sent)
+        return True
+
+    async def tie(self, server: ServerEnd) -> None:
+        """It has this connection to the active server from now on."""
         self.server = server
         self.client.other, server.other = server, self.client
+        await _join(self.client, self.sock)  # first, as its end can keep what comes
+        await _join(server, server.sock)
 
     def untie(self) -> None:
         """Or the two would keep each other."""
@@ -175,3 +228,49 @@ class Guest:
         self.client.cut_off()
         if self.server is not None:
             self.server.cut_off()
+
+    def _await(self, nbytes: int) -> None:
+        """Have the socket be readable only when there are so many bytes."""
+        if nbytes != self._awaited:
+            self._awaited = nbytes
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
+
+
+async def _join(end: End, sock: socket.socket) -> None:
+    """Have the loop look after it."""
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: end, sock)
+    except OSError:  # whoever is there has gone
+        sock.close()
+        end.connection_lost(None)
+
+
+async def connect(host: str, port: int, chunk: memoryview, over: Callable[[], None]) -> ServerEnd:
+    """A connection to the active server, which has not closed it yet. OSError: there is none."""
+    loop = asyncio.get_running_loop()
+    problem = "the name has no address"
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)  # noqa: FBT003 - as it is declared
+            for option in _KEEPALIVE:
+                sock.setsockopt(*option)
+            await loop.sock_connect(sock, address)
+            _look_at(sock)
+            return ServerEnd(chunk, over, sock)
+        except OSError as error:
+            sock.close()
+            problem = str(error)  # the error itself would keep this frame, and that the error
+        except BaseException:
+            sock.close()
+            raise
+    raise OSError(problem)
+
+
+def _look_at(sock: socket.socket) -> None:
+    """OSError: it was closed on the other side."""
+    try:
+        sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return
+    raise ConnectionAbortedError("it closes its connections")

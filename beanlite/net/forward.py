@@ -1,7 +1,9 @@
 """What a server that stands by does with clients: their bytes go to the active server, and its replies come back.
 
-Nobody looks at the bytes. Clients that come while no server is active wait, accepted or still with the kernel, and
-nothing is read of what they send: so all of it reaches whichever server is active next, be it this one.
+Nobody looks at the bytes, but for whether there is a line. Clients that have not sent one wait, and all others do while
+no server is active, accepted or still with the kernel. Nothing is read of what they send before the active server has
+it: so all of it reaches whichever server is active next, be it this one. Once it has something of a client, that client
+loses its connection with the server: whether a command without a reply was carried out is known to nobody.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from beanlite import log
 from beanlite.net.addresses import Addresses
-from beanlite.net.ends import End, Guest, ServerEnd
+from beanlite.net.ends import End, Guest, ServerEnd, connect
 from beanlite.net.listener import Listener, advertised, room_for
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
@@ -66,8 +68,10 @@ class Forwarder:
         self._active: str | None = None
         self._accepts = False
         self._timer: asyncio.TimerHandle | None = None
+        self._silent: dict[socket.socket, Guest] = {}
+        """Those who have not asked for anything yet."""
         self._waiting: dict[socket.socket, Guest] = {}
-        """Those who are not connected to the active server yet, who came first at the front."""
+        """Those who are not connected to the active server yet, who asked first at the front."""
         self._served: dict[socket.socket, Guest] = {}
         self._own_ends: set[tuple[object, object]] = set()
         """Both addresses of each of our own connections to the active server."""
@@ -97,10 +101,14 @@ class Forwarder:
 
     def hand_over(self) -> list[socket.socket]:
         """Those who still wait, for this server to serve them itself, now that it is active."""
-        waiting = list(self._waiting)
-        for sock in waiting:
-            self._leave(sock)
-        return waiting
+        loop = asyncio.get_running_loop()
+        for sock in self._silent:
+            loop.remove_reader(sock)
+        waiting = [*self._waiting.values(), *self._silent.values()]
+        for guest in waiting:
+            guest.release()
+            self._leave(guest.sock)
+        return [guest.sock for guest in waiting]
 
     async def close(self) -> None:
         """Let nobody in any more, and have what was sent answered, which may take STOP_S."""
@@ -177,16 +185,34 @@ class Forwarder:
             self._try_later()
             return
         address = self._addresses.address_of(peer)
-        if len(self._waiting) + len(self._served) >= self._most:
+        if len(self._silent) + len(self._waiting) + len(self._served) >= self._most:
             self._refusals.note("connections")
         elif self._addresses.is_full(address):
             self._refusals.note("connections-per-address")
         else:
             sock.setblocking(False)  # noqa: FBT003 - as above
             self._addresses.add(sock, address)
-            guest = self._waiting[sock] = Guest(sock, peer, End(self._chunk, partial(self._leave, sock)))
-            self._start(guest)
+            self._silent[sock] = Guest(sock, peer, End(self._chunk, partial(self._leave, sock)))
+            asyncio.get_running_loop().add_reader(sock, self._on_words, sock)
             return
+        sock.close()
+
+    def _on_words(self, sock: socket.socket) -> None:
+        loop, guest = asyncio.get_running_loop(), self._silent[sock]
+        try:
+            has_asked = guest.has_asked()
+        except OSError:
+            loop.remove_reader(sock)
+            self._dismiss(sock)
+            return
+        if has_asked:
+            loop.remove_reader(sock)
+            self._waiting[sock] = self._silent.pop(sock)
+            if self._accepts:
+                self._start(guest)
+
+    def _dismiss(self, sock: socket.socket) -> None:
+        self._leave(sock)
         sock.close()
 
     # -- how they are connected
@@ -198,13 +224,11 @@ class Forwarder:
 
     async def _forward(self, guest: Guest, active: str) -> None:
         """Connect a client to the active server."""
-        loop = asyncio.get_running_loop()
         host, port = host_and_port(active)
-        server = ServerEnd(self._chunk, partial(self._leave, guest.sock))
         problem = ""
         try:
             async with asyncio.timeout(CONNECT_S):
-                await loop.create_connection(lambda: server, host, port)
+                server = await connect(host, port, self._chunk, partial(self._leave, guest.sock))
         except OSError as error:
             problem = str(error) or "no answer in time"
         if problem:
@@ -212,19 +236,18 @@ class Forwarder:
             self._oddities.warning("the active server can't be reached", address=active, error=problem)
             self._try_later()
             return
-        self._served[guest.sock] = self._waiting.pop(guest.sock)
-        guest.tie(server)
         self._reached()
+        guest.task = None
         if self._is_let_through(guest, server):
-            with contextlib.suppress(OSError):  # the client has gone
-                await loop.connect_accepted_socket(lambda: guest.client, guest.sock)
+            if guest.pass_on(server, CHUNK_BYTES):
+                self._served[guest.sock] = self._waiting.pop(guest.sock)
+                await guest.tie(server)
                 return
-        guest.client.is_lost = True
-        guest.sock.close()
-        if server.is_lost:
-            self._leave(guest.sock)
-        else:
-            server.cut_off()
+            self._try_later()
+        elif guest.sock in self._waiting:
+            self._dismiss(guest.sock)
+        self._own_ends.discard(server.names)
+        server.sock.close()
 
     def _reached(self) -> None:
         """The active server is there: all may come."""
@@ -235,8 +258,8 @@ class Forwarder:
 
     def _is_let_through(self, guest: Guest, server: ServerEnd) -> bool:
         """Whether a client may have this connection to the active server."""
-        name = server.name
-        self._own_ends.add((name, server.other_name))
+        name = server.names[0]
+        self._own_ends.add(server.names)
         # Both ends: the kernel gives the same port to a client, if that is connected to another one.
         if (guest.peer, guest.sock.getsockname()) in self._own_ends:
             log.error(
@@ -252,10 +275,10 @@ class Forwarder:
 
     def _leave(self, sock: socket.socket) -> None:
         """It is over with a client, or others look after it."""
-        guest = self._waiting.pop(sock, None) or self._served.pop(sock)
+        guest = self._silent.pop(sock, None) or self._waiting.pop(sock, None) or self._served.pop(sock)
         guest.untie()
         if guest.server is not None:
-            self._own_ends.discard((guest.server.name, guest.server.other_name))
+            self._own_ends.discard(guest.server.names)
         self._addresses.drop(sock)
         if self._empty is not None and not self._served:
             self._empty.set()

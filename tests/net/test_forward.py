@@ -36,8 +36,8 @@ async def talk(address, *, resets):
     with socket.socket() as client:
         client.setblocking(False)
         await loop.sock_connect(client, address)
-        await loop.sock_sendall(client, b"here")
-        assert await asyncio.wait_for(loop.sock_recv(client, 100), 10) == b"here"
+        await loop.sock_sendall(client, b"here\r\n")
+        assert await asyncio.wait_for(loop.sock_recv(client, 100), 10) == b"here\r\n"
         if resets:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         else:
@@ -102,8 +102,8 @@ def test_a_client_may_have_the_port_of_a_connection_to_the_active_server():
                 forwarder._own_ends.add((client.getsockname(), active))
                 forwarder.stand_by(f"127.0.0.1:{active[1]}")
                 await loop.sock_connect(client, listener.sockets[0].getsockname())
-                await loop.sock_sendall(client, b"here")
-                assert await asyncio.wait_for(loop.sock_recv(client, 100), 10) == b"here"
+                await loop.sock_sendall(client, b"here\r\n")
+                assert await asyncio.wait_for(loop.sock_recv(client, 100), 10) == b"here\r\n"
         finally:
             forwarder.stand_by(None)
             listener.close()

@@ -179,6 +179,19 @@ def test_who_comes_while_no_server_is_active_waits_and_loses_nothing(nodes):
         assert wire.stats("stats-tube tube7")["current-jobs-ready"] == "1"
 
 
+def test_who_has_asked_for_nothing_yet_is_held_when_the_active_server_is_lost(nodes):
+    active, standby = nodes.active(), nodes.standby()
+    with standby.connect() as silent, standby.connect() as begun, standby.connect() as forwarded:
+        begun.send(b"put 0 0 ")
+        assert forwarded.ask("list-tube-used") == "USING default"
+        active.end()
+        assert forwarded.is_closed()
+        standby.says("started")
+        assert silent.put(b"x") == 1
+        begun.send(b"60 1\r\nx\r\n")
+        assert begun.reply() == "INSERTED 2"
+
+
 def test_nobody_is_refused_while_one_takes_over_in_order(nodes):
     active, standby = nodes.active(), nodes.standby()
     stopping = threading.Thread(target=active.stop)
@@ -222,6 +235,7 @@ def test_nobody_becomes_an_operator_by_it(nodes):
     with standby.connect() as wire:
         assert wire.request("list-clients")
     with standby.connect(of="127.0.0.2") as wire:
+        wire.send(b"list-tube-used\r\n")
         assert wire.is_closed()
     assert "take for operators" in standby.log()
 
@@ -237,6 +251,8 @@ def serves(node):
 def test_connections_are_limited(nodes):
     _, standby = nodes.active(), nodes.standby("--max-connections", "2")
     with standby.connect() as one, standby.connect() as two:
+        with standby.connect() as three:  # though nobody has said anything
+            assert three.is_closed()
         assert one.ask("list-tube-used") == two.ask("list-tube-used") == "USING default"
         with standby.connect() as three:
             assert three.is_closed()
@@ -261,7 +277,8 @@ def test_no_more_are_let_in_than_there_are_descriptors_for(nodes):
 
 def refuses(node):
     try:
-        node.connect().close()
+        with node.connect() as wire:
+            wire.send(b"list-tube-used\r\n")
     except ConnectionRefusedError:
         return True
     return False

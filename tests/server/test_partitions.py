@@ -2,7 +2,7 @@
 packets are lost in silence: under load, with a ledger of acknowledgements.
 
 ``FAILOVERS=25 pytest tests/server/test_partitions.py`` makes 25 rounds of each kind; without it there is one round of
-those that tell most.
+those that tell most, and none in which the server that stands by forwards clients.
 """
 
 import asyncio
@@ -25,12 +25,14 @@ CUT_S = 1.5 * LEASE_S
 class Cluster(Load):
     """Five machines, one of them for the clients."""
 
-    def __init__(self, folder, network):
+    def __init__(self, folder, network, standby):
         self.network = network
         *servers, one, two, self.machine = network.machines
         self.pair = Pair((one, two))
         self.databases = (one, two)
-        super().__init__([Node(folder, number, self.pair.url(), machine) for number, machine in enumerate(servers)])
+        flags = ("--standby", standby)
+        nodes = [Node(folder, number, self.pair.url(), machine, flags) for number, machine in enumerate(servers)]
+        super().__init__(nodes, forwarded=standby == "forward")
 
     def close(self):
         self.kill()
@@ -57,14 +59,14 @@ class Cluster(Load):
             await self.goes_on()
 
 
-@pytest.fixture
-def cluster(tmp_path):
+@pytest.fixture(params=["refuse", "forward"] if ROUNDS else ["refuse"])
+def cluster(tmp_path, request):
     need(programs(), "PostgreSQL is not installed")
     why = no_network()
     need(not why, why)
     with contextlib.ExitStack() as stack:
         network = stack.enter_context(Network(5))
-        cluster = Cluster(tmp_path, network)
+        cluster = Cluster(tmp_path, network, request.param)
         stack.callback(cluster.close)
         yield cluster
 
@@ -88,7 +90,10 @@ async def between_the_clients_and_the_active_one(cluster):
     node = await cluster.active()
     before = cluster.takeovers()
     with cut(cluster, cluster.machine, node.machine):
-        await cluster.stands_still()
+        if cluster.forwarded:
+            await cluster.goes_on_for(CUT_S)
+        else:
+            await cluster.stands_still()
     await cluster.goes_on()
     assert cluster.takeovers() == before
 

@@ -1,5 +1,9 @@
-"""The commands of docs/postgresql.md, from two empty folders to a failover that a client sees, in its order."""
+"""The commands of docs/postgresql.md, from two empty folders to a failover that a client sees, in its order.
 
+Only the ports are others, which are free.
+"""
+
+import contextlib
 import os
 import re
 import shutil
@@ -12,11 +16,13 @@ import pytest
 
 from tests.support.needs import need
 from tests.support.postgres import new_home, programs
+from tests.support.servers import free_port
 from tests.support.wire import until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "postgresql.md").read_text(encoding="utf-8")
 PART = PAGE.partition("## Try it on one machine")[2].partition("\n## ")[0]
 BLOCKS = re.findall(r"^```sh\n(.+?)^```\n", PART, re.MULTILINE | re.DOTALL)
+PORT = r"\b\d{5}\b"
 # PostgreSQL is not to be run by root, as which the suite may run.
 AS_ANOTHER = """
 initdb() { setpriv --reuid=postgres --regid=postgres --clear-groups initdb "$@"; }
@@ -30,6 +36,7 @@ class Shell:
 
     def __init__(self, folder):
         self.folder = folder
+        self._ports = {port: str(free_port()) for port in set(re.findall(PORT, "".join(BLOCKS)))}
         folders = f"{Path(sys.executable).parent}:{programs()}:{os.environ['PATH']}"
         with (folder / "shell.log").open("wb") as log:
             self.process = subprocess.Popen(
@@ -46,6 +53,7 @@ class Shell:
 
     def run(self, block):
         """What it prints."""
+        block = re.sub(PORT, lambda port: self._ports[port[0]], block)
         self.process.stdin.write(f"{block}\necho DONE\n")
         self.process.stdin.flush()
         said = ""
@@ -55,8 +63,10 @@ class Shell:
         return said
 
     def end(self):
-        for name in ("one", "two"):
-            subprocess.run(["pkill", "-QUIT", "-f", f"postgres -D {name}$"], check=False)
+        for running in self.folder.glob("*/postmaster.pid"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(running.read_text().split()[0]), signal.SIGQUIT)
+        until(lambda: not list(self.folder.glob("*/postmaster.pid")), 30)
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.process.stdin.close()

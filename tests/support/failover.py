@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -80,7 +81,7 @@ class Ledger:
         self.holders = {}
         """Who was given each job last."""
         self.served = []
-        """All processes that have ever answered, in the order in which they began to."""
+        """The numbers of all processes that have ever answered, in the order in which they began to."""
         self.wrong = []
         self.acknowledged = 0
 
@@ -104,7 +105,7 @@ class Ledger:
             self.wrong.append(f"job {job_id} has another body")
         # Who takes over gives out again what was held before; that its holder can do no more with it is seen below.
         holder = self.holders.get(job_id)
-        if holder is not None and holder.process is client.process:
+        if holder is not None and holder.process == client.process:
             self.wrong.append(f"job {job_id} was given out twice")
         self.holders[job_id] = client
 
@@ -127,13 +128,17 @@ class Ledger:
 
 
 class Load:
-    """Clients at work on some servers, of which they find the active one by trying."""
+    """Clients at work on some servers, of which they find the active one by trying.
+
+    If the one that stands by forwards them, they ask which server they have found.
+    """
 
     machine = HERE
     """Where the clients are."""
 
-    def __init__(self, nodes):
+    def __init__(self, nodes, *, forwarded=False):
         self.nodes = nodes
+        self.forwarded = forwarded
         self.ledger = Ledger()
         self._turns = itertools.count()
 
@@ -153,29 +158,55 @@ class Load:
             node.process.wait()
 
     async def connect(self, node):
-        """A connection to one of them. OSError: it does not listen, or can't be reached."""
+        """A connection to one of them. OSError: it does not listen, can't be reached, or loses the active one."""
+        client = await self._connect(node)
+        if not self.forwarded:
+            return client
+        try:
+            async with asyncio.timeout(SESSION_S):
+                client.process = await self._server_of(client)
+        except (OSError, asyncio.IncompleteReadError) as error:
+            client.writer.transport.abort()
+            raise ConnectionError from error
+        except BaseException:
+            client.writer.transport.abort()
+            raise
+        return client
+
+    async def _server_of(self, client):
+        """The process that answers a client, which may have been forwarded to it."""
+        client.writer.write(b"stats\r\n")
+        size = int((await client.reader.readuntil(b"\r\n")).split()[1])
+        stats = await client.reader.readexactly(size + 2)
+        return int(re.findall(rb"^pid: (\d+)", stats, re.MULTILINE)[0])
+
+    async def _connect(self, node):
         with self.machine.entered():
             end = socket.socket()
         try:
             end.setblocking(False)
             async with asyncio.timeout(CONNECT_S):
                 await asyncio.get_running_loop().sock_connect(end, (node.machine.address, node.port))
-            process = node.process
+            process = node.process.pid
             return Client(process, *await asyncio.open_connection(sock=end))
         except BaseException:
             end.close()
             raise
 
     async def connection(self):
-        """One to a server that listens: the active one, or one that does not know yet that it was cut off."""
+        """One to the active server, or to one that does not know yet that it was cut off, and that server."""
         async with asyncio.timeout(SOON_S):
             while True:
                 for _ in self.nodes:
                     node = self.nodes[next(self._turns) % len(self.nodes)]
                     try:
-                        return node, await self.connect(node)
+                        client = await self.connect(node)
                     except OSError:
                         continue
+                    node = next((each for each in self.nodes if each.process.pid == client.process), None)
+                    if node is not None:
+                        return node, client
+                    client.writer.transport.abort()
                 await asyncio.sleep(0.01)
 
     async def active(self):
