@@ -21,6 +21,7 @@ from beanlite.journal.sqlite.fileformat import (
     check_file,
     check_version,
     is_full,
+    open_regular,
     refused,
     said,
     shm_of,
@@ -187,7 +188,7 @@ def lock_file(path: Path, undo: ExitStack) -> int:
     created = False
     try:
         try:
-            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            lock = open_regular(path, os.O_RDWR)
         except FileNotFoundError:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             created = True

@@ -54,6 +54,19 @@ def wal_size(path: Path) -> int:
         return 0
 
 
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file. OSError: it can't be opened, or is something else.
+
+    It is looked at first: a pipe would be waited for, a device may be changed, and a socket says nothing clear.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a directory", str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.open(path, flags | os.O_CLOEXEC)
+
+
 def read_at(descriptor: int, size: int, offset: int) -> bytes:
     """So many bytes from there on, and fewer only where the file ends: the system may give them in parts."""
     found = os.pread(descriptor, size, offset)
@@ -102,8 +115,6 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
     The offsets are those of SQLite's database header. What is only in the -wal is not looked at here.
     """
     status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise JournalRefused(f"{path} is not a regular file; name another one")
     if status.st_nlink > 1:
         why = "its -wal would be found under one of them only; remove the others"
         raise JournalRefused(f"{path} has {status.st_nlink} names (hard links), and {why}")
