@@ -29,10 +29,9 @@ def pipe(folder):
 
 
 @pytest.fixture
-@pytest.mark.usefixtures("folder")
-def listener():
+def listener(folder):
     with socket.socket(socket.AF_UNIX) as bound:
-        bound.bind("odd")
+        bound.bind(str(folder / "odd"))
         yield stat.S_IFSOCK
 
 
