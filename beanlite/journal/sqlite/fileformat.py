@@ -4,6 +4,7 @@ import errno
 import os
 import sqlite3
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ _READ_BYTES = 1 << 20
 _SAID_MAX = 200
 # What an operator can do about a damaged file.
 WHAT_TO_DO = "restore a backup, or save what is sound with beanlite salvage"
+# Where a write of SQLite's has failed, at least as much is tried: it writes a page at a time.
+_QUOTA_PROBE_BYTES = 1 << 16
 # How SQLite's rollback journal begins (https://sqlite.org/fileformat.html).
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 # Where it has the number of pages to which the file is cut back.
@@ -80,12 +83,27 @@ def journal_of(path: Path) -> Path:
     return path.with_name(path.name + "-journal")
 
 
-def is_full(error: sqlite3.Error | OSError) -> bool:
-    """Whether the error means that there is no room on the disk."""
+def is_full(error: sqlite3.Error | OSError, path: Path) -> bool:
+    """Whether the error means that there is no room on the disk of the file, or that a quota is used up."""
     if isinstance(error, OSError):
         return error.errno in {errno.ENOSPC, errno.EDQUOT}
     code = getattr(error, "sqlite_errorcode", 0)  # an error of Python's own layer has none
+    if code == sqlite3.SQLITE_IOERR_WRITE:
+        return has_used_up_quota(path, _QUOTA_PROBE_BYTES)
     return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
+
+
+def has_used_up_quota(path: Path, size: int) -> bool:
+    """Whether a quota does not allow as much more on the disk of the file.
+
+    That has to be tried: SQLite says of a quota what it says of a disk that fails, and statvfs may say nothing of it.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            os.posix_fallocate(probe.fileno(), 0, size)
+    except OSError as error:
+        return error.errno == errno.EDQUOT
+    return False
 
 
 def said(what: Exception | str) -> str:
@@ -229,7 +247,7 @@ def refused(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise JournalRefused(f"{path} is damaged (its schema is no text); {WHAT_TO_DO}") from error
     except (sqlite3.Error, OSError) as error:
-        if is_full(error):
+        if is_full(error, path):
             raise JournalRefused(f"there is no room on the disk of {path}; make some") from error
         if isinstance(error, OSError):
             raise JournalRefused(f"{path} can't be used: {error.strerror or said(error)}; check the disk") from error
