@@ -282,15 +282,23 @@ def _contradictions(settings: Settings) -> list[str]:
     if (settings.backup_every is None) != (settings.backup_dir is None):
         found.append("backup_every and backup_dir need each other")
     if settings.database is not None:
-        found += _beside_a_database(settings)
+        found += _beside_a_database(settings, settings.database.get_secret_value())
+    if _has_scheme(str(settings.db)):
+        found.append("db is the path of a file; the setting for a PostgreSQL database is database")
     if settings.backup_every is not None and not settings.journal:
         found.append("backup_every is of no use without a database, as with --no-journal")
     return found
 
 
-def _beside_a_database(settings: Settings) -> list[str]:
-    """What is wrong if jobs are kept in PostgreSQL."""
+def _has_scheme(text: str) -> bool:
+    return text.lower().startswith(("postgresql:/", "postgres:/"))  # of two slashes a path keeps one
+
+
+def _beside_a_database(settings: Settings, url: str) -> list[str]:
+    """What is wrong if jobs are kept in PostgreSQL; the URL may have a password in it, which is not repeated."""
     found = []
+    if not _has_scheme(url):
+        found.append("the URL of a database begins with postgresql://, as in postgresql://beanlite@db1,db2/queue")
     if not settings.journal:
         found.append("database and --no-journal exclude each other")
     if settings.backup_every is not None:

@@ -135,6 +135,19 @@ def test_a_wrong_value_names_its_source_and_what_is_allowed(key, value, file, mo
         assert refusal(file) == f"BEANLITE_{key.upper()}: {said}"
 
 
+@pytest.mark.parametrize("value", ["nonsense", "/var/lib/beanlite.db", "", "mysql://q:secret@host/db", "host=a user=b"])
+def test_what_is_no_url_of_a_database_is_told_without_its_password(value):
+    wanted = "the URL of a database begins with postgresql://, as in postgresql://beanlite@db1,db2/queue"
+    assert refusal(None, {"database": value}) == wanted
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "PostgreSQL"])
+def test_a_database_in_the_place_of_a_file_is_told_without_its_password(scheme):
+    url = f"{scheme}://q:secret@host/db"
+    assert refusal(None, {"db": url}) == "db is the path of a file; the setting for a PostgreSQL database is database"
+    assert config.load(None, {"database": url}).database.get_secret_value() == url
+
+
 @pytest.mark.parametrize(("key", "value"), [("port", "0"), ("port", "65535"), ("max_job_size", "999999000")])
 def test_the_limits_themselves_are_allowed(key, value):
     assert getattr(config.load(None, {key: value}), key) == int(value)

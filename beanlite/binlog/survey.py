@@ -72,7 +72,7 @@ def held(directory: Path) -> Iterator[None]:
             lock = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
             undo.callback(os.close, lock)
             fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # what can't be read is told by who reads it
             pass
         except OSError as error:
             if error.errno == errno.EAGAIN:

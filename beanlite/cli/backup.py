@@ -1,6 +1,7 @@
 """``beanlite backup``."""
 
 import json
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -53,7 +54,7 @@ def backup(
     from beanlite.journal.sqlite.backup import backup as copy  # noqa: PLC0415 - likewise
 
     file = Path(dest)
-    folder = file if file.is_dir() else None
+    folder = file if os.path.isdir(file) else None  # noqa: PTH112 - Path.is_dir raises an error where it may not look
     if folder is None and (keep is not None or dest.endswith("/")):
         raise ConfigError(f"{'--keep: ' if keep is not None else ''}{dest} is not a folder")
     if folder is not None:

@@ -1,6 +1,7 @@
 """``beanlite export``."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -52,14 +53,19 @@ def export(
 
 def _export_database(url: str, dest: Path | None, *, replace: bool) -> None:
     from beanlite.journal.postgres import dump  # noqa: PLC0415 - it may not be installed
-    from beanlite.journal.sqlite.wholefile import written_whole  # noqa: PLC0415 - as above
+    from beanlite.journal.sqlite.wholefile import unserved, written_whole  # noqa: PLC0415 - as above
 
     with counting(lines) as progress:
         if dest is None:
             dump.export(url, sys.stdout.buffer, progress)
             return
         try:
-            with written_whole(dest.resolve(), replace=replace) as partial, partial.open("wb") as sink:
+            dest_file = dest.resolve()
+            with (
+                unserved(dest_file, None) if replace else nullcontext(),
+                written_whole(dest_file, replace=replace) as partial,
+                partial.open("wb") as sink,
+            ):
                 count = dump.export(url, sink, progress)
         except OSError as error:
             raise BeanliteError(f"nothing was exported to {dest}: {error.strerror}") from error

@@ -71,6 +71,8 @@ def read_jobs(lines: Iterable[bytes], name: str, defaults: Mapping[str, object])
         if line.strip():
             try:
                 yield NewJob.from_line(line, defaults)
+            except UnicodeDecodeError:
+                raise ConfigError(f"{name}, line {number}: it is no text, and so no JSON") from None
             except ValueError as error:
                 raise ConfigError(f"{name}, line {number}: {error}") from None
 

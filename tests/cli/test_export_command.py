@@ -1,5 +1,6 @@
 """``beanlite export`` and ``beanlite import``: to files and through pipes."""
 
+import fcntl
 import io
 import json
 import sys
@@ -47,6 +48,13 @@ def test_a_file_is_replaced_only_if_that_is_asked_for(queue, capsys):
     assert capsys.readouterr().err == "beanlite: nothing was exported to queue.jsonl: File exists\n"
     assert main(["export", "queue.jsonl", "--db", str(queue), "--force"]) == 0
     assert Path("queue.jsonl").read_text().count("\n") == 11
+
+
+def test_what_a_server_holds_is_not_replaced_by_jobs_from_postgresql(queue, capsys):
+    with queue.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert main(["export", str(queue), "--database", "postgresql://127.0.0.1:1/none", "--force"]) == 1
+    assert capsys.readouterr().err == f"beanlite: {queue} was not replaced: a server holds it\n"
 
 
 @pytest.mark.parametrize(

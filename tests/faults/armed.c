@@ -12,5 +12,7 @@ __attribute__((constructor)) static void arm(void)
     int what, error;
     if (!below || !path || sscanf(getenv("FAULTS_FAULT"), "%d %u %ld %d", &what, &mask, &number, &error) != 4)
         return;
+    if (getenv("FAULTS_QUOTA"))
+        faults_quota(atol(getenv("FAULTS_QUOTA")));
     faults_arm(below, open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), mask, number, what, error);
 }

@@ -39,6 +39,7 @@ static long nth, seen;
 static enum action action;
 static int failure;
 static long room = -1;
+static int no_room = ENOSPC;
 
 static int due(enum kind kind);
 
@@ -67,7 +68,20 @@ int faults_due(int kind)
 int faults_came(void) { return nth && seen >= nth; }
 
 /* From now on there is room for so many more bytes in the files below the folder; -1: for as many as there is. */
-void faults_room(long bytes) { room = bytes; }
+void faults_room(long bytes)
+{
+    room = bytes;
+    no_room = ENOSPC;
+}
+
+/* The same by a quota, of which statvfs says nothing. */
+void faults_quota(long bytes)
+{
+    room = bytes;
+    no_room = EDQUOT;
+}
+
+static int is_told_by_statvfs(void) { return room >= 0 && no_room == ENOSPC; }
 
 /* The path below the folder, "." for the folder itself, or NULL if it is elsewhere. */
 static const char *below(const char *path)
@@ -200,7 +214,7 @@ OPENS_AT(openat64, open64)
 
 /* -- content, and the room that there is for it */
 
-/* A file is about to get this size: returns ENOSPC if there is no room for that, or 0. */
+/* A file is about to get this size: returns the errno if there is no room for that, or 0. */
 static int grows(int fd, off_t size)
 {
     struct stat status;
@@ -208,7 +222,7 @@ static int grows(int fd, off_t size)
         return 0;
     long more = size - status.st_size;
     if (more > room)
-        return ENOSPC;
+        return no_room;
     room -= more;
     return 0;
 }
@@ -223,7 +237,7 @@ int fstatvfs64(int fd, struct statvfs64 *disk)
 {
     char buffer[PATH_MAX];
     int result = REAL(fstatvfs64)(fd, disk);
-    if (!result && room >= 0 && below_fd(fd, buffer))
+    if (!result && is_told_by_statvfs() && below_fd(fd, buffer))
         disk->f_bavail = room / disk->f_frsize;
     return result;
 }
@@ -232,7 +246,7 @@ int fstatvfs(int fd, struct statvfs *disk)
 {
     char buffer[PATH_MAX];
     int result = REAL(fstatvfs)(fd, disk);
-    if (!result && room >= 0 && below_fd(fd, buffer))
+    if (!result && is_told_by_statvfs() && below_fd(fd, buffer))
         disk->f_bavail = room / disk->f_frsize;
     return result;
 }
@@ -290,7 +304,7 @@ static int truncate_any(int fd, off_t size)
     if (name)
         FAIL_IF_DUE(TRUNCATE, -1);
     if (name && grows(fd, size)) {
-        errno = ENOSPC;
+        errno = no_room;
         return -1;
     }
     int result = REAL(ftruncate64)(fd, size);
@@ -305,9 +319,11 @@ int ftruncate64(int fd, off64_t size) { return truncate_any(fd, size); }
 /* These return their error. The size is what the file grows to at least. */
 static int allocate_any(int fd, off_t offset, off_t size)
 {
-    char buffer[PATH_MAX];
+    char buffer[PATH_MAX] = "";
     const char *name = below_fd(fd, buffer);
     int error = name ? due(ALLOCATE) : 0;
+    if (!name && room >= 0 && below(buffer) && offset + size > room)
+        return no_room; /* it has no name, and so takes the room for a moment only */
     if (name && !error)
         error = grows_to(fd, offset + size);
     if (error <= 0)

@@ -235,7 +235,7 @@ def test_a_source_that_is_refused(path, dest, spoil, reason):
 @pytest.mark.parametrize("most", [40_000, 10_000_000])
 def test_no_room(path, dest, most):
     make_large(path)
-    with files_of_at_most(most), pytest.raises(BeanliteError, match=r"the copy of .*queue\.db failed"):
+    with files_of_at_most(most), pytest.raises(BeanliteError, match=r"the copy of .*queue\.db to .* failed"):
         backup(path, dest)
     assert list(dest.parent.iterdir()) == []
     assert [file.name for file in path.parent.iterdir() if file.is_file()] == ["queue.db"]
@@ -261,7 +261,7 @@ def test_a_file_is_replaced_only_if_that_is_asked_for(path, dest):
 def test_a_replacement_that_fails_leaves_what_was_there(path, dest):
     make_large(path)
     dest.write_text("old")
-    with files_of_at_most(40_000), pytest.raises(BeanliteError, match=r"the copy of .*queue\.db failed"):
+    with files_of_at_most(40_000), pytest.raises(BeanliteError, match=r"the copy of .*queue\.db to .* failed"):
         backup(path, dest, replace=True)
     assert dest.read_text() == "old"
     assert [file.name for file in dest.parent.iterdir()] == ["queue.db"]

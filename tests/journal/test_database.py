@@ -239,8 +239,8 @@ def with_other_pages(path):
         (without_a_guard, "is damaged: the trigger jobs_update is missing or was changed; restore a backup"),
         (with_other_pages, "was given pages of another size than 4096; undo that, by VACUUM"),
         (without_a_column, "is damaged: the table pauses is missing or was changed; restore a backup"),
-        (Path.mkdir, "can't be opened: Is a directory"),
-        (os.mkfifo, "is not a regular file; name another one"),
+        (Path.mkdir, "can't be opened: it is a directory"),
+        (os.mkfifo, "can't be opened: it is not a regular file"),
     ],
 )
 def test_refused_and_untouched(path, spoil, reason):

@@ -153,7 +153,7 @@ def job(**changed):
     ("line", "said"),
     [
         ("", "Expecting value"),
-        ("\xff", "can't decode"),
+        ("\xff", "it is no text, and so no JSON"),
         ("[]", "it is no JSON object"),
         ("{}", "its kind is None, and none of queue, end, pause, job"),
         ('{"kind": "tube"}', "its kind is 'tube'"),

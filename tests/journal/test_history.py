@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
@@ -10,12 +11,14 @@ from beanlite.core.job import RESERVED, SECOND_NS, SLICE
 from beanlite.core.totals import Tally
 from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.history import OPERATORS_KEPT_S, ROW_BYTES, HistoryBounds
+from beanlite.journal.sqlite.history import INSERT, OPERATORS_KEPT_S, ROW_BYTES, History, HistoryBounds
 from beanlite.journal.sqlite.room import Room
-from beanlite.journal.sqlite.totals import prune_totals
+from beanlite.journal.sqlite.totals import add_totals, prune_totals
+from beanlite.journal.sqlite.verify import verify
 from beanlite.journal.sqlite.writer import Writer
 from beanlite.journal.totals import DAY_S, HOUR_S, TUBES_MAX, Totals
 from tests.support.core import Core, put
+from tests.support.journal_files import unchecked
 from tests.support.operators import Operator
 
 ALL = HistoryBounds(7 * DAY_S, 1 << 30, bodies=False)
@@ -299,6 +302,37 @@ def test_tubes_beyond_a_number_are_one_in_the_totals():
         (HOUR_S, DAY_S + HOUR_S, "new", 1), (HOUR_S, DAY_S + HOUR_S, "7", 1),
         (DAY_S, DAY_S, "7", 1), (DAY_S, DAY_S, "[rest]", 1),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["NULL", "'text'", "x'ff'", "CAST(x'ff' AS TEXT)"])
+def test_an_event_whose_time_is_none_goes_first(tmp_path, value):
+    path = tmp_path / "queue.db"
+    with closing(open_database(path)) as database:
+        database.connection.executemany(INSERT, [(n, 1e9, n, "t", "put", None, None, 0, 0) for n in (60, 120)])
+    with unchecked(path) as connection:
+        connection.execute(f"UPDATE history SET at = {value} WHERE n = 60")  # noqa: S608 - our own words
+    with closing(open_database(path)) as database:
+        history = History(ALL, Clock())
+        history.read(database.connection)
+        history.prune(database.connection, 500, 1e9)
+        assert database.connection.execute("SELECT n, at FROM history").fetchall() == [(120, 1e9)]
+
+
+@pytest.mark.parametrize("value", ["NULL", "1.5", "9e999"])
+def test_a_row_of_totals_to_which_nothing_can_be_added_is_told_and_begins_anew(tmp_path, caplog, value):
+    path = tmp_path / "queue.db"
+    rows = Totals().rows(tallies_of([b"bad", b"good"]), DAY_S)
+    with closing(open_database(path)) as database:
+        add_totals(database.connection, rows)
+    with unchecked(path) as connection:
+        connection.execute(f"UPDATE totals SET put = {value} WHERE tube = 'bad'")  # noqa: S608 - our own words
+    assert any("totals.put" in finding.said for finding in verify(path) if not finding.sound)
+    with closing(open_database(path)) as database:
+        add_totals(database.connection, rows)
+        puts = database.connection.execute("SELECT tube, put FROM totals WHERE span_s = 3600 ORDER BY tube").fetchall()
+    assert puts == [("bad", 1), ("good", 2)]
+    assert [record.fields["tube"] for record in caplog.records] == ["bad", "bad"]
+    assert all(finding.sound for finding in verify(path))
 
 
 async def test_totals_are_kept_by_the_hour_and_by_the_day_and_go_in_slices(keep):

@@ -40,7 +40,7 @@ def test_a_line_may_leave_out_all_but_the_body():
         (b'{"body": "", "ttr_s": 4294967296}', "ttr_s: 4294967296 is not allowed"),
         (b'{"body": "", "delay_s": 1.5}', "delay_s: 1.5 is not allowed"),
         (b'{"base64": "x"}', "base64|padding"),
-        (b'{"body": "\xff"}', "utf-8"),
+        (b'{"body": "\xff"}', "it is no text, and so no JSON"),
     ],
 )
 def test_a_mistake_names_its_line(line, said):

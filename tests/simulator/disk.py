@@ -71,6 +71,10 @@ class FaultyDisk:
         """So many bytes are free; -1: more than enough."""
         self._shim.faults_room(ctypes.c_long(size))
 
+    def quota(self, size: int) -> None:
+        """So many bytes may still be written, of which statvfs says nothing; ``room`` takes it back."""
+        self._shim.faults_quota(ctypes.c_long(size))
+
     def begin_sync(self, descriptor: int) -> None:
         """What has been written to the file by now will be safe."""
         os.write(self._trace, b"sync %b 0 0\n\n" % self._name(descriptor))

@@ -89,7 +89,8 @@ class Life:
         self._look_in(store)
         self._arm(end)
         if self.cramped:
-            self.world.disk.room(self.world.chance.choice((0, 3_000, 40_000, 300_000)))
+            limit = self.world.disk.quota if run.seed % 2 else self.world.disk.room
+            limit(self.world.chance.choice((0, 3_000, 40_000, 300_000)))
         serving = loop.create_task(server.serve())
         serving.add_done_callback(self._ended)
         while not hasattr(server, "_host") and not serving.done():
@@ -199,14 +200,15 @@ class Life:
             check(server.engine)
 
     async def _disturb(self) -> None:
-        """A full disk, a clock that is set, other hands, syncs that take longer."""
+        """A disk or a quota that is full, a clock that is set, other hands, syncs that take longer."""
         world = self.world
         chance = world.chance
         for _ in range(chance.choice((0, 0, 1, 2))):
             await asyncio.sleep(chance.choice((0.001, 0.1, 1)) * chance.random())
-            what = chance.choice(("room", "room", "wall", "sync", "hand"))
-            if what == "room":
-                world.disk.room(chance.choice((0, 5_000, 50_000, 600_000)))
+            what = chance.choice(("room", "quota", "wall", "sync", "hand"))
+            if what in {"room", "quota"}:
+                limit = world.disk.room if what == "room" else world.disk.quota
+                limit(chance.choice((0, 5_000, 50_000, 600_000)))
                 await asyncio.sleep(chance.choice((0.01, 0.5, 4)))
                 world.disk.room(-1)
             elif what == "wall":

@@ -68,7 +68,7 @@ def copy(connection: sqlite3.Connection, source: Path, partial: Path, progress: 
             if is_damage(error):
                 with refused(source):
                     raise
-            raise BeanliteError(f"the copy of {source} failed: {said(error)}") from error
+            raise BeanliteError(f"the copy of {source} to {partial.parent} failed: {said(error)}") from error
         finally:
             connection.set_progress_handler(None, 0)
             Path(f"{partial}-journal").unlink(missing_ok=True)  # there when the disk was full

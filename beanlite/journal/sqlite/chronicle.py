@@ -9,7 +9,7 @@ from beanlite.clock import Clock
 from beanlite.journal.sqlite.batch import Batch
 from beanlite.journal.sqlite.heartbeat import BUSY_S, IDLE_S, Heartbeat
 from beanlite.journal.sqlite.history import PRUNED_EACH, PRUNED_MAX, History, HistoryBounds
-from beanlite.journal.sqlite.totals import ADD_TOTALS, prune_totals
+from beanlite.journal.sqlite.totals import add_totals, prune_totals
 from beanlite.journal.totals import Totals
 
 
@@ -32,7 +32,7 @@ class Chronicle:
     def write(self, batch: Batch) -> None:
         """Write what goes with a batch, in its transaction, beside its rows."""
         if batch.tallies:
-            self._db.executemany(ADD_TOTALS, self._totals.rows(batch.tallies, time.time()))
+            add_totals(self._db, self._totals.rows(batch.tallies, time.time()))
         if batch.events:
             self.history.prune(self._db, PRUNED_EACH * batch.events, time.time())
         self._heartbeat.beat(BUSY_S)

@@ -21,6 +21,7 @@ from beanlite.journal.sqlite.fileformat import (
     check_file,
     check_version,
     is_full,
+    open_regular,
     refused,
     said,
     shm_of,
@@ -99,7 +100,7 @@ class Database:
         try:
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
-            if not is_full(error):
+            if not is_full(error, self.path):
                 raise JournalFailed(f"the last checkpoint of {self.path} failed: {said(error)}") from error
             left = "a -wal, because the disk is full"
         finally:
@@ -147,7 +148,7 @@ def open_database(path: Path, migrations_folder: Path = FOLDER, *, fsync: str = 
         lost_batches = _lost_batches(commits, read_frame_count(index), written) if commits else 0
         damaged_wal = _keep_wal(path) if lost_batches and not _has_unsynced(mark, fsync) else None
         bystander.close()
-        _move_wal(connection, anew=lost_batches > 0)
+        _move_wal(connection, path, anew=lost_batches > 0)
         if version == 0:
             connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
         migrate(connection, path, migrations)
@@ -187,7 +188,7 @@ def lock_file(path: Path, undo: ExitStack) -> int:
     created = False
     try:
         try:
-            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            lock = open_regular(path, os.O_RDWR)
         except FileNotFoundError:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             created = True
@@ -258,7 +259,7 @@ def _lost_batches(commits: list[int], recovered: int, written: int | None) -> in
     return lost if lost > UNSYNCED_MAX else 0
 
 
-def _move_wal(connection: sqlite3.Connection, *, anew: bool) -> None:
+def _move_wal(connection: sqlite3.Connection, path: Path, *, anew: bool) -> None:
     """Have the -wal used from its beginning, which takes no more room; if the disk is too full for that, don't.
 
     ``anew``: empty it. If this start ends before it writes, the next one would take what is lost for its commits.
@@ -266,7 +267,7 @@ def _move_wal(connection: sqlite3.Connection, *, anew: bool) -> None:
     try:
         connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if anew else 'PASSIVE'})").fetchone()
     except sqlite3.Error as error:
-        if not is_full(error):
+        if not is_full(error, path):
             raise
 
 

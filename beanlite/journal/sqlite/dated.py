@@ -13,7 +13,7 @@ from typing import Final
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.fileformat import check_file
+from beanlite.journal.sqlite.fileformat import check_file, open_regular
 
 _STAMP: Final = r"(\d{8}T\d{6})\.(\d{3})Z"
 _SUFFIX: Final = ".db"
@@ -71,7 +71,7 @@ def delete_oldest(folder: Path, source: Path, keep: int, newest: Path) -> list[P
 
 def _is_ours(file: Path) -> bool:
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = open_regular(file, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

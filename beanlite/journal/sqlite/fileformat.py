@@ -4,6 +4,7 @@ import errno
 import os
 import sqlite3
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ _READ_BYTES = 1 << 20
 _SAID_MAX = 200
 # What an operator can do about a damaged file.
 WHAT_TO_DO = "restore a backup, or save what is sound with beanlite salvage"
+# Where a write of SQLite's has failed, at least as much is tried: it writes a page at a time.
+_QUOTA_PROBE_BYTES = 1 << 16
 # How SQLite's rollback journal begins (https://sqlite.org/fileformat.html).
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 # Where it has the number of pages to which the file is cut back.
@@ -54,6 +57,19 @@ def wal_size(path: Path) -> int:
         return 0
 
 
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file. OSError: it can't be opened, or is something else.
+
+    It is looked at first: a pipe would be waited for, a device may be changed, and a socket says nothing clear.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a directory", str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.open(path, flags | os.O_CLOEXEC)
+
+
 def read_at(descriptor: int, size: int, offset: int) -> bytes:
     """So many bytes from there on, and fewer only where the file ends: the system may give them in parts."""
     found = os.pread(descriptor, size, offset)
@@ -67,12 +83,27 @@ def journal_of(path: Path) -> Path:
     return path.with_name(path.name + "-journal")
 
 
-def is_full(error: sqlite3.Error | OSError) -> bool:
-    """Whether the error means that there is no room on the disk."""
+def is_full(error: sqlite3.Error | OSError, path: Path) -> bool:
+    """Whether the error means that there is no room on the disk of the file, or that a quota is used up."""
     if isinstance(error, OSError):
         return error.errno in {errno.ENOSPC, errno.EDQUOT}
     code = getattr(error, "sqlite_errorcode", 0)  # an error of Python's own layer has none
+    if code == sqlite3.SQLITE_IOERR_WRITE:
+        return has_used_up_quota(path, _QUOTA_PROBE_BYTES)
     return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
+
+
+def has_used_up_quota(path: Path, size: int) -> bool:
+    """Whether a quota does not allow as much more on the disk of the file.
+
+    That has to be tried: SQLite says of a quota what it says of a disk that fails, and statvfs may say nothing of it.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as probe:
+            os.posix_fallocate(probe.fileno(), 0, size)
+    except OSError as error:
+        return error.errno == errno.EDQUOT
+    return False
 
 
 def said(what: Exception | str) -> str:
@@ -102,8 +133,6 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
     The offsets are those of SQLite's database header. What is only in the -wal is not looked at here.
     """
     status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise JournalRefused(f"{path} is not a regular file; name another one")
     if status.st_nlink > 1:
         why = "its -wal would be found under one of them only; remove the others"
         raise JournalRefused(f"{path} has {status.st_nlink} names (hard links), and {why}")
@@ -218,7 +247,7 @@ def refused(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise JournalRefused(f"{path} is damaged (its schema is no text); {WHAT_TO_DO}") from error
     except (sqlite3.Error, OSError) as error:
-        if is_full(error):
+        if is_full(error, path):
             raise JournalRefused(f"there is no room on the disk of {path}; make some") from error
         if isinstance(error, OSError):
             raise JournalRefused(f"{path} can't be used: {error.strerror or said(error)}; check the disk") from error
@@ -226,7 +255,7 @@ def refused(path: Path) -> Iterator[None]:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREAD:
                 rule_out_disk(path)
             raise JournalRefused(f"{path} is damaged ({said(error)}); {WHAT_TO_DO}") from error
-        advice = "check the disk, and the owner and the mode of the file, its -wal and its -shm"
+        advice = "check the disk, and the owner and the mode of the folder, the file, its -wal and its -shm"
         raise JournalRefused(f"{path} can't be used: {said(error)}; {advice}") from error
     except JournalFailed as error:  # the disk failed before anything was served
         raise JournalRefused(str(error)) from error

@@ -84,7 +84,7 @@ def filling(path: Path) -> Iterator[Filling]:
     BeanliteError: it can't be written. Until the end there is as much beside the file as was added to it.
     """
     path = Path(os.path.realpath(path))
-    is_new = not path.exists()
+    is_new = not os.path.exists(path)  # noqa: PTH110 - Path.exists raises an error where it may not look
     database = open_database(path)
     queue = Filling(database.connection)
     try:

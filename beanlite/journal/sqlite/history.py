@@ -33,9 +33,11 @@ FETCH_BODY: Final = """
         FROM jobs WHERE jobs.id = history.job
     ) WHERE n = ?
 """
-_OLDEST: Final = "SELECT n, at FROM history ORDER BY n LIMIT 1"
+# A time that is none, as only damage makes it, is long ago, so that its row is the next to go.
+_AT: Final = "coalesce(CAST(at AS REAL), 0.0)"
+_OLDEST: Final = f"SELECT n, {_AT} FROM history ORDER BY n LIMIT 1"  # noqa: S608 - our own words
 _NTH: Final = "SELECT n FROM history ORDER BY n LIMIT 1 OFFSET ?"
-_PRUNE: Final = "DELETE FROM history WHERE n <= ? AND (at < ? OR n < ?)"
+_PRUNE: Final = f"DELETE FROM history WHERE n <= ? AND ({_AT} < ? OR n < ?)"  # noqa: S608 - likewise
 
 Row = tuple[object, ...]
 

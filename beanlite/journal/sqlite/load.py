@@ -85,7 +85,10 @@ class _Loading:
         self._connection.execute("UPDATE meta SET last_id = ?", (self._last_id,))
 
     def _take(self, line: bytes) -> None:
-        values = _DECODER.decode(line.decode())
+        try:
+            values = _DECODER.decode(line.decode())
+        except UnicodeDecodeError as error:  # of which a database is full
+            raise _Wrong("it is no text, and so no JSON") from error
         if not isinstance(values, dict):
             raise _Wrong("it is no JSON object")
         take = {"queue": self._begin, "end": self._end, "pause": self._pause, "job": self._job}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.fileformat import check_file, refused, wal_of, wal_size
+from beanlite.journal.sqlite.fileformat import check_file, open_regular, refused, wal_of, wal_size
 from beanlite.journal.sqlite.migrations import stand_in
 
 # How long to wait for a lock on the file, which others have only for moments.
@@ -45,7 +45,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 def check_readable(path: Path) -> None:
     """Raise JournalRefused unless the file can be opened, holds something, and is one of ours."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(path)
     except OSError as error:
         raise JournalRefused(f"{path} can't be opened: {error.strerror}") from error
     with refused(path):

@@ -63,7 +63,12 @@ def undo_restore(target: Path, progress: Callable[[int], None] | None = None) ->
     It raises what ``restore`` does, and BeanliteError if nothing was set aside.
     """
     target = Path(os.path.realpath(target))
-    set_aside = dated_files(target.parent, _prefix(target)) if target.parent.is_dir() else []
+    try:
+        set_aside = dated_files(target.parent, _prefix(target))
+    except (FileNotFoundError, NotADirectoryError):
+        set_aside = []
+    except OSError as error:
+        raise BeanliteError(f"{target.parent} can't be read: {error.strerror}") from error
     if not set_aside:
         raise BeanliteError(f"there is no {target.parent / _prefix(target)}… to bring back")
     newest, _ = set_aside[-1]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from beanlite.errors import JournalFailed
+from beanlite.journal.sqlite.fileformat import has_used_up_quota
 
 # The size of the reserve: enough to store what has been promised on a full disk, and to let deletes make room.
 RESERVE_BYTES: Final = 8 << 20
@@ -42,7 +43,7 @@ class Room:
 
     def has_room_for(self, size: int) -> bool:
         """Whether this many bytes are free, if need be by giving up the reserve that a killed server has left."""
-        if not size or self._free_bytes() >= RESERVE_BYTES:
+        if not size or (self._free_bytes() >= RESERVE_BYTES and not has_used_up_quota(self._path, size)):
             return True
         self.give_up_reserve()
         has_room = self._allocate(size)  # what is free need not be free for us

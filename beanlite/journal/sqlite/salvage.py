@@ -15,6 +15,7 @@ from beanlite.core.job import U32_MAX
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.checksum import checksum_of_row
+from beanlite.journal.sqlite.fileformat import open_regular
 from beanlite.journal.sqlite.filling import filling
 from beanlite.journal.sqlite.heartbeat import last_seen
 from beanlite.journal.sqlite.pages import Pages, Value
@@ -106,7 +107,7 @@ def _open(source: Path) -> Pages:
 def _held(source: Path) -> Iterator[None]:
     """Keep servers away from the file. JournalRefused: one has it. BeanliteError: it can't be opened."""
     try:
-        descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(source)
     except OSError as error:
         raise BeanliteError(f"{source} can't be opened: {error.strerror}") from error
     try:

@@ -5,25 +5,40 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from beanlite.journal.totals import KEPT_S
+from beanlite import log
+from beanlite.journal.sqlite.fileformat import said
+from beanlite.journal.totals import KEPT_S, TotalsRow
 
 # Rows taken away in one go.
 PRUNED_MAX: Final = 500
 
-ADD_TOTALS: Final = """
-    INSERT INTO totals
-        (span_s, at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s)
+_INTO: Final = """
+    INTO totals (span_s, at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_ADD: Final = f"""
+    INSERT {_INTO}
     ON CONFLICT DO UPDATE SET
         put = put + excluded.put, reserved = reserved + excluded.reserved, deleted = deleted + excluded.deleted,
         released = released + excluded.released, timed_out = timed_out + excluded.timed_out,
         buried = buried + excluded.buried, kicked = kicked + excluded.kicked,
         waited_s = waited_s + excluded.waited_s, held_s = held_s + excluded.held_s
 """
+_REPLACE: Final = f"REPLACE {_INTO}"
 _PRUNE: Final = """
     DELETE FROM totals WHERE (span_s, at, tube) IN
         (SELECT span_s, at, tube FROM totals WHERE span_s = ? AND at < ? ORDER BY at, tube LIMIT ?)
 """
+
+
+def add_totals(connection: sqlite3.Connection, rows: list[TotalsRow]) -> None:
+    """Add what has been counted. A row to which nothing can be added has changed by itself: it begins anew."""
+    for row in rows:
+        try:
+            connection.execute(_ADD, row)
+        except sqlite3.IntegrityError as error:
+            log.warning("a row of totals was damaged, and begins anew; check the disk", tube=row[2], why=said(error))
+            connection.execute(_REPLACE, row)
 
 
 def prune_totals(connection: sqlite3.Connection, now_s: float) -> bool:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.fileformat import damaged, refused, rule_out_disk, said, shm_of, wal_size
+from beanlite.journal.sqlite.fileformat import damaged, open_regular, refused, rule_out_disk, said, shm_of, wal_size
 from beanlite.journal.sqlite.mark import Mark
 from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
@@ -44,7 +44,7 @@ def verify(path: Path) -> Iterator[Finding]:
     """
     path = Path(os.path.realpath(path))
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             mark = Mark.read(file.fileno())
     except OSError as error:
         raise BeanliteError(f"{path} can't be opened: {error.strerror}") from error

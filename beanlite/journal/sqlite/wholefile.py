@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from beanlite.errors import BeanliteError
-from beanlite.journal.sqlite.fileformat import wal_size
+from beanlite.journal.sqlite.fileformat import open_regular, wal_size
 
 
 @contextmanager
@@ -51,18 +51,18 @@ def written_whole(dest: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
-def unserved(dest: Path, source: Path) -> Iterator[None]:
-    """Keep servers away from a file that is to be replaced by what is made of `source`.
+def unserved(dest: Path, source: Path | None) -> Iterator[None]:
+    """Keep servers away from a file that is to be replaced by what is made of `source`, if that is a file, too.
 
-    BeanliteError: it is `source` itself, or a live database. OSError: it can't be looked at.
+    BeanliteError: it is `source` itself, or a live database. OSError: it can't be looked at, or is no regular file.
     """
     try:
-        descriptor = os.open(dest, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(dest)
     except FileNotFoundError:
         yield
         return
     try:
-        if os.path.samestat(os.fstat(descriptor), source.stat()):
+        if source is not None and os.path.samestat(os.fstat(descriptor), source.stat()):
             raise BeanliteError(f"{dest} was not replaced: it is the database itself")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

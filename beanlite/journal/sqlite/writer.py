@@ -61,7 +61,7 @@ def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> Journa
     code = getattr(error, "sqlite_errorcode", 0)  # neither the system nor Python's own layer gives one
     if code & 0xFF == sqlite3.SQLITE_BUSY:
         return JournalBusy(f"another program holds the write lock of {path}")
-    if is_full(error):
+    if is_full(error, path):
         return JournalFull(f"no room on the disk of {path}")
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     known = "" if limit == resource.RLIM_INFINITY else f"; no file may have more than {limit} bytes (ulimit -f)"

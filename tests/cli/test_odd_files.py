@@ -1,0 +1,131 @@
+"""Whatever a command is given in the place of a database: one line at once, and nothing is changed."""
+
+import os
+import socket
+import stat
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from beanlite.cli import main
+from tests.support.journal_files import make
+
+NOBODY = 65534
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "queue.db", batches=1)
+    (tmp_path / "q.jsonl").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def pipe(folder):
+    os.mkfifo(folder / "odd")
+    held = os.open("odd", os.O_RDWR)  # so that a command that would wait for the other end fails instead
+    yield stat.S_IFIFO
+    os.close(held)
+
+
+@pytest.fixture
+def listener(folder):
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(folder / "odd"))
+        yield stat.S_IFSOCK
+
+
+@pytest.mark.parametrize("kind", ["pipe", "listener"])
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("verify odd", 1),
+        ("salvage odd new.db", 1),
+        ("jobs --db odd", 3),
+        ("export --db odd", 3),
+        ("backup new.db --db odd", 3),
+        ("backup odd --db queue.db --force", 1),
+        ("export odd --db queue.db --force", 1),
+        ("restore odd --db queue.db", 3),
+        ("restore queue.db --db odd", 3),
+        ("compact --db odd", 3),
+        ("import q.jsonl --db odd", 3),
+        ("serve --db odd --port 0", 3),
+    ],
+)
+def test_what_is_no_regular_file_is_one_line(kind, line, code, request, folder, capsys):
+    kind = request.getfixturevalue(kind)
+    before = sorted(folder.iterdir())
+    assert main(line.split()) == code
+    said = capsys.readouterr().err
+    assert said.startswith("beanlite: ")
+    assert f"{folder}/odd" in said or "to odd: " in said
+    assert "it is not a regular file" in said
+    assert said.count("\n") == 1
+    assert sorted(folder.iterdir()) == before
+    assert stat.S_IFMT((folder / "odd").stat().st_mode) == kind
+
+
+@pytest.mark.parametrize("line", ["verify .", "salvage . new.db"])
+def test_a_directory_is_one_line(line, folder, capsys):
+    assert main(line.split()) == 1
+    assert capsys.readouterr().err == f"beanlite: {folder} can't be opened: it is a directory\n"
+
+
+@contextmanager
+def closed():
+    """A folder into which the user, who is another one than root, may not look."""
+    user, home = os.geteuid(), Path.cwd()
+    with tempfile.TemporaryDirectory() as name:
+        os.chdir(name)
+        Path("q.jsonl").touch()
+        Path("closed").mkdir(mode=0)
+        if user == 0:
+            Path(name).chmod(0o755)
+            os.seteuid(NOBODY)
+        try:
+            yield
+        finally:
+            os.seteuid(user)
+            Path("closed").chmod(0o700)
+            os.chdir(home)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("backup closed/new.db --db none.db", 3, "none.db can't be opened: No such file"),
+        ("backup closed/new --keep 2 --db none.db", 2, "--keep: closed/new is not a folder"),
+        ("import q.jsonl --db closed/new.db", 3, "closed/new.db can't be opened: Permission denied"),
+        ("restore --undo --db closed/queue.db", 1, "closed can't be read: Permission denied"),
+    ],
+)
+def test_where_one_may_not_look_it_is_one_line(line, code, said, capsys):
+    with closed():
+        assert main(line.split()) == code
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("import queue.db --db new.db", 1, "nothing was imported: line 1: it is no text, and so no JSON"),
+        ("put --jobs queue.db --connect unix:none", 2, "queue.db, line 1: it is no text, and so no JSON"),
+        ("import-binlog queue.db --db new.db", 1, "queue.db can't be read: Not a directory"),
+        ("restore --undo --db none/queue.db", 1, "to bring back"),
+    ],
+)
+def test_what_is_mistaken_for_another_is_one_line(line, code, said, folder, capsys):
+    before = sorted(folder.iterdir())
+    assert main(line.split()) == code
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+    assert sorted(folder.iterdir()) == before

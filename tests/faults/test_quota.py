@@ -1,0 +1,44 @@
+"""A quota that is used up is a full disk, although statvfs says nothing of it, and SQLite that the disk fails."""
+
+import os
+
+import pytest
+
+from tests.faults.promises import build_armed
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire
+
+
+@pytest.fixture
+def start(compiler, tmp_path):
+    """Starts a server that may write so many bytes."""
+    del compiler
+    library = build_armed(tmp_path / "armed.so")
+    folder = tmp_path / "queue"
+    folder.mkdir()
+
+    def do(quota):
+        armed = {"FAULTS_BELOW": str(folder), "FAULTS_TRACE": os.devnull, "FAULTS_FAULT": "0 0 0 0"}
+        return start_beanlite(folder, environment={"LD_PRELOAD": str(library), "FAULTS_QUOTA": str(quota), **armed})
+
+    return do
+
+
+def test_puts_are_refused_and_the_queue_drains_and_nothing_is_lost(start):
+    body = b"x" * 10_000
+    with start(12 << 20) as server, Wire(server.connect()) as wire:
+        ids = []
+        while (reply := wire.ask("put 0 0 60 10000", body)) != "OUT_OF_MEMORY":
+            ids.append(int(reply.removeprefix("INSERTED ")))
+        assert wire.stats()["disk-full"] == "true"
+        for job_id in ids[::2]:
+            assert wire.ask(f"delete {job_id}") == "DELETED"
+        server.kill()
+    with start(0) as server, Wire(server.connect()) as wire:
+        assert wire.ask("put 0 0 60 10000", body) == "OUT_OF_MEMORY"
+        server.kill()
+    with start(-1) as server, Wire(server.connect()) as wire:
+        assert int(wire.stats()["current-jobs-ready"]) == len(ids[1::2])
+        for job_id in ids[1::2]:
+            assert wire.ask(f"peek {job_id}") == f"FOUND {job_id} 10000"
+        assert wire.put(b"again") > max(ids)
