@@ -13,6 +13,7 @@ from zlib import crc32
 
 import pytest
 
+from beanlite.cli import main
 from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.core.restore import StoredJob
@@ -26,7 +27,7 @@ from beanlite.journal.sqlite.fileformat import WHAT_TO_DO
 from beanlite.journal.sqlite.journal import SqliteJournal
 from beanlite.protocol.stats import job_stats, tube_stats
 from tests.support.inside import abandon
-from tests.support.journal_files import NO_HISTORY, put, unchecked
+from tests.support.journal_files import NO_HISTORY, make, put, unchecked
 from tests.support.servers import ServerDied, start_beanlite
 
 PAGE = 4096
@@ -301,3 +302,33 @@ def test_whatever_is_damaged_the_file_is_used_or_refused_in_one_line(tmp_path, s
                 wrong.append((seed, repr(error)))
             shutil.rmtree(folder)
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "command"),
+    [
+        ("UPDATE bodies SET body = 'text'", "jobs"),
+        ("DELETE FROM bodies", "jobs"),
+        ("DELETE FROM bodies", "job 3"),
+        ("UPDATE jobs SET created_at = 9e18", "job 3"),
+        ("UPDATE jobs SET delay_s = ''", "job 3"),
+        ("UPDATE jobs SET state = x''", "stats"),
+        ("UPDATE jobs SET tube = x''", "tubes"),
+        ("UPDATE meta SET jobs = CAST(x'ff' AS TEXT)", "verify"),
+    ],
+)
+def test_who_looks_into_a_damaged_file_is_told_in_a_line(path, capsys, damage, command):
+    make(path, batches=1)
+    with unchecked(path) as connection:
+        connection.execute(damage)
+    assert main([*command.split(), *(["--db"] if command != "verify" else []), str(path)]) == 3
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_an_empty_body_can_be_looked_at(path, capsys):
+    with closing(open_database(path)) as database:
+        put(database.connection, 1, b"")
+        database.connection.execute("UPDATE meta SET last_id = 1")
+    assert main(["jobs", "--db", str(path)]) == 0
+    assert main(["job", "1", "--db", str(path)]) == 0
+    assert capsys.readouterr().err == ""
