@@ -81,11 +81,14 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
             """  # noqa: S608 - our own names
         )
         unchecked_id = read_unchecked_id(connection)
-        count = 0
+        count = last_id = 0
         for *values, of_row, checksum, body in jobs:
             is_unchecked = of_row is None and values[0] <= unchecked_id
             if not is_unchecked and checksum_of_row(tuple(values)) != of_row:
                 raise damaged(path, f"the row of job {values[0]} has changed")
+            if values[0] <= last_id:  # a page stands where another should be
+                raise damaged(path, f"job {values[0]} stands behind {last_id}")
+            last_id = values[0]
             if not isinstance(body, bytes) or crc32(body) != checksum:
                 raise damaged(path, f"the body of job {values[0]} has changed")
             job = {name: value for name, value in zip(names, values, strict=True) if value is not None}
