@@ -18,8 +18,8 @@ EPILOG = (
     "Example: beanlite salvage beanlite.db.replaced-20261123T040000Z rescued.db"
     "\n\n"
     "Exit codes: 0 all is saved; 1 something could not be read or written, and there is no DEST; 2 a wrong flag; 3 what"
-    " is sound is in DEST, but something is lost or in doubt; or a server holds SOURCE, or nothing in it can be saved, and there is"
-    " no DEST; 130 it was told to end."
+    " is sound is in DEST, but something is lost or in doubt; or a server holds SOURCE, or nothing in it can be saved,"
+    " and there is no DEST; 130 it was told to end."
 )
 # How many ids are listed before the rest is only counted.
 _LISTED = 20
