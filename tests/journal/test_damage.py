@@ -325,6 +325,15 @@ def test_who_looks_into_a_damaged_file_is_told_in_a_line(path, capsys, damage, c
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_what_sqlite_quotes_of_a_damaged_file_does_nothing_to_a_terminal(path, start):
+    make(path, batches=1)
+    with unchecked(path) as connection:
+        connection.execute("UPDATE jobs SET row_crc32 = CAST(x'1b5b324aff' AS TEXT)")
+    with pytest.raises(JournalRefused, match="Could not decode") as refused:
+        start(path)
+    assert str(refused.value).isprintable()
+
+
 def test_an_empty_body_can_be_looked_at(path, capsys):
     with closing(open_database(path)) as database:
         put(database.connection, 1, b"")

@@ -76,8 +76,9 @@ def is_full(error: sqlite3.Error | OSError) -> bool:
 
 
 def said(what: Exception | str) -> str:
-    """What SQLite or the system says, in one line of limited length."""
-    return " ".join(str(what).split())[:_SAID_MAX]
+    """What SQLite or the system says, in one line of limited length: it may quote what stands in the file."""
+    text = " ".join(str(what).split())[:_SAID_MAX]
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
