@@ -25,6 +25,7 @@ from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.fileformat import WHAT_TO_DO
 from beanlite.journal.sqlite.journal import SqliteJournal
+from beanlite.journal.sqlite.verify import verify
 from beanlite.protocol.stats import job_stats, tube_stats
 from tests.support.inside import abandon
 from tests.support.journal_files import NO_HISTORY, make, put, unchecked
@@ -239,6 +240,20 @@ def test_a_schema_that_is_not_text(stopped, start):
         assert len(str(caught.value)) < TEXT_MAX
 
 
+def test_a_statement_of_the_schema_that_has_changed(stopped, start):
+    """Only one that a server uses is refused: an operator may have made a view of another kind."""
+    content = stopped.read_bytes()
+    for text, changed in ((b"RAISE(ABORT", b"REISE(ABORT"), (b"WHERE state = 'ready'", b"WHERE state = 'rfady'")):
+        assert text in content
+        stopped.write_bytes(content.replace(text, changed))
+        assert [finding.check for finding in verify(stopped) if not finding.sound] == ["schema"]
+        if b"state" in text:
+            start(stopped)
+        else:
+            with pytest.raises(JournalRefused, match=r"queue\.db is damaged: no such column: ABORT"):
+                start(stopped)
+
+
 def test_a_damaged_page_that_only_writing_finds(stopped, start):
     """Two leaves of a table have changed places: all jobs are read in order, but can't be found by their ids."""
     with closing(sqlite3.connect(stopped, isolation_level=None)) as connection:
@@ -332,6 +347,18 @@ def test_what_sqlite_quotes_of_a_damaged_file_does_nothing_to_a_terminal(path, s
     with pytest.raises(JournalRefused, match="Could not decode") as refused:
         start(path)
     assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("due_at", ["x''", "5.5"])
+def test_a_buried_job_that_is_due_is_not_exported(path, capsys, due_at):
+    """A start does without, and so does the checksum."""
+    with closing(open_database(path)) as database:
+        put(database.connection, 1, state="buried", buried_seq=1)
+        database.connection.execute("UPDATE meta SET last_id = 1")
+    with unchecked(path) as connection:
+        connection.execute(f"UPDATE jobs SET due_at = {due_at}")  # noqa: S608 - our own words
+    assert main(["export", "--db", str(path)]) == 3
+    assert "the row of job 1 has changed" in capsys.readouterr().err
 
 
 def test_an_empty_body_can_be_looked_at(path, capsys):

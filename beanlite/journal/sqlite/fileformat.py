@@ -227,6 +227,10 @@ def refused(path: Path) -> Iterator[None]:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREAD:
                 rule_out_disk(path)
             raise JournalRefused(f"{path} is damaged ({said(error)}); {WHAT_TO_DO}") from error
+        if (
+            getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR
+        ):  # our statements make sense, so the schema does not
+            raise damaged(path, said(error)) from error
         advice = "check the disk, and the owner and the mode of the file, its -wal and its -shm"
         raise JournalRefused(f"{path} can't be used: {said(error)}; {advice}") from error
     except JournalFailed as error:  # the disk failed before anything was served
