@@ -25,7 +25,7 @@ from unittest import mock
 from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.errors import BeanliteError
-from beanlite.journal.sqlite import journal as journal_module
+from beanlite.journal.sqlite import journal as journal_module, replay
 from beanlite.journal.sqlite.backup import backup
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.dump import dump
@@ -40,6 +40,7 @@ from tests.support.inside import abandon
 from tests.support.journal_files import NO_HISTORY
 
 LINE_MAX = 600
+CHUNK = 30
 # The tables of which each has a page, beside those of jobs.
 SINGLE = {
     "meta": "SELECT last_id FROM meta",
@@ -77,15 +78,18 @@ async def _start(path, max_bytes):
         engine.memory.bound(max_bytes, 0, fetches=True)
     journal = SqliteJournal(path, "always", 0, 65535, "unix:socket", NO_HISTORY)
     try:
-        with mock.patch.object(journal_module, "open_database", opening):
+        chunk = mock.patch.object(replay, "_CHUNK", CHUNK)  # so that not all bodies are read at once
+        with mock.patch.object(journal_module, "open_database", opening), chunk:
             await journal.recover(engine, clock, asyncio.Event())
-        served = {}
+        served, fetched = {}, 0
         for _, jobs in engine.jobs.segments():
             for job_id, job in jobs.items():
                 body = job.body
                 if body is None:
+                    fetched += 1
                     (body,) = await journal.fetch([job_id])
                 served[job_id] = _seen(job, body)
+        assert bool(fetched) == (max_bytes is not None), "bodies are where they should not be"
         pauses = {name: tube.pause_s for name, tube in engine.tubes.items() if tube.pause_until_ns}
         return served, pauses, engine.ledger.taken_id, clock()
     finally:
