@@ -66,8 +66,9 @@ def test_an_export_does_not_take_a_page_of_jobs_twice_for_the_jobs_that_stood_th
     assert Rot(tmp_path).try_copy(286, 94) == []
 
 
-def test_bodies_that_two_inner_pages_lead_to_are_saved(tmp_path):
-    assert Rot(tmp_path).try_copy(4, 299) == []
+@pytest.mark.parametrize("page", [299, 14], ids=["jobs", "schema"])
+def test_bodies_to_which_an_inner_page_of_another_table_leads_are_saved(tmp_path, page):
+    assert Rot(tmp_path).try_copy(4, page) == []
 
 
 @pytest.mark.parametrize("table", ["jobs", "pauses", "server"])
@@ -192,6 +193,8 @@ def test_a_page_that_sqlite_has_moved_is_saved(path, dest, old_pages):
     dest.unlink()
     with closing(open_database(path)) as database:
         database.connection.execute("UPDATE meta SET jobs = ?", (len(expected),))
+        database.connection.execute(CLOCK)
+    expected = jobs_of(path)
     assert salvage(path, dest).is_all
     assert jobs_of(dest) == expected
 
@@ -278,6 +281,15 @@ def test_a_clock_that_has_changed_does_not(path, dest):
     flip(path, place + 1)
     result = salvage(path, dest)
     assert (result.jobs, result.lost_clock, result.is_all) == (3, True, False)
+
+
+def test_a_clock_whose_page_has_no_row_any_more_is_missed_after_an_orderly_stop(path, dest):
+    make(path, batches=1)
+    assert not salvage(path, dest).lost_clock
+    dest.unlink()
+    with closing(open_database(path)) as database:
+        database.connection.execute("UPDATE meta SET jobs = 3")
+    assert salvage(path, dest).lost_clock
 
 
 def test_a_file_that_a_server_has_is_refused(path, dest):

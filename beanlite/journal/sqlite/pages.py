@@ -149,25 +149,25 @@ class Pages:
     def spans(self, in_use: list[int]) -> dict[int, list[tuple[Value, int, int]]]:
         """For the leaves that the trees lead to: whose rows they have, above which rowid, and up to which.
 
-        More than one, if an inner page stands twice.
+        More than one, if an inner page stands twice; none, if it is not below the one to which it belongs.
         """
         spans: dict[int, list[tuple[Value, int, int]]] = {}
         roots = [(name, root) for page in in_use for name, root in _roots(self.rows(page))]
-        left = [(root, name, _FIRST, _LAST) for name, root in [("sqlite_schema", 1), *roots]]
+        left = [(root, 0, name, _FIRST, _LAST) for name, root in [("sqlite_schema", 1), *roots]]
         seen: set[int] = set()
         while left:
-            number, name, above, to = left.pop()
+            number, parent, name, above, to = left.pop()
             page = self.read(number)[100 if number == 1 else 0 :]
-            if page[0] == LEAF_TABLE:
+            if page[0] == LEAF_TABLE and parent in {0, self._mapped(number)[1]}:
                 spans.setdefault(number, []).append((name, above, to))
             elif page[0] == _INNER_TABLE and number not in seen:
                 seen.add(number)
                 for at in _cells(page, 0, 12):
                     cell = self.read(number)[at : at + 13].ljust(13, b"\0")
                     key = _varint(cell, 4)[0]
-                    left.append((int.from_bytes(cell[:4]), name, above, key))
+                    left.append((int.from_bytes(cell[:4]), number, name, above, key))
                     above = key
-                left.append((int.from_bytes(page[8:12]), name, above, to))
+                left.append((int.from_bytes(page[8:12]), number, name, above, to))
         return spans
 
     def rows(self, number: int) -> Iterator[tuple[int, list[Value]]]:

@@ -145,6 +145,7 @@ class _Saving:
         self._copies: set[int] = set()
         """Pages of which there is another copy, and that may be where they belong."""
         self._on_copies: set[int] = set()
+        self._has_clock = False
         self.found = Salvaged()
 
     def save(self, progress: Callable[[int], None] | None) -> None:
@@ -164,6 +165,8 @@ class _Saving:
         found = self.found
         found.lost = sorted((self._lost | self._bodies.keys()) - self._saved)
         found.jobs = len(self._saved)
+        if found.jobs_at_stop is not None and not self._has_clock:  # who has stopped in order has left one
+            found.lost_clock = True
         if found.jobs != found.jobs_at_stop:
             found.doubtful = sorted(self._on_copies)
         found.unreadable = len(self._pages.unreadable)
@@ -223,6 +226,7 @@ class _Saving:
             self.found.lost_pauses += 1
 
     def _save_clock(self, values: list[Value]) -> None:
+        self._has_clock = True
         seen_at, _, ahead_s, boot, offset_ns, said = values[5:]
         if (
             isinstance(seen_at, int | float)
