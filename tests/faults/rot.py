@@ -40,7 +40,8 @@ from tests.support.inside import abandon
 from tests.support.journal_files import NO_HISTORY
 
 LINE_MAX = 600
-CHUNK = 30
+# Where bodies are left in the file: how many bytes of them are not, and how many jobs are read at a time.
+BODY_BYTES, CHUNK = 10_000, 30
 # The tables of which each has a page, beside those of jobs.
 SINGLE = {
     "meta": "SELECT last_id FROM meta",
@@ -75,7 +76,7 @@ async def _start(path, max_bytes):
 
     engine, clock = Engine(), Clock(lambda: SINCE_BOOT_NS, lambda: NOW_NS)
     if max_bytes is not None:
-        engine.memory.bound(max_bytes, 0, fetches=True)
+        engine.memory.bound(max_bytes, BODY_BYTES, fetches=True)
     journal = SqliteJournal(path, "always", 0, 65535, "unix:socket", NO_HISTORY)
     try:
         chunk = mock.patch.object(replay, "_CHUNK", CHUNK)  # so that not all bodies are read at once
