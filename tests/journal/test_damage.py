@@ -361,6 +361,14 @@ def test_a_buried_job_that_is_due_is_not_exported(path, capsys, due_at):
     assert "the row of job 1 has changed" in capsys.readouterr().err
 
 
+def test_a_job_without_a_state_is_not_exported(path, capsys):
+    make(path, batches=1)
+    with unchecked(path) as connection:
+        connection.execute("UPDATE jobs SET state = NULL")
+    assert main(["export", "--db", str(path)]) == 3
+    assert "the row of job 1 has changed" in capsys.readouterr().err
+
+
 def test_an_empty_body_can_be_looked_at(path, capsys):
     with closing(open_database(path)) as database:
         put(database.connection, 1, b"")

@@ -92,7 +92,7 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
             if not isinstance(body, bytes) or crc32(body) != checksum:
                 raise damaged(path, f"the body of job {values[0]} has changed")
             job = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-            if not _has_times(job):
+            if "state" not in job or not _has_times(job):  # to the checksum, none is as "ready"
                 raise damaged(path, f"the row of job {values[0]} has changed")
             job |= {name: job[name] - ahead_s for name in TIMES if name in job}
             yield line_of("job", job | body_of(body))
