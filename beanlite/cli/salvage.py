@@ -4,19 +4,22 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from beanlite.cli.options import AsJson, counting
 from beanlite.errors import JournalRefused
 
+if TYPE_CHECKING:
+    from beanlite.journal.sqlite.salvage import Salvaged
+
 EPILOG = (
     "Example: beanlite salvage beanlite.db.replaced-20261123T040000Z rescued.db"
     "\n\n"
     "Exit codes: 0 all is saved; 1 something could not be read or written, and there is no DEST; 2 a wrong flag; 3 what"
-    " is sound is in DEST, but something is lost; or a server holds SOURCE, or nothing in it can be saved, and there is"
-    " no DEST; 130 it was told to end."
+    " is sound is in DEST, but something is lost or in doubt; or a server holds SOURCE, or nothing in it can be saved,"
+    " and there is no DEST; 130 it was told to end."
 )
 # How many ids are listed before the rest is only counted.
 _LISTED = 20
@@ -45,10 +48,13 @@ def salvage(
         print(f"{dest}: {result.jobs} jobs, {result.pauses} pauses, {seconds} s")
     if result.is_all:
         return
+    raise JournalRefused("; ".join([*_lost(source, result), *_in_doubt(result)]))
+
+
+def _lost(source: Path, result: "Salvaged") -> list[str]:
     left_out = []
     if result.lost:
-        listed = ", ".join(map(str, result.lost[:_LISTED])) + (", …" if len(result.lost) > _LISTED else "")
-        left_out.append(f"{len(result.lost)} jobs of which only a part is left ({listed})")
+        left_out.append(f"{len(result.lost)} jobs of which only a part is left ({_listed(result.lost)})")
     if result.lost_pauses:
         left_out.append(f"{result.lost_pauses} pauses")
     if result.lost_clock:
@@ -57,4 +63,17 @@ def salvage(
         left_out.append(f"what stood on {result.unreadable} pages that can't be read or make no sense")
     if result.last_id is None:
         left_out.append("the last id, so that new ones begin a million higher")
-    raise JournalRefused(f"not saved from {source}: {'; '.join(left_out)}")
+    return [f"not saved from {source}: {'; '.join(left_out)}"] if left_out else []
+
+
+def _in_doubt(result: "Salvaged") -> list[str]:
+    doubts = []
+    if result.jobs_at_stop not in {None, result.jobs}:
+        doubts.append(f"{result.jobs} jobs are saved, and {result.jobs_at_stop} were there at the last stop")
+    if result.doubtful:
+        doubts.append(f"{len(result.doubtful)} jobs that are saved may have been deleted ({_listed(result.doubtful)})")
+    return doubts
+
+
+def _listed(ids: list[int]) -> str:
+    return ", ".join(map(str, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")

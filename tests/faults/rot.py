@@ -1,97 +1,56 @@
 """Random damages to a stopped file: ``python -m tests.faults.rot --seeds 2000 [--from SEED]``.
 
-Each seed damages a copy of one file: a bit, a byte, a page, its end, or a value that gets another type. Then a server
-starts on it, as far as a journal goes, and each job that it would serve has to be the one that was stored, or the
-start is refused in one line; verify has to find something wrong, or what is served is whole; and salvage has to bring
-back every job that is still sound, and no other.
+Each seed damages a copy of one file: a bit, a byte, a sector, a page, its end, or a value that gets another type. Then
+a server starts on it, as far as a journal goes, with bodies in memory and without: each job that it would serve has to
+be the one that was stored, or it is refused in one line, and then verify has found something wrong. An export and a
+backup have all jobs, or are refused. Salvage has to bring back every job that is still sound, and no other, and to say
+what is missing.
 """
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import shutil
+import sqlite3
 import sys
 import tempfile
 import traceback
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
-from beanlite.clock import Clock, utc_s
+from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.errors import BeanliteError
-from beanlite.journal.sqlite import journal as journal_module
+from beanlite.journal.sqlite import journal as journal_module, replay
+from beanlite.journal.sqlite.backup import backup
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.dump import dump
 from beanlite.journal.sqlite.journal import SqliteJournal
-from beanlite.journal.sqlite.mark import boot_id
+from beanlite.journal.sqlite.look import looking
 from beanlite.journal.sqlite.pages import Pages
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.salvage import salvage
 from beanlite.journal.sqlite.verify import verify
+from tests.faults.damages import JOBS, NOW_NS, PAGE, SINCE_BOOT_NS, damage, make
 from tests.support.inside import abandon
-from tests.support.journal_files import NO_HISTORY, put, unchecked
+from tests.support.journal_files import NO_HISTORY
 
-PAGE = 4096
-JOBS = 700
 LINE_MAX = 600
-# What no column may hold, as SQL.
-WRONG = ("NULL", "-1", "1.5", "''", "'text'", "x''", "x'ff00'", "CAST(x'ff' AS TEXT)", "9223372036854775807")
-COLUMNS = {
-    "jobs": (
-        "tube state pri delay_s ttr_s created_at due_at buried_seq reserves timeouts releases buries kicks crc32 body"
-        " since holder holder_conn why row_crc32"
-    ).split(),
-    "bodies": ["body"],
-    "meta": ["batch", "last_id", "unchecked_id", "jobs"],
-    "pauses": ["pause_s", "until"],
-    "server": ["seen_at", "boot", "offset_ns"],
+# Where bodies are left in the file: how many bytes of them are not, and how many jobs are read at a time.
+BODY_BYTES, CHUNK = 10_000, 30
+# The tables of which each has a page, beside those of jobs.
+SINGLE = {
+    "meta": "SELECT last_id FROM meta",
+    "pauses": "SELECT tube, pause_s, until FROM pauses ORDER BY tube",
+    "server": "SELECT seen_at, ahead_s, boot, offset_ns FROM server",
 }
-# When all of it happens, by the machine's clock since 2000, and since it was booted.
-NOW_NS, SINCE_BOOT_NS = 850_000_000_250_000_000, 3_600_000_000_000
-KINDS = ("bit", "bit", "byte", "byte", "zeros", "noise", "copy", "cut", "value", "value")
-
-
-def make(path, jobs):
-    """A stopped file with jobs in all states, bodies of all sizes, pauses, and free pages with jobs that are gone."""
-    chance = random.Random(7)
-    with closing(open_database(path)) as database:
-        execute = database.connection.execute
-        execute("BEGIN")
-        for number in range(1, jobs + 1):
-            state = ("ready", "delayed", "reserved", "buried")[number % 4]
-            body = chance.randbytes(chance.choice([0, 20, 100, 300, 900, 2000, 9000]))
-            put(
-                database.connection,
-                number,
-                body,
-                large=len(body) > 1024,
-                tube=chance.choice(["default", "a", "other-tube"]),
-                state=state,
-                pri=chance.choice([0, 1, 1000, 2**32 - 1]),
-                delay_s=chance.choice([0, 1, 100]),
-                due_at=chance.choice([4e9, 4.1e9 + number / 7]) if state in {"delayed", "reserved"} else None,
-                buried_seq=number if state == "buried" else None,
-                reserves=number % 3,
-                **({"timeouts": number % 3, "kicks": 1} if number % 5 == 0 else {}),
-                **({"holder": "10.0.0.1:7", "holder_conn": number} if state == "reserved" else {}),
-            )
-        execute("INSERT INTO pauses VALUES ('default', 60, 4e9), ('other-tube', 5, 4.1e9)")
-        seen_s, offset_ns = utc_s(NOW_NS), NOW_NS - SINCE_BOOT_NS
-        execute(
-            "INSERT INTO server VALUES (1, '1', 1, 'unix:socket', ?, ?, ?, 0, ?, ?)",
-            (seen_s, seen_s, seen_s, boot_id(), offset_ns),
-        )
-        execute("COMMIT")
-        execute("BEGIN")
-        for table in ("jobs", "bodies"):
-            execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ? OR id % 11 = 0", (jobs // 3, jobs // 2))  # noqa: S608
-        (count,) = execute("SELECT count(*) FROM jobs").fetchone()
-        execute("UPDATE meta SET batch = 9, last_id = ?, jobs = ?", (jobs, count))
-        execute("COMMIT")
+ROWS = """
+    SELECT jobs.*, bodies.body FROM jobs LEFT JOIN bodies USING (id) ORDER BY id
+"""
 
 
 def jobs_of(path):
@@ -100,44 +59,14 @@ def jobs_of(path):
         return {line for line in dump(connection, path) if '"kind": "job"' in line}
 
 
-def damage(path, chance):
-    """Damage the file in one way, and return which."""
-    kind = chance.choice(KINDS)
-    if kind == "value":
-        return _damage_value(path, chance)
-    content = bytearray(path.read_bytes())
-    place = chance.randrange(len(content))
-    page = place // PAGE * PAGE
-    if kind == "bit":
-        content[place] ^= 1 << chance.randrange(8)
-    elif kind == "byte":
-        content[place] = (content[place] + chance.randrange(1, 256)) % 256
-    elif kind == "zeros":
-        content[page : page + PAGE] = bytes(PAGE)
-    elif kind == "noise":
-        content[page : page + PAGE] = chance.randbytes(PAGE)
-    elif kind == "copy":
-        other = chance.randrange(len(content) // PAGE) * PAGE
-        content[page : page + PAGE] = content[other : other + PAGE]
-    else:
-        del content[place:]
-    path.write_bytes(content)
-    return f"{kind} at {place}"
+def content_of(path):
+    """The rows of the jobs of a sound file by their ids, and what else there is, by table."""
+    with closing(sqlite3.connect(path)) as connection:
+        rows = {row[0]: row for row in connection.execute(ROWS)}
+        return rows, {table: connection.execute(statement).fetchall() for table, statement in SINGLE.items()}
 
 
-def _damage_value(path, chance):
-    table = chance.choice(["jobs", "jobs", "jobs", "bodies", "meta", "pauses", "server"])
-    column, value = chance.choice(COLUMNS[table]), chance.choice(WRONG)
-    with unchecked(path) as connection:
-        key = {"pauses": "tube", "meta": "one", "server": "one"}.get(table, "id")
-        keys = [key for (key,) in connection.execute(f"SELECT {key} FROM {table}")]  # noqa: S608 - our own words
-        statement = f"UPDATE {table} SET {column} = {value}"  # noqa: S608 - likewise
-        row = chance.choice(keys)
-        connection.execute(f"{statement} WHERE {key} = ?", (row,))
-    return f"{statement} of {row}"
-
-
-async def _start(path):
+async def _start(path, max_bytes):
     """What a server would serve; BeanliteError: it refuses."""
     opened = []
 
@@ -146,13 +75,22 @@ async def _start(path):
         return opened[-1]
 
     engine, clock = Engine(), Clock(lambda: SINCE_BOOT_NS, lambda: NOW_NS)
+    if max_bytes is not None:
+        engine.memory.bound(max_bytes, BODY_BYTES, fetches=True)
     journal = SqliteJournal(path, "always", 0, 65535, "unix:socket", NO_HISTORY)
     try:
-        with mock.patch.object(journal_module, "open_database", opening):
+        chunk = mock.patch.object(replay, "_CHUNK", CHUNK)  # so that not all bodies are read at once
+        with mock.patch.object(journal_module, "open_database", opening), chunk:
             await journal.recover(engine, clock, asyncio.Event())
-        served = {}
+        served, fetched = {}, 0
         for _, jobs in engine.jobs.segments():
-            served |= {job_id: _seen(job) for job_id, job in jobs.items()}
+            for job_id, job in jobs.items():
+                body = job.body
+                if body is None:
+                    fetched += 1
+                    (body,) = await journal.fetch([job_id])
+                served[job_id] = _seen(job, body)
+        assert bool(fetched) == (max_bytes is not None), "bodies are where they should not be"
         pauses = {name: tube.pause_s for name, tube in engine.tubes.items() if tube.pause_until_ns}
         return served, pauses, engine.ledger.taken_id, clock()
     finally:
@@ -164,16 +102,24 @@ async def _start(path):
             os.close(database.index)
 
 
-def _seen(job):
+def _seen(job, body):
     past = job.past
     past_counts = (past.timeouts, past.releases, past.buries, past.kicks)
     place = None if job.state.value == "ready" else job.key
-    put_as = (job.tube.name, job.state.value, job.pri, job.delay_s, job.ttr_s, job.created_ns, job.body)
+    put_as = (job.tube.name, job.state.value, job.pri, job.delay_s, job.ttr_s, job.created_ns, body, job.size)
     return (*put_as, place, job.reserves, past_counts, job.why)
 
 
-def start(path):
-    return asyncio.run(_start(path))
+def start(path, max_bytes=None):
+    return asyncio.run(_start(path, max_bytes))
+
+
+async def _look(path):
+    async with looking(path) as look:
+        await look.list_jobs({"limit": 10 * JOBS, "preview": 60})
+        await look.show_job(JOBS)
+        await look.list_tubes({})
+        await look.stats()
 
 
 class Rot:
@@ -184,12 +130,16 @@ class Rot:
         self.origin = folder / "origin.db"
         make(self.origin, jobs)
         self.lines = jobs_of(self.origin)
-        self.by_id = {json.loads(line)["id"]: line for line in self.lines}
+        self.jobs, self.rest = content_of(self.origin)
         with closing(Pages(self.origin)) as pages:
             self.trees = set(pages.in_use())
             self.pages, self.large = _pages_of_jobs(pages, self.trees)
-        assert self.pages.keys() == self.by_id.keys()
+        with closing(sqlite3.connect(self.origin)) as connection:
+            roots = connection.execute("SELECT name, rootpage FROM sqlite_schema WHERE type = 'table'").fetchall()
+        self.page_of_rest = {name: root for name, root in roots if name in SINGLE}
+        assert self.pages.keys() == self.jobs.keys()
         shutil.copy(self.origin, folder / "queue.db")
+        asyncio.run(_look(folder / "queue.db"))
         self.served = start(folder / "queue.db")
         self.clean()
         self.counts = Counter()
@@ -201,70 +151,129 @@ class Rot:
 
     def try_seed(self, seed):
         """What is wrong with what became of one damage; nothing if all is well."""
-        path, dest = self.folder / "queue.db", self.folder / "saved.db"
+        return [f"seed {seed}, {each}" for each in self.try_damage(partial(damage, chance=random.Random(seed)))]
+
+    def try_copy(self, source, target):
+        """The same, when the disk has written a page over another one."""
+
+        def copy(path):
+            content = bytearray(path.read_bytes())
+            content[(target - 1) * PAGE : target * PAGE] = _page(content, source)
+            path.write_bytes(content)
+            return f"page {source} stands over {target}"
+
+        return self.try_damage(copy)
+
+    def try_damage(self, damaging):
+        """The same, with any damage: a function that has the path, and returns what it has done."""
+        path = self.folder / "queue.db"
         self.clean()
         shutil.copy(self.origin, path)
-        what = damage(path, random.Random(seed))
+        what = damaging(path)
         damaged = path.read_bytes()
         wrong = []
-        try:
-            wrong += self._look_at_salvage(path, dest)
-            wrong += self._look_at_verify(path)
-            if path.read_bytes() != damaged:
+        for look in (self._look_at_salvage, self._look_at_copies, self._look_at_verify_and_start):
+            try:
+                wrong += look(path)
+            except Exception as error:  # noqa: BLE001 - that there is none is what is tried
+                wrong.append(f"{type(error).__name__}: {error} at {_place(error)}")
+            if look != self._look_at_verify_and_start and path.read_bytes() != damaged:
                 wrong.append("it was written to")
-            wrong += self._look_at_start(path)
-        except Exception as error:  # noqa: BLE001 - that there is none is what is tried
-            wrong.append(f"{type(error).__name__}: {error} at {_place(error)}")
-        return [f"seed {seed}, {what}: {each}" for each in wrong]
+        return [f"{what}: {each}" for each in wrong]
 
-    def _look_at_start(self, path):
+    def _look_at_verify_and_start(self, path):
+        findings = [finding for finding in verify(path) if not finding.sound]
+        self.counts["verify: damaged" if findings else "verify: sound"] += 1
+        wrong = [each for finding in findings for each in _check_line(finding.said)]
+        for max_bytes in (1 << 20, None):  # a start that serves may write
+            copy = path.with_name(f"copy-{max_bytes}.db")
+            shutil.copy(path, copy)
+            try:
+                served = start(copy, max_bytes)
+            except BeanliteError as error:
+                self.counts["start refused"] += 1
+                wrong += _check_line(error)
+                if not findings:
+                    wrong.append(f"verify finds nothing, and the start is refused: {error}")
+            else:
+                self.counts["started"] += 1
+                if served != self.served:
+                    wrong.append(f"the start serves {_difference(served, self.served)}")
+        return wrong
+
+    def _look_at_copies(self, path):
+        """Exports and backups have all jobs, or are refused; a look has an answer, or is refused."""
+        wrong = []
+        for name, look in (("export", jobs_of), ("backup", self._backup)):
+            try:
+                found = look(path)
+            except BeanliteError as error:
+                wrong += _check_line(error)
+            else:
+                if found != self.lines:
+                    wrong.append(
+                        f"the {name} lacks {len(self.lines - found)} jobs, and has {len(found - self.lines)} others"
+                    )
         try:
-            served = start(path)
+            asyncio.run(_look(path))
         except BeanliteError as error:
-            self.counts["start refused"] += 1
-            return _check_line(error)
-        self.counts["started"] += 1
-        return [] if served == self.served else [f"the start serves {_difference(served, self.served)}"]
+            wrong += _check_line(error)
+        return wrong
 
-    def _look_at_verify(self, path):
-        try:
-            findings = [finding for finding in verify(path) if not finding.sound]
-        except BeanliteError as error:
-            return _check_line(error)
-        self.counts["verify: sound" if not findings else "verify: damaged"] += 1
-        return [each for finding in findings for each in _check_line(finding.said)]
+    def _backup(self, path):
+        dest = self.folder / "backup.db"
+        backup(path, dest)
+        return jobs_of(dest)
 
-    def _look_at_salvage(self, path, dest):
-        sound = self.sound_jobs(path)
+    def _look_at_salvage(self, path):
+        sound, sound_rest = self.sound(path)
+        dest = self.folder / "saved.db"
         try:
             result = salvage(path, dest)
         except BeanliteError as error:
             self.counts["salvage refused"] += 1
             return _check_line(error) + ([f"{len(sound)} sound jobs are not salvaged"] if sound else [])
-        saved = jobs_of(dest)
+        jobs, rest = content_of(dest)
         self.counts["salvage: whole" if result.is_all else "salvage: in part"] += 1
-        self.counts["jobs salvaged"] += len(saved)
-        self.counts["jobs not salvaged"] += len(self.lines) - len(saved)
-        wrong = []
-        if new := saved - self.lines:
-            wrong.append(f"salvage brings {len(new)} jobs that were not stored: {min(new)}")
-        if sound - saved:
-            wrong.append(f"{len(sound - saved)} sound jobs are not salvaged: {min(sound - saved):.100}")
-        if result.is_all and saved != self.lines:
-            wrong.append("salvage says that nothing is lost")
+        self.counts["jobs salvaged"] += len(jobs)
+        self.counts["jobs not salvaged"] += len(self.jobs.keys() - jobs.keys())
+        wrong = [f"what is salvaged is not sound: {finding.said}" for finding in verify(dest) if not finding.sound]
+        others = {job_id for job_id, row in jobs.items() if row != self.jobs.get(job_id)}
+        if others - set(result.doubtful):
+            wrong.append(f"salvage brings {len(others)} jobs that were not stored: {sorted(others)[:9]}")
+        if missing := sound - jobs.keys():
+            wrong.append(f"{len(missing)} sound jobs are not salvaged: {sorted(missing)[:9]}")
+        if named := set(result.lost) & jobs.keys():
+            wrong.append(f"jobs are named as lost, and saved: {sorted(named)[:9]}")
+        if result.is_all and (jobs, rest) != (self.jobs, self.rest):
+            changed = [table for table in SINGLE if rest[table] != self.rest[table]]
+            wrong.append(f"salvage says that nothing is lost: {len(jobs)} of {len(self.jobs)} jobs, {changed} differ")
+        wrong += [f"{table} is sound, and not salvaged" for table in sound_rest if rest[table] != self.rest[table]]
+        if not set(rest["pauses"]) <= set(self.rest["pauses"]):
+            wrong.append(f"salvage brings other pauses: {rest['pauses']}")
+        if rest["meta"] < self.rest["meta"]:
+            wrong.append(f"ids may be given out again: {rest['meta']}")
+        if rest["server"] not in ([], self.rest["server"]):
+            wrong.append(f"salvage brings another clock: {rest['server']}")
         return wrong
 
-    def sound_jobs(self, path):
-        """The jobs on pages that have not changed: they, at least, have to be salvaged."""
+    def sound(self, path):
+        """The jobs and other tables on pages that have not changed: they, at least, have to be salvaged.
+
+        If more than one page has changed, it is not known what is sound: the lists of pages may contradict each other.
+        """
         before, after = self.origin.read_bytes(), path.read_bytes()
         pages = range(1, len(before) // PAGE + 1)
         changed = {page for page in pages if _page(before, page) != _page(after, page)}
+        if len(changed) > 1 and len(after) >= len(before):
+            return set(), []
         is_rest_sound = not changed - self.trees
-        return {
-            line
-            for job_id, line in self.by_id.items()
+        jobs = {
+            job_id
+            for job_id in self.jobs
             if not self.pages[job_id] & changed and (is_rest_sound or job_id not in self.large)
         }
+        return jobs, [table for table, page in self.page_of_rest.items() if page not in changed]
 
 
 def _pages_of_jobs(pages, trees):
@@ -285,7 +294,7 @@ def _page(content, number):
 
 def _check_line(said):
     text = str(said)
-    return [f"this is no line: {text!r:.200}"] if "\n" in text or len(text) > LINE_MAX else []
+    return [f"this is no line: {text!r:.200}"] if not text.isprintable() or len(text) > LINE_MAX else []
 
 
 def _place(error):

@@ -13,6 +13,7 @@ from zlib import crc32
 
 import pytest
 
+from beanlite.cli import main
 from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.core.restore import StoredJob
@@ -24,9 +25,10 @@ from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.fileformat import WHAT_TO_DO
 from beanlite.journal.sqlite.journal import SqliteJournal
+from beanlite.journal.sqlite.verify import verify
 from beanlite.protocol.stats import job_stats, tube_stats
 from tests.support.inside import abandon
-from tests.support.journal_files import NO_HISTORY, put, unchecked
+from tests.support.journal_files import NO_HISTORY, make, put, unchecked
 from tests.support.servers import ServerDied, start_beanlite
 
 PAGE = 4096
@@ -238,6 +240,20 @@ def test_a_schema_that_is_not_text(stopped, start):
         assert len(str(caught.value)) < TEXT_MAX
 
 
+def test_a_statement_of_the_schema_that_has_changed(stopped, start):
+    """Only one that a server uses is refused: an operator may have made a view of another kind."""
+    content = stopped.read_bytes()
+    for text, changed in ((b"RAISE(ABORT", b"REISE(ABORT"), (b"WHERE state = 'ready'", b"WHERE state = 'rfady'")):
+        assert text in content
+        stopped.write_bytes(content.replace(text, changed))
+        assert [finding.check for finding in verify(stopped) if not finding.sound] == ["schema"]
+        if b"state" in text:
+            start(stopped)
+        else:
+            with pytest.raises(JournalRefused, match=r"queue\.db is damaged: no such column: ABORT"):
+                start(stopped)
+
+
 def test_a_damaged_page_that_only_writing_finds(stopped, start):
     """Two leaves of a table have changed places: all jobs are read in order, but can't be found by their ids."""
     with closing(sqlite3.connect(stopped, isolation_level=None)) as connection:
@@ -301,3 +317,62 @@ def test_whatever_is_damaged_the_file_is_used_or_refused_in_one_line(tmp_path, s
                 wrong.append((seed, repr(error)))
             shutil.rmtree(folder)
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "command"),
+    [
+        ("UPDATE bodies SET body = 'text'", "jobs"),
+        ("DELETE FROM bodies", "jobs"),
+        ("DELETE FROM bodies", "job 3"),
+        ("UPDATE jobs SET created_at = 9e18", "job 3"),
+        ("UPDATE jobs SET delay_s = ''", "job 3"),
+        ("UPDATE jobs SET state = x''", "stats"),
+        ("UPDATE jobs SET tube = x''", "tubes"),
+        ("UPDATE meta SET jobs = CAST(x'ff' AS TEXT)", "verify"),
+    ],
+)
+def test_who_looks_into_a_damaged_file_is_told_in_a_line(path, capsys, damage, command):
+    make(path, batches=1)
+    with unchecked(path) as connection:
+        connection.execute(damage)
+    assert main([*command.split(), *(["--db"] if command != "verify" else []), str(path)]) == 3
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_what_sqlite_quotes_of_a_damaged_file_does_nothing_to_a_terminal(path, start):
+    make(path, batches=1)
+    with unchecked(path) as connection:
+        connection.execute("UPDATE jobs SET row_crc32 = CAST(x'1b5b324aff' AS TEXT)")
+    with pytest.raises(JournalRefused, match="Could not decode") as refused:
+        start(path)
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("due_at", ["x''", "5.5"])
+def test_a_buried_job_that_is_due_is_not_exported(path, capsys, due_at):
+    """A start does without, and so does the checksum."""
+    with closing(open_database(path)) as database:
+        put(database.connection, 1, state="buried", buried_seq=1)
+        database.connection.execute("UPDATE meta SET last_id = 1")
+    with unchecked(path) as connection:
+        connection.execute(f"UPDATE jobs SET due_at = {due_at}")  # noqa: S608 - our own words
+    assert main(["export", "--db", str(path)]) == 3
+    assert "the row of job 1 has changed" in capsys.readouterr().err
+
+
+def test_a_job_without_a_state_is_not_exported(path, capsys):
+    make(path, batches=1)
+    with unchecked(path) as connection:
+        connection.execute("UPDATE jobs SET state = NULL")
+    assert main(["export", "--db", str(path)]) == 3
+    assert "the row of job 1 has changed" in capsys.readouterr().err
+
+
+def test_an_empty_body_can_be_looked_at(path, capsys):
+    with closing(open_database(path)) as database:
+        put(database.connection, 1, b"")
+        database.connection.execute("UPDATE meta SET last_id = 1")
+    assert main(["jobs", "--db", str(path)]) == 0
+    assert main(["job", "1", "--db", str(path)]) == 0
+    assert capsys.readouterr().err == ""

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 from zlib import crc32
 
 from beanlite.errors import BeanliteError
@@ -81,16 +81,27 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
             """  # noqa: S608 - our own names
         )
         unchecked_id = read_unchecked_id(connection)
-        count = 0
+        count = last_id = 0
         for *values, of_row, checksum, body in jobs:
             is_unchecked = of_row is None and values[0] <= unchecked_id
             if not is_unchecked and checksum_of_row(tuple(values)) != of_row:
                 raise damaged(path, f"the row of job {values[0]} has changed")
+            if values[0] <= last_id:  # a page stands where another should be
+                raise damaged(path, f"job {values[0]} stands behind {last_id}")
+            last_id = values[0]
             if not isinstance(body, bytes) or crc32(body) != checksum:
                 raise damaged(path, f"the body of job {values[0]} has changed")
             job = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+            if "state" not in job or not _has_times(job):  # to the checksum, none is as "ready"
+                raise damaged(path, f"the row of job {values[0]} has changed")
             job |= {name: job[name] - ahead_s for name in TIMES if name in job}
             yield line_of("job", job | body_of(body))
             count += 1
         check_count(connection, path, count)
         yield line_of("end", {})
+
+
+def _has_times(job: dict[str, Any]) -> bool:
+    """Whether its times are such. When a buried one is due is not in the checksum of its row: it never is."""
+    has_due = "due_at" in job and "buried_seq" in job
+    return not has_due and all(isinstance(job[name], float | int) for name in TIMES if name in job)

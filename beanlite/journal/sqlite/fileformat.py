@@ -107,8 +107,9 @@ def has_used_up_quota(path: Path, size: int) -> bool:
 
 
 def said(what: Exception | str) -> str:
-    """What SQLite or the system says, in one line of limited length."""
-    return " ".join(str(what).split())[:_SAID_MAX]
+    """What SQLite or the system says, in one line of limited length: it may quote what stands in the file."""
+    text = " ".join(str(what).split())[:_SAID_MAX]
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
@@ -255,6 +256,8 @@ def refused(path: Path) -> Iterator[None]:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREAD:
                 rule_out_disk(path)
             raise JournalRefused(f"{path} is damaged ({said(error)}); {WHAT_TO_DO}") from error
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
+            raise damaged(path, said(error)) from error  # our statements make sense, so the schema does not
         advice = "check the disk, and the owner and the mode of the folder, the file, its -wal and its -shm"
         raise JournalRefused(f"{path} can't be used: {said(error)}; {advice}") from error
     except JournalFailed as error:  # the disk failed before anything was served

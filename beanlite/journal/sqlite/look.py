@@ -14,7 +14,7 @@ import aiosqlite
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.fileformat import refused
+from beanlite.journal.sqlite.fileformat import damaged, refused
 from beanlite.journal.sqlite.reading import check_readable, tidy
 
 Record = dict[str, Any]
@@ -31,7 +31,7 @@ _TUBES: Final = """
     SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
            rates.put AS puts_per_min, rates.reserved AS reserves_per_min, rates.deleted AS deletes_per_min,
            rates.wait_s, rates.hold_s
-    FROM tubes LEFT JOIN rates USING (tube) WHERE tube GLOB :like
+    FROM tubes LEFT JOIN rates USING (tube) WHERE tube GLOB :like OR typeof(tube) <> 'text'
 """
 # What the keys of a filter mean. They are compared with numbers, or with text that is given apart.
 _CONDITIONS: Final = {
@@ -57,6 +57,18 @@ _OPERATOR: Final = "operator "
 _FOR: Final = " for "
 # How the jobs of a queue come out of it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
+# Of what type they are, unless the disk has changed them: SQLite does not check that when it reads.
+_TYPES: Final = {
+    **dict.fromkeys(("pri", "delay_s", "ttr_s", "size", "reserves", "timeouts", "releases", "buries", "kicks"), int),
+    **dict.fromkeys(("age_s", "in_state_s", "left_s", "holder_conn"), int | None),
+    **dict.fromkeys(("holder", "why"), str | None),
+    "tube": str,
+    "created_at": float | int,
+    "body": bytes,
+    "preview": bytes | None,
+}
+# The last second of which there is a date.
+_LAST_S: Final = 253_402_300_799
 
 
 class Look:
@@ -79,7 +91,7 @@ class Look:
             end = "ORDER BY id LIMIT :limit"
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         rows = await self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview FROM all_jobs {where} {end}", given)
-        jobs = [_job(row) for row in rows]
+        jobs = [self._job(row) for row in rows]
         cursor = None
         if jobs and len(jobs) == given["limit"]:
             cursor = str(after + len(jobs) if given.get("order") == "queue" else jobs[-1]["id"])
@@ -91,17 +103,21 @@ class Look:
         history = await self._rows(_HISTORY, {"id": job_id})
         if not rows and not history:
             return None
-        return {**(_job(rows[0]) if rows else {"id": job_id}), "history": [_event(row) for row in history]}
+        return {**(self._job(rows[0]) if rows else {"id": job_id}), "history": [_event(row) for row in history]}
 
     async def list_tubes(self, request: Mapping[str, Any]) -> Record:
         """All tubes whose name fits, at once: to count their jobs each of them is looked at."""
         rows = await self._rows(_TUBES, {"like": request.get("like") or "*"})
+        if any(not isinstance(row["tube"], str) for row in rows):
+            raise damaged(self._path, "a job is in a tube that has no name")
         return {"tubes": [{"name": row.pop("tube"), **row} for row in rows], "next": None}
 
     async def stats(self) -> Record:
         """The server that has the file, or had it last; and how many jobs there are."""
         servers = await self._rows("SELECT * FROM alive", {})
         counts = await self._rows("SELECT state, count(*) AS jobs FROM jobs GROUP BY state", {})
+        if not {row["state"] for row in counts} <= {"reserved", *_QUEUES}:
+            raise damaged(self._path, "a job is in no state")
         jobs = dict.fromkeys(("ready", "reserved", "delayed", "buried"), 0) | {
             row["state"]: row["jobs"] for row in counts
         }
@@ -110,6 +126,14 @@ class Look:
     async def totals(self, span_s: int, spans: int, tubes: Sequence[str]) -> list[Record]:
         """What has been done in these tubes in the last hours or days, of which ``span_s`` is the length."""
         return await self._rows(_TOTALS, {"span_s": span_s, "spans": spans, "tubes": json.dumps(tubes)})
+
+    def _job(self, row: Record) -> Record:
+        for name, types in _TYPES.items():
+            if name in row and not isinstance(row[name], types):
+                raise damaged(self._path, f"the {name} of job {row['id']} has changed")
+        if (row["state"] not in _QUEUES and row["state"] != "reserved") or abs(row["created_at"]) > _LAST_S:
+            raise damaged(self._path, f"the row of job {row['id']} has changed")
+        return _job(row)
 
     async def _rows(self, statement: str, given: Mapping[str, Any]) -> list[Record]:
         with refused(self._path):
@@ -125,7 +149,7 @@ def _job(row: Record) -> Record:
     if row["state"] not in {"delayed", "reserved"}:
         row["left_s"] = None
     if "preview" in row:
-        row["preview"] = (row["preview"] or b"").decode(errors="replace")
+        row["preview"] = (row["preview"] or b"").decode(errors="replace")  # SQLite takes nothing of b"" for NULL
     return row
 
 

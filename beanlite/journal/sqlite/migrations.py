@@ -18,6 +18,8 @@ _SHAPE = """
     SELECT objects.type, objects.name, columns.name
     FROM sqlite_schema AS objects LEFT JOIN pragma_table_info(objects.name) AS columns
 """
+# What SQLite keeps as it was written: not so tables, to which it adds columns.
+_TEXTS = "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('view', 'trigger')"
 
 
 def read_version(connection: sqlite3.Connection) -> int:
@@ -44,6 +46,18 @@ def check_schema(connection: sqlite3.Connection, path: Path, migrations: list[Pa
         kind, name, _ = min(missing, key=str)
         raise damaged(path, f"the {kind} {name} is missing or was changed")
     return frozenset(name for kind, name, _ in shape if kind in {"table", "view"})
+
+
+def check_texts(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> None:
+    """Raise JournalRefused unless each view and trigger that these migrations make is, word for word, as they make it.
+
+    A start does not mind, as long as it can use them: somebody may have made a better one.
+    """
+    with closing(_model(migrations)) as model:
+        changed = set(model.execute(_TEXTS)) - set(connection.execute(_TEXTS))
+    if changed:
+        kind, name, _ = min(changed)
+        raise damaged(path, f"the {kind} {name} has changed")
 
 
 def stand_in(connection: sqlite3.Connection, migrations: list[Path]) -> None:

@@ -81,12 +81,14 @@ class Pages:
         below = self._below(free)
         has_map = any(self.read(1)[52:56])
         found = [1]
+        if not _adds_up(self.read(1), 100):
+            self.unreadable.add(1)
         for number in range(2, self.count + 1):
             is_below = number in below
             is_mapped = self._is_mapped(number) if has_map else is_below
             if is_below + is_mapped + (number not in free) >= 2 and not _is_map(number):
                 found.append(number)
-                if self.read(number)[0] not in _TREE:
+                if not _adds_up(self.read(number), 0):
                     self.unreadable.add(number)
         return found
 
@@ -144,25 +146,28 @@ class Pages:
                 (twice if hash(page) in seen else seen).add(hash(page))
         return {number for number in in_use if twice and hash(self.read(number)) in twice}
 
-    def spans(self, in_use: list[int]) -> dict[int, tuple[Value, int, int]]:
-        """For the leaves that the trees lead to: whose rows they have, above which rowid, and up to which."""
-        spans: dict[int, tuple[Value, int, int]] = {}
+    def spans(self, in_use: list[int]) -> dict[int, list[tuple[Value, int, int]]]:
+        """For the leaves that the trees lead to: whose rows they have, above which rowid, and up to which.
+
+        More than one, if an inner page stands twice; none, if it is not below the one to which it belongs.
+        """
+        spans: dict[int, list[tuple[Value, int, int]]] = {}
         roots = [(name, root) for page in in_use for name, root in _roots(self.rows(page))]
-        left = [(root, name, _FIRST, _LAST) for name, root in [("sqlite_schema", 1), *roots]]
+        left = [(root, 0, name, _FIRST, _LAST) for name, root in [("sqlite_schema", 1), *roots]]
         seen: set[int] = set()
         while left:
-            number, name, above, to = left.pop()
+            number, parent, name, above, to = left.pop()
             page = self.read(number)[100 if number == 1 else 0 :]
-            if page[0] == LEAF_TABLE:
-                spans[number] = (name, above, to)
+            if page[0] == LEAF_TABLE and parent in {0, self._mapped(number)[1]}:
+                spans.setdefault(number, []).append((name, above, to))
             elif page[0] == _INNER_TABLE and number not in seen:
                 seen.add(number)
                 for at in _cells(page, 0, 12):
                     cell = self.read(number)[at : at + 13].ljust(13, b"\0")
                     key = _varint(cell, 4)[0]
-                    left.append((int.from_bytes(cell[:4]), name, above, key))
+                    left.append((int.from_bytes(cell[:4]), number, name, above, key))
                     above = key
-                left.append((int.from_bytes(page[8:12]), name, above, to))
+                left.append((int.from_bytes(page[8:12]), number, name, above, to))
         return spans
 
     def rows(self, number: int) -> Iterator[tuple[int, list[Value]]]:
@@ -183,11 +188,9 @@ class Pages:
         size, at = _varint(page, at + 4 if kind == _INNER_INDEX else at)
         if kind == LEAF_TABLE:
             rowid, at = _varint(page, at)
-        most = _MOST_IN_TABLE if kind == LEAF_TABLE else _MOST_IN_INDEX
-        if size <= most:
+        here = _bytes_here(size, kind)
+        if size == here:
             return rowid, _record(page[at : at + size])
-        here = _LEAST + (size - _LEAST) % (PAGE_SIZE - 4)
-        here = here if here <= most else _LEAST
         parts = [page[at : at + here]]
         left = size - here
         following = int.from_bytes(page[at + here : at + here + 4])
@@ -216,6 +219,52 @@ def _cells(page: bytes, start: int, array: int) -> list[int]:
     """Where on a page the rows begin."""
     cells = min(int.from_bytes(page[start + 3 : start + 5]), (PAGE_SIZE - array) // 2)
     return list(struct.unpack_from(f">{cells}H", page, array))
+
+
+def _bytes_here(size: int, kind: int) -> int:
+    """How many bytes of a row stand on its page; those that are left stand on pages of their own."""
+    most = _MOST_IN_TABLE if kind == LEAF_TABLE else _MOST_IN_INDEX
+    if size <= most:
+        return size
+    here = _LEAST + (size - _LEAST) % (PAGE_SIZE - 4)
+    return here if here <= most else _LEAST
+
+
+def _cell_bytes(page: bytes, at: int, kind: int) -> int:
+    begin = at
+    if kind in {_INNER_TABLE, _INNER_INDEX}:
+        at += 4  # the page below
+    if kind == _INNER_TABLE:
+        return _varint(page, at)[1] - begin
+    size, at = _varint(page, at)
+    if kind == LEAF_TABLE:
+        _, at = _varint(page, at)
+    here = _bytes_here(size, kind)
+    return max(4, at - begin + here + (4 if here < size else 0))
+
+
+def _adds_up(page: bytes, start: int) -> bool:
+    """Whether this is a page of a tree, and each byte of it is part of a row or known to be free.
+
+    A page whose number of rows has changed makes sense otherwise.
+    """
+    kind = page[start]
+    if kind not in _TREE:
+        return False
+    array = start + (12 if kind in {_INNER_TABLE, _INNER_INDEX} else 8)
+    free, cells, begin = (int.from_bytes(page[at : at + 2]) for at in range(start + 1, start + 7, 2))
+    taken = page[start + 7]
+    try:
+        while free:
+            following = int.from_bytes(page[free : free + 2])
+            taken += int.from_bytes(page[free + 2 : free + 4])
+            if 0 < following <= free:
+                return False
+            free = following
+        taken += sum(_cell_bytes(page, at, kind) for at in _cells(page, start, array))
+    except IndexError:
+        return False
+    return array + 2 * cells <= begin and begin + taken == PAGE_SIZE
 
 
 def _roots(rows: Iterator[tuple[int, list[Value]]]) -> Iterator[tuple[Value, int]]:

@@ -166,7 +166,7 @@ def check_count(connection: sqlite3.Connection, path: Path, jobs: int) -> None:
             return
         meta = connection.execute("SELECT jobs FROM meta").fetchone()
     if meta is not None and meta[0] not in {None, jobs}:
-        raise damaged(path, f"{jobs} jobs are left of {meta[0]}")
+        raise damaged(path, f"{jobs} jobs are left of {meta[0]!a:.40}")
 
 
 def guess_jobs(connection: sqlite3.Connection, path: Path) -> int:

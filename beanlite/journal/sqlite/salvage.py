@@ -23,7 +23,7 @@ from beanlite.journal.sqlite.replay import COUNTER_MAX, is_sound
 from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX
 
 # Where a page belongs to which no tree leads, as another is damaged.
-_ANYWHERE: Final = (None, 0, 0)
+_ANYWHERE: Final = ((None, 0, 0),)
 # How many columns the row of a job has: as it was in each version.
 _WIDTHS: Final = (16, 20, 21)
 _BODY_WIDTH: Final = 2
@@ -57,6 +57,14 @@ def _is_number(value: Value, most: int) -> TypeGuard[int]:
     return isinstance(value, int) and 0 <= value <= most
 
 
+def _is_of_pause(tube: Value, said: Value) -> bool:
+    """Whether this is a row of the pauses, of which a value may have changed, and not one of somebody else's table."""
+    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+    if not isinstance(text, str):
+        return False
+    return text.count(" ") == _PAUSE_WIDTH - 2 or (isinstance(tube, str) and tube != "" and text.startswith(tube))
+
+
 @dataclass
 class Salvaged:
     """What has come into the new database, and what has not."""
@@ -72,11 +80,16 @@ class Salvaged:
     """Whether it is not known by which clock the times are."""
     unreadable: int = 0
     """Pages that were in use and make no sense. What was on them is not known, be it jobs or something else."""
+    jobs_at_stop: int | None = None
+    """How many jobs there were at the orderly stop, if the file has not been served since."""
+    doubtful: list[int] = field(default_factory=list)
+    """The ids of jobs that are saved, and may have been deleted: their page is like one that is no longer in use."""
 
     @property
     def is_all(self) -> bool:
-        """Whether nothing is known to be lost."""
-        return not (self.lost or self.lost_pauses or self.lost_clock or self.unreadable or self.last_id is None)
+        """Whether nothing is known to be lost, and nothing in doubt."""
+        is_whole = not (self.lost or self.lost_pauses or self.lost_clock or self.unreadable or self.last_id is None)
+        return is_whole and not self.doubtful and self.jobs_at_stop in {None, self.jobs}
 
 
 def salvage(source: Path, dest: Path, progress: Callable[[int], None] | None = None) -> Salvaged:
@@ -130,12 +143,18 @@ class _Saving:
         self._unchecked_id = COUNTER_MAX
         self._saved: set[int] = set()
         self._lost: set[int] = set()
+        self._copies: set[int] = set()
+        """Pages of which there is another copy, and that may be where they belong."""
+        self._on_copies: set[int] = set()
+        self._has_clock = False
         self.found = Salvaged()
 
     def save(self, progress: Callable[[int], None] | None) -> None:
         """Save all that is sound."""
         in_use = self._pages.in_use()
-        misplaced = self._misplaced(in_use)
+        copies = self._pages.copies(in_use)
+        misplaced = self._misplaced(copies, in_use)
+        self._copies = copies - misplaced
         self._pages.unreadable |= misplaced
         in_use = [number for number in in_use if number not in misplaced]
         for step, look in enumerate((self._note, self._save)):
@@ -147,18 +166,25 @@ class _Saving:
         found = self.found
         found.lost = sorted((self._lost | self._bodies.keys()) - self._saved)
         found.jobs = len(self._saved)
+        if found.jobs_at_stop is not None and not self._has_clock:  # who has stopped in order has left one
+            found.lost_clock = True
+        if found.jobs != found.jobs_at_stop:
+            found.doubtful = sorted(self._on_copies)
         found.unreadable = len(self._pages.unreadable)
         last_id = max([0, *self._saved, *(job_id for job_id in found.lost if job_id < COUNTER_MAX - _GAP)])
         last_id = last_id + _GAP if found.last_id is None else max(last_id, found.last_id)
         self._connection.execute("UPDATE meta SET last_id = ?", (last_id,))
 
-    def _misplaced(self, in_use: list[int]) -> set[int]:
+    def _misplaced(self, copies: set[int], in_use: list[int]) -> set[int]:
         """Pages that the disk has put where others were: if they are old ones, their jobs were deleted."""
-        copies = self._pages.copies(in_use)
         if not copies:
             return copies
         spans, inner = self._pages.spans(in_use), self._pages.inner(in_use)
-        return {number for number in copies if number in inner or not self._fits(number, *spans.get(number, _ANYWHERE))}
+        return {
+            number
+            for number in copies
+            if number in inner or not any(self._fits(number, *span) for span in spans.get(number, _ANYWHERE))
+        }
 
     def _fits(self, number: int, table: Value, above: int, to: int) -> bool:
         """Whether the rows of a page are of that table, as far as it is one with jobs, and of that span of it."""
@@ -178,14 +204,15 @@ class _Saving:
         elif width == _SERVER_WIDTH and rowid == 1 and values[0] is None:
             self._save_clock(values)
         elif width == _META_WIDTH and values[5] == _said(values[1:5]):
-            last_id, unchecked_id = values[2:4]
+            last_id, unchecked_id, jobs = values[2:5]
             if _is_number(last_id, COUNTER_MAX - 1) and _is_number(unchecked_id, COUNTER_MAX - 1):
                 self.found.last_id, self._unchecked_id = last_id, unchecked_id
+                self.found.jobs_at_stop = jobs if isinstance(jobs, int) else None
 
     def _save_pause(self, values: list[Value]) -> None:
         tube, pause_s, until, said = values
-        if not isinstance(said, str) or said.count(" ") != _PAUSE_WIDTH - 2:
-            return  # this is something else
+        if not _is_of_pause(tube, said):
+            return
         if (
             isinstance(tube, str)
             and is_tube_name(tube.encode())
@@ -200,6 +227,7 @@ class _Saving:
             self.found.lost_pauses += 1
 
     def _save_clock(self, values: list[Value]) -> None:
+        self._has_clock = True
         seen_at, _, ahead_s, boot, offset_ns, said = values[5:]
         if (
             isinstance(seen_at, int | float)
@@ -213,11 +241,13 @@ class _Saving:
         else:
             self.found.lost_clock = True
 
-    def _save(self, _number: int, rowid: int, values: list[Value]) -> None:
+    def _save(self, number: int, rowid: int, values: list[Value]) -> None:
         if len(values) not in _WIDTHS or values[0] is not None or rowid in self._saved:
             return
         if 0 < rowid < COUNTER_MAX and self._save_job(rowid, values + [None] * (_WIDTHS[-1] - len(values))):
             self._saved.add(rowid)
+            if number in self._copies:
+                self._on_copies.add(rowid)
         else:
             self._lost.add(rowid)
 

@@ -1,0 +1,119 @@
+"""A stopped file with everything in it, and damages to it, each by chance."""
+
+import random
+from contextlib import closing
+
+from beanlite.clock import utc_s
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.mark import boot_id
+from tests.support.journal_files import put, unchecked
+
+PAGE, SECTOR = 4096, 512
+JOBS = 700
+# What no column may hold, as SQL.
+WRONG = ("NULL", "-1", "1.5", "''", "'text'", "x''", "x'ff00'", "CAST(x'ff' AS TEXT)", "9223372036854775807")
+COLUMNS = {
+    "jobs": (
+        "tube state pri delay_s ttr_s created_at due_at buried_seq reserves timeouts releases buries kicks crc32 body"
+        " since holder holder_conn why row_crc32"
+    ).split(),
+    "bodies": ["body"],
+    "meta": ["batch", "last_id", "unchecked_id", "jobs"],
+    "pauses": ["pause_s", "until"],
+    "server": ["seen_at", "ahead_s", "boot", "offset_ns"],
+}
+# When all of it happens, by the machine's clock since 2000, and since it was booted.
+NOW_NS, SINCE_BOOT_NS = 850_000_000_250_000_000, 3_600_000_000_000
+# By how much the server's clock is ahead of it.
+AHEAD_S = 7200.5
+BYTES = ("bit", "bit", "byte", "head", "zeros", "noise", "copy", "copy", "swap", "sector", "longer", "cut")
+KINDS = (*BYTES, "value", "value", "two")
+
+
+def make(path, jobs):
+    """A stopped file with jobs in all states, bodies of all sizes, pauses, and free pages with jobs that are gone."""
+    chance = random.Random(7)
+    with closing(open_database(path)) as database:
+        execute = database.connection.execute
+        execute("BEGIN")
+        for number in range(1, jobs + 1):
+            state = ("ready", "delayed", "reserved", "buried")[number % 4]
+            body = chance.randbytes(chance.choice([0, 20, 100, 300, 900, 2000, 9000]))
+            put(
+                database.connection,
+                number,
+                body,
+                large=len(body) > 1024,
+                tube=chance.choice(["default", "a", "other-tube"]),
+                state=state,
+                pri=chance.choice([0, 1, 1000, 2**32 - 1]),
+                delay_s=chance.choice([0, 1, 100]),
+                due_at=chance.choice([4e9, 4.1e9 + number / 7]) if state in {"delayed", "reserved"} else None,
+                buried_seq=number if state == "buried" else None,
+                reserves=number % 3,
+                **({"timeouts": number % 3, "kicks": 1} if number % 5 == 0 else {}),
+                **({"holder": "10.0.0.1:7", "holder_conn": number} if state == "reserved" else {}),
+            )
+        execute("INSERT INTO pauses VALUES ('default', 60, 4e9), ('other-tube', 5, 4.1e9)")
+        seen_s, offset_ns = utc_s(NOW_NS), NOW_NS - SINCE_BOOT_NS
+        execute(
+            "INSERT INTO server VALUES (1, '1', 1, 'unix:socket', ?, ?, ?, ?, ?, ?)",
+            (seen_s, seen_s, seen_s, AHEAD_S, boot_id(), offset_ns),
+        )
+        execute("COMMIT")
+        execute("BEGIN")
+        for table in ("jobs", "bodies"):
+            execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ? OR id % 11 = 0", (jobs // 3, jobs // 2))  # noqa: S608
+        (count,) = execute("SELECT count(*) FROM jobs").fetchone()
+        execute("UPDATE meta SET batch = 9, last_id = ?, jobs = ?", (jobs, count))
+        execute("COMMIT")
+
+
+def damage(path, chance):
+    """Damage the file in one way, or in two, and return which."""
+    kind = chance.choice(KINDS)
+    if kind == "two":
+        return ", and ".join([_damage_bytes(path, chance, chance.choice(BYTES)) for _ in range(2)])
+    return _damage_value(path, chance) if kind == "value" else _damage_bytes(path, chance, kind)
+
+
+def _damage_bytes(path, chance, kind):
+    content = bytearray(path.read_bytes())
+    place, other = chance.randrange(len(content)), chance.randrange(len(content))
+    page, other_page = place // PAGE * PAGE, other // PAGE * PAGE
+    here, there = slice(page, page + PAGE), slice(other_page, other_page + PAGE)
+    if kind == "bit":
+        content[place] ^= 1 << chance.randrange(8)
+    elif kind == "byte":
+        content[place] = (content[place] + chance.randrange(1, 256)) % 256
+    elif kind == "head":
+        content[page + chance.randrange(12)] = chance.randrange(256)
+    elif kind == "zeros":
+        content[here] = bytes(len(content[here]))
+    elif kind == "noise":
+        content[here] = chance.randbytes(len(content[here]))
+    elif kind == "copy":
+        content[here] = content[there]
+    elif kind == "swap":
+        content[here], content[there] = content[there], content[here]
+    elif kind == "sector":
+        begin, source = place // SECTOR * SECTOR, other // SECTOR * SECTOR
+        content[begin : begin + SECTOR] = content[source : source + SECTOR]
+    elif kind == "longer":
+        content += content[there]
+    else:
+        del content[place:]
+    path.write_bytes(content)
+    return f"{kind} at {place} ({other})"
+
+
+def _damage_value(path, chance):
+    table = chance.choice(["jobs", "jobs", "jobs", "bodies", "meta", "pauses", "server"])
+    column, value = chance.choice(COLUMNS[table]), chance.choice(WRONG)
+    with unchecked(path) as connection:
+        key = {"pauses": "tube", "meta": "one", "server": "one"}.get(table, "id")
+        keys = [key for (key,) in connection.execute(f"SELECT {key} FROM {table}")]  # noqa: S608 - our own words
+        statement = f"UPDATE {table} SET {column} = {value}"  # noqa: S608 - likewise
+        row = chance.choice(keys)
+        connection.execute(f"{statement} WHERE {key} = ?", (row,))
+    return f"{statement} of {row}"
