@@ -91,6 +91,8 @@ def main(args: list[str] | None = None) -> int:
         _fall(f"beanlite: {error}", error.exit_code)
     except BeanliteError as error:
         message, exit_code = str(error), error.exit_code
+        if isinstance(error.__cause__, MemoryError):  # nor may there be enough for an orderly exit of Python's
+            _fall(f"beanlite: {message}", exit_code)
     except KeyboardInterrupt:  # in a backup or a bench; a server handles it itself
         return 130
     except BrokenPipeError:  # who reads what is printed has had enough, as typer says of it, too
