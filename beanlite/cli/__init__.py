@@ -87,11 +87,9 @@ def main(args: list[str] | None = None) -> int:
         return exit_code  # noqa: TRY300 - what follows are errors
     except typer.TyperException as error:
         message, exit_code = _mistake(error), ConfigError.exit_code
-    except JournalFailed as error:
-        _fall(f"beanlite: {error}", error.exit_code)
     except BeanliteError as error:
         message, exit_code = str(error), error.exit_code
-        if isinstance(error.__cause__, MemoryError):  # nor may there be enough for an orderly exit of Python's
+        if isinstance(error, JournalFailed) or isinstance(error.__cause__, MemoryError):
             _fall(f"beanlite: {message}", exit_code)
     except KeyboardInterrupt:  # in a backup or a bench; a server handles it itself
         return 130
@@ -133,6 +131,10 @@ def _print_no_more() -> None:
 
 
 def _fall(message: str, exit_code: int) -> NoReturn:
-    """End at once: on an orderly exit SQLite would still write to a file whose state is unknown."""
+    """End at once.
+
+    On an orderly exit SQLite would still write to a file whose state is unknown; and each finalizer would complain if
+    there is no memory for it.
+    """
     last_words(message)
     os._exit(exit_code)
