@@ -4,7 +4,7 @@ Each seed damages a copy of one file: a bit, a byte, a sector, a page, its end, 
 a server starts on it, as far as a journal goes, with bodies in memory and without: each job that it would serve has to
 be the one that was stored, or it is refused in one line, and then verify has found something wrong. An export and a
 backup have all jobs, or are refused. Salvage has to bring back every job that is still sound, and no other, and to say
-what is missing.
+what is missing. If more than one page has changed, it may bring back what was deleted, but not without a word.
 """
 
 import argparse
@@ -239,7 +239,7 @@ class Rot:
         self.counts["jobs not salvaged"] += len(self.jobs.keys() - jobs.keys())
         wrong = [f"what is salvaged is not sound: {finding.said}" for finding in verify(dest) if not finding.sound]
         others = {job_id for job_id, row in jobs.items() if row != self.jobs.get(job_id)}
-        if others - set(result.doubtful):
+        if others - set(result.doubtful) and (result.is_all or len(self.changed(path)) == 1):
             wrong.append(f"salvage brings {len(others)} jobs that were not stored: {sorted(others)[:9]}")
         if missing := sound - jobs.keys():
             wrong.append(f"{len(missing)} sound jobs are not salvaged: {sorted(missing)[:9]}")
@@ -257,15 +257,19 @@ class Rot:
             wrong.append(f"salvage brings another clock: {rest['server']}")
         return wrong
 
+    def changed(self, path):
+        """The pages that are not as they were."""
+        before, after = self.origin.read_bytes(), path.read_bytes()
+        pages = range(1, len(before) // PAGE + 1)
+        return {page for page in pages if _page(before, page) != _page(after, page)}
+
     def sound(self, path):
         """The jobs and other tables on pages that have not changed: they, at least, have to be salvaged.
 
         If more than one page has changed, it is not known what is sound: the lists of pages may contradict each other.
         """
-        before, after = self.origin.read_bytes(), path.read_bytes()
-        pages = range(1, len(before) // PAGE + 1)
-        changed = {page for page in pages if _page(before, page) != _page(after, page)}
-        if len(changed) > 1 and len(after) >= len(before):
+        changed = self.changed(path)
+        if len(changed) > 1 and path.stat().st_size >= self.origin.stat().st_size:
             return set(), []
         is_rest_sound = not changed - self.trees
         jobs = {

@@ -361,10 +361,13 @@ def test_a_buried_job_that_is_due_is_not_exported(path, capsys, due_at):
     assert "the row of job 1 has changed" in capsys.readouterr().err
 
 
-def test_a_job_without_a_state_is_not_exported(path, capsys):
-    make(path, batches=1)
+@pytest.mark.parametrize("damage", ["state = NULL", "buried_seq = -1", "holder_conn = -1"])
+def test_a_job_is_not_exported_with_what_its_checksum_takes_for_nothing(path, capsys, damage):
+    with closing(open_database(path)) as database:
+        put(database.connection, 1, b"x", reserves=1)
+        database.connection.execute("UPDATE meta SET last_id = 1")
     with unchecked(path) as connection:
-        connection.execute("UPDATE jobs SET state = NULL")
+        connection.execute(f"UPDATE jobs SET {damage}")  # noqa: S608 - our own words
     assert main(["export", "--db", str(path)]) == 3
     assert "the row of job 1 has changed" in capsys.readouterr().err
 

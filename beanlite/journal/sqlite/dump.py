@@ -92,7 +92,7 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
             if not isinstance(body, bytes) or crc32(body) != checksum:
                 raise damaged(path, f"the body of job {values[0]} has changed")
             job = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-            if "state" not in job or not _has_times(job):  # to the checksum, none is as "ready"
+            if not _is_whole(job):
                 raise damaged(path, f"the row of job {values[0]} has changed")
             job |= {name: job[name] - ahead_s for name in TIMES if name in job}
             yield line_of("job", job | body_of(body))
@@ -101,7 +101,13 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
         yield line_of("end", {})
 
 
-def _has_times(job: dict[str, Any]) -> bool:
-    """Whether its times are such. When a buried one is due is not in the checksum of its row: it never is."""
-    has_due = "due_at" in job and "buried_seq" in job
-    return not has_due and all(isinstance(job[name], float | int) for name in TIMES if name in job)
+def _is_whole(job: dict[str, Any]) -> bool:
+    """Whether a job has what its state asks for, and no more: to the checksum, some of it is as good as its absence."""
+    state = job.get("state")
+    return (
+        ("due_at" in job) == (state in {"delayed", "reserved"})
+        and ("buried_seq" in job) == (state == "buried")
+        and ("holder" in job) == ("holder_conn" in job)
+        and all(isinstance(job[name], float | int) for name in TIMES if name in job)
+        and state is not None
+    )
