@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 
@@ -29,6 +30,8 @@ def run_loop(new_loop: NewLoop, serve: Callable[[], Coroutine[object, object, No
                 runner.run(serve())
             finally:
                 signals.hold()  # for good: at its end the loop restores their defaults
+                # What a thread was doing for a server that has failed is over only now: nobody is left to hear of it.
+                threading.excepthook = lambda _: None
     except RuntimeError as error:  # uvloop could not begin to run, and then not be closed either
         first: BaseException | None = error
         while first is not None and not isinstance(first, OSError):

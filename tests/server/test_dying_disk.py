@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -69,3 +71,30 @@ async def test_an_error_of_the_system_in_the_loop_itself_does_not(tmp_path):
         server.loop.call_soon(gone)
         assert await ask(await connect(server), PUT) == b"INSERTED 1\r\n"
         assert not task.done()
+
+
+# As a thread of aiosqlite's does when its call is over.
+LATE = """
+import asyncio, threading
+from beanlite.loop import loop_factory, run_loop
+
+over = threading.Event()
+
+def tell(loop):
+    over.wait()
+    loop.call_soon_threadsafe(print)
+
+async def serve():
+    global thread
+    thread = threading.Thread(target=tell, args=[asyncio.get_running_loop()], daemon=True)
+    thread.start()
+
+run_loop(loop_factory(), serve)
+over.set()
+thread.join()
+"""
+
+
+def test_a_thread_that_is_done_after_the_server_has_ended_says_nothing():
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, check=False, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
