@@ -27,10 +27,12 @@ class Program:
             self.process = subprocess.Popen([*AGAIN[name], *ports], cwd=HERE, stdout=log)
 
     def told(self):
-        """What was acknowledged: the bodies of jobs that were put, by their ids, and the ids of those deleted."""
+        """The bodies of the jobs whose put was acknowledged, by their ids, and the ids of those whose delete was begun
+        and of those whose delete was acknowledged."""
         lines = [line.split() for line in self._log.read_text().splitlines(keepends=True) if line.endswith("\n")]
         put = {int(words[1]): words[2] for words in lines if words[0] == "put"}
-        return put, {int(words[1]) for words in lines if words[0] == "deleted"}
+        deleting, deleted = ({int(words[1]) for words in lines if words[0] == word} for word in ("deleting", "deleted"))
+        return put, deleting, deleted
 
     def goes_on(self):
         before = len(self.told()[0])
@@ -70,15 +72,16 @@ def test_clients_go_on_with_the_server_that_has_taken_over(nodes, programs, post
     there = {
         row["id"]: row["text"] for row in postgres.sql("SELECT id, text FROM all_jobs", database.rpartition("/")[2])
     }
-    put, deleted = {}, set()
+    put, deleting, deleted = {}, set(), set()
     for program in programs:
-        its_put, its_deleted = program.told()
+        its_put, its_deleting, its_deleted = program.told()
         assert not put.keys() & its_put.keys()
         put |= its_put
+        deleting |= its_deleting
         deleted |= its_deleted
     assert not deleted & there.keys()
-    lost = put.keys() - deleted - there.keys()
-    assert len(lost) <= len(programs)  # one of each may be deleted, and that not be answered
+    assert put.keys() <= deleting | there.keys()  # a delete that was begun may have been carried out and not answered
+    assert len(deleting - deleted) <= 2 * len(programs)  # once when the server ended, and once when the program did
     assert {job_id: put[job_id] for job_id in put.keys() & there.keys()}.items() <= there.items()
     # Of those that nobody was told of each is one that broke off.
     assert len(there.keys() - put.keys()) <= 2 * len(programs)

@@ -1,6 +1,7 @@
 """Puts jobs and deletes half of them with greenstalk, and connects again whenever that breaks.
 
-The arguments are the ports of the servers, one of which is active. Each line is what was acknowledged.
+The arguments are the ports of the servers, one of which is active. Each line is what was acknowledged, or a delete that
+is about to be sent.
 """
 
 import itertools
@@ -19,6 +20,7 @@ def work(port: int) -> None:
                 body = f"greenstalk-{next(SERIALS)}"
                 print("put", client.put(body), body, flush=True)
             job = client.reserve()
+            print("deleting", job.id, flush=True)
             client.delete(job)
             print("deleted", job.id, flush=True)
 

@@ -1,5 +1,5 @@
 // Puts jobs and deletes half of them with node-beanstalk, and connects again whenever that breaks; the arguments are the
-// ports of the servers, one of which is active. Each line is what was acknowledged.
+// ports of the servers, one of which is active. Each line is what was acknowledged, or a delete that is about to be sent.
 const { Client } = require("node-beanstalk");
 
 const ports = process.argv.slice(2).map(Number);
@@ -23,6 +23,7 @@ async function work(port) {
       say("put", (await done(client.put(body))).id, body);
     }
     const { id } = await done(client.reserve());
+    say("deleting", id);
     await done(client.delete(id));
     say("deleted", id);
   }
