@@ -14,7 +14,7 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
 def loop_factory() -> NewLoop:
-    """Uvloop's where it can be had: it is faster."""
+    """What makes the event loop: uvloop, which is faster, if it is installed, else asyncio."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415
     except ImportError:
@@ -23,22 +23,33 @@ def loop_factory() -> NewLoop:
 
 
 def run_loop(new_loop: NewLoop, serve: Callable[[], Coroutine[object, object, None]]) -> None:
-    """Run what ``serve`` returns to its end. ConfigError: there are no descriptors left for a loop."""
+    """Run the coroutine of ``serve`` to its end. Raises ConfigError if no file descriptors are left for a loop."""
     try:
         with asyncio.Runner(loop_factory=partial(_made, new_loop)) as runner:
+            loop = runner.get_loop()
             try:
                 runner.run(serve())
             finally:
-                signals.hold()  # for good: at its end the loop restores their defaults
-                # What a thread was doing for a server that has failed is over only now: nobody is left to hear of it.
-                threading.excepthook = lambda _: None
-    except RuntimeError as error:  # uvloop could not begin to run, and then not be closed either
+                signals.hold()  # for good, because the loop restores their default actions when it is closed
+                _be_silent_of_late_threads(loop)
+    except RuntimeError as error:  # uvloop failed to start, and then to close
         first: BaseException | None = error
         while first is not None and not isinstance(first, OSError):
             first = first.__context__
         if first is None:
             raise
         raise _no_room(first) from error
+
+
+def _be_silent_of_late_threads(loop: asyncio.AbstractEventLoop) -> None:
+    """Keep quiet about threads of a failed server that finish after the loop is closed, and can't report to it."""
+    told = threading.excepthook
+
+    def tell(raised: threading.ExceptHookArgs) -> None:
+        if not (isinstance(raised.exc_value, RuntimeError) and loop.is_closed()):
+            told(raised)
+
+    threading.excepthook = tell
 
 
 def _made(new_loop: NewLoop) -> asyncio.AbstractEventLoop:
