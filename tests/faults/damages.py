@@ -1,4 +1,4 @@
-"""A stopped file with everything in it, and damages to it, each by chance."""
+"""A stopped file with everything in it, and random damages to it."""
 
 import random
 from contextlib import closing
@@ -6,11 +6,11 @@ from contextlib import closing
 from beanlite.clock import utc_s
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.mark import boot_id
-from tests.support.journal_files import put, unchecked
+from tests.support.journal_files import put_by_chance, unchecked
 
 PAGE, SECTOR = 4096, 512
 JOBS = 700
-# What no column may hold, as SQL.
+# Values for a column that may not hold them, as SQL.
 WRONG = ("NULL", "-1", "1.5", "''", "'text'", "x''", "x'ff00'", "CAST(x'ff' AS TEXT)", "9223372036854775807")
 COLUMNS = {
     "jobs": (
@@ -22,38 +22,26 @@ COLUMNS = {
     "pauses": ["pause_s", "until"],
     "server": ["seen_at", "ahead_s", "boot", "offset_ns"],
 }
-# When all of it happens, by the machine's clock since 2000, and since it was booted.
+# The time at which everything happens: by the machine's clock, since 2000, and since the boot.
 NOW_NS, SINCE_BOOT_NS = 850_000_000_250_000_000, 3_600_000_000_000
-# By how much the server's clock is ahead of it.
+# By how much the server's clock is ahead of the machine's.
 AHEAD_S = 7200.5
 BYTES = ("bit", "bit", "byte", "head", "zeros", "noise", "copy", "copy", "swap", "sector", "longer", "cut")
 KINDS = (*BYTES, "value", "value", "two")
 
 
-def make(path, jobs):
-    """A stopped file with jobs in all states, bodies of all sizes, pauses, and free pages with jobs that are gone."""
+def make(path, jobs, *, orderly=True):
+    """Make a stopped file with jobs in all states, bodies of all sizes, pauses, and free pages with deleted jobs.
+
+    If the stop was not orderly, the file does not record how many jobs it has.
+    """
     chance = random.Random(7)
     with closing(open_database(path)) as database:
         execute = database.connection.execute
         execute("BEGIN")
         for number in range(1, jobs + 1):
-            state = ("ready", "delayed", "reserved", "buried")[number % 4]
-            body = chance.randbytes(chance.choice([0, 20, 100, 300, 900, 2000, 9000]))
-            put(
-                database.connection,
-                number,
-                body,
-                large=len(body) > 1024,
-                tube=chance.choice(["default", "a", "other-tube"]),
-                state=state,
-                pri=chance.choice([0, 1, 1000, 2**32 - 1]),
-                delay_s=chance.choice([0, 1, 100]),
-                due_at=chance.choice([4e9, 4.1e9 + number / 7]) if state in {"delayed", "reserved"} else None,
-                buried_seq=number if state == "buried" else None,
-                reserves=number % 3,
-                **({"timeouts": number % 3, "kicks": 1} if number % 5 == 0 else {}),
-                **({"holder": "10.0.0.1:7", "holder_conn": number} if state == "reserved" else {}),
-            )
+            dues = [4e9, 4.1e9 + number / 7]
+            put_by_chance(database.connection, number, chance, [0, 20, 100, 300, 900, 2000, 9000], dues)
         execute("INSERT INTO pauses VALUES ('default', 60, 4e9), ('other-tube', 5, 4.1e9)")
         seen_s, offset_ns = utc_s(NOW_NS), NOW_NS - SINCE_BOOT_NS
         execute(
@@ -65,12 +53,12 @@ def make(path, jobs):
         for table in ("jobs", "bodies"):
             execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ? OR id % 11 = 0", (jobs // 3, jobs // 2))  # noqa: S608
         (count,) = execute("SELECT count(*) FROM jobs").fetchone()
-        execute("UPDATE meta SET batch = 9, last_id = ?, jobs = ?", (jobs, count))
+        execute("UPDATE meta SET batch = 9, last_id = ?, jobs = ?", (jobs, count if orderly else None))
         execute("COMMIT")
 
 
 def damage(path, chance):
-    """Damage the file in one way, or in two, and return which."""
+    """Damage the file in one or two ways, and return a description."""
     kind = chance.choice(KINDS)
     if kind == "two":
         return ", and ".join([_damage_bytes(path, chance, chance.choice(BYTES)) for _ in range(2)])

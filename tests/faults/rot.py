@@ -1,10 +1,12 @@
-"""Random damages to a stopped file: ``python -m tests.faults.rot --seeds 2000 [--from SEED]``.
+"""Random damage to a stopped file: ``python -m tests.faults.rot --seeds 2000 [--from SEED]``.
 
-Each seed damages a copy of one file: a bit, a byte, a sector, a page, its end, or a value that gets another type. Then
-a server starts on it, as far as a journal goes, with bodies in memory and without: each job that it would serve has to
-be the one that was stored, or it is refused in one line, and then verify has found something wrong. An export and a
-backup have all jobs, or are refused. Salvage has to bring back every job that is still sound, and no other, and to say
-what is missing. If more than one page has changed, it may bring back what was deleted, but not without a word.
+Each seed damages a copy of one file: a bit, a byte, a sector, a page, its end, or a value that gets another type. The
+file is alternately that of a server stopped in an orderly way and that of a killed one, which does not record how many
+jobs it has. Then the journal of a server starts on it, once with bodies in memory and once without. Either each job
+that it would serve is the one that was stored, or the start is refused in one line, and then verify has to find
+something wrong as well. An export and a backup have all jobs, or are refused. Salvage has to bring back every job that
+is still sound, and no other, and to report what is missing. If more than one page has changed, salvage may bring back
+deleted jobs, but then it must not report that nothing is lost.
 """
 
 import argparse
@@ -40,9 +42,9 @@ from tests.support.inside import abandon
 from tests.support.journal_files import NO_HISTORY
 
 LINE_MAX = 600
-# Where bodies are left in the file: how many bytes of them are not, and how many jobs are read at a time.
+# For starts that leave bodies in the file: how many bytes of bodies are in memory, and how many jobs are read at once.
 BODY_BYTES, CHUNK = 10_000, 30
-# The tables of which each has a page, beside those of jobs.
+# The tables that have one page each, besides those of jobs.
 SINGLE = {
     "meta": "SELECT last_id FROM meta",
     "pauses": "SELECT tube, pause_s, until FROM pauses ORDER BY tube",
@@ -54,20 +56,20 @@ ROWS = """
 
 
 def jobs_of(path):
-    """The jobs of a file, as an export tells."""
+    """Return the jobs of a file, as lines of an export."""
     with reading(path) as connection:
         return {line for line in dump(connection, path) if '"kind": "job"' in line}
 
 
 def content_of(path):
-    """The rows of the jobs of a sound file by their ids, and what else there is, by table."""
+    """Return the rows of the jobs of a sound file, by id, and those of the other tables, by table."""
     with closing(sqlite3.connect(path)) as connection:
         rows = {row[0]: row for row in connection.execute(ROWS)}
         return rows, {table: connection.execute(statement).fetchall() for table, statement in SINGLE.items()}
 
 
 async def _start(path, max_bytes):
-    """What a server would serve; BeanliteError: it refuses."""
+    """Return what a server would serve. BeanliteError: it refuses to start."""
     opened = []
 
     def opening(*arguments, **settings):
@@ -123,12 +125,12 @@ async def _look(path):
 
 
 class Rot:
-    """A sound file, and what there is to say of it."""
+    """A sound file, and the checks of damaged copies of it."""
 
-    def __init__(self, folder, jobs=JOBS):
+    def __init__(self, folder, jobs=JOBS, *, orderly=True):
         self.folder = folder
         self.origin = folder / "origin.db"
-        make(self.origin, jobs)
+        make(self.origin, jobs, orderly=orderly)
         self.lines = jobs_of(self.origin)
         self.jobs, self.rest = content_of(self.origin)
         with closing(Pages(self.origin)) as pages:
@@ -150,11 +152,11 @@ class Rot:
                 file.unlink()
 
     def try_seed(self, seed):
-        """What is wrong with what became of one damage; nothing if all is well."""
+        """Try one random damage; return what went wrong, an empty list if nothing did."""
         return [f"seed {seed}, {each}" for each in self.try_damage(partial(damage, chance=random.Random(seed)))]
 
     def try_copy(self, source, target):
-        """The same, when the disk has written a page over another one."""
+        """The same after the disk has written one page over another."""
 
         def copy(path):
             content = bytearray(path.read_bytes())
@@ -165,7 +167,7 @@ class Rot:
         return self.try_damage(copy)
 
     def try_damage(self, damaging):
-        """The same, with any damage: a function that has the path, and returns what it has done."""
+        """The same with any damage: a function that gets the path, and returns a description of what it did."""
         path = self.folder / "queue.db"
         self.clean()
         shutil.copy(self.origin, path)
@@ -175,7 +177,7 @@ class Rot:
         for look in (self._look_at_salvage, self._look_at_copies, self._look_at_verify_and_start):
             try:
                 wrong += look(path)
-            except Exception as error:  # noqa: BLE001 - that there is none is what is tried
+            except Exception as error:  # noqa: BLE001 - the test is that there is none
                 wrong.append(f"{type(error).__name__}: {error} at {_place(error)}")
             if look != self._look_at_verify_and_start and path.read_bytes() != damaged:
                 wrong.append("it was written to")
@@ -202,7 +204,7 @@ class Rot:
         return wrong
 
     def _look_at_copies(self, path):
-        """Exports and backups have all jobs, or are refused; a look has an answer, or is refused."""
+        """Check that exports and backups have all jobs or are refused, and that a look has an answer or is refused."""
         wrong = []
         for name, look in (("export", jobs_of), ("backup", self._backup)):
             try:
@@ -258,15 +260,15 @@ class Rot:
         return wrong
 
     def changed(self, path):
-        """The pages that are not as they were."""
+        """Return the pages that have changed."""
         before, after = self.origin.read_bytes(), path.read_bytes()
         pages = range(1, len(before) // PAGE + 1)
         return {page for page in pages if _page(before, page) != _page(after, page)}
 
     def sound(self, path):
-        """The jobs and other tables on pages that have not changed: they, at least, have to be salvaged.
+        """Return the jobs and the other tables on unchanged pages: at least these have to be salvaged.
 
-        If more than one page has changed, it is not known what is sound: the lists of pages may contradict each other.
+        If more than one page has changed, nothing counts as sound: the lists of pages may contradict each other.
         """
         changed = self.changed(path)
         if len(changed) > 1 and path.stat().st_size >= self.origin.stat().st_size:
@@ -281,7 +283,7 @@ class Rot:
 
 
 def _pages_of_jobs(pages, trees):
-    """The pages in trees that each job stands on, and which jobs have a body on pages of its own."""
+    """Return the tree pages of each job, and the jobs whose body is on pages of its own."""
     found, large = {}, set()
     for page in trees:
         for rowid, values in pages.rows(page):
@@ -302,7 +304,7 @@ def _check_line(said):
 
 
 def _place(error):
-    """Where in our code an error came from."""
+    """Return where in our code an error was raised."""
     frames = reversed(traceback.extract_tb(error.__traceback__))
     return next((f"{each.filename}:{each.lineno}" for each in frames if "/beanlite/" in each.filename), "?")
 
@@ -315,20 +317,26 @@ def _difference(served, expected):
     return f"without {missing[:5]}, and with {changed[:5]} changed{rest}"
 
 
+def _rot(folder, *, orderly):
+    folder.mkdir()
+    return Rot(folder, orderly=orderly)
+
+
 def main():
     parser = argparse.ArgumentParser(description="Damage a stopped file at random, and see what becomes of it.")
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--from", type=int, default=0, dest="first")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rot = Rot(Path(folder))
+        rots = [_rot(Path(folder) / "stopped", orderly=True), _rot(Path(folder) / "killed", orderly=False)]
         wrong = 0
         for seed in range(options.first, options.first + options.seeds):
-            for each in rot.try_seed(seed):
+            for each in rots[seed % 2].try_seed(seed):
                 wrong += 1
                 sys.stdout.write(f"{each}\n")
                 sys.stdout.flush()
-    sys.stdout.write(f"{options.seeds} damages, {wrong} things wrong; {dict(sorted(rot.counts.items()))}\n")
+    counts = rots[0].counts + rots[1].counts
+    sys.stdout.write(f"{options.seeds} damages, {wrong} things wrong; {dict(sorted(counts.items()))}\n")
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""Damaged files: one line that says so, from a start or a backup, and never a traceback, not even while serving."""
+"""Damaged files: a start or a backup reports them in one line, never a traceback, not even while serving."""
 
 import asyncio
 import os
@@ -25,10 +25,11 @@ from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.fileformat import WHAT_TO_DO
 from beanlite.journal.sqlite.journal import SqliteJournal
+from beanlite.journal.sqlite.pages import Pages
 from beanlite.journal.sqlite.verify import verify
 from beanlite.protocol.stats import job_stats, tube_stats
 from tests.support.inside import abandon
-from tests.support.journal_files import NO_HISTORY, make, put, unchecked
+from tests.support.journal_files import NO_HISTORY, make, put, put_by_chance, unchecked
 from tests.support.servers import ServerDied, start_beanlite
 
 PAGE = 4096
@@ -43,27 +44,11 @@ def path(tmp_path):
 
 
 def fill(connection):
-    """Jobs in all states, with pasts, and with bodies of all sizes; and pauses."""
+    """Insert jobs in all states, with pasts and with bodies of all sizes, and pauses."""
     chance = random.Random(1)
     connection.execute("BEGIN")
     for number in range(1, LAST_ID + 1):
-        state = ("ready", "delayed", "reserved", "buried")[number % 4]
-        body = chance.randbytes(chance.choice([0, 5, 50, 300, 2000, 6000]))
-        past = {"timeouts": number % 3, "kicks": 1} if number % 5 == 0 else {}
-        put(
-            connection,
-            number,
-            body,
-            large=len(body) > 1024,
-            tube=chance.choice(["default", "a", "other-tube"]),
-            state=state,
-            pri=chance.choice([0, 1, 1000, 2**32 - 1]),
-            delay_s=chance.choice([0, 1, 100]),
-            due_at=chance.choice([4e9, 1.7e9]) if state in {"delayed", "reserved"} else None,
-            buried_seq=number if state == "buried" else None,
-            reserves=number % 3,
-            **past,
-        )
+        put_by_chance(connection, number, chance, [0, 5, 50, 300, 2000, 6000], [4e9, 1.7e9])
     connection.execute("INSERT INTO pauses VALUES ('default', 60, 4e9), ('gone', 5, 1.7e9)")
     connection.execute("UPDATE meta SET batch = 5, last_id = ?", (LAST_ID,))
     connection.execute("COMMIT")
@@ -71,7 +56,7 @@ def fill(connection):
 
 @pytest.fixture
 def stopped(path):
-    """The file of a server that stopped in an orderly way."""
+    """The file of a server that was stopped in an orderly way."""
     database = open_database(path)
     fill(database.connection)
     assert database.close() is None
@@ -80,7 +65,7 @@ def stopped(path):
 
 @pytest.fixture
 def start(monkeypatch):
-    """Start a server but for its clients, do to the jobs what clients would, store that, and stop it."""
+    """A function that starts a server without clients, changes jobs as clients would, stores that, and stops it."""
     opened = []
 
     def open_and_note(*arguments, **settings):
@@ -190,6 +175,28 @@ def test_a_row_that_no_server_would_write(damage, said, stopped, start):
         backup(stopped, stopped.with_name("copy"))
 
 
+def test_pages_that_have_changed_places_are_refused_wherever_lists_of_jobs_end(path, start):
+    """The file is that of a killed server, and does not record the number of jobs."""
+    with closing(open_database(path)) as database:
+        database.connection.execute("BEGIN")
+        for number in range(1, 2001):
+            put(database.connection, number, b"%100d" % number)
+        database.connection.execute("UPDATE meta SET last_id = 2000")
+        database.connection.execute("COMMIT")
+    with closing(Pages(path)) as pages:
+        first, second = (
+            next(page for page in pages.in_use() if job_id in (rowid for rowid, _ in pages.rows(page)))
+            for job_id in (1000, 1500)
+        )
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        for page, other in ((first, second), (second, first)):
+            file.seek((page - 1) * PAGE)
+            file.write(content[(other - 1) * PAGE : other * PAGE])
+    with pytest.raises(JournalRefused, match=r"queue\.db is damaged"):
+        start(path)
+
+
 def test_a_bug_of_ours_is_not_taken_for_damage(stopped, start, monkeypatch):
     monkeypatch.setattr(journal_module, "read_jobs", lambda *_: (rows for rows in [[(None,) * len(StoredJob._fields)]]))
     with pytest.raises((TypeError, ValueError)):
@@ -241,7 +248,7 @@ def test_a_schema_that_is_not_text(stopped, start):
 
 
 def test_a_statement_of_the_schema_that_has_changed(stopped, start):
-    """Only one that a server uses is refused: an operator may have made a view of another kind."""
+    """It is refused only if a server uses it: an operator may have changed a view."""
     content = stopped.read_bytes()
     for text, changed in ((b"RAISE(ABORT", b"REISE(ABORT"), (b"WHERE state = 'ready'", b"WHERE state = 'rfady'")):
         assert text in content
@@ -255,7 +262,7 @@ def test_a_statement_of_the_schema_that_has_changed(stopped, start):
 
 
 def test_a_damaged_page_that_only_writing_finds(stopped, start):
-    """Two leaves of a table have changed places: all jobs are read in order, but can't be found by their ids."""
+    """A key in an interior page of a table is wrong: all jobs are read in order, but some can't be found by id."""
     with closing(sqlite3.connect(stopped, isolation_level=None)) as connection:
         (root,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'jobs'").fetchone()
     content = bytearray(stopped.read_bytes())
@@ -270,7 +277,7 @@ def test_a_damaged_page_that_only_writing_finds(stopped, start):
 
 
 def damaged(files, chance):
-    """The files, one of them changed in a way that a bad disk or a stray write may change it."""
+    """Return the files, one of them changed as by a bad disk or a stray write."""
     name = chance.choice(sorted(files))
     content = bytearray(files[name])
     for _ in range(chance.choice([1, 1, 1, 4])):
@@ -351,7 +358,7 @@ def test_what_sqlite_quotes_of_a_damaged_file_does_nothing_to_a_terminal(path, s
 
 @pytest.mark.parametrize("due_at", ["x''", "5.5"])
 def test_a_buried_job_that_is_due_is_not_exported(path, capsys, due_at):
-    """A start does without, and so does the checksum."""
+    """A start ignores the due time, and the checksum does not cover it."""
     with closing(open_database(path)) as database:
         put(database.connection, 1, state="buried", buried_seq=1)
         database.connection.execute("UPDATE meta SET last_id = 1")

@@ -1,4 +1,4 @@
-"""Salvage: all that is sound, nothing that is not, and a source that stays as it is."""
+"""Salvage: it saves everything that is sound and nothing else, and leaves the source unchanged."""
 
 import json
 import sqlite3
@@ -43,8 +43,9 @@ def wipe(path, page):
         file.write(bytes(PAGE_SIZE))
 
 
-def test_random_damages(tmp_path):
-    rot = Rot(tmp_path, jobs=150)
+@pytest.mark.parametrize("orderly", [True, False])
+def test_random_damages(tmp_path, orderly):
+    rot = Rot(tmp_path, jobs=150, orderly=orderly)
     assert [each for seed in range(SEEDS) for each in rot.try_seed(seed)] == []
 
 
@@ -62,7 +63,7 @@ def test_deleted_jobs_on_an_old_page_that_fits_where_it_is_are_told(tmp_path, ol
 
 
 def test_an_export_does_not_take_a_page_of_jobs_twice_for_the_jobs_that_stood_there(tmp_path):
-    """There are as many as before."""
+    """The number of jobs is as before."""
     assert Rot(tmp_path).try_copy(286, 94) == []
 
 
@@ -136,7 +137,7 @@ def test_jobs_that_were_deleted_stay_so_whatever_one_page_says(path, dest):
         database.connection.execute("DELETE FROM jobs WHERE id > 20")
         database.connection.execute("DELETE FROM bodies WHERE id > 20")
     content = path.read_bytes()
-    assert content.count(b"small") > 20  # what is left of those that are gone
+    assert content.count(b"small") > 20  # remains of deleted jobs
     for page in (1, 2, *range(3, len(content) // PAGE_SIZE + 1, 9)):
         path.write_bytes(content)
         wipe(path, page)
@@ -148,7 +149,7 @@ def test_jobs_that_were_deleted_stay_so_whatever_one_page_says(path, dest):
 
 @pytest.fixture
 def old_pages(path):
-    """Which page belongs to which table, and the free pages with what is left of jobs that are gone."""
+    """The table of each page, and the free pages with remains of deleted jobs."""
     with closing(open_database(path)) as database:
         execute = database.connection.execute
         execute("BEGIN")
@@ -182,7 +183,7 @@ def test_an_old_page_in_a_wrong_place_brings_nothing_back(path, dest, old_pages,
 
 
 def test_a_page_that_sqlite_has_moved_is_saved(path, dest, old_pages):
-    """Where it was it may still be, as a free one. That it is no old page is known by how many jobs there were."""
+    """A free page at the old place may hold a copy. The number of jobs shows that the moved page is not the old one."""
     tables, old = old_pages
     page = max(number for number, table in tables.items() if table == "jobs")
     copy_page(path, page, next(iter(old)))

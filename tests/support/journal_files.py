@@ -1,7 +1,7 @@
-"""Database files with jobs in them, for the journal's tests, and a writer in a process of its own.
+"""Database files with jobs in them, for the tests of the journal, and a writer in a process of its own.
 
-``python -m tests.support.journal_files FILE`` writes batches to FILE until it is killed; ``FILE idle`` writes ten and
-then holds it. A line on stdout says that the first ten are in.
+``python -m tests.support.journal_files FILE`` writes batches to FILE until it is killed; ``FILE idle`` writes ten, and
+then keeps FILE open. A line on stdout reports that the first ten are written.
 """
 
 import itertools
@@ -24,14 +24,14 @@ from beanlite.journal.sqlite.migrations import allow_writing
 from beanlite.journal.sqlite.rows import ROW_COLUMNS
 
 ROOT = Path(__file__).parents[2]
-VERSION = len(find_migrations())  # of the files that this beanlite makes
+VERSION = len(find_migrations())  # of the files that this version makes
 KEPT_BATCHES = 50
 NO_HISTORY = HistoryBounds(None, 1 << 30, bodies=False)
 LARGE = b"large" * 1000
 
 
 def put(connection, number, body=b"body", large=False, **fields):
-    """Insert a job outside of any batch; unnamed fields are those of a job that has just been put."""
+    """Insert a job outside of any batch; fields that are not given are those of a job that has just been put."""
     job = {
         "id": number,
         "tube": "default",
@@ -61,8 +61,29 @@ def put(connection, number, body=b"body", large=False, **fields):
         connection.execute("INSERT INTO bodies VALUES (?, ?)", (number, body))
 
 
+def put_by_chance(connection, number, chance, sizes, dues):
+    """Insert a job in the state that is its number's turn, with a body and a due time, if it has one, out of these."""
+    state = ("ready", "delayed", "reserved", "buried")[number % 4]
+    body = chance.randbytes(chance.choice(sizes))
+    put(
+        connection,
+        number,
+        body,
+        large=len(body) > 1024,
+        tube=chance.choice(["default", "a", "other-tube"]),
+        state=state,
+        pri=chance.choice([0, 1, 1000, 2**32 - 1]),
+        delay_s=chance.choice([0, 1, 100]),
+        due_at=chance.choice(dues) if state in {"delayed", "reserved"} else None,
+        buried_seq=number if state == "buried" else None,
+        reserves=number % 3,
+        **({"timeouts": number % 3, "kicks": 1} if number % 5 == 0 else {}),
+        **({"holder": "10.0.0.1:7", "holder_conn": number} if state == "reserved" else {}),
+    )
+
+
 def write_batch(connection, batch):
-    """Commit batch number `batch`: three jobs with its number as their pri, the last one large; the oldest ones go."""
+    """Commit batch number `batch`: put three jobs with that pri, the last one large, and delete the oldest ones."""
     connection.execute("BEGIN IMMEDIATE")
     for number in range(3 * batch - 2, 3 * batch + 1):
         put(connection, number, LARGE if number % 3 == 0 else b"small", large=number % 3 == 0, pri=batch)
@@ -73,7 +94,7 @@ def write_batch(connection, batch):
 
 
 def make(path, batches=0):
-    """A database that was stopped in an orderly way after so many batches."""
+    """Make a database that was stopped in an orderly way after this many batches."""
     database = open_database(path)
     for batch in range(1, batches + 1):
         write_batch(database.connection, batch)
@@ -81,7 +102,7 @@ def make(path, batches=0):
 
 
 def make_killed(path, batches, last=""):
-    """A database that a killed server has left, with these batches in its -wal, and the change of a last statement."""
+    """Make the database of a killed server, with these batches and the change of a last statement in its -wal."""
     origin = path.parent / "origin"
     origin.mkdir()
     database = open_database(origin / path.name)
@@ -96,13 +117,14 @@ def make_killed(path, batches, last=""):
 
 @contextmanager
 def unchecked(path):
-    """A connection to such a file that can write anything into it, as otherwise only damage can."""
+    """A connection that can write any value into such a file, as otherwise only damage can."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         shape = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall()
         connection.execute("PRAGMA writable_schema = ON")
         for name, sql in shape:
             loose = sql.replace("STRICT", "").replace(" NOT NULL", "").replace(") ,", ")")
-            loose = re.sub(r"AS \(.*\) STORED", "", loose, flags=re.DOTALL)  # what stands there twice is not made anew
+            # Generated columns become plain ones, whose values stay as they are.
+            loose = re.sub(r"AS \(.*\) STORED", "", loose, flags=re.DOTALL)
             connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (loose, name))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         allow_writing(connection)
@@ -135,13 +157,13 @@ def refusal(path):
 
 
 def snapshot(folder):
-    """All that is in a folder: names, times of change, contents."""
+    """Return everything in a folder: names, modification times, contents."""
     return {file.name: (file.stat().st_mtime_ns, file.is_file() and file.read_bytes()) for file in folder.iterdir()}
 
 
 @contextmanager
 def files_of_at_most(size):
-    """As on a disk that is full: no file can grow beyond this size."""
+    """As on a full disk, no file can grow beyond this size."""
     previous = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, previous[1]))
     try:
@@ -152,7 +174,7 @@ def files_of_at_most(size):
 
 @contextmanager
 def writer(path, *options):
-    """Another process that holds the file, and has written ten batches to it; it goes on unless told to be "idle"."""
+    """Another process that has the file open and has written ten batches; it goes on writing unless it is "idle"."""
     command = [sys.executable, "-m", "tests.support.journal_files", str(path), *options]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:

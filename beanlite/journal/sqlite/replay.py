@@ -1,7 +1,8 @@
-"""Reading the whole state back at the start."""
+"""Reads the whole state back at the start."""
 
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from math import isfinite
 from operator import itemgetter
 from pathlib import Path
@@ -17,14 +18,14 @@ from beanlite.journal.sqlite.fileformat import damaged, refused, said
 from beanlite.journal.sqlite.heartbeat import read_last_seen
 from beanlite.journal.sqlite.migrations import read_version
 
-# A smaller id than any that a row can have, but for one; only damage makes an id negative.
+# The smallest rowid, so that only one possible id is not above it; only damage makes an id negative.
 BELOW_ALL = -(1 << 63)
 _ABOVE_ALL = (1 << 63) - 1
-# How many jobs are read at a time, and how many bytes of large bodies, if that is not less than one of them.
+# The most jobs read at a time, and the most bytes of large bodies, though always at least one body.
 _CHUNK = 1000
 _CHUNK_BYTES = 4 << 20
-# What the engine needs is made by SQLite, in C: names as bytes, times as the clock has them, and what most jobs don't
-# have left out.
+# SQLite converts values to what the engine needs, in C: names to bytes, times to those of the clock, and the state of a
+# ready job, as most are, to NULL.
 _COLUMNS = f"""
     SELECT id, CAST(tube AS BLOB), CASE state WHEN 'ready' THEN NULL ELSE coalesce(state, '') END, pri, delay_s, ttr_s,
            CAST((created_at - {EPOCH_S}) * 1e9 AS INTEGER),
@@ -33,19 +34,20 @@ _COLUMNS = f"""
            timeouts, releases, buries, kicks
 """
 _FACTS = f"CAST((since - {EPOCH_S}) * 1e9 AS INTEGER), holder, holder_conn, why"
-_RANGE = "FROM jobs WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
+_ABOVE = "FROM jobs WHERE id > ? ORDER BY id"
 _JOBS = f"""
     {_COLUMNS}, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32,
-    {_FACTS}, row_crc32 {_RANGE}
+    {_FACTS}, row_crc32 {_ABOVE}
 """  # noqa: S608 - our own words
-# SQLite knows the size of a body without reading it.
+# SQLite determines the size of a body without reading it.
 _JOBS_WITHOUT_BODIES = f"""
     {_COLUMNS}, coalesce(length(body), (SELECT length(bodies.body) FROM bodies WHERE bodies.id = jobs.id)), crc32,
-    {_FACTS}, row_crc32 {_RANGE}
+    {_FACTS}, row_crc32 {_ABOVE}
 """  # noqa: S608 - our own words
 _LARGE = "SELECT id, coalesce(length(body), 0) FROM bodies WHERE id > ? ORDER BY id LIMIT ?"
-# Whether a row is one that a server may have written, by the columns that a condition is about. Only damage can have
-# changed it, but SQLite does not check STRICT types when it reads rows, and a row of an older version has no checksum.
+_COUNT_BETWEEN = "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE id > ? AND id < ? LIMIT ?)"
+# The conditions that a row written by a server meets, keyed by the columns that each is about. Only damage can have
+# broken one, but SQLite does not check STRICT types when it reads rows, and rows of older versions have no checksum.
 _CONDITIONS = {
     "tube": "typeof(tube) = 'text'",
     "pri, delay_s or ttr_s": """
@@ -72,7 +74,7 @@ _CONDITIONS = {
     """,
 }
 _SOUND = " AND ".join(f"({each})" for each in _CONDITIONS.values())
-# A job without its body, and whether each condition is met.
+# A job without its body, and whether it meets each condition.
 _PARTS = f"""
     {_COLUMNS}, 0, 0, {_FACTS}, row_crc32, {", ".join(_CONDITIONS.values())} FROM jobs ORDER BY id
 """
@@ -81,12 +83,12 @@ _EACH_BODY = """
     SELECT id, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32 FROM jobs ORDER BY id
 """
 _ROW = f"SELECT id, CAST(tube AS BLOB), {_SOUND} FROM jobs WHERE id = :id"  # noqa: S608 - likewise
-# No counter ever gets this far, and SQLite's integers end at twice that.
+# No counter ever gets this far; SQLite's integers end at twice this number.
 COUNTER_MAX = 1 << 62
 _BOUNDS = {"u32_max": U32_MAX, "counter_max": COUNTER_MAX}
-# The first version with checksums of rows, and with tables that say all they have twice.
+# The first version with row checksums, and with tables that hold everything twice: in columns and in a text.
 _TWOFOLD = 3
-# The first in which what the last server has said of its clock is needed, and stands there twice, too.
+# The first version in which the last server's clock is recorded, likewise twice, and needed for a start.
 _HAS_CLOCK = 4
 _META_SAID = "said IS batch || ' ' || last_id || ' ' || unchecked_id || ' ' || coalesce(jobs, '-')"
 _PAUSE_SAID = "said IS tube || ' ' || pause_s || ' ' || CAST(until * 4194304 AS INTEGER)"
@@ -95,18 +97,18 @@ _crc32 = itemgetter(14)
 
 
 class State(NamedTuple):
-    """What the file holds apart from the jobs."""
+    """The state that the file holds apart from the jobs."""
 
     batch: int
-    """The number of the last group commit."""
+    """The number of the last batch."""
     last_id: int
     """An id above which none has ever been given out."""
     pauses: list[tuple[bytes, int, int]]
-    """Each tube's name, pause_s and until_ns; pauses that have ended are included."""
+    """The name, pause_s and until_ns of each paused tube, including pauses that have ended."""
 
 
 def read_state(connection: sqlite3.Connection, path: Path) -> State:
-    """Everything but the jobs. JournalRefused: the file is damaged."""
+    """Read everything but the jobs. JournalRefused: the file is damaged."""
     with refused(path):
         version = read_version(connection)
         meta_said, pause_said = (_META_SAID, _PAUSE_SAID) if version >= _TWOFOLD else ("1", "1")
@@ -129,12 +131,12 @@ def read_state(connection: sqlite3.Connection, path: Path) -> State:
         if not pause_alike:
             raise damaged(path, f"the pause of {tube!r:.100} has changed")
     if version >= _HAS_CLOCK:
-        read_last_seen(connection, path)  # a start needs it to be sound
+        read_last_seen(connection, path)  # raises if it is damaged, since a start needs it
     return State(batch, last_id, [(tube, pause_s, clock_ns(until)) for tube, pause_s, until, _ in pauses])
 
 
 def read_unchecked_id(connection: sqlite3.Connection) -> int:
-    """The last job whose row may have no checksum, because an older version has written it."""
+    """The id of the last job whose row may lack a checksum because an older version wrote it."""
     if read_version(connection) < _TWOFOLD:
         return _ABOVE_ALL
     row = connection.execute("SELECT unchecked_id FROM meta").fetchone()
@@ -150,16 +152,16 @@ def _is_name(value: object) -> bool:
 
 
 def count_jobs(connection: sqlite3.Connection, path: Path) -> int:
-    """How many jobs there are to read. JournalRefused: the file is damaged."""
+    """Count the jobs in the file. JournalRefused: the file is damaged."""
     with refused(path):
         count: int = connection.execute("SELECT count(*) FROM jobs").fetchone()[0]
     return count
 
 
 def check_count(connection: sqlite3.Connection, path: Path, jobs: int) -> None:
-    """Raise JournalRefused if the last orderly stop has left another number of jobs. To be asked after ``read_state``.
+    """Raise JournalRefused if the last orderly stop left a different number of jobs; call ``read_state`` first.
 
-    A page that has lost some of its rows is sound otherwise.
+    Without this check, a page that has lost some of its rows would look sound.
     """
     with refused(path):
         if read_version(connection) < _TWOFOLD:
@@ -170,7 +172,7 @@ def check_count(connection: sqlite3.Connection, path: Path, jobs: int) -> None:
 
 
 def guess_jobs(connection: sqlite3.Connection, path: Path) -> int:
-    """How many jobs there are at most, without counting them. JournalRefused: the file is damaged."""
+    """An upper bound on the number of jobs, without counting them. JournalRefused: the file is damaged."""
     with refused(path):
         first, last = connection.execute("SELECT (SELECT min(id) FROM jobs), (SELECT max(id) FROM jobs)").fetchone()
     return int(last) - int(first) + 1 if first is not None else 0
@@ -179,33 +181,34 @@ def guess_jobs(connection: sqlite3.Connection, path: Path) -> int:
 def read_jobs(
     connection: sqlite3.Connection, path: Path, above_id: int = BELOW_ALL, *, bodies: bool = True
 ) -> Generator[list[StoredJob], None, None]:
-    """All jobs above an id in the order of their ids, in lists of up to 1000; with their bodies or with their sizes.
+    """Read all jobs above an id by ascending id, in lists of up to 1000, with their bodies or only the bodies' sizes.
 
     JournalRefused: the file is damaged, a row is not what was written, or a body is not the one that was put.
     """
     statement, check = (_JOBS, _check_bodies) if bodies else (_JOBS_WITHOUT_BODIES, _check_sizes)
-    with refused(path):
+    with refused(path), closing(connection.cursor()) as jobs:
         unchecked_id = read_unchecked_id(connection)
-        while above_id < _ABOVE_ALL:
-            to_id = _few_enough(connection, above_id) if bodies else _ABOVE_ALL
-            rows = connection.execute(statement, (above_id, to_id, _CHUNK)).fetchall()
-            if rows:
-                changed = find_changed(rows, unchecked_id)
-                if changed is not None:
-                    raise damaged(path, f"the row of job {changed} has changed")
-                check(rows, path)
-                yield rows
-            above_id = rows[-1][0] if len(rows) == _CHUNK else to_id
+        # A single statement moves from page to page. One statement per list would seek each time, and skip the jobs
+        # between a misplaced page and the right one.
+        jobs.execute(statement, (above_id,))
+        while rows := jobs.fetchmany(_few_enough(connection, above_id) if bodies else _CHUNK):
+            changed = find_changed(rows, unchecked_id)
+            if changed is not None:
+                raise damaged(path, f"the row of job {changed} has changed")
+            check(rows, path)
+            yield rows
+            above_id = rows[-1][0]
 
 
 def _few_enough(connection: sqlite3.Connection, above_id: int) -> int:
-    """Up to which id to read jobs at a time with their bodies."""
+    """How many jobs to read as the next chunk, with their bodies."""
     size = 0
     for job_id, body_size in connection.execute(_LARGE, (above_id, _CHUNK)):
         if size and size + body_size > _CHUNK_BYTES:
-            return int(job_id) - 1
+            (jobs,) = connection.execute(_COUNT_BETWEEN, (above_id, job_id, _CHUNK)).fetchone()
+            return max(1, int(jobs))
         size += body_size
-    return _ABOVE_ALL
+    return _CHUNK
 
 
 def _check_sizes(rows: list[StoredJob], path: Path) -> None:
@@ -225,7 +228,7 @@ def _check_bodies(rows: list[StoredJob], path: Path) -> None:
 
 
 def check_names(names: Iterable[bytes], path: Path) -> None:
-    """Raise JournalRefused if one of these names, which jobs have, can't be a tube's."""
+    """Raise JournalRefused if one of these names, taken from jobs, is not a valid tube name."""
     for name in names:
         if not _is_name(name):
             raise damaged(path, f"a job is in the tube {name!r:.100}")
@@ -234,7 +237,7 @@ def check_names(names: Iterable[bytes], path: Path) -> None:
 def check_jobs(connection: sqlite3.Connection, path: Path) -> None:
     """Raise JournalRefused if the row of a job is not as a server writes it. Bodies are not checked.
 
-    It takes a noticeable part of a start, and is therefore asked only when the engine can't make sense of a job.
+    The check would take a noticeable part of a start, so it runs only when the engine can't make sense of a job.
     """
     with refused(path):
         for job_id, what in changed_rows(connection):
@@ -242,7 +245,7 @@ def check_jobs(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def check_pages(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise JournalRefused if a page is where another should be. It takes longer than a start, as ``check_jobs``."""
+    """Raise JournalRefused if a page is in another's place. It takes longer than a start; see ``check_jobs``."""
     with refused(path):
         (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
@@ -250,7 +253,7 @@ def check_pages(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def changed_rows(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
-    """The id of each job whose row is not as a server writes it, and what has changed. sqlite3.Error."""
+    """Yield the id of each job whose row is not as a server writes it, and what has changed. Raises sqlite3.Error."""
     unchecked_id = read_unchecked_id(connection)
     last_id = 0
     for row in connection.execute(_PARTS, _BOUNDS):
@@ -269,7 +272,7 @@ def changed_rows(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
 
 
 def changed_bodies(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
-    """The id of each job whose body is not the one that was put, and what is wrong. sqlite3.Error."""
+    """Yield the id of each job whose body is not the one that was put, and what is wrong. Raises sqlite3.Error."""
     for job_id, body, checksum in connection.execute(_EACH_BODY):
         if body is None:
             yield job_id, "is missing"
@@ -278,6 +281,6 @@ def changed_bodies(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
 
 
 def is_sound(connection: sqlite3.Connection, job_id: int) -> bool:
-    """Whether the row of one job is as a server writes it. sqlite3.Error: it can't be read."""
+    """Whether the row of one job is as a server writes it. sqlite3.Error: the row can't be read."""
     _, tube, sound = connection.execute(_ROW, {**_BOUNDS, "id": job_id}).fetchone()
     return bool(sound) and 0 < job_id < COUNTER_MAX and _is_name(tube)
