@@ -1,9 +1,11 @@
-"""Warnings that could come without end: the log tells of each trouble without being flooded."""
+"""Warnings that could come endlessly: each problem is logged, but the log is not flooded."""
 
 import asyncio
 import contextlib
 import errno
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 
@@ -12,12 +14,12 @@ from tests.support.inside import PUT, ask, connect, serving, until
 from tests.support.wire import put_bytes
 
 TIMES = 3
-LARGE = put_bytes(b"x" * 60_000)  # some 15 frames of the -wal
+LARGE = put_bytes(b"x" * 60_000)  # about 15 frames of the -wal
 
 
 @pytest.fixture
 def logged(caplog):
-    """How many lines of the log begin with this."""
+    """A function that returns how many lines of the log begin with a text."""
     return lambda event: sum(message.startswith(event) for message in caplog.messages)
 
 
@@ -39,6 +41,36 @@ async def test_a_reader_that_keeps_the_wal_from_shrinking(tmp_path, monkeypatch,
                 assert logged("a reader keeps the -wal from shrinking") == reading * 3  # at 30, 60 and 120
             while server._journal._writer.frames.at_checkpoint > 30:
                 await put(client, LARGE)
+
+
+CHECKPOINTER = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as index:
+    fcntl.lockf(index, fcntl.LOCK_EX, 1, 121)
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def checkpointing(path):
+    """Another program that is amid a checkpoint all the while."""
+    command = [sys.executable, "-c", CHECKPOINTER, f"{path}-shm"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout.readline() == b"locked\n"
+        yield
+
+
+async def test_a_program_that_never_ends_its_checkpoint(tmp_path, monkeypatch, logged):
+    """SQLite then reports no number of frames at all."""
+    monkeypatch.setattr(frames, "CHECKPOINT_FRAMES", 10)
+    monkeypatch.setattr(upkeep, "WAL_FRAMES_MAX", 30)
+    async with serving(tmp_path / "q.db") as (server, _):
+        client = await connect(server)
+        with checkpointing(tmp_path / "q.db"):
+            while server._journal._writer.frames.committed < 30 << 3:
+                await put(client, LARGE)
+        assert logged("a reader keeps the -wal from shrinking") == 3
 
 
 async def test_slow_syncs(tmp_path, monkeypatch, logged):
@@ -84,7 +116,7 @@ async def test_commits_that_wait_for_room(tmp_path, monkeypatch, logged):
 
 
 async def test_connections_that_can_not_be_accepted(tmp_path, logged):
-    """As asyncio reports them when the descriptors are used up."""
+    """As asyncio reports them when the file descriptors are used up."""
     async with serving(tmp_path / "q.db") as (server, _):
         for _ in range(TIMES):
             error = OSError(errno.EMFILE, "Too many open files")

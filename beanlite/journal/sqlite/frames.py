@@ -1,4 +1,4 @@
-"""How far the -wal has grown while a server writes to it."""
+"""Tracks the growth of the -wal while a server writes to it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ CHECKPOINT_FRAMES: Final = 1000
 
 
 class Frames:
-    """Counts the frames of the -wal, and sees that its index, the -shm, has room for them."""
+    """Counts the frames of the -wal, and ensures that its index, the -shm, has room for them."""
 
     def __init__(self, index: int) -> None:
-        """``index``: a descriptor of the -shm."""
+        """``index`` is a file descriptor of the -shm."""
         self._index = index
         self._allocated = 0
-        """How many the -shm has allocated blocks for."""
+        """The number of frames for which the -shm has allocated blocks."""
         self.committed = 0
-        """How many the -wal had after the last commit."""
+        """The number of frames in the -wal after the last commit."""
         self.added = 0
-        """How many have been added since the last checkpoint."""
+        """The number of frames added since the last checkpoint."""
         self.at_checkpoint = 0
-        """How many the -wal had at the last checkpoint."""
+        """The number of frames in the -wal at the last checkpoint."""
         self.pinned = False
-        """A reader kept the last checkpoint from reaching the end of the -wal, which grows as long as that lasts."""
+        """A reader kept the last checkpoint from reaching the end of the -wal, which grows as long as this goes on."""
 
     @property
     def checkpoint_due(self) -> bool:
@@ -35,13 +35,13 @@ class Frames:
         return self.added >= CHECKPOINT_FRAMES
 
     def read(self) -> None:
-        """Read how many there are, because another program has committed some. OSError."""
+        """Read the number of frames, because another program has committed some. Raises OSError."""
         self.committed = read_frame_count(self._index)
 
     def count(self) -> int:
-        """Count what has just been committed; returns how many of the frames before it are still there. OSError."""
+        """Count the frames of the last commit; returns how many of the earlier frames remain. Raises OSError."""
         before, now = self.committed, read_frame_count(self._index)
-        # Fewer than before: all of them had been moved into the file, and SQLite has begun the -wal anew.
+        # Fewer than before: all frames had been moved into the file, and SQLite has restarted the -wal.
         self.added += now - before if now >= before else now
         self.committed = now
         return min(before, now)
@@ -49,8 +49,8 @@ class Frames:
     def allocate(self, frames: int) -> None:
         """Allocate the blocks that the -shm needs for this many more frames. OSError: there is no room for them.
 
-        SQLite itself allocates one block for every 4 KiB. Where blocks are smaller and the disk is full, the process
-        would die of SIGBUS when it writes to one that has not been allocated.
+        SQLite itself only allocates one block in every 4 KiB. Where blocks are smaller and the disk is full, the
+        process would die of SIGBUS on writing to a block that has not been allocated.
         """
         frames += self.committed
         if frames > self._allocated:
@@ -58,10 +58,15 @@ class Frames:
             self._allocated = frames
 
     def begin_checkpoint(self) -> None:
-        """A checkpoint begins: count anew towards the next one."""
+        """Note that a checkpoint begins: start counting towards the next one."""
         self.added = 0
 
     def end_checkpoint(self, frames: int, moved: int) -> None:
-        """A checkpoint has ended; the -wal has this many frames, and this many of them have been moved."""
+        """Note that a checkpoint has ended: the -wal has ``frames`` frames, and ``moved`` of them have been moved.
+
+        Both are -1 if nothing could be moved because another program holds the lock that a checkpoint takes.
+        """
+        if frames < 0:
+            frames, moved = self.committed, 0
         self.at_checkpoint = frames
         self.pinned = moved < frames
