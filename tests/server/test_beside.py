@@ -1,4 +1,4 @@
-"""The page that a server has beside itself: it comes and goes with the server, and never takes it along."""
+"""The web page that runs beside a server: it starts and ends with the server, and its end never ends the server."""
 
 import asyncio
 import http.client
@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +32,18 @@ def server(tmp_path):
 
 
 def pages_of(server):
-    """Where each page that was started so far is served, and its process."""
+    """Return the address and the process id of each page that was started so far."""
     return [(where, int(pid)) for where, pid in SERVED.findall(server.log_text())]
 
 
 def page_of(server, number=1):
-    """The same of one of them, once it is there."""
+    """Wait for one of them, and return its address and process id."""
     until(lambda: len(pages_of(server)) >= number)
     return pages_of(server)[number - 1]
 
 
 def ask(where, path="/"):
-    """What a page answers; None: nobody is there."""
+    """Return a page's response; None if the connection is refused."""
     connection = http.client.HTTPConnection(where, timeout=30)
     try:
         connection.request("GET", path)
@@ -55,7 +56,7 @@ def ask(where, path="/"):
 
 
 def has_gone(pid):
-    """Whether a process has ended, whoever is to bury it."""
+    """Return whether a process has ended, even if it has not been reaped."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -106,7 +107,11 @@ def test_one_that_is_killed_leaves_the_server_alone_and_comes_again(server):
 
 def test_it_has_no_file_and_no_socket_of_the_server(server):
     def files(pid):
-        return {str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()}
+        found = set()
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                found.add(str(file.readlink()))
+        return found
 
     _, pid = page_of(server)
     of_server = files(server.process.pid)
@@ -116,7 +121,7 @@ def test_it_has_no_file_and_no_socket_of_the_server(server):
 
 
 def test_it_has_nothing_of_the_servers_settings_in_its_environment(tmp_path):
-    # In the page's own process they would contradict each other.
+    # In the page's process these settings would contradict each other.
     folder = tmp_path / "backups"
     folder.mkdir()
     environment = {"BEANLITE_BACKUP_DIR": str(folder), "NOTIFY_SOCKET": str(tmp_path / "none")}
@@ -185,12 +190,12 @@ def test_where_a_server_is_reached(family, name, reached):
         assert _reached_at(sockets) == reached
 
 
-# -- by a command of the test's
+# -- with a command given by the test
 
 
 @pytest.fixture
 def told(monkeypatch):
-    """The lines of the log."""
+    """The lines that are logged."""
     lines = []
     for level in ("info", "warning"):
         monkeypatch.setattr(log, level, lambda event, **fields: lines.append((event, fields)))

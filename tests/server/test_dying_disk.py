@@ -1,4 +1,4 @@
-"""A file system that goes away under a server, as a network's or FUSE's does: each call fails."""
+"""A file system that disappears under a server, as one of a network or of FUSE may: every call fails."""
 
 import errno
 import os
@@ -49,7 +49,7 @@ async def test_at_the_stop_it_is_one_too(tmp_path, monkeypatch):
         dying.setattr(type(database), "close", gone)
         with pytest.raises(JournalFailed, match="Transport endpoint is not connected"):
             await journal.close()
-    # The connection was closed aside; what else is open is the file and the -shm.
+    # The connection was closed in the background; the file and the -shm are still open.
     os.close(database.index)
     os.close(database.file)
 
@@ -73,7 +73,7 @@ async def test_an_error_of_the_system_in_the_loop_itself_does_not(tmp_path):
         assert not task.done()
 
 
-# As a thread of aiosqlite's does when its call is over.
+# Does what a thread of aiosqlite does when its call has ended.
 LATE = """
 import asyncio, threading
 from beanlite.loop import loop_factory, run_loop
@@ -82,7 +82,7 @@ over = threading.Event()
 
 def tell(loop):
     over.wait()
-    loop.call_soon_threadsafe(print)
+    {last}
 
 async def serve():
     global thread
@@ -95,6 +95,10 @@ thread.join()
 """
 
 
-def test_a_thread_that_is_done_after_the_server_has_ended_says_nothing():
-    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, check=False, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
+@pytest.mark.parametrize(
+    ("last", "told"), [("loop.call_soon_threadsafe(print)", []), ("raise KeyError(1)", ["KeyError: 1"])]
+)
+def test_of_a_thread_that_is_done_after_the_server_has_ended_only_an_error_of_its_own_is_told(last, told):
+    command = [sys.executable, "-c", LATE.format(last=last)]
+    done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=60)
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (0, told)
