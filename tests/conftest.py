@@ -20,7 +20,7 @@ from tests.support.journal_files import NO_HISTORY
 from tests.support.needs import need
 from tests.support.postgres import Cluster, Pair, new_home, programs
 
-# What starts no process and is over in seconds: these tests are marked fast, for `pytest -m fast`.
+# Tests that start no process and take only seconds: they are marked fast, for `pytest -m fast`.
 FAST = [
     Path(__file__).parent / place
     for place in (
@@ -40,7 +40,7 @@ FAST = [
 
 
 def pytest_collection_modifyitems(items):
-    """Mark the fast tests, by where they are."""
+    """Mark the fast tests, by their path."""
     for item in items:
         if any(item.path.is_relative_to(place) for place in FAST):
             item.add_marker(pytest.mark.fast)
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def _hang_ups_are_heard():
-    """Whoever runs the tests under nohup has it ignored in each process that they start."""
+    """Reset SIGHUP: under nohup it would be ignored in every process that the tests start."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -56,14 +56,14 @@ def _hang_ups_are_heard():
 
 @pytest.fixture(autouse=True)
 def _signals_are_let_in_again():
-    """A server that has run in this process holds them for good, and every process started later would inherit that."""
+    """Unblock signals: a server that ran in this process leaves them blocked, and new processes would inherit that."""
     yield
     signals.hear()
 
 
 @pytest.fixture
 def clean_environment(monkeypatch, tmp_path):
-    """No variable of the developer's, and a directory in which nothing is."""
+    """Remove the developer's environment variables for beanlite, and change to an empty directory."""
     for name in os.environ:
         if name.upper().startswith(ENV_PREFIX):
             monkeypatch.delenv(name)
@@ -116,7 +116,7 @@ def pair():
 
 @pytest.fixture
 def disk(monkeypatch):
-    """The disk of a server inside this process."""
+    """The simulated disk of a server in this process."""
     disk = Disk()
     monkeypatch.setattr(writer, "background_sync", lambda: disk)
     yield disk
@@ -135,7 +135,7 @@ def kept_logging():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """How many random steps agreed with the model, and how many seeds broke no promise."""
+    """Print how many random steps agreed with the model, and how many seeds broke no promise."""
     for report in terminalreporter.stats.get("passed", []):
         for key, value in report.user_properties:
             if key in {"model steps", "restart steps"} and report.when == "call":

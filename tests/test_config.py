@@ -100,8 +100,8 @@ def test_fsync(text, interval_ms):
 @pytest.mark.parametrize("text", ["", "50", "ms", "-1ms", "1.5ms", "50 ms", "50ms\n", "Always", "1s", "9999999999ms"])
 def test_fsync_refused(text):
     assert refusal(None, {"fsync": text}) == (
-        f"--fsync: fsync = {text!r} is not allowed; fsync: when commits are synced to the disk: always"
-        " (before their replies), never, or at least once in a number of milliseconds such as 50ms"
+        f"--fsync: fsync = {text!r} is not allowed; fsync: when commits are synced to disk: always"
+        " (before their replies), never, or at least once per interval in milliseconds, such as 50ms"
     )
 
 

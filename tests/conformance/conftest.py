@@ -6,7 +6,7 @@ import pytest
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line a server, and the differences that did not come again."""
+    """Print one line per server, and the differences that did not recur."""
     counts: dict[str, Counter[str]] = {}
     again: list[tuple[str, str]] = []
     for outcome in ("passed", "failed", "xfailed"):

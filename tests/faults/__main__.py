@@ -1,10 +1,10 @@
-"""All kinds of faults, each for its share of the time: by night, before a release, or for a few minutes in CI.
+"""All kinds of faults, each for its share of the time: overnight, before a release, or for a few minutes in CI.
 
 ::
 
     python -m tests.faults --minutes 480
 
-Each part has a seed, and says it; of one that fails the command is told that repeats it. The exit code is 1 if any did.
+Each part prints its seed; a part that fails also prints the command that repeats it. The exit code is 1 if any failed.
 """
 
 import argparse
@@ -19,20 +19,20 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-PART_S = 300  # no part is planned to take longer, so that there is something to read now and then
+PART_S = 300  # no part is planned to take longer, so that there is output from time to time
 
 
 class Kind(NamedTuple):
-    """A kind of fault, by a command that tries some of it."""
+    """A kind of fault, and the command that tries some faults of this kind."""
 
     name: str
     unit: str
-    """What the command counts: it prints "17 kills" in the end."""
+    """What the command counts: at the end it prints, for example, "17 kills"."""
     flags: str
-    """Of Python, with {seed} in it, and {size} for how much there is to try."""
+    """The arguments for Python, with {seed}, and {size} for how many to try."""
     environment: str = ""
     least: int = 1
-    """The smallest size, for which the start is already most of the work."""
+    """The smallest size; most of the time then goes into the start."""
 
 
 PYTEST = "-m pytest -q -p no:cacheprovider tests/faults/"
@@ -47,7 +47,7 @@ KINDS = (
 
 
 class Shares:
-    """How the time is parted: the kind that has most of its share left is next, with as much as fits into the rest."""
+    """Divides the time: the kind with the most of its share left is next, with as much as fits into what remains."""
 
     def __init__(self, kinds, share_s):
         self._left_s = dict.fromkeys(kinds, share_s)
@@ -55,7 +55,7 @@ class Shares:
         self._idle = set(kinds)
 
     def begin(self, within_s):
-        """The next kind, and how much of it."""
+        """Return the next kind, and how much of it to try."""
         kind = max(self._left_s, key=lambda kind: (kind in self._idle, self._left_s[kind]))
         self._idle.remove(kind)
         fits = self._per_s[kind] * min(self._left_s[kind], within_s, PART_S)
@@ -68,7 +68,7 @@ class Shares:
 
 
 class Run:
-    """Parts one after the other, in as many lanes as there are cores."""
+    """Runs parts one after another, in as many lanes as there are cores."""
 
     def __init__(self, kinds, minutes, seed, clock_s=time.monotonic):
         self.tried = Counter()
@@ -98,7 +98,7 @@ class Run:
         number = counted(kind, said)
         self.tried[kind.unit] += number
         self.done += 1
-        if code or not number:  # who has tried nothing, as no compiler is there, has found nothing
+        if code or not number:  # a part that tried nothing, as without a compiler, proves nothing
             self.wrong += 1
             print(f"{part}, WRONG\n{said}\nagain: {again}", flush=True)
         else:
@@ -106,7 +106,7 @@ class Run:
 
 
 async def carry_out(kind, size, seed):
-    """Try so much of it; returns the exit code, what was said, and the command."""
+    """Try faults of this kind; return the exit code, the output, and the command."""
     values = {"size": size, "seed": seed, "last": seed + size - 1}
     command, environment = kind.flags.format(**values), kind.environment.format(**values)
     process = await asyncio.create_subprocess_exec(
@@ -122,19 +122,19 @@ async def carry_out(kind, size, seed):
 
 
 def counted(kind, said):
-    """How much was tried, by what the command has said last."""
+    """Return how much was tried, according to the last count in the output."""
     counts = re.findall(rf"(\d+) {kind.unit}\b", said)
     return int(counts[-1]) if counts else 0
 
 
 def main():
-    """Read the flags, and do it."""
+    """Read the flags and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, required=True, help="no part is begun after so long")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="by which those of the parts come")
     flags = parser.parse_args()
     run = Run(KINDS, flags.minutes, flags.seed)
-    with contextlib.suppress(KeyboardInterrupt):  # who has seen enough is told what was tried by then
+    with contextlib.suppress(KeyboardInterrupt):  # an interrupted run still prints what was tried
         asyncio.run(run.play())
     tried = ", ".join(f"{number} {unit}" for unit, number in sorted(run.tried.items())) or "nothing"
     print(f"{tried}: {run.wrong} of {run.done} parts went wrong, seed {flags.seed}")

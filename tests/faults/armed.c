@@ -1,4 +1,4 @@
-/* faults.c for a program that knows nothing of it: armed from the environment, at its start. */
+/* faults.c for a program that does not know it: armed from the environment, when the program starts. */
 #include "faults.c"
 
 #include <stdlib.h>

@@ -1,13 +1,13 @@
-"""Any system call of a server fails, most of them once: while it starts, serves and stops.
+"""System calls of a server fail, most of them once, while it starts, serves and stops.
 
 ::
 
-    python -m tests.faults.calls 1000       # so many failures, chosen by chance
+    python -m tests.faults.calls 1000       # this many failures, chosen at random
     python -m tests.faults.calls 1 --seed 17
 
-strace has the n-th call of a kind fail, whoever makes it: Python, SQLite, the loop. What it can't do is done by
-faults.c: a close that fails has closed all the same, and reads and writes do half of what they are asked for. The
-server ends with an exit code and a line, or goes on; and what it acknowledged is there.
+strace makes the n-th call of a kind fail, whether Python, SQLite or the loop makes it. faults.c does what strace can't:
+a close that fails but has closed the file all the same, and reads and writes that transfer only half. The server has to
+end with an exit code and a line, or to go on; and everything that it acknowledged has to be there.
 """
 
 import argparse
@@ -27,7 +27,8 @@ from tests.faults.scenarios import RESERVE, look, make_scenarios
 
 DISK = "EIO ENOSPC EDQUOT EROFS ENOMEM EINTR EAGAIN"
 NET = "EINTR EAGAIN ENOMEM ENOBUFS ECONNRESET"
-# The errors by which each may fail. Left out is what can't fail, or what no program survives that can't start a thread.
+# The errors with which each call may fail. Calls that can't fail are left out, and those whose failure no program
+# survives because it can't start a thread.
 ERRORS = {
     **dict.fromkeys(
         "pwrite64 fdatasync fsync ftruncate fallocate unlink rename fchown fsetxattr io_submit".split(),
@@ -39,15 +40,16 @@ ERRORS = {
     **dict.fromkeys("mmap munmap madvise".split(), "ENOMEM"),
     "openat": f"{DISK} EMFILE ENFILE",
     "io_getevents": "EINTR",
-    "write": "EINTR",  # any other error ends libuv, or takes its wits: it wakes its loop by writes that can't fail
+    "write": "EINTR",  # any other error aborts or confuses libuv, which wakes its loop by writes that can't fail
     "read": "EINTR",  # likewise
     "fcntl": "EIO EINTR EAGAIN ENOLCK",
     "flock": "EIO EINTR EAGAIN ENOLCK",
     "epoll_pwait": "EINTR",
-    "recvfrom": "EINTR EAGAIN",  # of the signals that have come
+    "recvfrom": "EINTR EAGAIN",  # for the signals that have come
     "clone3": "EAGAIN ENOMEM",
 }
-# The same of what faults.c does with the files of the database: once, with a plus for good, or half of it from then on.
+# The same for the faults that faults.c makes on the database's files: once, for good (with a plus), or half of each
+# transfer from then on.
 FOR_GOOD = "+"
 SHORT = "half"
 OF_FILES = {
@@ -58,18 +60,18 @@ OF_FILES = {
     "sync": "EIO+",
     "unlink": "EROFS+",
 }
-MOST = 40  # of what faults.c does nobody counts how often it could be done; this is about the most
-# A line more, of a loop that could not be made.
+MOST = 40  # the calls that faults.c could fail are not counted; this is about the maximum
+# An additional line, about a loop that could not be made.
 LOOP_SAYS = "deallocating an open event loop"
-# What is not ours. Python has a thread end for which there is no memory, and whoever waits for it waits for ever. And
-# libuv aborts where it can't go on.
+# Failures outside this project: Python lets a thread end for which there is no memory, and anything that waits for that
+# thread waits for ever; and libuv aborts where it can't go on.
 NO_THREAD = "Thread._bootstrap"
 ABORTS = ("pipe2", "epoll_ctl")
 UNTRUE = ("damaged", "restore a backup", "not one of beanlite's", "not an SQLite file")
 
 
 class Failure(NamedTuple):
-    """A call that fails."""
+    """A call that is to fail."""
 
     scenario: str
     call: str
@@ -78,7 +80,7 @@ class Failure(NamedTuple):
 
     @property
     def way(self):
-        """To have it fail."""
+        """The arguments of ``Scenario.run`` that make it fail."""
         if self.error == SHORT:
             return {"fault": Fault(SHORT_ON, mask(self.call), self.number)}
         if self.call in OF_FILES and self.error in OF_FILES[self.call].split():
@@ -100,7 +102,7 @@ class Failure(NamedTuple):
 
 
 def count_calls(forker, scenario, folder):
-    """How often each kind of call is made by the thread that makes it most."""
+    """Return how often each kind of call is made by the thread that makes it most often."""
     trace = folder / "trace"
     ended = scenario.run(forker, folder / "counted", strace=["-o", str(trace), "-e", f"trace={','.join(ERRORS)}"])
     assert (ended.code, ended.stderr) == (0, ""), ended
@@ -113,7 +115,7 @@ def count_calls(forker, scenario, folder):
 
 
 def choose(chance, counts):
-    """A failure by chance: each kind of call is as likely, and of its calls the first ones are likelier."""
+    """Choose a random failure: all kinds of call are equally likely, and early calls likelier than late ones."""
     scenario = chance.choice(sorted(counts))
     errors = [(call, ERRORS[call], number) for call, number in sorted(counts[scenario].items())]
     errors += [(call, OF_FILES[call], MOST) for call in OF_FILES]
@@ -122,7 +124,7 @@ def choose(chance, counts):
 
 
 def wrong(forker, scenario, data, failure):
-    """What is wrong with what the server did, or None."""
+    """Run a scenario with a failure; return what the server did wrong, or None."""
     ended = scenario.run(forker, data, **failure.way)
     lines = [line for line in ended.stderr.splitlines() if LOOP_SAYS not in line]
     try:
@@ -142,7 +144,7 @@ def wrong(forker, scenario, data, failure):
 
 
 def run(number, seed, tell):
-    """Have so many calls fail; returns those after which something was wrong, with what."""
+    """Have this many calls fail, one at a time; return those after which something was wrong, and what it was."""
     chance = random.Random(seed)
     found = []
     with tempfile.TemporaryDirectory(prefix="beanlite-calls-") as name:

@@ -1,4 +1,4 @@
-"""The helper processes and the scenarios, made once for all that is stopped in this folder."""
+"""The helper processes and the scenarios, made once for all tests in this folder."""
 
 import os
 import queue
@@ -12,7 +12,7 @@ from tests.faults.forker import Forker, build
 from tests.faults.record import read_trace, tried
 from tests.faults.scenarios import make_scenarios
 
-HELPERS = 4  # more than cores: a process that has used the kernel's asynchronous I/O takes its time to be gone
+HELPERS = 4  # more than cores: a process that has used the kernel's asynchronous I/O is slow to exit
 
 
 class Forkers:
@@ -24,7 +24,7 @@ class Forkers:
             self._free.put(forker)
 
     def map(self, function, items):
-        """Call `function` with a helper and each of the items, several at a time; returns what they return."""
+        """Call `function` with a helper and each of the items, several at a time; return the results."""
         with ThreadPoolExecutor(HELPERS) as threads:
             return list(threads.map(lambda item: self._call(function, item), items))
 
@@ -37,21 +37,21 @@ class Forkers:
 
 
 def pytest_terminal_summary(terminalreporter):
-    """What `python -m tests.faults` adds up."""
+    """Print the counts that `python -m tests.faults` adds up."""
     if counts := ", ".join(f"{number} {what}" for what, number in tried.items() if number):
         terminalreporter.write_line(f"tried: {counts}")
 
 
 @pytest.fixture(scope="session")
 def compiler():
-    """What is preloaded is made by it."""
+    """Skip the test if there is no C compiler, which makes the preloaded libraries."""
     if shutil.which("cc") is None and "CI" not in os.environ:
         pytest.skip("cc is not installed")
 
 
 @pytest.fixture(scope="session")
 def faults_library(compiler, tmp_path_factory):
-    """What stands between a process and its files."""
+    """The compiled faults.c, which intercepts a process's file operations."""
     del compiler
     library = tmp_path_factory.mktemp("library") / "faults.so"
     build(library)
@@ -73,7 +73,7 @@ def scenarios(forkers, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def undisturbed(forkers, scenarios, tmp_path_factory):
-    """By the name of each scenario: what it does to its files if nothing comes between, its ids, and the files then."""
+    """For each scenario, by name: the file operations of a run without a fault, its ids, and the folder afterwards."""
 
     def run(forker, scenario):
         folder = tmp_path_factory.mktemp("undisturbed")

@@ -1,7 +1,8 @@
-/* Sees each change that this process makes to the files below one folder, and can stop the process there, or have the
- * call fail. Loaded by LD_PRELOAD; it does nothing before faults_arm(), which forker.py calls.
+/* Intercepts each change that this process makes to the files below one folder, and can kill the process there, or make
+ * the call fail. Loaded by LD_PRELOAD; it does nothing before faults_arm(), which forker.py calls.
  *
- * What mmap writes is not seen: that is the -shm, which SQLite makes anew after a crash. Nor are owners and modes.
+ * Not seen are writes through mmap, which only the -shm has, and SQLite makes that anew after a crash; and changes of
+ * owners and modes.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,14 +22,14 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-/* The same in forker.py, where they are bits of a mask. */
+/* As in forker.py, where they are bits of a mask. */
 enum kind { CREATE, WRITE, TRUNCATE, ALLOCATE, UNLINK, RENAME, LINK, MKDIR, XATTR, SYNC, SYNCED, READ, OPEN, CLOSE };
 static const char *const NAMES[] = {"create", "write", "truncate", "allocate", "unlink", "rename", "link",
                                     "mkdir",  "xattr", "sync",     "synced",   "read",   "open",   "close"};
-/* A write of no more than this is done or not done, whatever ends the process. */
+/* A write of no more than this is done or not done, however the process ends. */
 #define SECTOR 512
 
-/* SHORT_ON: from the n-th call on, reads and writes do only half of what they are asked for. */
+/* SHORT_ON: from the n-th call on, reads and writes transfer only half of what is requested. */
 enum action { RECORD, KILL_BEFORE, KILL_AMID, FAIL_ONCE, FAIL_ON, SHORT_ON };
 
 static char folder[PATH_MAX];
@@ -45,7 +46,7 @@ static int due(enum kind kind);
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-/* From now on: record in `trace_fd` what happens below `below`, and do something at the n-th call of these kinds. */
+/* From now on record operations below `below` in `trace_fd`, and take an action at the n-th call of these kinds. */
 void faults_arm(const char *below, int trace_fd, unsigned mask, long number, int what, int error)
 {
     folder_size = snprintf(folder, sizeof folder, "%s", below);
@@ -57,24 +58,24 @@ void faults_arm(const char *below, int trace_fd, unsigned mask, long number, int
     seen = 0;
 }
 
-/* For who does in its own way what a call of this kind would do: the errno with which it has to fail, or 0. */
+/* For a caller that simulates a call of this kind: returns the errno with which it has to fail, or 0. */
 int faults_due(int kind)
 {
     int error = due(kind);
     return error > 0 ? error : 0;
 }
 
-/* Whether the n-th call has come, at which something was to be done. */
+/* Whether the n-th call has come, at which the action is taken. */
 int faults_came(void) { return nth && seen >= nth; }
 
-/* From now on there is room for so many more bytes in the files below the folder; -1: for as many as there is. */
+/* From now on the files below the folder can grow by this many bytes; -1: as far as the disk allows. */
 void faults_room(long bytes)
 {
     room = bytes;
     no_room = ENOSPC;
 }
 
-/* The same by a quota, of which statvfs says nothing. */
+/* The same by a quota, which statvfs does not show. */
 void faults_quota(long bytes)
 {
     room = bytes;
@@ -93,7 +94,7 @@ static const char *below(const char *path)
     return path[folder_size] == '/' ? path + folder_size + 1 : NULL;
 }
 
-/* The same for what is open; NULL also for a file that has been removed. */
+/* The same for a file descriptor; NULL also for a file that has been removed. */
 static const char *below_fd(int fd, char *buffer)
 {
     char link[64];
@@ -114,13 +115,13 @@ static void die(void)
         pause();
 }
 
-/* What is no larger comes whole. */
+/* Transfers of no more than this are never cut in half. */
 #define FEW 16
 
-/* What due() returns beside 0 and an errno: to be killed amid a write, or to do half of it. */
+/* Other results of due(), besides 0 and an errno: be killed amid a write, or do half of it. */
 enum { AMID = -1, HALF = -2 };
 
-/* To be called before each call: may kill, returns an errno with which to fail, or 0, or one of these. */
+/* To be called before each call: may kill the process; returns an errno with which to fail, 0, or one of the above. */
 static int due(enum kind kind)
 {
     if (!(kinds & 1u << kind))
@@ -139,7 +140,7 @@ static int due(enum kind kind)
 
 static size_t half(size_t size) { return size > FEW ? size / 2 : size; }
 
-/* To be called after a call that went well: a line "kind name offset size", then so many bytes, and a line's end. */
+/* To be called after a successful call: records a line "kind name offset size", then the data, and a newline. */
 static void record(enum kind kind, const char *name, long offset, const void *data, size_t size)
 {
     char line[PATH_MAX + 64];
@@ -162,7 +163,7 @@ static void record(enum kind kind, const char *name, long offset, const void *da
         } \
     } while (0)
 
-/* -- open: a change only if it makes the file, or empties it */
+/* -- open: a change only if it creates or truncates the file */
 
 static int open_any(int (*real)(const char *, int, ...), const char *path, int flags, mode_t mode)
 {
@@ -202,7 +203,7 @@ static int open_any(int (*real)(const char *, int, ...), const char *path, int f
 OPENS(open)
 OPENS(open64)
 
-/* Nobody here opens relative to a folder. */
+/* None of these programs opens files relative to a folder. */
 #define OPENS_AT(name, plain) \
     int name(int dir, const char *path, int flags, ...) \
     { \
@@ -212,9 +213,9 @@ OPENS(open64)
 OPENS_AT(openat, open)
 OPENS_AT(openat64, open64)
 
-/* -- content, and the room that there is for it */
+/* -- content, and the free space for it */
 
-/* A file is about to get this size: returns the errno if there is no room for that, or 0. */
+/* A file is about to get this size: returns the errno if there is no space for that, or 0. */
 static int grows(int fd, off_t size)
 {
     struct stat status;
@@ -286,7 +287,7 @@ ssize_t write(int fd, const void *data, size_t size) { return write_any(fd, data
 ssize_t pwrite(int fd, const void *data, size_t size, off_t offset) { return write_any(fd, data, size, offset); }
 ssize_t pwrite64(int fd, const void *data, size_t size, off64_t offset) { return write_any(fd, data, size, offset); }
 
-/* What copies files goes back to read and write then, which are seen. */
+/* Programs that copy files then fall back to read and write, which are intercepted. */
 ssize_t sendfile64(int out, int in, off64_t *offset, size_t size)
 {
     char buffer[PATH_MAX];
@@ -323,7 +324,7 @@ static int allocate_any(int fd, off_t offset, off_t size)
     const char *name = below_fd(fd, buffer);
     int error = name ? due(ALLOCATE) : 0;
     if (!name && room >= 0 && below(buffer) && offset + size > room)
-        return no_room; /* it has no name, and so takes the room for a moment only */
+        return no_room; /* it has no name, and so takes the space only for a moment */
     if (name && !error)
         error = grows_to(fd, offset + size);
     if (error <= 0)
@@ -352,10 +353,10 @@ int posix_fallocate64(int fd, off64_t offset, off64_t size) { return allocate_an
 
 static const char *or_none(const char *name) { return name ? name : ""; }
 
-/* As below(), for a file that is there: to remove what is not is no operation. */
+/* As below(), for a file that exists: removing a missing one is no operation. */
 static const char *there(const char *path) { return access(path, F_OK) ? NULL : below(path); }
 
-/* A file that is removed gives its room back, as if nobody had it open. */
+/* A file that is removed gives its space back, as if no process had it open. */
 static int unlink_any(const char *path)
 {
     struct stat status;
@@ -407,7 +408,7 @@ int fremovexattr(int fd, const char *key)
     RETURN_RECORDED(XATTR, REAL(fremovexattr)(fd, key), below_fd(fd, buffer), key);
 }
 
-/* -- syncs: not carried out, for a kill leaves alone what the kernel has, and a power failure is modelled */
+/* -- syncs: not carried out, as a kill does not affect the kernel's cache, and power failures are modelled */
 
 static int sync_any(int (*real)(int), int fd)
 {
@@ -424,8 +425,8 @@ static int sync_any(int (*real)(int), int fd)
 int fsync(int fd) { return sync_any(REAL(fsync), fd); }
 int fdatasync(int fd) { return sync_any(REAL(fdatasync), fd); }
 
-/* The kernel's asynchronous I/O, for which glibc has no names. "synced" is recorded when the process hears of it; what
- * was written between "sync" and that need not be on the medium. */
+/* The kernel's asynchronous I/O, for which glibc has no wrappers. "synced" is recorded when the process gets the event;
+ * data written between "sync" and "synced" need not be on the medium. */
 static long submit(long context, long count, struct iocb **operations)
 {
     char buffer[PATH_MAX];
@@ -490,7 +491,7 @@ ssize_t read(int fd, void *data, size_t size) { return read_any(fd, data, size, 
 ssize_t pread(int fd, void *data, size_t size, off_t offset) { return read_any(fd, data, size, offset); }
 ssize_t pread64(int fd, void *data, size_t size, off64_t offset) { return read_any(fd, data, size, offset); }
 
-/* -- the end of it: the descriptor is gone, whatever close() says */
+/* -- close: the file descriptor is gone, whatever close() returns */
 
 int close(int fd)
 {

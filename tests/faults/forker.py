@@ -1,13 +1,13 @@
-"""Servers that are stopped at one of their file operations, or to which one fails: each a fork of one helper process.
+"""Servers that are killed at one of their file operations, or in which one fails: each is a fork of a helper process.
 
 ::
 
     with Forker(library) as forker:
         ended = forker.run(data, steps, fault=Fault(KILL_BEFORE, CHANGES, 17))
 
-The helper has faults.c loaded and beanlite imported, so that a server costs a fork and not a start of Python. What is
-forked is ``beanlite serve`` as a user runs it, on a socket that is handed over; the helper is its one client, and
-stops it (SIGTERM) when that has done its steps.
+The helper has faults.c loaded and beanlite imported, so that a server costs a fork and not a start of Python. The fork
+runs ``beanlite serve`` as a user does, on a socket that is handed over. The helper is its only client, and stops the
+server (SIGTERM) after the client's steps.
 """
 
 import atexit
@@ -29,7 +29,7 @@ from typing import NamedTuple, Self
 ROOT = Path(__file__).parents[2]
 DATABASE = "queue.db"
 WITHIN_S = 20
-HANDED_OVER = 3  # the descriptor of a socket that systemd has opened
+HANDED_OVER = 3  # the file descriptor of a socket opened by systemd
 # As in faults.c.
 KINDS = "create write truncate allocate unlink rename link mkdir xattr sync synced read open close".split()
 RECORD, KILL_BEFORE, KILL_AMID, FAIL_ONCE, FAIL_ON, SHORT_ON = range(6)
@@ -52,24 +52,24 @@ class Fault(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Something that the client sends at once, in which {name} stands for the id of the job so named."""
+    """What the client sends at once; {name} in it stands for the id of the job of that name."""
 
     send: str
     replies: int = 1
     names: str | None = None
-    """The job that it puts."""
+    """The name of the job that it puts."""
 
 
 @dataclass
 class Ended:
-    """How a server has ended, and what its client had seen by then."""
+    """How a server ended, and what its client had seen by then."""
 
     code: int
-    """The exit code, or a signal's number below 0."""
+    """The exit code, or a negative signal number."""
     stderr: str
     ids: dict[str, int] = field(default_factory=dict)
     acked: int = 0
-    """How many steps were answered."""
+    """The number of steps that were answered."""
 
 
 def build(library: Path) -> None:
@@ -107,12 +107,12 @@ class Forker:
         constants=(),
         fsync="always",
     ):
-        """Serve the file in the folder `data` while the client does its steps; `kill` rather than SIGTERM in the end.
+        """Serve the file in the folder `data` while the client does its steps; then SIGTERM, or SIGKILL with `kill`.
 
-        `trace` is a file for the record of what was done; beside the operations it has lines that begin with "note":
-        "started 0" when the first answer is there, "acked N" as each step is answered, and "stop N" in the end.
-        With `strace`, these flags of it, it is traced from its beginning. `constants` are pairs of a module's constant
-        and the value that it is to have.
+        `trace` is a file for the record of the operations. It also gets lines that begin with "note": "started 0" at
+        the first reply, "acked N" as each step is answered, and "stop N" at the end. `strace` are flags of strace,
+        which then traces the server from its beginning. `constants` are pairs of a module's constant and the value
+        that it gets.
         """
         request = {
             "data": str(data),
@@ -148,7 +148,7 @@ class Forker:
 
 
 def serve(request, library, trace, listener, stderr):
-    """The forked server, from its first instruction to the exit code."""
+    """Run the server in the fork, from its first instruction to the exit code."""
     signal.alarm(WITHIN_S)
     if request["strace"]:
         os.kill(os.getpid(), signal.SIGSTOP)  # until it is traced
@@ -172,7 +172,7 @@ def serve(request, library, trace, listener, stderr):
 
 
 def end(code):
-    """As sys.exit, but for the memory, which is the helper's and would take as long as all the rest."""
+    """Exit as sys.exit does, but without freeing the helper's memory, which would take as long as everything else."""
     threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter itself does
     atexit._run_exitfuncs()
     sys.stderr.flush()
@@ -180,7 +180,7 @@ def end(code):
 
 
 def work(request, client, trace):
-    """Do the steps; returns the ids by name, how many steps were answered, and whether the server is still there."""
+    """Do the steps; return the ids by name, the number of answered steps, and whether the server is still there."""
     ids = request["ids"]
     received = client.makefile("rb")
     acked = 0
@@ -195,7 +195,7 @@ def work(request, client, trace):
                 reply = received.readline()
                 if not reply.endswith(b"\r\n"):
                     return ids, acked, False
-                if reply == b"OUT_OF_MEMORY\r\n":  # there is no room on the disk, as far as it knows
+                if reply == b"OUT_OF_MEMORY\r\n":  # the server believes that the disk is full
                     return ids, acked, True
                 if step["names"]:
                     ids[step["names"]] = int(reply.removeprefix(b"INSERTED "))
@@ -209,7 +209,7 @@ def work(request, client, trace):
 
 
 def follow(process, flags):
-    """Trace a process that has stopped itself, and let it go on."""
+    """Attach strace to a process that has stopped itself, and continue the process."""
     os.waitpid(process, os.WUNTRACED)
     tracer = subprocess.Popen(["strace", "-f", "-qqq", "-p", str(process), *flags], stdin=subprocess.DEVNULL)
     status = Path(f"/proc/{process}/status")
@@ -222,7 +222,7 @@ def follow(process, flags):
 
 
 def is_served(address):
-    """Whether a server that has closed the connection serves others."""
+    """Return whether a server that has closed a connection still accepts others."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
         client.settimeout(WITHIN_S)
         client.connect(address)
@@ -236,7 +236,7 @@ def note(trace, text):
 
 
 def answer(request, library):
-    """Carry out a request; does not return in the fork."""
+    """Carry out a request; this does not return in the fork."""
     trace = os.open(request["trace"] or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     stderr = os.memfd_create("stderr")
     with socket.socket(socket.AF_UNIX) as listener:
@@ -247,12 +247,12 @@ def answer(request, library):
             end(serve(request, library, trace if request["trace"] else -1, listener, stderr))
         tracer = follow(process, request["strace"]) if request["strace"] else None
         client = socket.socket(socket.AF_UNIX)
-        client.connect(listener.getsockname())  # a server that is gone ends it, as nobody else holds the listener
+        client.connect(listener.getsockname())  # breaks if the server exits: no other process has the listener
         address = listener.getsockname()
     with client:
         client.settimeout(WITHIN_S)
         ids, acked, there = work(request, client, trace)
-        if there or is_served(address):  # else it is about to tell why
+        if there or is_served(address):  # else it is about to exit with an error
             note(trace, f"stop {acked}")
             os.kill(process, signal.SIGKILL if request["kill"] else signal.SIGTERM)
     _, status = os.waitpid(process, 0)
@@ -277,18 +277,18 @@ def main(library):
     import beanlite.server
 
     del caio, uvloop
-    # Else this would be done at each call.
+    # Otherwise this would be done at each call.
     serve = typer.main.get_command(beanlite.cli.build_app(["serve"]))
     beanlite.cli.build_app = lambda *_, **__: serve  # type: ignore[assignment]
     with contextlib.redirect_stdout(None):
-        beanlite.cli.main(["serve", "--version"])  # likewise with what that imports
+        beanlite.cli.main(["serve", "--version"])  # likewise for the modules that this imports
     gc.disable()  # as beanlite does
-    os.dup2(os.open(os.devnull, os.O_RDONLY), HANDED_OVER)  # or it might be given to something else
+    os.dup2(os.open(os.devnull, os.O_RDONLY), HANDED_OVER)  # or the number might be taken by another file
     shim = ctypes.CDLL(library)
     shim.faults_arm.argtypes = [
         ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_long, ctypes.c_int, ctypes.c_int,
     ]  # fmt: skip
-    gc.freeze()  # what is here by now is no work for the end of each fork
+    gc.freeze()  # so that a fork does not collect these objects when it ends
     for line in sys.stdin.buffer:
         ended = answer(json.loads(line), shim)
         sys.stdout.write(json.dumps(asdict(ended)) + "\n")

@@ -1,8 +1,8 @@
-"""A model of a power failure: what a disk may hold, given all that was done to the files of one folder before it.
+"""A model of a power failure: what a disk may hold after it, given all operations on the files of a folder before it.
 
-What is safe is what was synced: the content and the size of a file by a sync of the file, names by a sync of the
-folder. Of what came after that anything may be there or not: a write whole, in part (sectors of 512 bytes) or not at
-all, a size with or without the bytes, one change of a name and not the one before it.
+Synced changes are safe: the content and the size of a file after a sync of the file, names after a sync of the folder.
+Any later change may or may not be there: a write as a whole, in part (sectors of 512 bytes) or not at all, a size with
+or without the bytes, one change of a name without the previous one.
 """
 
 import os
@@ -18,7 +18,7 @@ FOLDER = "."
 
 @dataclass
 class Bytes:
-    """A file's content: what lies beyond `data` up to `size` is zeros."""
+    """A file's content: `data`, followed by zeros up to `size`."""
 
     data: bytearray = field(default_factory=bytearray)
     size: int = 0
@@ -40,12 +40,12 @@ class Bytes:
 
 @dataclass(eq=False)
 class File:
-    """A file under whatever names: what of it is safe, and the changes since."""
+    """A file, whatever its names: its safe content, and the changes since."""
 
     safe: Bytes = field(default_factory=Bytes)
     since: list = field(default_factory=list)
     syncing: int = 0
-    """How many of the changes a sync that goes on takes along."""
+    """How many of the changes the sync that is under way covers."""
 
     def synced(self):
         for operation in self.since[: self.syncing]:
@@ -75,13 +75,13 @@ def apply(content, operation):
 
 
 class Disk:
-    """The files of a folder; to be told operation by operation what is done to them.
+    """The files of a folder, which are changed operation by operation with `do`.
 
-    With `journaled` the sync of a new file makes its name safe, too, as ext4 does; else only that of the folder.
+    With `journaled`, a sync of a new file also makes its name safe, as on ext4; otherwise only that of the folder does.
     """
 
     def __init__(self, folder: Path, *, journaled: bool = False) -> None:
-        """Begin with what is in the folder, all of it safe."""
+        """Begin with the contents of the folder, all of them safe."""
         self._journaled = journaled
         self.names = {}
         for path in folder.iterdir():
@@ -89,7 +89,7 @@ class Disk:
             attributes = {key: os.getxattr(path, key) for key in os.listxattr(path)}
             self.names[path.name] = File(Bytes(bytearray(data.rstrip(b"\0")), len(data), attributes))
         self.safe_names = dict(self.names)
-        self.changes = []  # of names: dictionaries of what each of them is now, or None
+        self.changes = []  # of names: each is a dictionary from names to files, or None for a name that is gone
         self.syncing = 0
 
     def do(self, operation):
@@ -126,7 +126,7 @@ class Disk:
             self._save_names(self.syncing)
 
     def _name_is_safe(self, file):
-        """As in a journal: with all that was done to names before it got this one."""
+        """Make the file's name safe, with all earlier changes of names, as a journal does."""
         named = [number for number, change in enumerate(self.changes, 1) if file in change.values()]
         self._save_names(max(named, default=0))
 
@@ -136,26 +136,26 @@ class Disk:
         del self.changes[:number]
         self.syncing = max(0, self.syncing - number)
 
-    # -- what may be there after the power failure: a file's content by its name
+    # -- what may be there after the power failure: the contents of files by name
 
     def all(self):
-        """As after a kill."""
+        """Return everything that was written, as after a kill."""
         return {name: file.now() for name, file in self.names.items()}
 
     def safe(self):
-        """No more than was promised."""
+        """Return only what was promised."""
         return {name: file.safe for name, file in self.safe_names.items()}
 
     def names_only(self):
-        """New names, but old contents; a new file is empty."""
+        """Return new names with old contents; a new file is empty."""
         return {name: file.safe for name, file in self.names.items()}
 
     def contents_only(self):
-        """New contents, but under the old names."""
+        """Return new contents under the old names."""
         return {name: file.now() for name, file in self.safe_names.items()}
 
     def any(self, chance: random.Random):
-        """Some of what is not safe."""
+        """Return a random part of the changes that are not safe."""
         names = self.safe_names
         for change in self.changes:
             if chance.random() < 0.5:
@@ -168,7 +168,7 @@ def renamed(names, change):
 
 
 def torn(file, chance):
-    """Some of the changes that are not safe, each write whole, in part, or not at all."""
+    """Return the content with some of the changes that are not safe: each write whole, in part, or not at all."""
     content = deepcopy(file.safe)
     keep_size = chance.random() < 0.3
     for operation in file.since:
@@ -202,7 +202,7 @@ def write_image(image: dict[str, Bytes], folder: Path):
 
 
 def key_of(image: dict[str, Bytes]):
-    """The same for images that are the same."""
+    """Return a key that is the same for equal images."""
     return frozenset((name, *content.key()) for name, content in image.items())
 
 

@@ -1,12 +1,12 @@
-"""What servers promise, and what is left of it: the same failures for beanlite and for beanstalkd, as a table.
+"""What servers promise, and what they keep: prints a table of the same failures for beanlite and for beanstalkd.
 
 ::
 
     python -m tests.faults.promises [--moments N] [--images N] [--seed N]
 
-A client puts, deletes and buries jobs and keeps a ledger of what is acknowledged, while the server is killed at one of
-its file operations, or its disk is full or fails from one of them on, or the power fails after it. The server is then
-started again on what the disk holds, and asked for each job.
+A client puts, deletes and buries jobs, and keeps a ledger of the acknowledgements, while the server is killed at one of
+its file operations, or its disk is full or fails from some operation on, or the power fails after an operation. The
+server is then started again on the contents of the disk, and asked for each job.
 """
 
 import argparse
@@ -45,27 +45,27 @@ POWER = "power fails"
 FULL = "disk full"
 ROOM = "disk full, then room"
 PAUSE_S = 0.01
-"""Between the jobs, so that the work takes longer than the time between two syncs."""
+"""The pause between jobs, so that the work takes longer than the time between two syncs."""
 PATIENCE_S = 2.0
-"""For what is not answered any more because nothing can be stored."""
+"""How long to wait for a reply that may never come because nothing can be stored."""
 DISK_BYTES = 24 << 20
 LOST, NOT_STARTED = "lost", "not started"
 
 
 @dataclass
 class Event:
-    """What has become of a job."""
+    """A change of a job's state."""
 
     job_id: int
     state: str | None
-    """As stats-job has it; None if it is deleted."""
+    """The state as in stats-job; None if the job is deleted."""
     body: bytes
     acked: int = sys.maxsize
-    """Which of the acknowledgements was its own."""
+    """The number of its acknowledgement."""
 
 
 class Ledger:
-    """What a client has done, and what of it was acknowledged."""
+    """What a client has done, and which of its changes were acknowledged."""
 
     def __init__(self, trace: Path | None = None) -> None:
         self.events: list[Event] = []
@@ -73,7 +73,7 @@ class Ledger:
         self._trace = trace
 
     def acknowledged(self, event: Event) -> None:
-        """Also into the record, which then tells what came before and what after it."""
+        """Note an acknowledgement, also in the record, to place it among the file operations."""
         self._acked_ns.append(time.monotonic_ns())
         event.acked = self.acked
         if self._trace is not None:
@@ -82,20 +82,20 @@ class Ledger:
 
     @property
     def acked(self) -> int:
-        """How much was acknowledged."""
+        """The number of acknowledgements."""
         return len(self._acked_ns)
 
     def acked_before(self, time_ns: int, acked: int | None = None) -> int:
-        """How much had been acknowledged so long before the last acknowledgement, or before that one."""
+        """Return the number of acknowledgements up to ``time_ns`` before the last one, or before number ``acked``."""
         times = self._acked_ns[:acked]
         return bisect_right(times, times[-1] - time_ns) if times else 0
 
     def holds(self, wire: Wire, acked: int) -> bool:
-        """Whether what had been acknowledged by then is so for the server at the other end."""
+        """Return whether the server at the other end has everything up to acknowledgement number ``acked``."""
         known = {event.job_id: event for event in self.events if event.acked <= acked}
         for event in self.events:
             if event.acked > acked:
-                known.pop(event.job_id, None)  # it may have been under way
+                known.pop(event.job_id, None)  # this change may have been under way
         return all(self._holds(wire, event) for event in known.values())
 
     def _holds(self, wire: Wire, event: Event) -> bool:
@@ -105,7 +105,7 @@ class Ledger:
 
 
 def work(wire: Wire, ledger: Ledger) -> None:
-    """Put, delete and bury until all is done, or the server is gone."""
+    """Put, delete and bury until everything is done or the server is gone."""
     with contextlib.suppress(ConnectionError, TimeoutError):
         for number in range(JOBS):
             time.sleep(PAUSE_S)
@@ -134,7 +134,7 @@ def build_armed(library: Path) -> Path:
 
 
 def fill(wire: Wire, ledger: Ledger) -> None:
-    """Put large jobs, twice as many bytes as the disk has, and delete the first hundred."""
+    """Put large jobs, with twice as many bytes as the disk has, and delete the first hundred."""
     body = bytes(60_000)
     for _ in range(2 * DISK_BYTES // len(body)):
         word, _, job_id = wire.ask(f"put 0 0 60 {len(body)}", body).partition(" ")
@@ -157,15 +157,15 @@ class Peer:
         self._folder = folder
         self._number = 0
         self._may_lose_ns = 50_000_000 if mode == "50ms" else 0
-        """How much the mode gives up when the power fails."""
+        """How many of the latest changes, as a time, the mode may lose in a power failure."""
 
     def new_folder(self) -> Path:
-        """Where it may keep its files."""
+        """Return the path of a new folder for the server's files."""
         self._number += 1
         return self._folder / f"{self._program}-{self._mode}-{self._number}"
 
     def start(self, data: Path, fault: Fault | None = None, trace: Path | None = None) -> RunningServer:
-        """Serve what is in the folder; with a fault, if one is given."""
+        """Serve the files in the folder, with the fault if one is given."""
         environment = {}
         if fault is not None:
             environment = {
@@ -182,7 +182,7 @@ class Peer:
         return start_beanstalkd(beside, "-b", str(data), *SYNC[self._mode], environment=environment)
 
     def outcome(self, data: Path, ledger: Ledger, acked: int) -> str:
-        """What a start on these files makes of the ledger: "" if all is there."""
+        """Start on these files and compare with the ledger: return "", LOST or NOT_STARTED."""
         try:
             with self.start(data) as server, Wire(server.connect()) as wire:
                 return "" if ledger.holds(wire, acked) else LOST
@@ -190,7 +190,7 @@ class Peer:
             return NOT_STARTED
 
     def recorded(self) -> tuple[Ledger, Path]:
-        """Have it work undisturbed, and record what it does to its files."""
+        """Have the server work undisturbed, and record its file operations."""
         data = self.new_folder()
         trace = data.with_suffix(".trace")
         ledger = Ledger(trace)
@@ -200,13 +200,13 @@ class Peer:
         return ledger, trace
 
     def disturbed(self, fault: Fault) -> str:
-        """Have it work with the fault, kill it, and start it again: the outcome."""
+        """Have the server work with the fault, kill it, and start it again; return the outcome."""
         data, ledger = self.new_folder(), Ledger()
         self._work(data, ledger, fault)
         return self.outcome(data, ledger, ledger.acked)
 
     def disturbed_and_cut_off(self, fault: Fault) -> str:
-        """The same, but the power fails, and only what was synced is left."""
+        """The same, but the power fails, and only synced changes are left."""
         data = self.new_folder()
         trace, image = data.with_suffix(".trace"), data.with_suffix(".image")
         ledger = Ledger(trace)
@@ -225,7 +225,7 @@ class Peer:
             server.kill()
 
     def filled(self) -> tuple[str, str]:
-        """Have it work on a disk that it has filled, and be killed: the outcomes there, and where there is room."""
+        """Have the server fill its disk, work on, and be killed; return the outcomes there and on a disk with room."""
         data, ledger = self.new_folder(), Ledger()
         data.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(data)], check=True)
@@ -241,7 +241,7 @@ class Peer:
             subprocess.run(["umount", str(data)], check=True)
 
     def power_failures(self, ledger: Ledger, trace: Path, images: int, chance: random.Random) -> Iterator[str]:
-        """The outcomes of failures of the power at some moments, each with one of the images that it may leave."""
+        """Yield the outcomes of power failures at random moments, each with one of the images that it may leave."""
         operations = read_trace(trace)
         moments = set(chance.sample(range(len(operations)), min(images, len(operations))))
         empty = self.new_folder()
@@ -258,7 +258,7 @@ class Peer:
 
 
 def count_of(trace: Path, kinds: int) -> tuple[int, int]:
-    """How many operations of these kinds came before the first acknowledgement, and in all."""
+    """Return how many operations of these kinds came before the first acknowledgement, and in all."""
     before = number = 0
     for operation in read_trace(trace):
         if operation.kind == "note" and not before:
@@ -268,7 +268,7 @@ def count_of(trace: Path, kinds: int) -> tuple[int, int]:
 
 
 def measure(peer: Peer, moments: int, images: int, seed: int) -> Iterator[tuple[str, Counter[str]]]:
-    """Each failure with how often it had which outcome."""
+    """Yield each failure with the counts of its outcomes."""
     ledger, trace = peer.recorded()
     for name, (action, kinds, error) in FAILURES.items():
         first, last = count_of(trace, kinds)

@@ -1,4 +1,4 @@
-"""The record of what a server did to its files, and how failures are told that come after one of these operations."""
+"""The record of a server's file operations, and the report of failures that happen at these operations."""
 
 import re
 from collections import Counter
@@ -10,8 +10,8 @@ from tests.faults.forker import CHANGES, KINDS
 
 LINE_END = "\n"
 tried: Counter[str] = Counter()
-"""How many kills there were, and how many images were started."""
-LEFT_TO_CHANCE = re.compile(r"/\S*/|(?<=-v2\.)\w{8}(?=\.partial)")  # folders, and a part of a name
+"""The numbers of kills, and of images that were started."""
+LEFT_TO_CHANCE = re.compile(r"/\S*/|(?<=-v2\.)\w{8}(?=\.partial)")  # folders, and the random part of a name
 
 
 class Operation(NamedTuple):
@@ -28,12 +28,12 @@ class Operation(NamedTuple):
 
     @property
     def counted(self) -> bool:
-        """Whether it is among those that change something, which are numbered."""
+        """Whether it changes something: only such operations are numbered."""
         return self.kind in KINDS and bool(CHANGES & 1 << KINDS.index(self.kind))
 
 
 def read_trace(file):
-    """The operations of a record; a note has its word as its name, and the number of steps answered as its offset."""
+    """Return the operations of a record. A note has its word as name, and the number of answered steps as offset."""
     raw, operations, at = file.read_bytes(), [], 0
     while at < len(raw):
         end = raw.index(b"\n", at)
@@ -46,7 +46,7 @@ def read_trace(file):
 
 
 def report(outcomes):
-    """Fail with all that went wrong: pairs of a moment and an error, or None where all was well."""
+    """Fail if anything went wrong. Outcomes are pairs of a moment and an error, or None for success."""
     failed: dict[str, list[str]] = {}
     for moment, error in filter(None, outcomes):
         text = f"{type(error).__name__}: {LEFT_TO_CHANCE.sub('', str(error).partition(LINE_END)[0])}"

@@ -1,11 +1,11 @@
-"""The room on a disk rises and falls while servers start on it, serve, and are stopped or killed.
+"""The free space of a disk rises and falls while servers start on it, serve, and are stopped or killed.
 
 ::
 
     python -m tests.faults.room FOLDER --rounds 100
 
 FOLDER is a small disk with nothing else on it, such as one on a loop device. A server may refuse to start for lack of
-room, in one line, and it may refuse puts; but what it acknowledged is there when there is room again.
+space, in one line, and it may refuse puts. But everything that it acknowledged is there once there is space again.
 """
 
 import argparse
@@ -29,7 +29,7 @@ SIZES = (10, 900, 5000, 60_000)
 
 
 class Room:
-    """What others leave free of the disk."""
+    """The free space of the disk."""
 
     def __init__(self, disk):
         self._disk = disk
@@ -37,7 +37,7 @@ class Room:
         self._filler.touch()
 
     def leave(self, free_bytes):
-        """Leave about so much."""
+        """Leave about this many bytes free."""
         with self._filler.open("ab", buffering=0) as file, suppress(OSError):
             size = os.fstat(file.fileno()).st_size + shutil.disk_usage(self._disk).free - free_bytes
             if size < os.fstat(file.fileno()).st_size:
@@ -47,7 +47,7 @@ class Room:
 
 
 class Ledger:
-    """What servers have acknowledged: bodies by id, of jobs that have to be there, and ids of those that must not."""
+    """What servers have acknowledged: the bodies, by id, of jobs that must be there, and the ids of deleted jobs."""
 
     def __init__(self):
         self.there = {}
@@ -62,7 +62,7 @@ class Ledger:
         body = f"{self._number} ".encode().ljust(size, b".")
         try:
             reply = wire.ask(f"put 0 0 60 {len(body)}", body)
-        except TimeoutError:  # likewise: it was to be refused, but a batch before it waits for room
+        except TimeoutError:  # the put would be refused, but a batch before it waits for space
             room.leave(ENOUGH_BYTES)
             reply = wire.reply()
             self.waited += 1
@@ -77,7 +77,7 @@ class Ledger:
     def delete(self, wire, job_id, room):
         try:
             reply = wire.ask(f"delete {job_id}")
-        except TimeoutError:  # others have taken what the server had in reserve, too
+        except TimeoutError:  # the filler has taken even the server's reserve
             room.leave(ENOUGH_BYTES)
             reply = wire.reply()
             self.waited += 1
@@ -86,7 +86,7 @@ class Ledger:
         self.gone.add(job_id)
 
     def check(self, wire):
-        """All that has to be there is, as it was put, and nothing else."""
+        """Check that all jobs that must be there are, as they were put, and no others."""
         found = {}
         while (line := wire.ask("reserve-with-timeout 0")) != DRAINED:
             job_id = int(line.split()[1])
@@ -98,7 +98,7 @@ class Ledger:
 
 
 def serve(disk, room, ledger, chance, log):
-    """A server from its start to its end."""
+    """Run a server from its start to its end."""
     try:
         server = start_beanlite(log, "--db", str(disk / "queue.db"), "--log-level", "error")
     except ServerDied as died:
@@ -122,7 +122,7 @@ def serve(disk, room, ledger, chance, log):
 
 
 def run(disk, rounds, seed, log):
-    """So many servers in turn, and then one with room; returns the ledger."""
+    """Run servers in turn, and then one with enough space, which is checked; return the ledger."""
     chance = random.Random(seed)
     room, ledger = Room(disk), Ledger()
     for _ in range(rounds):
@@ -135,7 +135,7 @@ def run(disk, rounds, seed, log):
 
 
 def main():
-    """Read the flags, and do it."""
+    """Read the flags and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=100)

@@ -1,4 +1,4 @@
-"""What the servers do that are stopped: each scenario begins on a file of its own, and knows what must be in it."""
+"""What the servers do before they are killed: each scenario has a file of its own, and knows what must be in it."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ from tests.support.journal_files import VERSION
 Content = dict[str, Any]
 """Jobs by name, with their state and body, and pauses by "pause of TUBE", with their seconds."""
 RESERVE = f"{DATABASE}-reserve"
-TURNS = 300  # of the loop, about
+TURNS = 300  # of the loop, approximately
 NEXT_MIGRATION = "CREATE TABLE notes (tube TEXT PRIMARY KEY) STRICT; INSERT INTO notes VALUES ('default');"
 
 
@@ -54,12 +54,12 @@ def pause(tube, pause_s):
 
 
 def wait():
-    """Until the server has had time for what it does by itself."""
+    """Give the server time for its upkeep."""
     return Act(Step("list-tube-used\r\n" * TURNS, TURNS), lambda content: content)
 
 
 def contents(first, acts):
-    """The content before all of them, after the first, and so on."""
+    """Return the content before all acts, after the first one, and so on."""
     found = [first]
     for act in acts:
         found.append(act.effect(found[-1]))
@@ -70,7 +70,7 @@ def contents(first, acts):
 
 
 class Found(NamedTuple):
-    """What a start finds, and what is there after the stop."""
+    """What a start finds, and the files that are left after the stop."""
 
     content: Content
     ids: dict[str, int]
@@ -81,7 +81,7 @@ class Found(NamedTuple):
 
 
 def look(folder, migrations):
-    """Start on the file in the folder, in this process, and stop in order."""
+    """Start on the file in the folder, in this process, and stop in an orderly way."""
     path = folder / DATABASE
     database = open_database(path, migrations)
     try:
@@ -119,11 +119,11 @@ class Scenario:
     acts: list[Act]
     content: Content = field(default_factory=dict)
     ids: dict[str, int] = field(default_factory=dict)
-    """Those of the jobs that are there before."""
+    """The ids of the jobs that the file already has."""
     from_stop: bool = False
-    """Whether only what is done from the stop on is of interest."""
+    """Whether only operations from the stop on are of interest."""
     constants: tuple[tuple[str, float], ...] = ()
-    """Constants of modules with which the server does sooner what it would do later."""
+    """Values for constants of modules that make the server's upkeep begin sooner."""
 
     @property
     def steps(self):
@@ -134,14 +134,14 @@ class Scenario:
         return bool(self.content) and self.migrations != FOLDER
 
     def run(self, forker: Forker, data: Path, *, idle=False, **more):
-        """Have it happen on a copy of the file; if `idle` the client does nothing."""
+        """Run the scenario on a copy of the file; if `idle`, the client does nothing."""
         shutil.copytree(self.data, data, copy_function=copy)
         steps = [] if idle else self.steps
         return forker.run(data, steps, self.ids, migrations=self.migrations, constants=self.constants, **more)
 
     def check(self, found, acked, ids, beside=frozenset()):
-        """Hold what a start has found against what must be there after so many steps were answered."""
-        possible = contents(self.content, self.acts)[acked : acked + 2]  # the next one was under way
+        """Compare what a start has found with what must be there after `acked` steps were answered."""
+        possible = contents(self.content, self.acts)[acked : acked + 2]  # the next step was under way
         assert found.content in possible, f"{found.content} after {acked} steps"
         assert {name: found.ids.get(name, job_id) for name, job_id in ids.items()} == ids, f"{found.ids}, not {ids}"
         assert found.last_id >= max(ids.values(), default=0), "an id can be given out twice"
@@ -151,7 +151,7 @@ class Scenario:
         assert found.names - beside == {DATABASE} | copies, f"what is left is {sorted(found.names)}"
 
     def check_copy(self, folder):
-        """The copy that a migration has made is the file as it was before."""
+        """Check that the copy made by a migration is the file as it was before."""
         if self.migrates:
             copy = folder / f"{DATABASE}.before-v{VERSION + 1}"
             with closing(sqlite3.connect(f"{copy.as_uri()}?immutable=1", uri=True)) as connection:
@@ -162,7 +162,7 @@ class Scenario:
 
 
 def copy(source, target):
-    """Copy a file; of the reserve only the size matters."""
+    """Copy a file; only the size of the reserve file matters."""
     if source.endswith(RESERVE):
         with open(target, "wb") as file:  # noqa: PTH123 - shutil gives names
             file.truncate(os.stat(source).st_size)  # noqa: PTH116 - likewise
@@ -195,7 +195,7 @@ SOON = (
 
 
 def make_scenarios(forker, folder):
-    """All of them, by name, each with its file made in `folder`."""
+    """Return all scenarios by name, with their files made in `folder`."""
     newer = folder / "migrations"
     shutil.copytree(FOLDER, newer)
     (newer / f"{VERSION + 1:04}_notes.sql").write_text(NEXT_MIGRATION)

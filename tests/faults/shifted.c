@@ -1,5 +1,5 @@
-/* The clock of the machine, which a test can set: by so many seconds as the file SHIFTED_BY says at the moment. Loaded by
- * LD_PRELOAD. What counts from the boot goes on as it is. */
+/* A machine's clock that a test can set: it is shifted by the number of seconds in the file SHIFTED_BY. Loaded by
+ * LD_PRELOAD. Clocks that count from the boot are not affected. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

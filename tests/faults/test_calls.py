@@ -1,7 +1,7 @@
-"""A file operation that fails is told in one line, and is not taken for damage; what was in the file is there after it.
+"""A failing file operation is reported in one line, and not taken for damage; the file keeps everything it had.
 
-FAULTS=1 lets each of them fail both once and from then on; FAULTS_AT=17 only the 17th of its kind. Of all other system
-calls a few are tried here (calls.py), and the rest by ``python -m tests.faults.calls``.
+FAULTS=1 makes each operation fail both once and from then on; FAULTS_AT=17 only the 17th of its kind. Of the other
+system calls a few are tried here (calls.py), and the rest by ``python -m tests.faults.calls``.
 """
 
 import errno
@@ -19,7 +19,7 @@ from tests.faults.scenarios import RESERVE, look
 
 
 class Case(NamedTuple):
-    """Each operation of some kinds fails in turn, of those between two notes of the record."""
+    """Operations of some kinds, between two notes of the record, fail one at a time."""
 
     scenario: str
     kinds: tuple[str, ...]
@@ -50,7 +50,7 @@ CASES = {
 
 
 def operations_of(case, operations):
-    """The number and the name of each operation that is to fail."""
+    """Yield the number and the operation for each one that is to fail."""
     number, within = 0, not case.since
     for operation in operations:
         if operation.kind == "note":

@@ -1,4 +1,4 @@
-"""A server in a process of its own, whose machine's clock is set while it serves; the next one goes on as it did."""
+"""The machine's clock is set while a server in its own process runs; the next server keeps the first one's time."""
 
 import signal
 import struct
@@ -15,7 +15,7 @@ HOUR_S = 3600
 
 
 class MachineClock:
-    """Shifted by a library (shifted.c)."""
+    """The machine's clock, shifted by a library (shifted.c)."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -26,7 +26,7 @@ class MachineClock:
         self._by.write_bytes(struct.pack("l", 0))
 
     def set(self, by_s):
-        """Have it show so many seconds more than it should."""
+        """Make it show this many seconds more than the true time."""
         with self._by.open("r+b") as file:
             file.write(struct.pack("l", by_s))
 

@@ -1,7 +1,7 @@
-"""Killed at each of its file operations, the server starts again without any help, and has all that it acknowledged.
+"""Killed at any of its file operations, the server starts again without help, and has everything it acknowledged.
 
-FAULTS_AT=17 looks at the 17th operation of a scenario alone. FAULTS=50 tries so many pairs of kills in a row, and
-FAULTS_SEED repeats the choices of a run.
+FAULTS_AT=17 tries only the 17th operation of a scenario. FAULTS=50 tries 50 pairs of kills in a row, and FAULTS_SEED
+repeats the choices of a run.
 """
 
 import os
@@ -15,16 +15,16 @@ from tests.faults.power import SECTOR
 from tests.faults.record import report
 from tests.faults.scenarios import NAMES, RESERVE, UPKEEP, look
 
-WHOLE = 15  # each so many times it is a whole server that starts again
+WHOLE = 15  # once in this many times a whole server starts again
 PAIRS = 8
 MODES = ["always", "50ms", "never"]  # of --fsync: a kill loses nothing in any of them
 
 
 def moments(operations, from_stop):
-    """The number of each operation, and whether to be killed before it or, if it is a write, amid it.
+    """Yield the number of each operation, and whether to kill before it or, for a write, in the middle of it.
 
-    After one is before the next. A sync changes nothing for a kill: before it is as before the next, too. A write of no
-    more than a sector is done or not done.
+    A kill after an operation is one before the next. A sync changes nothing for a kill, so none is tried before it. A
+    write of no more than a sector is done or not done.
     """
     begun = not from_stop
     number = 0
@@ -47,7 +47,7 @@ def test_killed_at_any_operation(forkers, scenarios, undisturbed, tmp_path, name
         data = tmp_path / f"{number}-{action}"
         ended = scenario.run(forker, data, fault=Fault(action, CHANGES, number))
         try:
-            # 0: a timer came sooner or later than in the undisturbed run, and there was less to do.
+            # 0: a timer fired at another time than in the undisturbed run, and there were fewer operations.
             assert ended.code in {-9, 0}, f"it ended with {ended.code}: {ended.stderr}"
             beside = {RESERVE} if (data / RESERVE).exists() else set()
             if number % WHOLE == 0:

@@ -1,4 +1,4 @@
-"""The command that has all kinds of faults in turn: each gets its share of the time, and what went wrong is told."""
+"""The command that runs all kinds of faults: each gets its share of the time, and failures are reported."""
 
 import itertools
 import subprocess
@@ -9,12 +9,12 @@ import pytest
 from tests.faults.__main__ import KINDS, PART_S, Kind, Run, Shares, carry_out, counted
 
 LANES = 2
-# What a start of each kind takes, and each one more, in seconds.
+# How long the start of each kind takes, and each try, in seconds.
 COSTS = {"quick": (1, 0.01), "slow": (20, 30), "slow to start": (15, 0.05), "uneven": (5, 1)}
 
 
 def play(minutes):
-    """The sizes of the parts of each kind, and how long each of them has taken, if time is what we say it is."""
+    """Return the sizes and durations of the parts of each kind, in simulated time."""
     kinds = [Kind(name, "tries", "") for name in COSTS]
     shares = Shares(kinds, 60 * minutes * LANES / len(kinds))
     free_s, running = [0.0] * LANES, {}
@@ -38,7 +38,7 @@ def test_ten_minutes_touch_each_kind_and_give_each_its_share():
     share_s = 600 * LANES / len(COSTS)
     for name, each in parts.items():
         assert 0.6 * share_s < sum(took_s for _, took_s in each) < 1.4 * share_s, (name, each)
-    assert parts["quick"][0][0] == 1  # at first nobody knows how long it takes
+    assert parts["quick"][0][0] == 1  # at first it is unknown how long a try takes
     assert max(size for size, _ in parts["quick"]) > 1000
 
 
@@ -47,7 +47,7 @@ def test_no_part_of_a_night_takes_long():
     assert PART_S / 2 < longest_s < PART_S * 1.1
 
 
-# A program that does as it is told: for the word "wrong" it fails, and it counts unless that is "nothing".
+# A stand-in for a command: it fails for the word "wrong", and prints a count unless the word is "nothing".
 STAND_IN = """
 import os, sys
 size, seed, word = sys.argv[1:]

@@ -1,8 +1,8 @@
-"""After a power failure at any moment the server starts again without any help, and has all that it acknowledged.
+"""After a power failure at any moment the server starts again without help, and has everything it acknowledged.
 
-The disk is a model (power.py). FAULTS=10 tries ten random images at each moment instead of one at some, and
-FAULTS_SEED repeats the choices of a run; FAULTS_AT=17 looks at the moment after the 17th operation alone. With
-FAULTS_EXT4=1 the sync of a new file makes its name safe, too.
+The disk is a model (power.py). FAULTS=10 tries ten random images at each moment instead of one at some moments, and
+FAULTS_SEED repeats the choices of a run. FAULTS_AT=17 tries only the moment after the 17th operation. With
+FAULTS_EXT4=1 the sync of a new file also makes its name safe.
 """
 
 import os
@@ -15,11 +15,11 @@ from tests.faults.power import VARIANTS, Disk, key_of, write_image
 from tests.faults.record import report, tried
 from tests.faults.scenarios import NAMES, RESERVE, look
 
-SOME = 4  # a random image at each so many moments
+SOME = 4  # a random image at one in this many moments
 
 
 class Starts:
-    """What a start makes of an image; the same one is tried but once."""
+    """Starts on images; equal images are tried only once."""
 
     def __init__(self, folder, scenario) -> None:
         self._folder = folder
@@ -27,7 +27,7 @@ class Starts:
         self._outcomes = {}
 
     def outcome(self, image):
-        """What was found, or the error."""
+        """Return what a start found, or the error."""
         key = key_of(image)
         if key not in self._outcomes:
             self._outcomes[key] = self._start(image)
@@ -47,7 +47,7 @@ class Starts:
 
 
 def images(disk, chance):
-    """What may be on the disk, each with a word for it."""
+    """Yield what may be on the disk, each image with its name."""
     for variant in VARIANTS:
         yield variant.__name__, variant(disk)
     if "FAULTS" not in os.environ and chance.random() > 1 / SOME:

@@ -1,4 +1,4 @@
-"""The comparison of what servers promise tells one that keeps its word from one that does not."""
+"""The comparison of promises distinguishes a server that keeps them from one that does not."""
 
 import errno
 import shutil
@@ -12,7 +12,7 @@ from tests.support.servers import beanstalkd_program
 
 
 def after_writes_fail(peer):
-    """What is left when every write fails from one amid its work on."""
+    """Return the outcome when every write fails from some moment amid the work on."""
     _, trace = peer.recorded()
     first, _ = count_of(trace, EACH_WRITE)
     return peer.disturbed(Fault(FAIL_ON, EACH_WRITE, first + 10, errno.EIO))

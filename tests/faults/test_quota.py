@@ -1,4 +1,4 @@
-"""A quota that is used up is a full disk, although statvfs says nothing of it, and SQLite that the disk fails."""
+"""A used-up quota counts as a full disk, although statvfs does not show it and SQLite reports an I/O error."""
 
 import os
 
@@ -11,7 +11,7 @@ from tests.support.wire import Wire
 
 @pytest.fixture
 def start(compiler, tmp_path):
-    """Starts a server that may write so many bytes."""
+    """Return a function that starts a server that may write the given number of bytes."""
     del compiler
     library = build_armed(tmp_path / "armed.so")
     folder = tmp_path / "queue"

@@ -1,7 +1,7 @@
-"""After a kill or a power failure amid a restore, a backup or the like, a server finds the old database or the new one.
+"""After a kill or power failure amid a restore, a backup or the like, a server finds the old database or the new one.
 
-What is done to the files is recorded once, and the disk is a model (power.py). FAULTS=10 tries ten random images at
-each moment instead of one, and FAULTS_SEED repeats the choices of a run.
+The file operations are recorded once, and the disk is a model (power.py). FAULTS=10 tries ten random images at each
+moment instead of one, and FAULTS_SEED repeats the choices of a run.
 """
 
 import os
@@ -19,7 +19,7 @@ from tests.faults.power import VARIANTS, Disk, key_of, write_image
 from tests.faults.record import read_trace, report, tried
 from tests.support.journal_files import make, make_killed
 
-# What is recorded, of the folder of the target alone.
+# The recorded program; only operations in the folder of the target are recorded.
 RECORDER = f"""
 import ctypes, os, sys
 from pathlib import Path
@@ -49,7 +49,7 @@ def killed(path):
 
 
 def restored(path):
-    """One that was replaced already, so that there is something to bring back."""
+    """Make a file that has already been replaced, so that there is a restore to undo."""
     make(path, batches=1)
     make(path.with_name("old.db"), batches=4)
     path.with_name("old.db").rename(path.with_name("queue.db.replaced-20200101T000000.000Z"))
@@ -59,7 +59,7 @@ OLD, NEW = list(range(1, 13)), [1, 2, 3]
 
 
 def ids(path):
-    """The jobs that a server finds in the file."""
+    """Return the ids of the jobs that a server finds in the file."""
     database = open_database(path)
     found = [job[0] for jobs in read_jobs(database.connection, path) for job in jobs]
     assert database.close() is None
@@ -100,8 +100,8 @@ def test_the_old_or_the_new_is_in_place(what, before, old, new, faults_library, 
             moment = f"it ended after operation {number}, {operation}, {variant}, FAULTS_SEED={seed}"
             outcomes.append(None if known[key] in (old, new) else (moment, ValueError(f"it has {known[key]}")))
     write_image(disk.all(), tmp_path / "model")
-    assert contents(tmp_path / "model") == contents(folder)  # else the model would not know what it speaks of
-    assert start(disk.safe(), tmp_path / "end") == new  # what was said to be done has been
+    assert contents(tmp_path / "model") == contents(folder)  # or the model would be wrong
+    assert start(disk.safe(), tmp_path / "end") == new  # what was reported done is durable
     assert len(known) > 10
     report(outcomes)
 
@@ -111,7 +111,7 @@ def contents(folder):
 
 
 def start(image, folder):
-    """What a start finds in an image; or the error."""
+    """Return the jobs that a start finds in an image, or the error."""
     tried["images"] += 1
     write_image(image, folder)
     try:

@@ -1,10 +1,10 @@
-"""Prints at the end how many inputs were fuzzed."""
+"""Prints at the end how many fuzzed inputs were tried."""
 
 import pytest
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line, if it was done."""
+    """Print one line, if the fuzzing was run."""
     for report in terminalreporter.stats.get("passed", []):
         for key, value in report.user_properties:
             if key == "fuzzed inputs" and report.when == "call":

@@ -1,4 +1,4 @@
-"""Another program has been at the file: the rows are compared with memory while clients are served."""
+"""After another program has changed the file, the rows are compared with memory while clients are served."""
 
 import asyncio
 import random
@@ -39,14 +39,14 @@ def _small(monkeypatch):
 
 
 def around_the_guards(path, statement):
-    """Change something with the help of the function that the guard triggers name."""
+    """Change something, by defining the function that the guard triggers call."""
     with closing(sqlite3.connect(path, isolation_level=None)) as outsider:
         outsider.create_function("only_the_beanlite_server_may_write", 0, lambda: 1)
         outsider.executescript(statement)
 
 
 def some(chance):
-    """A few commands that a client sends at once."""
+    """Return a few random commands that a client sends at once."""
     fields = {"id": chance.randrange(1, 300), "pri": chance.randrange(9), "delay_s": chance.choice((0, 0, 1, 500))}
     fields["tube"] = chance.choice(("default", "one", "two"))
     for _ in range(chance.randrange(1, 6)):
@@ -59,7 +59,7 @@ def some(chance):
 
 
 async def work(client, chance, over):
-    """Send until told to stop; the replies don't matter here."""
+    """Send commands until ``over`` is set; the replies do not matter here."""
     reading = asyncio.create_task(client[0].read())
     while not over.is_set() and not reading.done():
         client[1].write(b"".join(some(chance)))
@@ -97,7 +97,7 @@ async def test_what_the_server_writes_during_an_audit_is_not_taken_for_a_change(
 
 
 def change_nothing(outsider):
-    """Commit without changing anything, unless somebody else is just writing."""
+    """Commit without changing anything; return False if another connection is writing."""
     try:
         outsider.execute(f"PRAGMA user_version = {VERSION}")
     except sqlite3.OperationalError:

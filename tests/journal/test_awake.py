@@ -1,4 +1,4 @@
-"""Staying awake for the end of a short sync: with a loop and a clock that the test moves."""
+"""Staying awake for the end of a short sync, with a loop and a clock that the test advances."""
 
 import pytest
 
@@ -9,13 +9,13 @@ LONG_S = AWAKE_S * 2
 
 
 class Machine:
-    """A loop that turns when it is told to, a clock, and how often the sync was polled."""
+    """A loop that turns on request, a clock, and a count of how often the sync was polled."""
 
     def __init__(self):
         self.now_s = 100.0
         self.polls = 0
         self.due = []
-        self.awake = StayAwake(self, self._poll, lambda: self.now_s)  # type: ignore[arg-type]  # all of a loop it needs
+        self.awake = StayAwake(self, self._poll, lambda: self.now_s)  # type: ignore[arg-type]  # all it needs of a loop
 
     def call_soon(self, callback):
         self.due.append(callback)
@@ -24,7 +24,7 @@ class Machine:
         self.polls += 1
 
     def turn(self):
-        """One turn of the loop; returns how often it polled."""
+        """Turn the loop once; return how often it polled."""
         before, due, self.due = self.polls, self.due, []
         for callback in due:
             callback()

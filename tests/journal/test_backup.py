@@ -1,4 +1,4 @@
-"""Backups of a database that is served, stopped or left by a killed server: sound, and the source is only read."""
+"""Backups of a database that is served, stopped or left by a killed server are sound, and only read the source."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ def dest(tmp_path):
 
 
 def check(copy, result):
-    """The copy holds exactly what there was after the last batch that it names; returns the number of that batch."""
+    """Check that the copy has exactly the state after the last batch that it names; return that batch's number."""
     database = open_database(copy)
     batch, last_id, _ = read_state(database.connection, copy)
     jobs = [job for rows in read_jobs(database.connection, copy) for job in rows]
@@ -111,7 +111,7 @@ def test_the_files_of_a_killed_server_are_only_read(path, dest):
 
 
 def make_large(path):
-    """Some 20 MB."""
+    """Make a database of about 20 MB."""
     database = open_database(path)
     for number in range(1, 401):
         put(database.connection, number, bytes(50_000), large=True)

@@ -1,4 +1,4 @@
-"""The contract between the group commit and any journal, with a third one that is written from its docstrings alone."""
+"""The contract between the group commit and any journal; one of those tested is written from the docstrings alone."""
 
 import asyncio
 import contextlib
@@ -22,13 +22,13 @@ TURNS = 20
 
 
 async def turns():
-    """As many turns of the loop as a batch can take that nothing holds up."""
+    """Let the loop turn as often as a batch needs if nothing holds it up."""
     for _ in range(TURNS):
         await asyncio.sleep(0)
 
 
 class ReplicatedJournal(FakeJournal):
-    """Sends each batch to another machine, which answers a round trip later; another server may take over any time."""
+    """Sends each batch to another machine, which answers later; another server may take over at any time."""
 
     def __init__(self, replica):
         self._replica = replica
@@ -57,7 +57,7 @@ class ReplicatedJournal(FakeJournal):
             self._listener.ready()
 
     def answer(self, batches=1):
-        """The other machine has taken this many batches, and says so once."""
+        """Have the other machine take this many batches, and acknowledge them together."""
         taken = [self._in_flight.popleft() for _ in range(min(batches, len(self._in_flight)))]
         for self._replica.batch, self._replica.last_id, jobs in taken:
             self._replica.stored |= jobs
@@ -71,7 +71,7 @@ class ReplicatedJournal(FakeJournal):
 
 
 class Memory:
-    """No disk, no failures."""
+    """No medium, and so no failures."""
 
     def open(self):
         return MemoryJournal()
@@ -84,7 +84,7 @@ class Memory:
 
 
 class Sqlite:
-    """On a disk whose syncs do as the test says."""
+    """A file on a disk whose syncs the test controls."""
 
     def __init__(self, path, disk):
         self._path = path
@@ -109,7 +109,7 @@ class Sqlite:
 
 
 class Replicated:
-    """On another machine, which can be out of reach."""
+    """Another machine, which can be out of reach."""
 
     def __init__(self):
         self.reachable = True
@@ -135,14 +135,14 @@ class Replicated:
 
 @pytest.fixture(params=["memory", "sqlite", "replicated"])
 def medium(request, tmp_path, disk):
-    """What the journal writes to."""
+    """The medium that the journal writes to."""
     return {"memory": Memory, "sqlite": lambda: Sqlite(tmp_path / "q.db", disk), "replicated": Replicated}[
         request.param
     ]()
 
 
 class Serving:
-    """An engine and the group commit on a journal; and a connection that notes what is released to it."""
+    """An engine and the group commit on a journal, and a connection that notes the replies that are released."""
 
     def __init__(self, medium):
         self.medium = medium
@@ -256,7 +256,7 @@ async def test_no_id_is_given_out_again_after_a_restart(medium):
         serving = await Serving(medium).start()
         job_id = await serving.put()
         assert job_id == restarts + 1
-        serving.core.send(serving.client, b"delete %d\r\n" % job_id)  # so that only the last id tells of it
+        serving.core.send(serving.client, b"delete %d\r\n" % job_id)  # so that only the last id shows it
         await serving.stop()
 
 

@@ -26,7 +26,7 @@ def body_of(number):
 
 @pytest.fixture
 async def stored(tmp_path):
-    """A file with 300 jobs, of which each tenth is gone, that its writer still has open; and a reader."""
+    """A file, still open in its writer, with 300 jobs of which each tenth is deleted; and a reader."""
     path = tmp_path / "queue.db"
     database = open_database(path)
     database.connection.execute("BEGIN")
@@ -141,7 +141,7 @@ def test_a_body_that_is_missing_is_noticed_without_reading_it(tmp_path, statemen
 
 
 class Listening:
-    """Hears what a journal says, and heeds it as the group commit does."""
+    """A listener that reacts to the journal as the group commit does."""
 
     def __init__(self, engine):
         self.engine = engine
@@ -157,7 +157,7 @@ class Listening:
 
 
 async def started(path, body_max_bytes=NO_BOUND):
-    """A core, and the journal that has recovered it."""
+    """Return a core, and the journal from which it was recovered."""
     core, journal = Core(1 << 20), SqliteJournal(path, "never", None, 1 << 20, "unix:socket", NO_HISTORY)
     core.engine.bound_memory(NO_BOUND, body_max_bytes, fetches=True)
     assert await journal.recover(core.engine, core.clock(), asyncio.Event())
@@ -166,7 +166,7 @@ async def started(path, body_max_bytes=NO_BOUND):
 
 
 def queue(core):
-    """All jobs in the order of their queues, without their bodies."""
+    """Return all jobs, without bodies, in the order of their queues."""
     jobs = [job for _, part in core.engine.jobs.segments() for job in part.values()]
     return [
         (job.id, job.tube.name, job.state, job.key, job.pri, job.size, job.created_ns, job.past.buries)

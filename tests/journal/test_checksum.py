@@ -1,4 +1,4 @@
-"""The checksum of a row: whatever way a row was written, what is read back has it, and any change of it is noticed."""
+"""The checksum of a row: it is right however the row was written, and any change of the row is noticed."""
 
 import shutil
 import sqlite3
@@ -69,7 +69,7 @@ def test_a_change_of_any_column_is_noticed(path, state):
         assert len(list(read_jobs(database.connection, path))) == 1
         for column, value in CHANGES.items():
             if (state, column) == ("buried", "due_at"):
-                continue  # nobody reads it
+                continue  # this is never read
             database.connection.execute("BEGIN")
             database.connection.execute(f"UPDATE jobs SET {column} = {value}")  # noqa: S608
             with pytest.raises(JournalRefused, match="the row of job 1 has changed; restore a backup"):
@@ -78,7 +78,7 @@ def test_a_change_of_any_column_is_noticed(path, state):
 
 
 async def test_whatever_happens_to_jobs_each_row_has_its_checksum(tmp_path):
-    """Among others jobs that were restored at a start, whose times are a little different in memory."""
+    """Also jobs that were restored at a start, whose times in memory are slightly different."""
     seen = set()
     for _ in range(2):
         async with serving(tmp_path / "q.db") as (server, _):
@@ -102,7 +102,7 @@ async def test_whatever_happens_to_jobs_each_row_has_its_checksum(tmp_path):
 
 @pytest.fixture
 def older(path, tmp_path):
-    """A file of the version before, with two jobs and a pause."""
+    """A file of the previous version, with two jobs and a pause."""
     folder = tmp_path / "older"
     folder.mkdir()
     for migration in find_migrations()[:2]:

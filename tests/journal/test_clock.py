@@ -1,4 +1,4 @@
-"""The clock of the machine is set while a server serves, or between two: delays, pauses and ages go on as they were."""
+"""The machine's clock is set while a server runs, or between two runs: delays, pauses and ages are not affected."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ ALL = HistoryBounds(HOUR_S * 24, 1 << 30, bodies=False)
 
 
 class Machine:
-    """Time passes on it, and somebody sets its clock."""
+    """A machine on which time passes, and whose clock can be set."""
 
     def __init__(self, monkeypatch, path):
         self.since_boot_ns, self.utc_ns, self.boot = 5 * SECOND_NS, START_S * SECOND_NS, "first"
@@ -65,7 +65,7 @@ class Machine:
 
 
 class Running:
-    """The journal of a server on that machine, and what its clients do."""
+    """The journal of a server on that machine, and its client."""
 
     def __init__(self, machine):
         self.machine = machine
@@ -93,7 +93,7 @@ class Running:
         return int(reply.partition(b"time-left: ")[2].split()[0])
 
     async def store(self):
-        """Have everything stored, and the sign of life given that is due by then."""
+        """Store everything, and give the sign of life that is then due."""
         await self.group.flush()
         self.journal._writer.chronicle._heartbeat.beat(0)
 
@@ -151,7 +151,7 @@ async def test_set_between_two_servers_of_one_boot(machine, by_s, killed):
 
 
 async def test_set_back_while_the_machine_was_off(machine):
-    """How long it was off is not known; no time is taken for sure."""
+    """For how long it was off is not known, so no time is taken to have passed."""
     async with machine.serving() as server:
         put(server.core, server.client, delay_s=HOUR_S)
         machine.pass_s(60)
@@ -163,10 +163,10 @@ async def test_set_back_while_the_machine_was_off(machine):
 
 
 async def test_a_clock_that_was_never_set_and_then_is(machine):
-    """As that of a machine without a battery: it begins in 1970."""
+    """As on a machine without a battery, the clock begins in 1970."""
     machine.utc_ns = -EPOCH_S * SECOND_NS
     async with machine.serving() as server:
-        assert server.clock() == 0  # the engine knows no times before
+        assert server.clock() == 0  # the engine has no earlier times
         put(server.core, server.client, delay_s=HOUR_S)
     machine.set_clock(EPOCH_S + START_S)
     async with machine.serving() as server:
@@ -213,7 +213,7 @@ async def test_a_file_without_jobs_takes_the_clock_as_it_is(machine):
 
 
 def refusal(machine):
-    """Why neither a server nor verify takes the file."""
+    """Return the reason why both a server and verify reject the file."""
     (found,) = [finding.said for finding in verify(machine.path) if not finding.sound]
     with pytest.raises(JournalRefused) as error:
         asyncio.run(Running(machine).start())
@@ -223,7 +223,7 @@ def refusal(machine):
 
 @pytest.fixture
 def with_a_delay(machine):
-    """A file with a job that is delayed, by a clock that is not the machine's."""
+    """Make a file with a delayed job, by a clock that differs from the machine's."""
 
     async def serve():
         async with machine.serving() as server:
@@ -254,7 +254,7 @@ def test_what_no_clock_shows_is_refused(machine, damage):
 @pytest.mark.usefixtures("with_a_delay")
 @pytest.mark.parametrize("column", ["seen_at", "ahead_s", "offset_ns"])
 def test_a_clock_in_which_a_bit_has_flipped_is_refused(machine, column):
-    """Else all delays would be over at once, or never."""
+    """Otherwise all delays would end at once, or never."""
     ((value,),) = machine.ask(f"SELECT {column} FROM server")  # noqa: S608 - our own words
     stored = struct.pack(">d" if isinstance(value, float) else ">q", value)
     content = bytearray(machine.path.read_bytes())

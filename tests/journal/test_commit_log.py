@@ -1,4 +1,4 @@
-"""What -V shows of the commits."""
+"""The lines that -V logs for commits."""
 
 import logging
 
@@ -28,6 +28,6 @@ async def test_each_commit_is_one_line(tmp_path, caplog, fsync):
 async def test_without_it_they_are_not_logged(tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="beanlite")
     async with serving(tmp_path / "q.db") as (server, _):
-        caplog.set_level(logging.DEBUG, logger="beanlite")  # it is asked once
+        caplog.set_level(logging.DEBUG, logger="beanlite")  # the level is read only once
         await ask(await connect(server), PUT)
     assert commits(caplog) == []

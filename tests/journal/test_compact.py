@@ -1,4 +1,4 @@
-"""A compaction: smaller, with the same jobs, and refused while anybody may need the file as it is."""
+"""Compaction: the file gets smaller, with the same jobs; it is refused while the file may be in use."""
 
 import stat
 
@@ -17,7 +17,7 @@ def path(tmp_path):
 
 
 def make_gaps(path):
-    """Some 20 MB, of which nearly all is free."""
+    """Make a file of about 20 MB, nearly all of it free."""
     database = open_database(path)
     for number in range(1, 401):
         put(database.connection, number, bytes(50_000), large=True)

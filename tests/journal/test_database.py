@@ -1,4 +1,4 @@
-"""Opening a database file: what is made, what is refused and left untouched, and what closing it leaves."""
+"""Opening a database file: what is made, what is refused and left untouched, and what is left after closing it."""
 
 import fcntl
 import os
@@ -35,7 +35,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def unprivileged():
-    """A folder of a user who, unlike root, is bound by permissions."""
+    """A folder of a user who, unlike root, is subject to permissions."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -49,7 +49,7 @@ def unprivileged():
 
 
 def edit(path, sql):
-    """Change a stopped database behind the server's back, which needs the function of its triggers."""
+    """Change a stopped database behind the server's back, which requires the function that its triggers call."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.create_function("only_the_beanlite_server_may_write", 0, lambda: 1)
         connection.executescript(sql)
@@ -174,7 +174,7 @@ def missing_with_wal(path):
 
 
 def restored_over_killed(path):
-    """A backup has replaced the file, but the -wal still belongs to the old one."""
+    """A backup has replaced the file, but the -wal still belongs to the old file."""
     make_killed(path, batches=1)
     backup = path.with_name("backup.db")
     make(backup)
@@ -303,7 +303,7 @@ def test_additions_by_an_operator_do_no_harm(path):
 
 
 def test_a_creation_that_was_killed_is_done_again(tmp_path, path):
-    """Such a file is ours, but of version 0, with a rollback journal beside it that undoes what was begun."""
+    """Such a file is ours, but of version 0, with a rollback journal beside it that undoes the incomplete creation."""
     with closing(sqlite3.connect(tmp_path / "origin.db", isolation_level=None)) as connection:
         connection.executescript("""
             PRAGMA application_id = 0x6265616E;

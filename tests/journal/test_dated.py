@@ -1,4 +1,4 @@
-"""Dated names: they sort by time, and only backups of ours are ever deleted."""
+"""Dated names sort by time, and only our own backups are ever deleted."""
 
 import os
 
@@ -14,7 +14,7 @@ FIRST_S = 1_795_383_296.789
 
 @pytest.fixture
 def folder(tmp_path):
-    """One with three daily backups of queue.db."""
+    """A folder with three daily backups of queue.db."""
     folder = tmp_path / "backups"
     folder.mkdir()
     for day in range(3):

@@ -1,4 +1,4 @@
-"""Export and import are each other's reverse, whatever the jobs are; a wrong line is named, and nothing is in."""
+"""Export and import are inverse, whatever the jobs; a wrong line is named, and then nothing is imported."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def target(tmp_path):
 
 
 def fill(path):
-    """Jobs in all states, with odd bodies and times, and two pauses."""
+    """Make a file with jobs in all states, with odd bodies and times, and two pauses."""
     database = open_database(path)
     connection = database.connection
     for number, body in enumerate(BODIES, 1):

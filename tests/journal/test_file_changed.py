@@ -1,4 +1,4 @@
-"""The file is removed, replaced, cut short or given another name while it is served."""
+"""The file is removed, replaced, truncated or renamed while it is served."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ def cut(file):
 
 
 def overwritten(file):
-    """By something larger, so that it is not cut short, and with a name and a -wal that are as they were."""
+    """Overwrite the file with a larger one, so that it is not shortened, and keeps its name and -wal."""
     other = file.with_name("other.db")
     shutil.copy(file, other)
     with closing(sqlite3.connect(other)) as connection:
@@ -59,7 +59,7 @@ def linked(file):
 
 
 def of(suffix, spoil):
-    """Does the same to a file beside it."""
+    """Return a function that does the same to the file with this suffix."""
 
     def spoil_it(file):
         spoil(Path(f"{file}{suffix}"))
@@ -130,7 +130,7 @@ def test_the_whole_folder_is_removed(tmp_path):
 
 
 def test_a_file_that_another_program_rightly_shortens_is_still_served(tmp_path):
-    """Another program's checkpoint cuts off the pages that were given back."""
+    """Another program's checkpoint truncates the file by the pages that the server has freed."""
     file = tmp_path / "queue.db"
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
         for _ in range(100):
@@ -185,7 +185,7 @@ async def test_what_is_cut_while_it_is_synced_is_not_acknowledged(tmp_path, disk
 
 
 async def test_a_wal_that_is_cut_during_a_commit_has_a_hole(tmp_path):
-    """What is written next makes it long enough again."""
+    """The next write makes it long enough again."""
     async with serving(tmp_path / "queue.db") as (server, task):
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"

@@ -1,4 +1,4 @@
-"""A database that is filled from elsewhere: with all jobs or none, whatever happens meanwhile."""
+"""Filling a database from another source: it gets all jobs or none, whatever happens meanwhile."""
 
 import sqlite3
 from contextlib import closing
@@ -77,7 +77,7 @@ def test_one_that_is_served_is_refused(path):
 
 
 class Stop(BaseException):
-    """As a KeyboardInterrupt, but not one that ends pytest."""
+    """Like KeyboardInterrupt, but it does not end pytest."""
 
 
 @pytest.mark.parametrize("error", [Stop, BeanliteError])

@@ -1,4 +1,4 @@
-"""What has happened to jobs, as the file tells it: all of it, in order, for as long as it is to be kept."""
+"""The history of jobs in the file: every event, in order, for as long as it is to be kept."""
 
 import random
 from collections import Counter
@@ -25,11 +25,11 @@ ALL = HistoryBounds(7 * DAY_S, 1 << 30, bodies=False)
 
 
 class Kept:
-    """A core whose batches are written when a test says so."""
+    """A core whose batches are written when a test calls for it."""
 
     def __init__(self, writer):
         self.core = Core()
-        self.core.now_ns = Clock()()  # or all of it would be too old
+        self.core.now_ns = Clock()()  # or all events would be too old
         self.writer = writer
 
     def store(self):
@@ -80,7 +80,7 @@ async def test_a_start_on_a_full_disk_goes_on_behind_what_the_file_has(tmp_path,
 
 
 def life(core):
-    """Everything that can happen to a job, and what the history is to tell of it."""
+    """Do everything that can happen to a job; return the events that the history must have."""
     first, second = core.client(), core.client()
     a, b = (core.sessions[each].client.peer.address for each in (first.client, second.client))
     job_id = put(core, first, b"body", pri=5, delay_s=3, ttr_s=2)
@@ -122,7 +122,7 @@ async def test_nothing_is_kept_unless_asked_for_but_what_operators_do(keep):
     life(kept.core)
     kept.store()
     assert kept.ask("SELECT * FROM history") == []
-    kept.core.engine.ledger.recording = True  # somebody listens
+    kept.core.engine.ledger.recording = True  # as while somebody watches events
     session = kept.core.client()
     job_id = put(kept.core, session)
     job = kept.core.engine.jobs[job_id]
@@ -147,7 +147,7 @@ async def test_on_whose_behalf_something_was_done_stands_beside_the_address(keep
 
 
 async def test_the_job_as_it_is_then_is_in_the_same_batch_as_what_has_happened(keep):
-    """A reservation is deferred, and what has happened waits with it."""
+    """A reservation is deferred, and its event waits with it."""
     kept = await keep(ALL)
     client = kept.core.client()
     job_id = put(kept.core, client)
@@ -238,7 +238,7 @@ LINES = (
 
 
 def recount(history):
-    """The totals of each tube once more, from what has happened: time, job, tube, what, delay."""
+    """Compute the totals of each tube anew from the history: time, job, tube, what, delay."""
     counts = Counter()
     ready_since, held_since = {}, {}
     for at_s, job, tube, what, delay_s in history:

@@ -19,7 +19,7 @@ BACKUPS = 2
 
 @contextmanager
 def load(server, clients=4):
-    """Clients at work until the block ends; yields what they know of the jobs."""
+    """Have clients work until the block ends; yield what they know of the jobs."""
     shared = Shared(lambda: None)
     wires = [Wire(server.connect()) for _ in range(clients)]
     errors = []
@@ -48,13 +48,13 @@ def load(server, clients=4):
 
 
 def sqlite(file, statement):
-    """The lines of the sqlite3 command line tool's answer."""
+    """Run a statement in the sqlite3 command-line tool, and return the lines of its output."""
     done = subprocess.run(["sqlite3", str(file), statement], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
 
 def look(wire):
-    """The jobs of the file's tubes as the server has them: tube, ready, delayed, reserved, buried, total."""
+    """Yield, for each tube with jobs, the server's counts: tube, ready, delayed, reserved, buried, total."""
     wire.ask("list-tubes")
     for tube in [line.removeprefix("- ") for line in wire.body.decode().splitlines()[1:]]:
         stats = wire.stats(f"stats-tube {tube}")
@@ -105,7 +105,7 @@ def test_a_backup_under_load_is_the_state_of_one_moment(tmp_path):
         assert [path.name for path in copy.parent.iterdir()] == ["queue.db"]
         with start_beanlite(copy.parent) as server, Wire(server.connect()) as wire:
             with closing(sqlite3.connect(f"file:{copy}?mode=ro", uri=True)) as database:
-                # Those that were reserved are ready again, which the file says a little later.
+                # Reserved jobs are ready again, which reaches the file a little later.
                 bodies = dict(
                     database.execute(
                         "SELECT id, body FROM ready UNION ALL SELECT id, body FROM delayed"

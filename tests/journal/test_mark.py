@@ -1,4 +1,4 @@
-"""The mark of a file: who served it last, and whether everything that belongs to it is there at the next start."""
+"""The mark of a file: which server had it last, and whether all that belongs to it is there at the next start."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def killed(path):
-    """A file that a killed server has left, with ten batches in its -wal."""
+    """The file of a killed server, with ten batches in its -wal."""
     with writer(path, "idle"):
         pass
     return path
@@ -191,7 +191,7 @@ def elsewhere(tmp_path):
 
 
 def test_a_killed_servers_file_is_not_served_under_another_name_without_its_wal(killed, elsewhere):
-    killed.rename(elsewhere)  # as a bind mount of the one file has it
+    killed.rename(elsewhere)  # as with a bind mount of the file alone
     assert f"{elsewhere} was last served as {killed}, and its -wal may be beside that name" in refusal(elsewhere)
     shutil.copy(f"{killed}-wal", f"{elsewhere}-wal")
     assert "its -wal may be beside that name" in refusal(elsewhere)  # there are two now
@@ -201,7 +201,7 @@ def test_a_killed_servers_file_is_not_served_under_another_name_without_its_wal(
 
 
 def move(path, elsewhere):
-    """As mv does, with everything that belongs to the file."""
+    """Move the file with everything that belongs to it, as mv does."""
     for file in path.parent.glob(f"{path.name}*"):
         file.rename(elsewhere.with_name(file.name))
 

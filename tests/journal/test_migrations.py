@@ -1,4 +1,4 @@
-"""Migrations: found, applied as a whole or not at all, after a copy has been made."""
+"""Migrations are found, and applied as a whole or not at all, after a copy has been made."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with one migration more."""
+    """A folder with an additional migration."""
     folder = tmp_path / "migrations"
     shutil.copytree(FOLDER, folder)
     (folder / NEXT).write_text(NEXT_SQL)

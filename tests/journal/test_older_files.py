@@ -1,4 +1,4 @@
-"""Files of older versions, such as backups from before an update: all that only reads them can do so."""
+"""Files of older versions, such as backups from before an update, can be read by all commands that only read."""
 
 import shutil
 import sqlite3

@@ -1,4 +1,4 @@
-"""Reading the state back, and noticing whatever is not as it was written."""
+"""Reading the state back, and noticing anything that is not as it was written."""
 
 from zlib import crc32
 

@@ -1,4 +1,4 @@
-"""A restore: what is in place afterwards, what was set aside, and that a kill leaves either the old or the new one."""
+"""A restore: which file is in place afterwards, what was set aside, and that a kill leaves the old or the new file."""
 
 import os
 import stat
@@ -28,13 +28,13 @@ def source(tmp_path):
 
 @pytest.fixture
 def target(tmp_path):
-    """Where the database is, in a folder of its own; not made yet."""
+    """The path of the database, in a folder of its own; the file does not exist yet."""
     (tmp_path / "data").mkdir()
     return tmp_path / "data" / "queue.db"
 
 
 def ids(path):
-    """The jobs that a server finds in the file, and its last id; it must leave one file."""
+    """Return the jobs that a server finds in the file, and the last id; closing must leave a single file."""
     database = open_database(path)
     assert database.lost_batches == 0
     last_id = read_state(database.connection, path).last_id
@@ -44,7 +44,7 @@ def ids(path):
 
 
 def kept_by(result):
-    """Where that is what was there."""
+    """Return the path of the file that was replaced."""
     assert result.kept is not None
     return Path(result.kept)
 
@@ -104,7 +104,7 @@ def test_the_wal_of_a_killed_server_goes_with_its_file(source, target):
 
 
 def damage(path):
-    """Leave nothing that SQLite could make sense of, beside a -wal."""
+    """Make a file that SQLite can't read, beside a -wal."""
     make_killed(path, batches=5)
     for page in range(1, path.stat().st_size // 4096):
         flip(path, page * 4096)
@@ -138,7 +138,7 @@ def test_a_live_source_is_as_good(source, target):
 
 
 def untouched(target, source, error, match):
-    """A restore that fails has changed nothing."""
+    """Check that a restore fails, and changes nothing."""
     before = snapshot(target.parent)
     with pytest.raises(error, match=match):
         restore(source, target)
@@ -203,7 +203,7 @@ def test_a_folder_that_is_not_there(source, target):
 
 # -- killed
 
-# Forks once for each operation on files, and is killed before it; says how many there were. Each has its own folder.
+# Forks once for each file operation, and the fork, which has its own folder, is killed before it; prints their number.
 KILLER = """
 import os, shutil, sys
 from pathlib import Path
@@ -248,7 +248,7 @@ def killed(path):
 
 
 def restored(path):
-    """One that was replaced already, so that there is something to bring back."""
+    """Make a file that has already been replaced, so that there is a restore to undo."""
     make(path, batches=1)
     make(path.with_name("old.db"), batches=4)
     path.with_name("old.db").rename(path.with_name("queue.db.replaced-20200101T000000.000Z"))
@@ -277,7 +277,7 @@ def test_killed_at_any_point_the_old_or_the_new_is_in_place(what, before, old, n
         try:
             found.append(ids(target.parent.with_name(f"killed-{number}") / "queue.db")[0])
         except JournalRefused:
-            found.append(None)  # only what was damaged before may still be
+            found.append(None)  # only a file that was damaged before may still be
     assert len(found) > 10
     assert found[0] == old
     assert found[-1] == new

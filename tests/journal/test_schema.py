@@ -1,4 +1,4 @@
-"""What the sqlite3 command line can see and do while a server has the file open."""
+"""What the sqlite3 command-line tool can see and do while a server has the file open."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def database(tmp_path):
 
 @pytest.fixture
 def cli(database):
-    """Run one statement in sqlite3: its exit code, its lines of output, its errors."""
+    """A function that runs a statement in sqlite3, and returns the exit code, the output lines and the errors."""
     if shutil.which("sqlite3") is None:
         if os.environ.get("CI"):
             pytest.fail("sqlite3 is missing, which CI must have")
@@ -109,7 +109,7 @@ def test_tubes(database, cli):
 
 
 def test_queue_order(database, cli):
-    rows = [  # id, state, tube, pri, due_at, buried_seq; those of each state in another order than that of its queue
+    rows = [  # id, state, tube, pri, due_at, buried_seq; jobs of each state are not in the order of their queue
         (1, "ready", "b", 0, None, None),
         (2, "ready", "a", 9, None, None),
         (3, "ready", "a", 10, None, None),

@@ -1,4 +1,4 @@
-"""Syncs: the kernel's own, what replaces them where it refuses or fails, and how they are told of."""
+"""Syncs by the kernel's asynchronous I/O, their replacement where it is refused or fails, and how both are reported."""
 
 import asyncio
 import errno
@@ -16,7 +16,7 @@ from beanlite.journal.sqlite.sync import KernelSync, SoonestSync
 
 IO_SETUP = {"x86_64": 206, "aarch64": 0}  # the system call's number
 
-# Has the kernel refuse the system call, as a sandbox or a used up fs.aio-max-nr does; then syncs a file.
+# Makes the kernel refuse the system call, as a sandbox or an exhausted fs.aio-max-nr does; then syncs a file.
 PROGRAM = """
 import asyncio, ctypes, struct, sys
 from beanlite.journal.sqlite.sync import background_sync
@@ -53,7 +53,7 @@ def test_a_thread_syncs_when_the_kernel_refuses(tmp_path, error, when):
 
 
 class Kernel:
-    """In caio's place, with its real context behind: a call fails with the errors that it is given, one each time."""
+    """Wraps caio's real context: calls fail with the given errors, one error per call."""
 
     def __init__(self, sync, submit=(), process_events=()):
         self._context = sync._context
@@ -108,13 +108,13 @@ async def test_a_sync_that_the_kernel_does_not_accept_is_done_inline(tmp_path, m
         sync(file.fileno(), ended.set_result)
         assert await asyncio.wait_for(ended, 10) is None
     assert kernel.calls["submit"] == 2
-    assert len(synced) == 1  # the next one is the kernel's again
+    assert len(synced) == 1  # the next sync is the kernel's again
 
 
 async def test_a_sync_that_can_not_be_done_inline_either_has_failed():
     sync = KernelSync(asyncio.get_running_loop())
     Kernel(sync, submit=NOT_BEGUN[:1])
-    reader, writer = os.pipe()  # there is nothing to sync in it
+    reader, writer = os.pipe()  # a pipe can't be synced
     ends = []
     sync(writer, ends.append)
     os.close(reader)
@@ -135,7 +135,7 @@ def test_the_end_of_a_sync_is_noticed_although_signals_interrupt(tmp_path, new_l
         with (tmp_path / "file").open("w") as file:
             sync(file.fileno(), ended.set_result)
             assert await asyncio.wait_for(ended, 10) is None
-        assert kernel.calls["process_events"] == times + 1  # and it has not polled without end
+        assert kernel.calls["process_events"] == times + 1  # and it has not polled endlessly
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(sync_once())
@@ -161,7 +161,7 @@ class Background:
         done(None)
 
     def poll(self):
-        """Nothing is ever under way."""
+        """Do nothing: no sync is ever under way."""
 
 
 @pytest.fixture

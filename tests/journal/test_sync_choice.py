@@ -1,4 +1,4 @@
-"""Whether the next sync is better done in the background or inline, learned from nothing but how long they take."""
+"""Whether the next sync is better done in the background or inline, learned only from how long syncs take."""
 
 import random
 from collections.abc import Iterator
@@ -10,19 +10,19 @@ from beanlite.journal.sqlite.sync import SyncChoice
 
 
 class Machine:
-    """Syncs that take as long as the test says, done the way that is chosen."""
+    """Syncs that take the times given by the test, done in the way that is chosen."""
 
     def __init__(self, background_s, inline_s=0.0002):
         self.now_s = 100.0
         self.background_s = background_s
         self.inline_s = inline_s
         self.both_s: Iterator[float] = iter(())
-        """What the next syncs take, either way."""
+        """How long the next syncs take, whichever way is chosen."""
         self.latest_is_inline = False
         self.choice = SyncChoice()
 
     def run(self, seconds):
-        """Sync after sync for this long; returns the share of the time that was spent inline."""
+        """Sync repeatedly for this time; return the share of the time that was spent inline."""
         spent_s = {False: 0.0, True: 0.0}
         until_s = self.now_s + seconds
         while self.now_s < until_s:

@@ -1,4 +1,4 @@
-"""What verify finds: nothing in a sound file, whoever has it, and each kind of damage in the check that is about it."""
+"""Verify finds nothing in a sound file, whoever has it open, and each kind of damage with the check for it."""
 
 import sqlite3
 from contextlib import closing
@@ -22,7 +22,7 @@ def path(tmp_path):
 
 
 def unsound(path):
-    """The checks that find damage, and what they say."""
+    """Return the checks that find damage, with their messages."""
     return {finding.check: finding.said for finding in verify(path) if not finding.sound}
 
 

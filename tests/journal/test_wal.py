@@ -1,4 +1,4 @@
-"""What a damaged -wal holds behind the place where SQLite's recovery ends."""
+"""The batches in a damaged -wal beyond the place where SQLite's recovery ends."""
 
 import os
 import stat
@@ -22,7 +22,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def wal(path):
-    """The -wal of ten batches, as left by a killed server."""
+    """A -wal with ten batches, left by a killed server."""
     make_killed(path, batches=10)
     return Path(f"{path}-wal")
 
@@ -32,7 +32,7 @@ def start_of(frame):
 
 
 def recovered(path):
-    """Open and close the file; returns the last batch in it, how many are lost, and the copy of the -wal."""
+    """Open and close the file; return its last batch, the number of lost batches, and the copy of the -wal."""
     database = open_database(path)
     batch = read_state(database.connection, path).batch
     lost = database.lost_batches, database.damaged_wal

@@ -1,4 +1,4 @@
-"""The rows that a batch of changes becomes."""
+"""The rows that a batch of changes writes."""
 
 import sqlite3
 
@@ -20,7 +20,7 @@ def write(journal, core):
 
 
 def stored(journal):
-    """Each job's id, state (None: ready), reserves, and the rest of its past: timeouts, releases, buries, kicks."""
+    """Return each job's id, state (None: ready), reserves, and other counters: timeouts, releases, buries, kicks."""
     path = journal._database.path
     return [(row[0], row[2], row[8], row[9:13]) for rows in read_jobs(journal._db, path) for row in rows]
 

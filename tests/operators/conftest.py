@@ -14,7 +14,7 @@ from tests.support.wire import Wire, until
 
 @dataclass
 class Queue:
-    """What stands in the queue; the ids of jobs by their state."""
+    """A server's queue, with the ids of its jobs by state."""
 
     server: RunningServer
     db: Path
@@ -34,7 +34,7 @@ class Queue:
 
 
 def filled(server: RunningServer) -> Queue:
-    """Jobs in tube mail, and one in another; the worker holds those that are reserved."""
+    """Fill the queue: jobs in the tube mail, and one in another; the worker holds the reserved ones."""
     client, worker = Wire(server.connect()), Wire(server.connect())
     with client:
         client.ask("use mail")
@@ -49,14 +49,14 @@ def filled(server: RunningServer) -> Queue:
         client.ask("use other")
         ids.append(client.put(b"x" * 3000, pri=0))
         client.ask("pause-tube other 500")
-    with File(server.directory / "queue.db") as file:  # reservations come into it later than what clients wait for
+    with File(server.directory / "queue.db") as file:  # reservations reach the file late
         until(lambda: file.stats().get("reserved") == 2)
     return Queue(server, server.directory / "queue.db", worker, ids[4:], ids[2:4], delayed, [ids[1], ids[0]])
 
 
 @pytest.fixture(scope="module")
 def queue(tmp_path_factory):
-    """For tests that only look."""
+    """A queue for tests that only look."""
     with start_beanlite(tmp_path_factory.mktemp("queue")) as server:
         queue = filled(server)
         with queue.worker:
@@ -65,7 +65,7 @@ def queue(tmp_path_factory):
 
 @pytest.fixture
 def own_queue(tmp_path):
-    """For tests that change it."""
+    """A queue for tests that change it."""
     with start_beanlite(tmp_path) as server:
         queue = filled(server)
         with queue.worker:
@@ -74,14 +74,14 @@ def own_queue(tmp_path):
 
 @pytest.fixture(params=["live", "file"])
 def source(request, queue):
-    """Each place that can be asked; both know the same."""
+    """The live server and its file in turn: both give the same answers."""
     with Live(queue.address) if request.param == "live" else File(queue.db) as source:
         yield source
 
 
 @pytest.fixture
 def run(capsys):
-    """Carry out a command for a queue; its exit code, stdout and stderr."""
+    """Return a function that runs a command on a queue, and returns the exit code, stdout and stderr."""
 
     def run(queue, *words):
         exit_code = main([*words, "--connect", f"{queue.server.host}:{queue.server.port}"])

@@ -1,4 +1,4 @@
-"""The Debian package, which is built once for all who install it."""
+"""The Debian package, which is built once for all tests that install it."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ NEEDED = ("dpkg-deb", "help2man", "adduser")
 
 @pytest.fixture(scope="session")
 def package(tmp_path_factory):
-    """Built as plain Python: that is quicker, and `.ci/run` has the compiled wheel."""
+    """The path of the package, built as plain Python: that is quicker, and `.ci/run` tests the compiled wheel."""
     missing = [tool for tool in NEEDED if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")

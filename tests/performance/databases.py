@@ -1,11 +1,11 @@
-"""What a journal in PostgreSQL costs beside the file; see docs/performance.md.
+"""What a journal in PostgreSQL costs compared with the file; see docs/performance.md.
 
 ::
 
     python -m tests.performance.databases
 
-Prints the commands per second of a cycle with the file, with a database alone, and with one that has a synchronous
-standby, in turns, all on the same machine. Their ratios are to the file.
+Prints the commands per second of a cycle with the file, with a database alone, and with a database that has a
+synchronous standby, in turns, all on the same machine. Ratios are to the file.
 """
 
 import json
@@ -22,7 +22,7 @@ ROUNDS = 5
 
 
 def measure(databases: dict[str, str], connections: int, depth: int) -> list[str]:
-    """One row of the table."""
+    """Measure, and return one row of the table."""
     # -P: measure the installed beanlite, which is compiled, rather than the sources in the current folder.
     beanlite = f"{sys.executable} -P -m beanlite"
     command = [*beanlite.split(), "bench", "-c", str(connections), "-d", str(depth), "-r", str(ROUNDS), "--json"]
@@ -41,7 +41,7 @@ def measure(databases: dict[str, str], connections: int, depth: int) -> list[str
 
 
 def main() -> None:
-    """Measure all, and print the table."""
+    """Measure everything, and print the table."""
     SETTINGS.update(fsync="on", full_page_writes="on")
     with ExitStack() as stack:
         alone = Cluster(home := new_home(), "alone")

@@ -1,7 +1,7 @@
-"""How many bytes the life of a job writes to the disk, by the number of jobs in a batch.
+"""How many bytes are written to the disk in the life of a job, by the number of jobs in a batch.
 
-``python -m tests.performance.disk_cost`` counts and does not time: the bytes that this process writes, to the -wal and
-in checkpoints (Linux).
+``python -m tests.performance.disk_cost`` measures no times; it counts the bytes that this process writes, to the -wal
+and in checkpoints (Linux).
 """
 
 import asyncio
@@ -23,7 +23,7 @@ NOW_NS = 800_000_000 * 1_000_000_000
 
 
 async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = False, at_once: bool = False) -> int:
-    """Write the lives of JOBS jobs, ``batch`` at a time. ``at_once``: the put and the delete share a batch."""
+    """Put, reserve and delete JOBS jobs, ``batch`` at a time. ``at_once``: the put and the delete share a batch."""
     engine = Engine()
     client = engine.clients.connect("10.0.0.1:1")
 
@@ -43,7 +43,7 @@ async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = Fal
 
         def write(*, deferred: bool = False) -> None:
             journal.write(batch_of(engine.take_changes(deferred=deferred), journal.chronicle.history))
-            while engine.ledger.deferred and deferred:  # it comes in slices
+            while engine.ledger.deferred and deferred:  # deferred changes come in slices
                 journal.write(batch_of(engine.take_changes(deferred=True), journal.chronicle.history))
 
         put(BACKLOG)
@@ -70,7 +70,7 @@ async def bytes_a_job(body: bytes, batch: int, *, stored_reservation: bool = Fal
 
 
 def written() -> int:
-    """Bytes that this process has written so far, to any file."""
+    """Return the number of bytes that this process has written so far, to any file."""
     lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     return int(next(line for line in lines if line.startswith("wchar")).split()[1])
 

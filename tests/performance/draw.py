@@ -14,11 +14,11 @@ PLOT = DOCS / "throughput.svg"
 BEGIN, END = "<!-- measured -->\n", "<!-- /measured -->\n"
 
 Report = dict[str, Any]
-"""What one ``beanlite bench --json`` printed."""
+"""The output of one ``beanlite bench --json``."""
 
 
 def curves(reports: list[Report]) -> dict[str, list[tuple[int, float]]]:
-    """The throughput of each target by the number of connections, from the runs that differ in nothing else."""
+    """Return the throughput of each target by the number of connections, from the runs that differ only in that."""
     found: dict[str, list[tuple[int, float]]] = {}
     for report in reports:
         load = report["load"]
@@ -39,7 +39,7 @@ def plot(reports: list[Report], file: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     for number, (name, points) in enumerate(curves(reports).items()):
         style = "o-" if name.startswith("beanlite") else "x--"
-        # measure.py lists ours in the order of the peers, so those that promise the same share a colour
+        # measure.py lists our servers in the order of their peers, so servers with the same promise share a colour
         axes.plot(*zip(*points, strict=True), style, color=f"C{number % 3}", label=name)
     connections = sorted({number for points in curves(reports).values() for number, _ in points})
     axes.set(xlabel="connections", ylabel="commands/s (put, reserve, delete)", xscale="log", ylim=(0, None))
@@ -52,7 +52,7 @@ def plot(reports: list[Report], file: Path) -> None:
 
 
 def tables(reports: list[Report]) -> str:
-    """The plot, the machine, and a table for each report, in Markdown."""
+    """Return the plot, the machine, and a table for each report, in Markdown."""
     machine = reports[-1]["machine"]
     beanlite = f"beanlite {reports[-1]['beanlite']} ({'' if reports[-1]['compiled'] else 'not '}compiled)"
     where = [
@@ -67,7 +67,7 @@ def tables(reports: list[Report]) -> str:
 
 
 def title(load: dict[str, Any]) -> str:
-    """What was sent, in short."""
+    """Return a short description of the load."""
     words = [f"{load['workload']}, {load['connections']} connection{'s' * (load['connections'] != 1)}"]
     words += [f"{load['depth']} commands at a time"] * (load["depth"] > 1)
     words += [f"{load['body']}-byte bodies"] * (load["body"] != 100)
@@ -77,7 +77,7 @@ def title(load: dict[str, Any]) -> str:
 
 
 def table(report: Report) -> list[str]:
-    """The lines of one report."""
+    """Return the lines of the table of one report."""
     rows = ["| | commands/s | jobs/s | ratio | p50 | p99 | p99.9 | max | limit |\n", "|---|" + "--:|" * 7 + "---|\n"]
     for target in report["targets"]:
         latencies = [f"{target[key] / 1000:,.2f} ms" for key in ("p50_us", "p99_us", "p999_us", "max_us")]
@@ -88,7 +88,7 @@ def table(report: Report) -> list[str]:
 
 
 def main() -> None:
-    """Write the page's measured part, and the plot."""
+    """Write the measured part of the page, and the plot."""
     reports = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]

@@ -1,11 +1,11 @@
-"""What a way to PostgreSQL of some milliseconds costs; see docs/performance.md.
+"""What a round trip of some milliseconds to PostgreSQL costs; see docs/performance.md.
 
 ::
 
     python -m tests.performance.far_database
 
-Prints the commands per second of a cycle and how long one waits in the middle, for round trips of so many milliseconds
-more than none. The database is alone, and on the same machine.
+Prints the commands per second of a cycle and the median latency, for several round-trip times that are added to that
+of a local connection. The database has no standby, and is on the same machine.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ CONNECTIONS_AND_DEPTHS = ((1, 1), (50, 1), (200, 1), (16, 100))
 
 
 async def measure(cluster: Cluster, connections: int, depth: int) -> list[str]:
-    """One row of the table."""
+    """Measure, and return one row of the table."""
     async with AsyncExitStack() as stack:
         command = ["bench", "-c", str(connections), "-d", str(depth), "--json"]
         for round_trip_ms in ROUND_TRIPS_MS:
@@ -41,7 +41,7 @@ async def measure(cluster: Cluster, connections: int, depth: int) -> list[str]:
 
 
 def main() -> None:
-    """Measure all, and print the table."""
+    """Measure everything, and print the table."""
     SETTINGS.update(fsync="on", full_page_writes="on")
     cluster = Cluster(home := new_home(), "alone")
     try:

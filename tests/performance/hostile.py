@@ -1,10 +1,10 @@
-"""What others get while clients misbehave.
+"""How other clients fare while some misbehave.
 
 ``python -m tests.performance.hostile [NAME...]`` starts a server on a core of its own for each kind of offender. Ten
-innocent clients put, reserve and delete, one command at a time, first alone and then beside the offenders. It prints a
-table for docs/performance.md, and takes some three minutes.
+innocent clients put, reserve and delete, one command at a time, first alone and then together with the offenders. It
+prints a table for docs/performance.md, and takes about three minutes.
 
-The offenders' process gives way to the innocents' on the other core, so that it is the server that divides its time.
+The offenders' process yields the other core to the innocents', so that only the server decides how to share its time.
 """
 
 import contextlib
@@ -35,27 +35,27 @@ GIVE_WAY = 10  # as `nice` counts
 
 
 class Offenders:
-    """Connections of which nobody waits for a reply, in a process that is killed in the end."""
+    """Connections whose replies do not matter, in a process that is killed at the end."""
 
     def __init__(self, address: Address, ready: Event) -> None:
         self.address = address
         self._ready = ready
 
     def crowd(self, count: int) -> list[socket.socket]:
-        """So many connections."""
+        """Open this many connections."""
         return [connect(self.address) for _ in range(count)]
 
     def begin(self) -> None:
-        """All is prepared: what others get is timed from now on."""
+        """Report that everything is prepared, so that the timing begins."""
         self._ready.set()
 
     def send_forever(self, sockets: Iterable[socket.socket], *pieces: bytes) -> None:
-        """Each of them sends these in turn, as fast as it can."""
+        """Have each socket send these pieces in turn, as fast as it can."""
         for each in sockets:
             threading.Thread(target=self.send, args=(each, *pieces), daemon=True).start()
 
     def read_forever(self, sockets: Iterable[socket.socket]) -> None:
-        """Read whatever comes, and throw it away."""
+        """Read all replies, and discard them."""
         with selectors.DefaultSelector() as selector:
             for each in sockets:
                 selector.register(each, selectors.EVENT_READ)
@@ -66,7 +66,7 @@ class Offenders:
                             raise ConnectionResetError("the server closed a connection")
 
     def send(self, each: socket.socket, *pieces: bytes) -> None:
-        """Send these in turn, as fast as it goes."""
+        """Send these pieces in turn, as fast as possible."""
         each.settimeout(600)
         for piece in itertools.cycle(pieces):
             each.sendall(piece)
@@ -76,7 +76,7 @@ def _many(command: bytes) -> bytes:
     return command * (AT_ONCE // len(command))
 
 
-# -- the offenders: none of these returns
+# -- the offenders: none of these functions returns; the docstrings are titles in the table
 
 
 def slow_senders(offenders: Offenders) -> None:
@@ -157,7 +157,7 @@ def connections(offenders: Offenders) -> None:
     def come_and_go() -> None:
         while True:
             with contextlib.suppress(OSError), connect(offenders.address) as each:
-                # Reset at once, or the ports would soon be all in use.
+                # Reset at once, or all ports would soon be in use.
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
     offenders.begin()
@@ -183,7 +183,7 @@ def tubes(offenders: Offenders) -> None:
 
 
 def watch_many(offenders: Offenders, count: int) -> list[socket.socket]:
-    """So many clients that each watch as much as one may."""
+    """Open this many connections, each of which watches as many tubes as it may."""
     watches = b"".join(b"watch %d\r\n" % number for number in range(WATCHED - 1))
     crowd = offenders.crowd(count)
     for each in crowd:
@@ -251,13 +251,13 @@ SCENARIOS: tuple[Callable[[Offenders], None], ...] = (
 
 
 def offend(scenario: Callable[[Offenders], None], address: Address, ready: Event) -> None:
-    """Do it until killed."""
+    """Run a scenario until the process is killed."""
     os.nice(GIVE_WAY)
     scenario(Offenders(address, ready))
 
 
 def innocents(address: Address) -> dict[str, float]:
-    """What ten clients get that put, reserve and delete."""
+    """Measure ten clients that put, reserve and delete."""
     place = f"it={address[0]}:{address[-1]}"
     bench = [sys.executable, "-m", "beanlite", "bench", "-c", "10", "-t", "1.5", "--json", "--connect", place]
     done = subprocess.run(bench, check=True, stdout=subprocess.PIPE)
@@ -266,13 +266,13 @@ def innocents(address: Address) -> dict[str, float]:
 
 
 def peak_bytes(pid: int | None) -> int:
-    """The most memory that a process has had."""
+    """Return the peak memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
 def suffer(scenario: Callable[[Offenders], None]) -> str:
-    """A line of the table."""
+    """Measure a scenario, and return a line of the table."""
     with started("beanlite", Path(), CORES[:1]) as server:
         alone = innocents(server.address)
         before = peak_bytes(server.pid)
@@ -298,7 +298,7 @@ def suffer(scenario: Callable[[Offenders], None]) -> str:
 
 
 def main() -> None:
-    """All of it, or what is named."""
+    """Measure all scenarios, or the named ones."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if len(CORES) > 1:

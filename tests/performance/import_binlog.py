@@ -1,6 +1,6 @@
-"""beanstalkd's binlog at full size: jobs in every state, imported and compared one by one; what that takes.
+"""A full-size binlog of beanstalkd: jobs in every state are imported, and compared one by one.
 
-``python -m tests.performance.import_binlog`` prints how long `beanlite import-binlog` took and how much memory.
+``python -m tests.performance.import_binlog`` prints the memory that `beanlite import-binlog` needed, and its exit code.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def main():
 
 
 def count(wire):
-    """How many jobs there are."""
+    """Return the number of jobs."""
     stats = wire.stats()
     return sum(int(stats[f"current-jobs-{state}"]) for state in ("ready", "delayed", "reserved", "buried"))
 

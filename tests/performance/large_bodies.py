@@ -1,9 +1,9 @@
 """How long one client's large body holds up the others.
 
 ``python -m tests.performance.large_bodies [--server COMMAND] [MIB...]`` starts a server on a core of its own for each
-size and each way to sync. One connection puts a body, reserves, releases and peeks it, reserves it again and deletes
-it; meanwhile a second one puts, reserves and deletes small jobs without a pause, and a third sends `use`, which waits
-for nothing that is written. It prints the worst reply of both beside each step, in ms, as docs/performance.md has them.
+size and each way to sync. One connection puts a job with a large body, reserves, releases, peeks at and deletes it.
+Meanwhile a second one puts, reserves and deletes small jobs without a pause, and a third sends `use`, which does not
+wait for the disk. It prints the slowest reply to each of the two during each step, in ms, as in docs/performance.md.
 """
 
 import argparse
@@ -21,15 +21,15 @@ from tests.performance.long_work import APART, CORES, Client, put
 SIZES_MIB = (1, 4, 8, 16, 32, 64, 128)
 MODES = ("--fsync always", "--fsync 50ms", "--no-journal")
 STEPS = ("put", "reserve", "release", "peek", "delete")
-SETTLE_S = 0.4  # for what goes on behind a reply: a late write, a checkpoint
+SETTLE_S = 0.4  # for work that continues after a reply: a late write, a checkpoint
 NOTED_S = 0.001  # quicker replies are not kept
 
 Late = list[tuple[float, float]]
-"""When a reply was waited for, and how long."""
+"""For each slow reply, when the wait for it began, and how long it took."""
 
 
 def probe(address: Address, enough: Event, found: "multiprocessing.SimpleQueue[Late]", *, cycle: bool) -> None:
-    """One connection that asks without a pause, and the replies it waited for."""
+    """Send commands without a pause over one connection, and note the slow replies."""
     client = Client(address)
     client.ask(b"use probe\r\n")
     client.ask(b"watch probe\r\n")
@@ -52,17 +52,17 @@ def probe(address: Address, enough: Event, found: "multiprocessing.SimpleQueue[L
             ask(b"delete %b\r\n" % job)
         else:
             ask(b"use probe\r\n")
-            time.sleep(0.0005)  # it is the server that is measured, not two clients on one core
+            time.sleep(0.0005)  # so as to measure the server, and not two clients that share a core
     found.put(late)
 
 
 def worst_ms(late: Late, began_s: float, ended_s: float) -> float:
-    """The longest wait that fell into a step."""
+    """Return the longest wait that overlaps a step."""
     return 1000 * max((took for at, took in late if at < ended_s and at + took > began_s), default=NOTED_S)
 
 
 def play(address: Address, size: int) -> list[tuple[float, float]]:
-    """What one client does with a large body; when each step began and ended."""
+    """Do one client's steps with a large body; return when each step began and ended."""
     client = Client(address)
     body = put(size)
     whole = size + 2
@@ -85,7 +85,7 @@ def play(address: Address, size: int) -> list[tuple[float, float]]:
 
 
 def measure(command: str, size: int) -> str:
-    """One server and one size; the cells of a row, a pair for each step."""
+    """Measure one server and one size; return the cells of a row, a pair for each step."""
     enough = APART.Event()
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = Path(name).resolve()
@@ -106,7 +106,7 @@ def measure(command: str, size: int) -> str:
 
 
 def main() -> None:
-    """All sizes, or those that are named."""
+    """Measure all sizes, or those given."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--server", default="beanlite")
     parser.add_argument("--mode", action="append")

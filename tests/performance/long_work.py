@@ -1,8 +1,8 @@
-"""What other clients notice while the server does long work, or holds a great deal.
+"""How other clients are affected while the server does long work or holds a great deal.
 
 ``python -m tests.performance.long_work [NAME...]`` starts a server on a core of its own for each scenario; while the
-long work lasts, one connection puts, reserves and deletes without a pause and times each reply. It prints the tables of
-docs/performance.md, and takes some ten minutes and 2 GB of disk.
+long work lasts, one connection puts, reserves and deletes without a pause and times each reply. It prints the tables
+of docs/performance.md, and takes about ten minutes and 2 GB of disk.
 """
 
 import json
@@ -23,11 +23,11 @@ from beanlite.bench import machine
 from beanlite.bench.target import started
 
 CORES = machine.cores() or [0]
-APART = multiprocessing.get_context("spawn")  # a fork would keep connections open that a scenario closes
+APART = multiprocessing.get_context("spawn")  # a forked process would keep connections open that a scenario closes
 MILLION = 1_000_000
 CLIENTS = 10_000
 BACKLOG = 500_000
-SETTLE_S = 2.0  # for what goes on behind a reply: late writes, the end of timers
+SETTLE_S = 2.0  # for work that continues after a reply: late writes, the end of timers
 
 
 class Client:
@@ -38,7 +38,7 @@ class Client:
         self._lines = self._socket.makefile("rb")
 
     def close(self) -> None:
-        """Go."""
+        """Close the connection."""
         self._lines.close()
         self._socket.close()
 
@@ -48,12 +48,12 @@ class Client:
         return self._lines.readline()
 
     def send(self, command: bytes) -> None:
-        """Send, and don't wait."""
+        """Send without waiting for a reply."""
         self._socket.settimeout(600)
         self._socket.sendall(command)
 
     def many(self, command: bytes, count: int, lines: int = 1) -> None:
-        """The same command so often; its reply has so many lines."""
+        """Send a command ``count`` times, and read the replies of ``lines`` lines each."""
         most = max(1, min(500, (1 << 20) // len(command)))
         for done in range(0, count, most):
             at_once = min(most, count - done)
@@ -61,29 +61,29 @@ class Client:
             self.lines(at_once * lines)
 
     def lines(self, count: int) -> None:
-        """Read so many lines of replies."""
+        """Read this many lines of replies."""
         for _ in range(count):
             if not self._lines.readline():
                 raise ConnectionResetError("the server closed a connection")
 
     def skip(self, size: int) -> None:
-        """Read so much of a reply."""
+        """Read this many bytes of a reply."""
         self._lines.read(size)
 
 
 def put(body: int, delay_s: int = 0) -> bytes:
-    """A put of a body of so many bytes."""
+    """Return a put with a body of this many bytes."""
     return b"put 0 %d 600 %d\r\n%b\r\n" % (delay_s, body, b"x" * body)
 
 
 def await_zero(address: Address, *names: str) -> None:
-    """Wait until these of the server's statistics are 0, the one job of the probe left out."""
+    """Wait until these statistics of the server are 0, not counting the one job of the probe."""
     with Control(address) as control:
         while any(int(control.stats()[name]) > 1 for name in names):
             time.sleep(0.1)
 
 
-# -- the long work: prepared up to the yield, done after it
+# -- the long work: prepared up to the yield, done after it; the docstrings are titles in the table
 
 
 def kick(address: Address, _folder: Path) -> Iterator[None]:
@@ -212,7 +212,7 @@ def backup(address: Address, folder: Path) -> Iterator[None]:
 
 
 def delete(client: Client, jobs: range) -> None:
-    """Delete jobs in this order."""
+    """Delete these jobs, in order."""
     for first in range(0, len(jobs), 500):
         some = jobs[first : first + 500]
         client.send(b"".join(b"delete %d\r\n" % job for job in some))
@@ -247,7 +247,7 @@ SCENARIOS: tuple[Callable[[Address, Path], Iterator[None]], ...] = (
 )  # fmt: skip
 
 
-# -- what is there, for the cycle's speed beside it
+# -- what the server holds while the cycle's speed is measured; the docstrings are titles in the table
 
 
 def many_tubes(address: Address) -> Client:
@@ -282,7 +282,7 @@ AMOUNTS: tuple[Callable[[Address], object], ...] = (many_tubes, many_waiting, ma
 
 
 def probe(address: Address, enough: Event, found: "multiprocessing.SimpleQueue[tuple[float, ...]]") -> None:
-    """One connection in put, reserve, delete: p50, p99 and the worst of its replies, in ms."""
+    """Put, reserve and delete over one connection; report the p50, p99 and worst of its replies, in ms."""
     client = Client(address)
     client.ask(b"use probe\r\n")
     client.ask(b"watch probe\r\n")
@@ -305,12 +305,12 @@ def probe(address: Address, enough: Event, found: "multiprocessing.SimpleQueue[t
 
 
 def title(work: Callable[..., object]) -> str:
-    """What a table calls it."""
+    """Return the title of some work in the table, which is its docstring."""
     return (work.__doc__ or "").rstrip(".")
 
 
 def freeze(scenario: Callable[[Address, Path], Iterator[None]]) -> str:
-    """Play a scenario; a line of the table."""
+    """Play a scenario, and return a line of the table."""
     enough, found = APART.Event(), APART.SimpleQueue()
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = Path(name).resolve()
@@ -318,7 +318,7 @@ def freeze(scenario: Callable[[Address, Path], Iterator[None]]) -> str:
         with started(f"beanlite --db {folder} {flags}", folder, CORES[:1]) as server:
             work = scenario(server.address, folder)
             next(work)
-            os.sync()  # what the preparation, and the scenario before, have left to the disk
+            os.sync()  # writes that are left from the preparation and from the previous scenario
             time.sleep(SETTLE_S)
             other = APART.Process(target=probe, args=(server.address, enough, found), daemon=True)
             other.start()
@@ -333,7 +333,7 @@ def freeze(scenario: Callable[[Address, Path], Iterator[None]]) -> str:
 
 
 def growth(fill: Callable[[Address], object]) -> str:
-    """The speed beside what is there, in relation to an empty server's; a line of the table."""
+    """Return a line of the table: the speed of a filled server, as a ratio to that of an empty one."""
     ratios = []
     for journal in ("--fsync always", "--no-journal"):
         server = f"beanlite {journal} --max-connections {2 * CLIENTS}"
@@ -348,12 +348,12 @@ def growth(fill: Callable[[Address], object]) -> str:
 
 
 def rss_bytes(pid: int | None) -> int:
-    """The memory of a process."""
+    """Return the resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def memory() -> str:
-    """A million ready jobs of 100 bytes: their memory, and the start with them."""
+    """Return how much memory a million ready jobs of 100 bytes take, and how fast a start restores them."""
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = Path(name).resolve()
 
@@ -373,7 +373,7 @@ def memory() -> str:
 
 
 def main() -> None:
-    """All of it, or what is named."""
+    """Measure everything, or what is named."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if len(CORES) > 1:

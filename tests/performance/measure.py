@@ -1,7 +1,7 @@
-"""Run every measurement that docs/performance.md shows, then write the results there.
+"""Run all measurements for docs/performance.md, then write the results there.
 
-``python -m tests.performance.measure [OPTION...]`` takes a quarter of an hour, on a machine that should have nothing
-else to do. The options go to each ``beanlite bench``: --pin gives the server a core of its own, and --rounds 1
+``python -m tests.performance.measure [OPTION...]`` takes a quarter of an hour, on a machine that should be otherwise
+idle. The options are passed to each ``beanlite bench``: --pin gives the server a core of its own, and --rounds 1
 --seconds 0.2 is a rehearsal.
 """
 
@@ -21,12 +21,12 @@ PIPELINED = "--connections 16 --depth 100"
 
 
 def against(*commands: str) -> list[str]:
-    """The options that start these servers."""
+    """Return the options that start these servers."""
     return [word for command in commands for word in ("--against", command)]
 
 
 def main() -> None:
-    """Run them all, and replace the earlier results at the end."""
+    """Run all measurements, and replace the earlier results at the end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     _, extra = parser.parse_known_args()
     lines: list[str] = []

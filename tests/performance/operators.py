@@ -1,4 +1,4 @@
-"""What clients notice of operators' commands.
+"""How operators' commands affect clients.
 
 ``python -m tests.performance.operators [NAME...]`` has 50 connections put, reserve and delete without a pause, and
 times each of their replies, while an operator does each of the things below. It prints the table of
@@ -26,10 +26,10 @@ ALONE_S = 10.0
 
 
 class Operator(Client):
-    """A connection that gives operators' commands."""
+    """A connection that sends operators' commands."""
 
     def request(self, word: str, **what: object) -> dict[str, Any]:
-        """What one slice is answered."""
+        """Run one slice, and return the reply."""
         body = json.dumps(what).encode()
         head = self.ask(b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
         if not head.startswith(b"OK "):
@@ -38,7 +38,7 @@ class Operator(Client):
         return reply
 
     def all(self, word: str, **what: object) -> Iterator[dict[str, Any]]:
-        """What all slices are answered."""
+        """Run all slices, and yield their replies."""
         after = None
         while True:
             reply = self.request(word, after=after, **what)
@@ -48,7 +48,7 @@ class Operator(Client):
                 return
 
 
-# -- what operators do: prepared up to the yield, done after it
+# -- operators' work: prepared up to the yield, done after it; the docstrings are titles in the table
 
 
 def nothing(_address: Address) -> Iterator[None]:
@@ -121,7 +121,7 @@ def watching(address: Address) -> Iterator[None]:
 
 
 def million(address: Address) -> Operator:
-    """A million jobs of 100 bytes in one tube."""
+    """Put a million jobs of 100 bytes into one tube."""
     operator = Operator(address)
     operator.ask(b"use many\r\n")
     operator.many(put(100), MILLION)
@@ -137,7 +137,7 @@ WORKS: tuple[Callable[[Address], Iterator[None]], ...] = (
 
 
 def cycle(address: Address, enough: Event, found: "multiprocessing.SimpleQueue[tuple[float, ...]]") -> None:
-    """All clients, each of which has one command under way: how many replies a second, and how long they took."""
+    """Run all clients, each with one command under way; report the replies a second, and how long they took."""
     selector = selectors.DefaultSelector()
     took_s: list[float] = []
     for _ in range(CLIENTS):
@@ -156,7 +156,7 @@ def cycle(address: Address, enough: Event, found: "multiprocessing.SimpleQueue[t
 
 
 def turns(sock: Any, took_s: list[float]) -> Iterator[None]:
-    """One client; continued when there is something to read."""
+    """Run one client; the generator is continued whenever there is something to read."""
     reply = b""
 
     def ask(command: bytes, lines: int = 1) -> Iterator[None]:
@@ -179,7 +179,7 @@ def turns(sock: Any, took_s: list[float]) -> Iterator[None]:
 
 
 def measure(work: Callable[[Address], Iterator[None]]) -> str:
-    """A line of the table."""
+    """Measure, and return a line of the table."""
     enough, found = APART.Event(), APART.SimpleQueue()
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = Path(name).resolve()
@@ -203,7 +203,7 @@ def measure(work: Callable[[Address], Iterator[None]]) -> str:
 
 
 def main() -> None:
-    """All of it, or what is named."""
+    """Measure everything, or the named work."""
     if len(CORES) > 1:
         os.sched_setaffinity(0, CORES[1:])
     names = [work.__name__ for work in WORKS]

@@ -1,8 +1,8 @@
-"""What clients notice of Prometheus.
+"""How Prometheus affects clients.
 
 ``python -m tests.performance.prometheus`` has 50 connections put, reserve and delete without a pause, and times each of
-their replies: with a server that is scraped each second, with one that could be, and with one that measures nothing,
-in turns. The same beside 100,000 tubes. It prints the table of docs/performance.md.
+their replies: with a server that is scraped each second, with one that could be scraped, and with one that measures
+nothing, in turns; and again with 100,000 tubes. It prints the table of docs/performance.md.
 """
 
 import os
@@ -32,7 +32,7 @@ def scrape(enough: threading.Event, took_s: list[float]) -> None:
 
 
 def measure(*, health: bool, scraped: bool, tubes: bool) -> tuple[float, ...]:
-    """Replies a second, their p50, p99 and worst in milliseconds, and how many milliseconds a scrape took."""
+    """Return replies a second, their p50, p99 and worst in milliseconds, and the median milliseconds of a scrape."""
     enough, found, took_s = APART.Event(), APART.SimpleQueue(), [0.0]
     scrapes_enough = threading.Event()
     with tempfile.TemporaryDirectory(dir=".") as name:
@@ -69,7 +69,7 @@ CASES = {
 
 
 def main() -> None:
-    """All of it."""
+    """Measure everything, and print the table."""
     if len(CORES) > 1:
         os.sched_setaffinity(0, CORES[1:])
     found: dict[str, list[tuple[float, ...]]] = {title: [] for title in CASES}

@@ -1,12 +1,12 @@
-"""How long nothing is acknowledged while a second server takes over; see docs/performance.md.
+"""How long no reply comes while a second server takes over; see docs/performance.md.
 
 ::
 
     python -m tests.performance.takeover
 
-Two servers on a PostgreSQL with a synchronous standby, and a client that puts one job after the other, and comes back
-as soon as it can. Prints the longest time between two replies around the loss of the active server, with an empty queue
-and with a million jobs.
+Two servers use a PostgreSQL with a synchronous standby; a client puts one job after another, and reconnects as soon as
+it can. Prints the longest time between two replies around the loss of the active server, with an empty queue and with a
+million jobs.
 """
 
 import shutil
@@ -33,7 +33,7 @@ BEFORE_S, AFTER_S = 1.0, 0.5
 
 
 class Servers:
-    """Two, of which one is active."""
+    """Two servers, one of which is active."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
@@ -48,7 +48,7 @@ class Servers:
             return subprocess.Popen([*command.split(), "-p", str(self.ports[number])], stdout=log, stderr=log)
 
     def connect(self) -> tuple[int, Wire]:
-        """Which one is active, as soon as one is, and a connection to it."""
+        """Wait until a server is active; return its number and a connection to it."""
         while True:
             for number, port in enumerate(self.ports):
                 try:
@@ -57,7 +57,7 @@ class Servers:
                     time.sleep(RETRY_S / 2)
 
     def gap_s(self, how: signal.Signals) -> float:
-        """Lose the active one this way amid puts, and start it again."""
+        """End the active server by a signal amid puts, and start it again; return the longest gap between replies."""
         active, client = self.connect()
         began_s = last_s = time.monotonic()
         lost_s, longest_s = 0.0, 0.0
@@ -96,7 +96,7 @@ class Servers:
 
 
 def main() -> None:
-    """Measure, and print it."""
+    """Measure, and print the results."""
     SETTINGS.update(fsync="on", full_page_writes="on", max_wal_size="4GB")
     with ExitStack() as stack:
         pair = Pair()

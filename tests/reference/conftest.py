@@ -4,7 +4,7 @@ import pytest
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line, if it was done."""
+    """Print one line, if random steps were played."""
     for report in terminalreporter.stats.get("passed", []):
         for key, value in report.user_properties:
             if key == "random steps" and report.when == "call":

@@ -1,4 +1,4 @@
-"""Backups by the clock: made while clients are served, told in stats and the log, and never in the server's way."""
+"""Scheduled backups: made while clients are served, reported in stats and the log, and never in the server's way."""
 
 import asyncio
 import sys
@@ -72,7 +72,7 @@ def test_one_that_fails_is_told_and_tried_again(tmp_path, folder):
 
 
 def test_settings_from_the_environment_do_not_confuse_it(tmp_path, folder):
-    # Of the two settings that need each other the backup itself would see only one.
+    # The backup itself would see only one of the two settings that require each other.
     environment = {"BEANLITE_BACKUP_DIR": str(folder)}
     with start_beanlite(tmp_path / "server", "--backup-every", "24h", environment=environment) as server:
         wait_for(lambda: "backup" in server.log_text())
@@ -80,7 +80,7 @@ def test_settings_from_the_environment_do_not_confuse_it(tmp_path, folder):
 
 
 class Made(Backups):
-    """Makes backups by a command of the test's."""
+    """Makes backups with a command given by the test."""
 
     def __init__(self, folder, every_s, code):
         super().__init__(asyncio.get_running_loop(), folder.parent / "queue.db", folder, every_s, 7)
@@ -89,7 +89,7 @@ class Made(Backups):
 
 @pytest.fixture
 def told(monkeypatch):
-    """The lines of the log."""
+    """The lines that are logged."""
     lines = []
     for level in ("info", "warning", "error"):
         monkeypatch.setattr(log, level, lambda event, level=level, **fields: lines.append((level, event, fields)))
@@ -134,7 +134,7 @@ async def test_the_end_cuts_one_short(folder, told):
     backups.end()
     await backups.ended()
     assert process.returncode == -15
-    await asyncio.sleep(0.15)  # whoever looked after it has nothing to say any more
+    await asyncio.sleep(0.15)  # the task that waited for the process logs nothing more
     assert told == [("info", "stopped amid a backup", {})]
 
 

@@ -1,4 +1,4 @@
-"""Our own bugs: who meets one is told and closed, and the others go on; unless it may have harmed what all share."""
+"""Our own bugs: a client that meets one gets an error and is closed; others go on, unless shared state is at risk."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ def in_a_snapshot(monkeypatch, server):
 
 
 def in_a_look_at_the_disk(monkeypatch, _server):
-    monkeypatch.setattr(writer, "wal_size", fail)  # by way of the server and the journal
+    monkeypatch.setattr(writer, "wal_size", fail)  # called through the server and the journal
     return b"stats\r\n"
 
 

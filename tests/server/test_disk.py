@@ -1,4 +1,4 @@
-"""The disk is full, fails, or the file is locked or changed by somebody else."""
+"""The disk is full or fails, or the file is locked or changed by another program."""
 
 import os
 import resource
@@ -18,7 +18,7 @@ DISK_BYTES = 24 << 20
 
 @pytest.fixture
 def mount(tmp_path):
-    """Mounts a folder, with these arguments."""
+    """A function that mounts a folder with the given arguments."""
     if os.geteuid() != 0 and "CI" not in os.environ:
         pytest.skip("only root can mount a small disk")
     folder = tmp_path / "disk"
@@ -49,7 +49,7 @@ def disk_of_small_blocks(mount, tmp_path):
 
 
 def fill(disk, leave=0):
-    """Leave so many bytes free; returns the file that takes all else."""
+    """Leave this many bytes free; return the file that takes up the rest."""
     path = disk / "filler"
     with path.open("ab", buffering=0) as file:
         for size in (1 << 20, 1 << 14, 1 << 10):
@@ -60,7 +60,7 @@ def fill(disk, leave=0):
 
 
 def put_all(wire, bodies):
-    """Put these without waiting for each; returns their ids."""
+    """Put these bodies without waiting for each reply; return the ids."""
     for at in range(0, len(bodies), 50):
         wire.send(b"".join(map(put_bytes, bodies[at : at + 50])))
     return [int(wire.reply().split()[1]) for _ in bodies]
@@ -68,11 +68,11 @@ def put_all(wire, bodies):
 
 @contextmanager
 def outsider(file):
-    """The sqlite3 command line tool on the database, to be given statements."""
+    """Run the sqlite3 command-line tool on the database; yield a function that executes a statement in it."""
     tool = subprocess.Popen(["sqlite3", str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def do(statement):
-        """Carry out a statement to its end."""
+        """Execute a statement to its end."""
         tool.stdin.write(f"{statement}\nSELECT 'done';\n")
         tool.stdin.flush()
         assert tool.stdout.readline() == "done\n"
@@ -83,17 +83,17 @@ def outsider(file):
 
 
 def tell(file, statement):
-    """What the sqlite3 command line tool says to a statement on stderr."""
+    """Execute a statement with the sqlite3 command-line tool, and return its stderr."""
     return subprocess.run(["sqlite3", str(file), statement], capture_output=True, text=True, check=False).stderr
 
 
 def ask(file, statement):
-    """What it answers."""
+    """The same, returning its stdout."""
     return subprocess.run(["sqlite3", str(file), statement], capture_output=True, text=True, check=True).stdout
 
 
 def put_until_full(wire, body):
-    """The ids that were acknowledged before the first OUT_OF_MEMORY."""
+    """Put until the first OUT_OF_MEMORY, and return the acknowledged ids."""
     ids = []
     while (reply := wire.ask(f"put 0 0 60 {len(body)}", body)) != "OUT_OF_MEMORY":
         word, job_id = reply.split()
@@ -107,7 +107,7 @@ def put_until_full(wire, body):
 
 @pytest.mark.parametrize("size", [200, 60_000])
 def test_a_full_disk_refuses_puts_and_the_queue_drains(disk, size):
-    """By one command at a time: that takes the most of the room that is kept for it."""
+    """The queue drains one command at a time, which uses the most of the space reserved for that."""
     with start_beanlite(disk) as server, Wire(server.connect()) as wire:
         ids = put_until_full(wire, b"x" * size)
         assert len(ids) * size > DISK_BYTES / 10
@@ -145,7 +145,7 @@ def test_puts_are_accepted_when_others_make_room(disk):
 
 
 def test_started_on_a_full_disk(disk):
-    """It serves what it has, and takes puts as soon as there is room."""
+    """The server serves the jobs that it has, and accepts puts as soon as there is space."""
     with start_beanlite(disk) as server, Wire(server.connect()) as wire:
         wire.put(b"one")
         wire.put(b"two")
@@ -188,10 +188,10 @@ def test_a_stop_on_a_full_disk_loses_nothing(disk):
 
 
 def test_shrinking_takes_the_room_there_is(mount):
-    """To give back many pages at once takes room in the -wal for all that have to be moved: more than there is."""
+    """Freeing many pages at once takes space in the -wal for all pages that have to be moved: more than there is."""
     disk = mount("-t", "tmpfs", "-o", "size=64M", "none")
     with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
-        first = put_all(wire, [b"x" * 60_000] * 140)  # some 2,000 pages
+        first = put_all(wire, [b"x" * 60_000] * 140)  # about 2,000 pages
         others = put_all(wire, [b"x" * 60_000] * 500)
         for job_id in first:
             assert wire.ask(f"delete {job_id}") == "DELETED"
@@ -237,11 +237,11 @@ def test_stopped_on_a_disk_that_others_fill_it_says_what_it_lacks(disk):
 @pytest.mark.parametrize("end", ["stopped", "killed"])
 @pytest.mark.parametrize("free", [12 << 10, 24 << 10, 40 << 10])
 def test_in_small_blocks_a_full_disk_is_no_bus_error(disk_of_small_blocks, end, free):
-    """SQLite allots the -shm by writing a byte in 4 KiB, and then writes to all of it."""
+    """SQLite allocates the -shm by writing one byte in each 4 KiB, and then writes to all of it."""
     disk = disk_of_small_blocks
     with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
         ids = put_all(wire, [b"x" * 3000] * 300)
-        # The next start is to find few frames, and so to touch little of the -shm, but much room in the -wal.
+        # The next start is to find few frames, and so touch little of the -shm, but much unused space in the -wal.
         assert tell(disk / "q" / "queue.db", "PRAGMA wal_checkpoint(RESTART)") == ""
         ids.append(wire.put(b"x" * 3000))
         fill(disk)
@@ -257,7 +257,7 @@ def test_in_small_blocks_a_full_disk_is_no_bus_error(disk_of_small_blocks, end, 
         with server, Wire(server.connect()) as wire:
             assert int(wire.stats()["current-jobs-ready"]) == len(ids)
             fill(disk)
-            if end == "killed":  # then there is room in the -wal, and a reserve
+            if end == "killed":  # then there is space in the -wal, and a reserve
                 for _ in range(100):
                     assert wire.ask(f"delete {ids.pop()}") == "DELETED"
             server.kill()
@@ -275,7 +275,7 @@ def test_an_io_error_ends_it_and_what_was_acknowledged_is_there(tmp_path):
         Wire(server.connect()) as wire,
         Wire(server.connect()) as other,
     ):
-        # No file may grow beyond this; a write that would is an error, and not for want of room.
+        # No file may grow beyond this size; a write beyond it fails, and not for lack of space.
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (9 << 20, 9 << 20))
         acknowledged = [other.put(b"before")]
         wire.send(put_bytes(b"x" * (10 << 20)))
@@ -320,7 +320,7 @@ def test_a_locked_file_makes_commits_wait_and_nothing_else(tmp_path, size):
 
 
 def test_jobs_that_change_while_their_commit_waits(tmp_path):
-    """What is tried again is the batch as it was, whatever has become of its jobs meanwhile."""
+    """The batch is retried as it was, whatever has happened to its jobs meanwhile."""
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire, Wire(server.connect()) as other:
         for _ in range(3):
             wire.put(b"stored", delay_s=1000)
@@ -410,7 +410,7 @@ def test_an_outside_change_of_what_is_ours_stops_it(tmp_path, statement):
     ],
 )
 def test_what_others_do_beside_the_queue_is_no_harm(tmp_path, statement):
-    """Nobody who is served notices, while the sqlite3 tool is at it again and again."""
+    """Clients notice nothing while the sqlite3 tool uses the file again and again."""
     file = tmp_path / "queue.db"
     stop = threading.Event()
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire, Wire(server.connect()) as other:

@@ -1,6 +1,6 @@
-"""Killed at any instant and started again, the server has all that it acknowledged.
+"""Killed at any instant and started again, the server has everything that it acknowledged.
 
-KILLS=100 runs as many rounds in each mode instead of the few of a short run; KILLS_SEED repeats the choices of a run.
+KILLS=100 runs 100 rounds in each mode instead of only a few; KILLS_SEED repeats the choices of a run.
 """
 
 import itertools
@@ -25,7 +25,7 @@ SHARERS = 4
 
 
 class Rounds:
-    """Servers one after the other on one file, each killed amid the work of its clients."""
+    """Servers that run one after another on one file, each killed amid the work of its clients."""
 
     def __init__(self, directory, fsync, seed):
         self.directory = directory
@@ -64,7 +64,7 @@ class Rounds:
                 work(wire)
         except ConnectionError:
             pass  # it has been killed
-        except Exception as error:  # noqa: BLE001 - the thread's end is told by work_until_killed
+        except Exception as error:  # noqa: BLE001 - work_until_killed reports it
             self.errors.append(error)
 
     def restart_and_compare(self):
@@ -86,7 +86,7 @@ class Rounds:
             in_shared = {job_id for job_id, stats in shown.items() if stats["tube"] == f'"{self.shared.tube}"'}
             self.shared.take_over({job_id: bodies[job_id] for job_id in in_shared})
             counts = wire.stats()
-        # A delay may have ended between the two looks.
+        # A delay may have ended between the two queries.
         for states in ({"ready", "delayed"}, {"buried"}, {"reserved"}):
             counted = sum(int(counts[f"current-jobs-{state}"]) for state in states)
             assert counted == sum(stats["state"] in states for stats in shown.values())
@@ -106,7 +106,7 @@ class Rounds:
 
 
 def look(wire, ids):
-    """The bodies and the stats-job of these jobs."""
+    """Return the bodies and the statistics of these jobs."""
     bodies, shown = {}, {}
     for job_id in ids:
         assert wire.ask(f"peek {job_id}").startswith(f"FOUND {job_id} ")

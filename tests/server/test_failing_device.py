@@ -1,7 +1,7 @@
-"""A disk that fails under a server: an ext4 on a loop device whose image can't be written or read any more.
+"""A disk that fails under a server: an ext4 on a loop device whose image becomes unwritable or unreadable.
 
-That is what a broken device does: errors come from the kernel, of the calls that it chooses, and what it could not
-write is lost. What was acknowledged is there when the image can be used again.
+A broken device behaves like this: the kernel reports errors, from calls of its choosing, and data that it could not
+write is lost. Everything acknowledged is there when the image can be used again.
 """
 
 import os
@@ -47,16 +47,16 @@ class Device:
         run("umount", self.disk)
 
     def stop_writes(self):
-        """From now on what the image has not got a place for can't be written."""
+        """Make all writes fail from now on for which the image has no blocks yet."""
         used = shutil.disk_usage(self._host).used
         run("mount", "-o", f"remount,size={used}", self._host)
 
     def lose(self, file):
-        """Have the end of the device unreadable, from where the last blocks of a file are."""
+        """Make the end of the device unreadable, from the last blocks of a file on."""
         run("sync", "--file-system", self.disk)
         ends = re.findall(r"^ *\d+: +\d+\.\. +\d+: +\d+\.\. +(\d+):", run("filefrag", "-v", file), re.MULTILINE)
         self.unmount()
-        self.mount()  # or the kernel would still have them
+        self.mount()  # or the kernel would still have them in its cache
         os.truncate(self._image, (max(map(int, ends)) - LOST_BLOCKS) * BLOCK)
 
     def mend(self):
@@ -86,7 +86,7 @@ def start(device, log):
 
 
 def put_until_closed(wire, number):
-    """The ids of those that were acknowledged."""
+    """Put jobs until the connection is closed; return the acknowledged ids."""
     ids = []
     with suppress(ConnectionError):
         ids.extend(wire.put(b"x" * 5000) for _ in range(number))
@@ -94,7 +94,7 @@ def put_until_closed(wire, number):
 
 
 def ended(server):
-    """The only line that it has said in the end."""
+    """Wait until the server has failed, and return the only line of its log."""
     assert server.process.wait(20) == 4
     (line,) = server.log_text().splitlines()
     return line
@@ -117,7 +117,7 @@ def test_writes_fail(device, tmp_path):
 
 
 def test_it_is_read_only_from_a_moment_on(device, tmp_path):
-    """As ext4 makes itself when it has met an error of the device."""
+    """As ext4 makes itself after an error of the device."""
     with start(device, tmp_path) as server, Wire(server.connect()) as wire:
         ids = put_until_closed(wire, 50)
         run("mount", "-o", "remount,abort", device.disk)

@@ -1,8 +1,8 @@
-"""Two real servers on a PostgreSQL with a synchronous standby, each of which is lost under load.
+"""Two real servers on a PostgreSQL with a synchronous standby, any of which is lost under load.
 
-``FAILOVERS=25 pytest tests/server/test_failover.py`` makes 25 rounds of each kind. Clients keep a ledger of what was
-acknowledged to them, which has to agree with what is there in the end. With more than one round there are as many
-more in which the server that stands by forwards clients.
+``FAILOVERS=25 pytest tests/server/test_failover.py`` makes 25 rounds of each kind. Clients keep a ledger of the
+acknowledgements, which has to agree with the jobs that are there at the end. With more than one round, as many more
+are made in which the standby forwards clients.
 """
 
 import asyncio

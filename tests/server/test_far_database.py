@@ -1,6 +1,6 @@
-"""Two real servers whose database is some milliseconds away, under load, with a ledger of acknowledgements.
+"""Two real servers whose database is some milliseconds away, under load, with a ledger of the acknowledgements.
 
-``FAILOVERS=25 pytest tests/server/test_far_database.py`` kills the active one so often at each of the distances.
+``FAILOVERS=25 pytest tests/server/test_far_database.py`` kills the active server 25 times at each distance.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""A server that stands by and forwards clients to the active one: real servers on a real PostgreSQL."""
+"""A standby that forwards clients to the active server: real servers on a real PostgreSQL."""
 
 import os
 import re
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Node:
-    """A server, which is active or stands by."""
+    """A server, which is active or a standby."""
 
     def __init__(self, folder, number, database, *flags, port=None, files=None):
         self.port = port or free_port()
@@ -44,7 +44,7 @@ class Node:
         return self.log_file.read_text()
 
     def says(self, words):
-        """Wait until it has."""
+        """Wait until its log contains these words."""
         until(lambda: words in self.log(), 30)
 
     def connect(self, of="127.0.0.1"):
@@ -124,7 +124,7 @@ def test_each_side_may_close_first_and_all_that_is_due_arrives(nodes):
         assert wire.is_closed()
     with standby.connect() as wire:
         assert wire.ask("reserve") == "RESERVED 1 1"
-    with standby.connect() as wire:  # who has gone has given it back
+    with standby.connect() as wire:  # the client has left, and so given the job back
         until(lambda: wire.ask("peek-ready") == "FOUND 1 1")
 
 
@@ -137,7 +137,7 @@ def test_what_a_client_does_not_read_is_not_read_from_the_active_server(nodes):
         before_bytes = standby.memory_bytes()
         sender = threading.Thread(target=wire.send, args=(b"peek 1\r\n" * times,))
         sender.start()
-        with standby.connect() as other:  # by when it is served, much of that would have come
+        with standby.connect() as other:  # by the time it is served, much of that data would have come
             for _ in range(200):
                 assert other.ask("list-tube-used") == "USING default"
         assert standby.memory_bytes() - before_bytes < 20 << 20
@@ -153,7 +153,7 @@ def test_who_goes_without_reading_is_gone_from_the_active_server_too(nodes):
     with active.connect() as other, standby.connect() as wire:
         wire.put(b"x" * 65000)
         wire.socket.settimeout(1)
-        with pytest.raises(TimeoutError):  # nobody takes that much
+        with pytest.raises(TimeoutError):  # neither server buffers that much
             wire.send(b"peek 1\r\n" * (8 << 20))
         assert other.stats()["current-connections"] == "2"
         wire.close()
@@ -202,7 +202,7 @@ def test_nobody_is_refused_while_one_takes_over_in_order(nodes):
             try:
                 wire.put(b"x")
             except ConnectionError:
-                continue  # forwarded to the one that stops
+                continue  # forwarded to the server that stops
             puts += 1
     with standby.connect() as wire:
         assert int(wire.stats()["current-jobs-ready"]) >= puts > 0
@@ -251,7 +251,7 @@ def serves(node):
 def test_connections_are_limited(nodes):
     _, standby = nodes.active(), nodes.standby("--max-connections", "2")
     with standby.connect() as one, standby.connect() as two:
-        with standby.connect() as three:  # though nobody has said anything
+        with standby.connect() as three:  # though no client has sent anything
             assert three.is_closed()
         assert one.ask("list-tube-used") == two.ask("list-tube-used") == "USING default"
         with standby.connect() as three:

@@ -1,4 +1,4 @@
-"""A real PostgreSQL whose disk is full: puts are refused, and nothing that was acknowledged is lost."""
+"""A real PostgreSQL whose disk is full: puts are refused, and nothing acknowledged is lost."""
 
 import os
 import select
@@ -16,7 +16,7 @@ BODY = b"x" * 60_000
 
 
 class Disk:
-    """A small one, which can be made larger."""
+    """A small disk, which can be made larger."""
 
     def __init__(self):
         self.home = new_home()
@@ -47,14 +47,14 @@ def url(postgres, disk):
     disk.mount("16m")
     postgres.sql(f"CREATE TABLESPACE small LOCATION '{disk.folder}'")
     postgres.sql("CREATE DATABASE small TABLESPACE small")
-    postgres.sql("CHECKPOINT")  # or what it is made of may not be on the disk yet, and find no room there
+    postgres.sql("CHECKPOINT")  # or the database's own files may not be on the disk yet, and find no space there
     yield postgres.url("small")
     postgres.sql("DROP DATABASE small WITH (FORCE)")
     postgres.sql("DROP TABLESPACE small")
 
 
 def put_until_it_waits(wire, says_so):
-    """The ids of the jobs that were acknowledged before one is not, and something says why."""
+    """Put until a put gets no reply while ``says_so()`` holds; return the acknowledged ids."""
     ids = []
     while True:
         wire.send(put_bytes(BODY))
@@ -73,7 +73,7 @@ def ready(wire):
 
 
 def start(folder, url, lease):
-    """A server, and where it answers probes."""
+    """Start a server; return it and the address where it answers probes."""
     return start_watched(folder, "--database", url, "--require-sync", "false", "--lease", lease)
 
 
@@ -107,7 +107,7 @@ def test_killed_on_a_full_disk_it_starts_there(url, disk, tmp_path):
 
 
 def test_a_full_disk_of_the_log_ends_the_database_and_not_the_server(disk, tmp_path):
-    """PostgreSQL ends when it can't write its log, and has to be started when there is room."""
+    """PostgreSQL ends when it can't write its WAL, and has to be started again when there is space."""
     disk.mount("20m")  # one file of 16 MiB
     cluster = Cluster(disk.home, "filled")
     cluster.make()

@@ -1,4 +1,4 @@
-"""The server runs without a garbage collector: nothing that it does may leave a cycle behind."""
+"""The server runs without a garbage collector: nothing that it does may leave a reference cycle behind."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ SESSION = (
 
 
 async def talk(address):
-    """One client's life; it leaves with jobs reserved, in the midst of a put."""
+    """Play a client's life; it disconnects with jobs reserved, in the middle of a put."""
     loop = asyncio.get_running_loop()
     with socket.socket() as client:
         client.setblocking(False)
@@ -47,14 +47,14 @@ async def until(condition):
 
 
 def lock_for_a_moment(server):
-    """Another program has the write lock, so that commits have to be tried again."""
+    """Hold the write lock from another connection, so that commits have to be retried."""
     outsider = sqlite3.connect(server._settings.db, isolation_level=None)
     outsider.execute("BEGIN IMMEDIATE")
     server.loop.call_later(0.005, outsider.close)
 
 
 async def garbage_of(settings, lives, meanwhile):
-    """How many objects the collector finds after so many clients, with something else at the beginning of each."""
+    """Return how many objects the collector finds after ``lives`` clients; ``meanwhile`` is called before each."""
     server = Server(
         settings, listener := open_listener(settings), make_journal(settings, listener, clock := Clock()), clock
     )

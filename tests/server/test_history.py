@@ -1,4 +1,4 @@
-"""What a real server leaves in its file for those who ask later: history, totals, and whether it lives."""
+"""What a real server records in its file for later queries: history, totals, and whether it is alive."""
 
 import asyncio
 import signal

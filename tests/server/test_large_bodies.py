@@ -1,4 +1,4 @@
-"""Bodies that take long to write, as large as SQLite has room for, and larger."""
+"""Bodies that take long to write, up to SQLite's limit and beyond it."""
 
 import asyncio
 import sqlite3
@@ -44,7 +44,7 @@ async def test_while_a_large_body_is_written_only_those_wait_who_wait_for_a_comm
         free.set()
         assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 2\r\n"
         assert await asyncio.wait_for(second[0].readline(), 10) == b"INSERTED 3\r\n"
-    async with serving(tmp_path / "q.db") as (server, _):  # which takes none as large, but has this one
+    async with serving(tmp_path / "q.db") as (server, _):  # which accepts no body of this size, but has this one
         client = await connect(server)
         assert await ask(client, b"delete 3\r\n") == b"DELETED\r\n"
         client[1].write(b"peek 2\r\n")
@@ -60,7 +60,7 @@ def test_a_start_tells_that_larger_bodies_hold_others_up(tmp_path, beyond):
 
 
 async def test_the_largest_body_is_stored(tmp_path):
-    """With less room than SQLite has: a billion bytes take a minute."""
+    """The limit is lowered for this test: a billion bytes would take a minute."""
     body = b"x" * 60_000
     async with serving(tmp_path / "q.db") as (server, _):
         server._journal._writer._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, len(body) + ROW_BYTES)

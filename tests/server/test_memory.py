@@ -1,4 +1,4 @@
-"""A server that is given little memory: the backlog is larger, and clients see nothing of it."""
+"""A server with little memory: the backlog is larger than that, and clients do not notice."""
 
 import re
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ AT_ONCE = 50
 
 
 def body(number, size=SIZE):
-    """No two are alike."""
+    """Return a body; no two numbers have the same."""
     return (b"%09d\n" % number * (size // 10 + 1))[:size]
 
 
@@ -27,7 +27,7 @@ def one_client(directory, *flags, before=None):
 
 
 def fill(wire, first, jobs, size=SIZE):
-    """Put these jobs, some at once; returns the answers."""
+    """Put these jobs, some at a time; return the replies."""
     answers = []
     for at in range(first, first + jobs, AT_ONCE):
         numbers = range(at, min(at + AT_ONCE, first + jobs))
@@ -37,7 +37,7 @@ def fill(wire, first, jobs, size=SIZE):
 
 
 def drain(wire, jobs, size=SIZE):
-    """Reserve and delete these jobs in order, some at once; ``jobs`` tells which body each has."""
+    """Reserve and delete these jobs in order, some at a time; ``jobs`` maps ids to the numbers of the bodies."""
     ids = list(jobs)
     for at in range(0, len(ids), AT_ONCE):
         part = ids[at : at + AT_ONCE]
@@ -49,7 +49,7 @@ def drain(wire, jobs, size=SIZE):
 
 
 def same(first, end):
-    """Each job has the body of its own number."""
+    """Return a map in which each job has the body of its own number."""
     return {number: number for number in range(first, end)}
 
 
@@ -123,7 +123,7 @@ def test_who_waits_for_a_job_that_is_on_disk_is_given_it(tmp_path):
 
 
 def fill_up(wire, size):
-    """Put until that is refused; returns which of ``body`` each job has, by its id."""
+    """Put until puts are refused; return the number of each job's body, by id."""
     jobs, last, at_once = {}, 0, 500
     while True:
         answers = fill(wire, last + 1, at_once, size)
@@ -144,7 +144,7 @@ def test_at_the_bound_puts_are_refused_and_all_else_goes_on(tmp_path, size, flag
     with one_client(tmp_path, *flags, "--max-memory", "16MiB", "--fsync", "never") as (server, wire):
         jobs = fill_up(wire, size)
         facts = memory(wire)
-        # What is being sent takes a part of it as well. Between two batches jobs count with their bodies alone.
+        # Data that is being sent takes a part of it as well. Between two batches, jobs count only with their bodies.
         assert 16 * MIB - AT_ONCE * size - MIB < facts["memory-used"] < 17 * MIB
         assert facts["puts-out-of-memory"] > 0
         assert wire.ask(f"put 0 0 10 {size}", body(0, size)) == "OUT_OF_MEMORY"
@@ -161,7 +161,7 @@ def test_at_the_bound_puts_are_refused_and_all_else_goes_on(tmp_path, size, flag
 
 
 def taken_kb(directory):
-    """What an empty server takes of its address space."""
+    """Return the peak size of an empty server's address space."""
     with start_beanlite(directory) as server:
         status = Path(f"/proc/{server.process.pid}/status").read_text(encoding="ascii")
     (taken_kb,) = map(int, re.findall(r"VmPeak:\s+(\d+) kB", status))

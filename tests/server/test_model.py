@@ -1,9 +1,9 @@
-"""The core against the naive model: random sessions of several clients, all time under the test's control.
+"""The core against the naive model: random sessions of several clients, with time under the test's control.
 
 ::
 
-    MODEL_STEPS=1000000 python -m pytest tests/server/test_model.py     # a long one
-    MODEL_SEED=4711 python -m pytest tests/server/test_model.py         # the same as the one that had this seed
+    MODEL_STEPS=1000000 python -m pytest tests/server/test_model.py     # a long run
+    MODEL_SEED=4711 python -m pytest tests/server/test_model.py         # repeats the run with this seed
 """
 
 import os
@@ -23,7 +23,7 @@ def chances(*commands):
 
 
 class AgainstModel(RuleBasedStateMachine):
-    """Finds less in a second than the sessions below, and tells it in fewer steps."""
+    """Finds fewer bugs in a second than the sessions below, but reports them in fewer steps."""
 
     steps = 0
 

@@ -1,4 +1,4 @@
-"""What operators see of a server whose jobs are in PostgreSQL."""
+"""How operators see a server whose jobs are in PostgreSQL."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def test_a_tube_that_goes_and_comes_again_within_a_batch_of_totals(served, postg
 
 
 def wait_for_line(process, words):
-    """Read what it logs up to a line with these words."""
+    """Read the log up to a line with these words."""
     assert any(words in line for line in process.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Operators' commands to a real server: what is durable, what a kill leaves, and who is let."""
+"""Operators' commands to a real server: what is durable, what a kill leaves, and which clients are allowed."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ def request_bytes(word, **what):
 
 
 def slices(wire, word, **what):
-    """What each slice of a request is answered."""
+    """Yield the reply to each slice of a request."""
     after = None
     while True:
         reply = wire.request(word, after=after, **what)
@@ -33,12 +33,12 @@ def slices(wire, word, **what):
 
 
 def jobs_of(wire, **what):
-    """All jobs that a filter chooses."""
+    """Return all jobs that match a filter."""
     return [job for reply in slices(wire, "list-jobs", limit=200, **what) for job in reply["jobs"]]
 
 
 def listed(wire, **what):
-    """Their ids."""
+    """Return the ids of all jobs that match a filter."""
     return [job["id"] for job in jobs_of(wire, **what)]
 
 

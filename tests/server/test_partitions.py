@@ -1,8 +1,8 @@
 """Two real servers, a PostgreSQL and its synchronous standby, and clients, each on a machine of its own, between which
-packets are lost in silence: under load, with a ledger of acknowledgements.
+packets are silently dropped: under load, with a ledger of the acknowledgements.
 
-``FAILOVERS=25 pytest tests/server/test_partitions.py`` makes 25 rounds of each kind; without it there is one round of
-those that tell most, and none in which the server that stands by forwards clients.
+``FAILOVERS=25 pytest tests/server/test_partitions.py`` makes 25 rounds of each kind; by default there is one round of
+the most telling kinds, and none in which the standby forwards clients.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Cluster(Load):
         return sum(node.log().count("the lease is ours") for node in self.nodes)
 
     async def stands_still(self):
-        """Wait until nothing more is acknowledged, and see that it stays so for longer than the lease."""
+        """Wait until nothing has been acknowledged for longer than the lease."""
         acknowledged, since_s = -1, time.monotonic()
         async with asyncio.timeout(SOON_S):
             while time.monotonic() - since_s < CUT_S:
@@ -81,7 +81,7 @@ def cut(cluster, one, *others):
 
 
 async def taken_over(node):
-    """One that was cut off was taken over from meanwhile, and ends when it learns of it."""
+    """Check that a server that was cut off ends when it finds that another has taken over; start it again."""
     assert await node.ended() == LEASE_LOST, node.log()
     node.start()
 
@@ -110,7 +110,7 @@ async def between_the_one_that_stands_by_and_the_primary(cluster):
     before = cluster.takeovers()
     with cut(cluster, node.machine, *cluster.databases):
         await cluster.goes_on_for(CUT_S)
-    await cluster.goes_on_for(CUT_S)  # it sees the lease again, and that it is alive
+    await cluster.goes_on_for(CUT_S)  # the standby sees again that the lease is kept
     assert cluster.takeovers() == before
 
 
@@ -137,7 +137,7 @@ async def between_the_active_one_and_all_others(cluster):
 
 
 async def from_the_primary_to_the_active_one_only(cluster):
-    """What it sends is stored, and no answer comes."""
+    """What the server sends is stored, but it gets no answer."""
     node = await cluster.active()
     for machine in cluster.databases:
         cluster.network.mute(machine, node.machine)
@@ -147,9 +147,9 @@ async def from_the_primary_to_the_active_one_only(cluster):
 
 
 async def between_the_primary_and_both_servers(cluster):
-    """Its standby is promoted, and the primary made a standby, before the servers can reach that again.
+    """The database's standby is promoted, and its primary made a standby, before the servers can reach that again.
 
-    Which of them is the first to find the new primary is chance.
+    Which of the servers is the first to find the new primary is left to chance.
     """
     node = await cluster.active()
     before = cluster.takeovers()

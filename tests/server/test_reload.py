@@ -1,4 +1,4 @@
-"""SIGHUP: the settings are read again, what can change does, and the log says what can't."""
+"""SIGHUP: the settings are read again and applied as far as possible, and the log reports those that are not."""
 
 import os
 import pty
@@ -29,7 +29,7 @@ def server(tmp_path, file):
 
 @pytest.fixture
 def reload(server, file):
-    """Writes the settings and has them read; returns what the log says of it."""
+    """A function that writes the settings, has the server read them, and returns what it logs about them."""
 
     def reload(text):
         before = len(server.log_text())
@@ -66,7 +66,7 @@ def test_connections(server, reload):
         with Wire(server.connect()) as refused:
             assert refused.is_closed()
         assert wire.ask("list-tube-used") == "USING default"
-        reload("max_connections_per_address = 1")  # what was let in before is not counted
+        reload("max_connections_per_address = 1")  # connections accepted before are not counted
         with Wire(server.connect()) as second, Wire(server.connect()) as refused:
             assert second.ask("list-tube-used") == "USING default"
             assert refused.is_closed()
@@ -163,7 +163,7 @@ def test_a_closed_terminal_stops_it(tmp_path):
     said = b""
     while b"started" not in said:
         said += os.read(terminal, 4096)
-    os.kill(pid, signal.SIGHUP)  # the terminal is there: nothing but the settings is meant
+    os.kill(pid, signal.SIGHUP)  # the terminal still exists, so the signal means only the settings
     while b"reloaded" not in said:
         said += os.read(terminal, 4096)
     os.close(terminal)

@@ -1,13 +1,13 @@
-"""Restarts amid random sessions: the core on the real journal goes on with the state that the naive model says.
+"""Restarts amid random sessions: the core on the real journal goes on with the state of the naive model.
 
 ::
 
-    RESTART_STEPS=100000 python -m pytest tests/server/test_restart.py  # a long one
-    RESTART_SEED=4711 python -m pytest tests/server/test_restart.py     # the same as the one that had this seed
+    RESTART_STEPS=100000 python -m pytest tests/server/test_restart.py  # a long run
+    RESTART_SEED=4711 python -m pytest tests/server/test_restart.py     # repeats the run with this seed
 
-What was taken from the core as a batch and written is to be there after a crash, exactly as it was when it was taken;
-whatever came after is not. A history, in half of the steps, tells the same of each job as the job itself. Twenty times
-fewer steps are played by test_restart_server to a real server.
+Every batch that was taken from the core and written has to be there after a crash, exactly as it was when it was taken;
+later changes must not be. In half of the steps there is a history, which has to agree with each job.
+test_restart_server plays a twentieth of the steps to a real server.
 """
 
 import asyncio
@@ -44,23 +44,23 @@ from tests.support.sessions import (
 STEPS = int(os.environ.get("RESTART_STEPS", "5000"))
 SEED = int(os.environ.get("RESTART_SEED", str(random.randrange(1 << 32))))
 
-# The file has seconds as floating-point numbers: these fractions of them it holds exactly, and so nothing is rounded.
+# The file has seconds as floating-point numbers, which hold these fractions exactly, so nothing is rounded.
 STEP_NS = SECOND_NS // 512
 KINDS = weighted({"session": 120, "take": 20, "take all": 10, "write": 30, "checkpoint": 1, "crash": 3, "stop": 2})
 
-# There is to be much that a restart has to keep.
+# Commands that leave much for a restart to keep.
 LASTING_COMMANDS = [*COMMANDS, *weighted({"pause-tube": 10, "bury": 10, "reserve-job": 5, "use": 5})]
 LONG_SECONDS = (0, 3600, 100_000)
 
 
 HISTORY = HistoryBounds(1 << 40, 1 << 30, bodies=False)  # for ever: here it is the year 2000
 STATES = {"bury": "buried", "delete": None} | dict.fromkeys(("reserve", "touch"), "reserved")
-"""What a job is after that has happened to it; after anything else it is ready, or delayed if there is a delay."""
+"""The state of a job after these events; after any other it is ready, or delayed if the event has a delay."""
 COUNTED = ("reserve", "ttr over", "release", "bury", "kick")
 
 
 class Stored(NamedTuple):
-    """What a file holds, as the model has it."""
+    """The contents of a file, in the model's terms."""
 
     jobs: dict[int, Job]
     last_id: int
@@ -68,7 +68,7 @@ class Stored(NamedTuple):
 
 
 class RestartedTwins(Twins):
-    """The core has a journal, and both can be started again."""
+    """Twins of which the core has a journal, and which can be started again."""
 
     def __init__(self, runner, directory, empty, *, history):
         super().__init__()
@@ -81,7 +81,7 @@ class RestartedTwins(Twins):
         shutil.copy(empty, self.path)
         self.stored = self.taken = Stored({}, 0, {})
         self.batch = None
-        """Taken, and not yet written."""
+        """A batch that was taken but not yet written."""
         self._recover()
 
     def __exit__(self, *_error):
@@ -91,7 +91,7 @@ class RestartedTwins(Twins):
     # -- the journal
 
     def _take(self, lagging):
-        """Take a batch; only ``lagging`` has what nobody was promised."""
+        """Take a batch; changes that were not promised to a client are included only if ``lagging``."""
         if self.batch is not None:
             return
         self.batch = batch_of(self.core.engine.take_changes(deferred=lagging), self.journal.chronicle.history)
@@ -114,10 +114,10 @@ class RestartedTwins(Twins):
     def _checkpoint(self):
         self.runner.run(self.journal.checkpoint())
 
-    # -- the end, and a new beginning
+    # -- the end, and the restart
 
     def _crash(self, down_ns):
-        """Nothing is left but the files as they are."""
+        """Crash: only the files are left, as they are."""
         path = next(self.files)
         shutil.copy(self.path, path)
         shutil.copy(wal_of(self.path), wal_of(path))
@@ -126,7 +126,7 @@ class RestartedTwins(Twins):
         self._restart(down_ns, IDS_AHEAD)
 
     def _stop(self, down_ns):
-        """As the server does it: all is written, the clients leave, and what they had is written, too."""
+        """Stop as the server does: everything is written, clients leave, and then the jobs they held are written."""
         self._write()
         self._take(lagging=True)
         self._write()
@@ -152,16 +152,16 @@ class RestartedTwins(Twins):
         assert 0 <= last_id - self.stored.last_id <= ids_left_out
         jobs, _, pauses = self.stored
         self.model.restart([self.model.restored(job) for job in jobs.values()], last_id, pauses)
-        if self.history:  # what the start has done is written at once
+        if self.history:  # changes made by the start are written at once
             jobs = {job.id: job for job in self.model.snapshot()}
             self.stored = self.taken = self.stored._replace(jobs=jobs, last_id=last_id)
             self._compare_history()
         self._look()
 
     def _compare_history(self):
-        """The last event of each job tells its state, and each of its counters is the number of such events."""
+        """Check that the last event of each job shows its state, and that its counters are the numbers of events."""
         last, counts = {}, Counter()
-        of_jobs = "SELECT job, what, delay_s, pri FROM history WHERE job > 0"  # the others are of pauses
+        of_jobs = "SELECT job, what, delay_s, pri FROM history WHERE job > 0"  # the other events are pauses
         for job_id, what, delay_s, pri in self.journal._db.execute(of_jobs):
             last[job_id] = STATES.get(what, "delayed" if delay_s else "ready"), pri
             counts[job_id, what] += 1
@@ -176,7 +176,7 @@ class RestartedTwins(Twins):
         }
 
     def _recover(self):
-        """A new engine with what is in the file, the server's own way."""
+        """Make a new engine, and recover the file into it with the server's own code."""
         engine = Engine()
         engine.ledger.recording = self.history
         bounds = HISTORY if self.history else NO_HISTORY
@@ -188,7 +188,7 @@ class RestartedTwins(Twins):
         self.core.wait(0)
 
     def _look(self):
-        """Compare what can be seen without a change."""
+        """Compare everything that can be seen without changing anything."""
         tubes = [b"stats-tube " + tube.name for tube in self.model.tubes]
         jobs = [what + b" %d" % job.id for job in self.model.jobs for what in (b"stats-job", b"peek")]
         for line in (b"stats", b"list-tubes", *tubes, *jobs):

@@ -1,10 +1,10 @@
-"""Restarts of a real server amid random sessions: it goes on with what it has acknowledged, as the naive model says.
+"""Restarts of a real server amid random sessions: it goes on with what it has acknowledged, like the naive model.
 
-The steps and the seed are those of test_restart, a 20th of the steps. Delays, ttrs and pauses are none, or too long to
-end meanwhile, so that the clock says nothing but ages.
+The steps and the seed are set as for test_restart; a twentieth of the steps is played. Delays, ttrs and pauses are
+absent, or too long to end meanwhile, so that the clock affects only ages.
 
-An orderly stop keeps everything. A kill may lose what nobody was promised: a reservation or a touch, and that a pause
-ended with its tube. The last commands before either are not waited for: all of them are carried out, or none.
+An orderly stop keeps everything. A kill may lose changes that were not promised: a reservation, a touch, or the end of
+a pause with its tube. The replies to the last commands before either are not awaited: all or none are carried out.
 """
 
 import re
@@ -24,7 +24,7 @@ from tests.support.sessions import CLIENTS_MAX, MAX_JOB_SIZE, NAMES, Chance, exp
 from tests.support.wire import HAVE_BODY, Wire, until
 
 SERVED_STEPS = STEPS // 20
-# Much that a restart has to keep, and few that wait in a reserve: for some of those nothing ever ends it.
+# Commands that leave much for a restart to keep, and few waiting reserves, as some of these would never end.
 LASTING_COMMANDS = weighted(
     {
         "put": 20,
@@ -52,18 +52,18 @@ FSYNC = ("always", "50ms", "never")
 PROMISES = (b"INSERTED", b"DELETED", b"RELEASED", b"BURIED", b"KICKED", b"PAUSED")
 CLOCK = re.compile(rb"\b(age|time-left): (\d+)")
 CLOCKS_DIFFER_S = 2
-LEFT_OUT = re.compile(rb"^OK \d+|current-(using|watching): \d+")  # of a length; of the looking client, too
+LEFT_OUT = re.compile(rb"^OK \d+|current-(using|watching): \d+")  # a length; counts with the querying client
 
 
 class Kept(NamedTuple):
-    """What the file may have: of each job and pause one of these, None meaning that it has none."""
+    """What the file may have: for each job and pause, one of these; None means that it is absent."""
 
     jobs: dict[int, list[Job | None]]
     pauses: dict[bytes, list[tuple[int, int] | None]]
     last_id: int
 
 
-# On a busy machine the server may put a client off for a turn, and serve others first.
+# On a busy machine the server may defer a client for a turn, and serve others first.
 TURNS = 3
 
 
@@ -75,7 +75,7 @@ class ServedTwins:
         self.starts = count()
         self.model = Model(time.time_ns(), MAX_JOB_SIZE)
         self.pairs = []
-        """A connection, and the model's client."""
+        """Pairs of a connection and the model's client."""
         self.kept = self._all()
         self._start()
 
@@ -87,13 +87,13 @@ class ServedTwins:
         self._hang_up()
 
     def play(self, action):
-        """AssertionError: they differ."""
+        """Play an action. AssertionError: server and model differ."""
         kind, *what = action
         self.model.now_ns = time.time_ns()
         getattr(self, "_" + kind)(*what)
 
     def compare_all(self):
-        """All that a kill leaves, and last the order of all queues, which empties them."""
+        """Compare everything that a kill leaves, and at last the order of all queues, which empties them."""
         self.play(("crash", 0, []))
         for name in [tube.name for tube in self.model.tubes]:
             jobs = sum(job.tube.name == name for job in self.model.jobs)
@@ -106,7 +106,7 @@ class ServedTwins:
 
     def _connect(self):
         self.pairs.append((Wire(self.server.connect()), self.model.connect()))
-        self._send(-1, [(b"list-tube-used", b"")])  # so that the server has seen it
+        self._send(-1, [(b"list-tube-used", b"")])  # so that the server has accepted the connection
 
     def _send(self, number, commands):
         if self.pairs:
@@ -124,7 +124,7 @@ class ServedTwins:
         if not self.pairs:
             return
         wire, client = self.pairs.pop(number % len(self.pairs))
-        # Without FIN, after which the server would still go through what is behind a reserve.
+        # Close without FIN, after which the server would still process the commands behind a reserve.
         wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         wire.close()
         self.model.close(client)
@@ -132,7 +132,7 @@ class ServedTwins:
         self._hear()
 
     def _hear(self):
-        """Take the replies that are due, and compare them."""
+        """Read the replies that are due, and compare them."""
         for number, (wire, client) in enumerate(self.pairs):
             for expected in client.replies:
                 said = reply(wire)
@@ -142,14 +142,14 @@ class ServedTwins:
     # -- what the file may have
 
     def _all(self):
-        """All there is now."""
+        """Return the present state as the only possible one."""
         jobs = {job.id: [job] for job in self.model.snapshot()}
         return Kept(jobs, {name: [pause] for name, pause in self.model.pauses().items()}, self.model.last_id)
 
     def _note(self):
-        """What was acknowledged is in the file as it is now; other things may be, or may still be as they were.
+        """Acknowledged changes are in the file as they are now; of others the file has the present or an older state.
 
-        That is so because all that comes of one packet is one batch.
+        This holds because all changes by one packet are in one batch.
         """
         promised = any(said.startswith(PROMISES) for client in self.model.clients for said in client.replies)
         for client in self.model.clients:
@@ -165,7 +165,7 @@ class ServedTwins:
         self.model.promised.clear()
         return Kept(jobs, pauses, now.last_id)
 
-    # -- the end, and a new beginning
+    # -- the end, and the restart
 
     def _crash(self, number, commands):
         before = self.kept
@@ -201,11 +201,11 @@ class ServedTwins:
         self.probe = Wire(self.server.connect())
 
     def _place(self, fsync):
-        """The flags that say where the jobs are."""
+        """Return the flags that say where the jobs are stored."""
         return "--fsync", fsync
 
     def _restart(self, *alternatives, ids_left_out):
-        """Find out which of them the server has, and compare all with it."""
+        """Start the server, find out which of the alternatives it has, and compare everything with that."""
         self._start()
         self.model.now_ns = time.time_ns()
         said = {line: self._ask(line) for line in self._looks(alternatives[-1].last_id)}
@@ -242,7 +242,7 @@ class ServedTwins:
         return reply(self.probe)
 
     def _find(self, kept, said):
-        """The jobs, the last id and the pauses that the server has; or, in words, what it can't have."""
+        """Return the jobs, the last id and the pauses that the server has; or a text that says what does not fit."""
         jobs, pauses = [], {}
         for job_id in (int(line.split()[1]) for line in said if line.startswith(b"stats-job ")):
             shown = said[b"stats-job %d" % job_id]
@@ -281,7 +281,7 @@ def reply(wire):
 
 
 def agree(said, expected):
-    """But for what hangs on the moment of asking."""
+    """Return whether two replies agree, except in values that depend on the moment of asking."""
     if not said.startswith(b"OK "):
         return said == expected
     times = [[int(seconds) for _, seconds in CLOCK.findall(text)] for text in (said, expected)]

@@ -1,4 +1,4 @@
-"""Start and stop: signals, exit codes, sockets, and what stays on the disk."""
+"""Start and stop: signals, exit codes, sockets, and what is left on the disk."""
 
 import json
 import os
@@ -31,7 +31,7 @@ STOPS = [signal.SIGTERM, signal.SIGINT]
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """Starts beanlite with these arguments, in tmp_path; what is left over is killed."""
+    """A function that starts beanlite with the given arguments, in tmp_path; processes that are left are killed."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     processes = []
 
@@ -48,7 +48,7 @@ def program(tmp_path, monkeypatch):
 
 
 def ended(process):
-    """Exit code and stderr of a process that is to end."""
+    """Wait for the end of a process, and return its exit code and stderr."""
     _, err = process.communicate(timeout=20)
     return process.returncode, err
 
@@ -134,7 +134,7 @@ def test_a_stop_does_not_wait_for_a_client_that_goes_on_sending(tmp_path):
 def test_a_stop_sends_what_is_due(tmp_path, fsync):
     with start_beanlite(tmp_path, "--fsync", fsync) as server, ExitStack() as stack:
         wires = [stack.enter_context(Wire(server.connect())) for _ in range(20)]
-        server.signal(signal.SIGSTOP)  # so that the commands and the signal meet it at once
+        server.signal(signal.SIGSTOP)  # so that the commands and the signal arrive together
         for wire in wires:
             wire.send(put_bytes(b"job") * 5)
         server.signal(signal.SIGTERM)
@@ -189,7 +189,7 @@ def test_a_server_may_be_halted_and_go_on_at_any_time(tmp_path):
 
 @pytest.fixture
 def held_up(tmp_path, program):
-    """Starts a server and keeps it at reading its settings, until what this returns is called."""
+    """A function that starts a server and blocks it in reading its settings, until the returned function is called."""
 
     def start():
         settings = tmp_path / "settings.toml"
@@ -292,7 +292,7 @@ def test_a_unix_socket(tmp_path, program):
     killed.wait()
     assert path.exists()
 
-    server = program(*flags)  # takes the place of the one that was left
+    server = program(*flags)  # replaces the socket that was left
     until(lambda: accepts(path))
     code, err = ended(program(*flags))
     assert (code, err) == (5, f"beanlite: can't listen on {path}: Address already in use\n")
@@ -322,7 +322,7 @@ def test_a_socket_handed_over_by_systemd(program):
 
         server = program("--no-journal", program=("-c", LAUNCHER), preexec_fn=as_third, close_fds=False)
         os.close(kept)
-    with Wire(socket.create_connection(address, 10)) as wire:  # waits in the queue of the socket
+    with Wire(socket.create_connection(address, 10)) as wire:  # waits in the backlog of the socket
         assert wire.put(b"job") == 1
     server.terminate()
     code, err = ended(server)
@@ -333,12 +333,12 @@ def test_a_socket_handed_over_by_systemd(program):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_serving_as_another_user(tmp_path, program):
     for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)  # pytest keeps its folders to the user who runs it
+        folder.chmod(0o755)  # pytest makes its folders accessible only to the user who runs it
     home = tmp_path / "home"
     home.mkdir()
     nobody = pwd.getpwnam("nobody")
     os.chown(home, nobody.pw_uid, nobody.pw_gid)
-    path = tmp_path / "socket"  # in a folder that nobody may not write to: it is bound before
+    path = tmp_path / "socket"  # in a folder where nobody, the user, can't write: it is bound before
     server = program("-u", "nobody", "--socket", path, "-b", home)
     until(lambda: accepts(path) or server.poll() is not None)
     with connect_unix(path) as wire:

@@ -1,4 +1,4 @@
-"""The whole server with time, loop and journal handed in: hours pass in no time, and the journal fails on demand."""
+"""The whole server with simulated time, loop and journal: hours pass in an instant, and the journal fails on demand."""
 
 import asyncio
 from typing import Any

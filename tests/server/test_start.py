@@ -1,4 +1,4 @@
-"""What comes in between while a server starts."""
+"""Signals and errors while a server starts."""
 
 import asyncio
 import errno
@@ -24,7 +24,7 @@ CHUNKS = 5
 
 @pytest.fixture
 def path(tmp_path):
-    """A database with some thousand jobs."""
+    """A database with several thousand jobs."""
     with closing(open_database(tmp_path / "queue.db")) as database:
         database.connection.execute("BEGIN")
         for number in range(1, CHUNKS * 1000 + 1):
@@ -36,7 +36,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def read(monkeypatch):
-    """How many jobs have been read; the signal that ``read`` is given comes after the first chunk."""
+    """The number of jobs that have been read, and a signal, set by the test, that is raised at the first chunk."""
     read: dict[str, Any] = {"jobs": 0, "signal": None}
 
     def read_jobs(*args, read_jobs=replay.read_jobs, **kwargs):

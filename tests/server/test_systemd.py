@@ -1,4 +1,4 @@
-"""What the server tells systemd, over a real socket: start, status, reload, watchdog and stop."""
+"""The messages that the server sends to systemd, over a real socket: start, status, reload, watchdog and stop."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from tests.support.wire import until
 
 
 class Systemd:
-    """Hears what is told, message by message."""
+    """Receives messages as systemd does."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -92,12 +92,12 @@ async def test_a_long_start_asks_for_more_time_while_it_makes_progress(tmp_path,
 
 @pytest.fixture
 def watched(systemd, monkeypatch):
-    """Systemd wants to hear of the server in so short a time that a test need not wait."""
+    """The watchdog's interval is so short that a test need not wait."""
     monkeypatch.setenv("WATCHDOG_USEC", "40000")
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
 
     async def fed():
-        """Whether the watchdog is fed at the third look from now on."""
+        """Return whether the fourth message from now feeds the watchdog."""
         seen = len(systemd.listen())
         await until_inside(lambda: len(systemd.listen()) > seen + 3)
         return "WATCHDOG=1" in systemd.messages[seen + 3]

@@ -1,6 +1,6 @@
-"""The commands of docs/postgresql.md, from two empty folders to a failover that a client sees, in its order.
+"""The commands of docs/postgresql.md, in order, from an empty folder to a failover that a client sees.
 
-Only the ports are others, which are free.
+Only the ports are replaced, by free ones.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "postgresql.md").read_text(encoding
 PART = PAGE.partition("## Try it on one machine")[2].partition("\n## ")[0]
 BLOCKS = re.findall(r"^```sh\n(.+?)^```\n", PART, re.MULTILINE | re.DOTALL)
 PORT = r"\b\d{5}\b"
-# PostgreSQL is not to be run by root, as which the suite may run.
+# PostgreSQL refuses to run as root, but the suite may run as root.
 AS_ANOTHER = """
 initdb() { setpriv --reuid=postgres --regid=postgres --clear-groups initdb "$@"; }
 pg_ctl() { setpriv --reuid=postgres --regid=postgres --clear-groups pg_ctl "$@"; }
@@ -32,7 +32,7 @@ pg_basebackup() { setpriv --reuid=postgres --regid=postgres --clear-groups pg_ba
 
 
 class Shell:
-    """A shell in a folder of its own, which is asked block by block."""
+    """A shell in a folder of its own, which runs block after block."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -52,7 +52,7 @@ class Shell:
         self.run(AS_ANOTHER if os.geteuid() == 0 else "true")
 
     def run(self, block):
-        """What it prints."""
+        """Run a block, and return its output."""
         block = re.sub(PORT, lambda port: self._ports[port[0]], block)
         self.process.stdin.write(f"{block}\necho DONE\n")
         self.process.stdin.flush()
@@ -83,7 +83,7 @@ def shell():
 
 
 def said_in(shell, name):
-    """What a program has written to its log so far."""
+    """Return what a program has written to its log so far."""
     log = shell.folder / name
     return log.read_text() if log.exists() else ""
 
@@ -113,6 +113,6 @@ def test_the_page_leads_to_a_failover(shell):
     told = numbers(shell)
     assert told == list(range(1, len(told) + 1))
     assert "second" in said
-    assert int(re.findall(r"^ +(\d+)$", said, re.MULTILINE)[-1]) - len(told) in {0, 1}  # one may be on its way
+    assert int(re.findall(r"^ +(\d+)$", said, re.MULTILINE)[-1]) - len(told) in {0, 1}  # one may be under way
     shell.run(stop)
     until(lambda: "stopped" in said_in(shell, "second.log"))

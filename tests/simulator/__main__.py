@@ -14,11 +14,11 @@ from tests.faults.forker import build
 from tests.simulator.mutants import MUTANTS, plant
 
 SEEDS = range(1, 1001)
-MOST = 10  # seeds that go wrong before a series ends
+MOST = 10  # a series ends after this many seeds have gone wrong
 
 
 def main() -> int:
-    """Read the flags, and do it. The exit code is 0 if nothing was wrong, 1 if anything was."""
+    """Read the flags and run. The exit code is 0 if nothing went wrong, else 1."""
     flags = read_flags()
     if "simulator.so" not in os.environ.get("LD_PRELOAD", ""):
         return begin_again(sys.argv[1:])
@@ -30,7 +30,7 @@ def main() -> int:
 
     world.install()
     disk.install()
-    from tests.simulator import fit, run  # what these import takes its clock from what is there by now
+    from tests.simulator import fit, run  # after install(): what these import gets its clock from the world
 
     fit.prepare()
     return play_all(run, flags)
@@ -56,7 +56,7 @@ def from_to(text: str) -> range:
 
 
 def begin_again(args: list[str]) -> int:
-    """The same with faults.c loaded, without which no file operation is seen, and where no hash is left to chance."""
+    """Run the same command with faults.c preloaded, which sees every file operation, and with a fixed hash seed."""
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "simulator.so"
         build(library)
@@ -80,7 +80,7 @@ def play_all(run, flags: argparse.Namespace) -> int:
         played += 1
         try:
             digest ^= run.play(seed, trace=flags.trace).world.digest
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
             wrong.append(seed)
             mutant = "" if flags.mutant is None else f' --mutant "{flags.mutant}"'
             why = " ".join(str(error).split()) or type(error).__name__
@@ -95,7 +95,7 @@ def play_all(run, flags: argparse.Namespace) -> int:
 
 
 def try_all(seeds: range) -> int:
-    """Each mutant in a process of its own; 1 if one is not found."""
+    """Run each mutant in a process of its own; return 1 if one is not found."""
     lost = 0
     for name in MUTANTS:
         command = [sys.executable, "-m", "tests.simulator", "--mutant", name, "--seeds", f"{seeds[0]}..{seeds[-1]}"]

@@ -1,4 +1,4 @@
-"""Clients in the same process: they put, work and change jobs by chance, pipeline, stall and vanish."""
+"""Clients in the same process: they put, work and change jobs at random, pipeline, stall and vanish."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ HIGH_BYTES = 20_000
 
 
 class Wire(asyncio.Transport):
-    """The transport of a connection, and all that lies between it and its client."""
+    """The transport of a connection, and the network between it and its client."""
 
     def __init__(self, world: World, client: "Client", protocol) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Wire(asyncio.Transport):
         self.closed = False
         protocol.connection_made(self)
 
-    # what the client does
+    # called by the client
 
     def send(self, data: bytes) -> None:
         self._world.note(f"{self._client.name} >", data)
@@ -62,7 +62,7 @@ class Wire(asyncio.Transport):
                 self.close()
 
     def end(self) -> None:
-        """No more will be sent."""
+        """Half-close: the client will send no more."""
         self._ended = True
         self._deliver_soon()
 
@@ -79,7 +79,7 @@ class Wire(asyncio.Transport):
             self._protocol.resume_writing()
         self._unread = 0
 
-    # what the server asks of it
+    # called by the server
 
     def write(self, data):
         if self.closed or self._world.gone:
@@ -144,7 +144,7 @@ class Asked:
 
 
 BODIED = {b"RESERVED": 2, b"FOUND": 2, b"OK": 1, b"REFUSED": 1}
-# The replies that a command may have; what its body says is looked at elsewhere.
+# The replies that a command may have; their bodies are checked elsewhere.
 MAY = {
     "put": (b"INSERTED", b"OUT_OF_MEMORY", b"DRAINING"),
     "put-jobs": (b"OK", b"OUT_OF_MEMORY", b"DRAINING"),
@@ -169,7 +169,7 @@ MAY = {
 
 
 class Client:
-    """One client: what it has asked, and what that means for the ledger."""
+    """One client: sends commands, and enters them and their replies in the ledger."""
 
     def __init__(self, world: World, ledger: Ledger, name: str) -> None:
         self.chance = random.Random(f"{world.chance.random()} {name}")
@@ -182,11 +182,11 @@ class Client:
         self._number = 0
         self.use = b"default"
         self.held: dict[int, int] = {}
-        """The jobs that it has reserved, with their ttr_s."""
+        """The ttr_s of each job that it has reserved, by id."""
         self.wire: Wire | None = None
         self.replies = 0
         self.taken: list[int] = []
-        """The jobs that it was given, in this order."""
+        """The jobs that it was given, in order."""
 
     def connect(self, protocol) -> None:
         self._heard.clear()
@@ -202,7 +202,7 @@ class Client:
         self._answered.set()
 
     def known(self) -> list[int]:
-        """The latest jobs that anybody has heard of."""
+        """Return the latest jobs that any client knows of."""
         return list(self._ledger.jobs)[-30:]
 
     @property
@@ -225,10 +225,10 @@ class Client:
     def _ask(self, word: str, **more) -> None:
         self._asked.append(Asked(word, self._ledger.tick(), self._world.now_ns / 1e9, **more))
 
-    # -- commands: each is entered in the ledger, and returned as it is sent
+    # -- commands: each is entered in the ledger, and returned as the bytes to send
 
     def _new_body(self, ttr_s: int, size: int) -> bytes:
-        """One that nobody else puts, and that tells the ttr_s."""
+        """Return a unique body that contains the ttr_s."""
         self._number += 1
         return f"{self.name}.{self._number}.{ttr_s}.".encode().ljust(size, b"x")
 
@@ -239,7 +239,7 @@ class Client:
         return b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body)
 
     def put_several(self, jobs: list[tuple[int, int, int, int]]) -> bytes:
-        """As an operator does: all of them, or none."""
+        """Put several jobs with the operators' put-jobs, which puts all of them or none."""
         puts, request = [], []
         for pri, delay_s, ttr_s, size in jobs:
             body = self._new_body(ttr_s, size)
@@ -283,7 +283,7 @@ class Client:
         return b"reserve-with-timeout %d\r\n" % timeout_s
 
     def reserve_job(self, job_id: int) -> bytes:
-        """If nobody hears of it, it may still have been done, and have made a buried or delayed job a ready one."""
+        """Reserve one job. Even without a reply it may have been done, and have made a buried or delayed job ready."""
         return self.on_job("reserve-job", job_id, b"reserve-job %d\r\n" % job_id, READY, weak=True)
 
     def reserve_several(self, most: int, timeout_s: int) -> bytes:
@@ -299,7 +299,7 @@ class Client:
         return self.plain("use", tube)
 
     def change(self, job_id: int, do: str, **more) -> bytes:
-        """Another hand: what an operator does to one job."""
+        """Change one job as an operator does."""
         outcome = {
             "kick": (READY,), "bury": (BURIED,), "delete": (ABSENT,), "delay": (DELAYED, READY), "release": (READY,),
         }.get(do)  # fmt: skip
@@ -314,7 +314,7 @@ class Client:
     # -- replies
 
     def hear(self, data: bytes) -> None:
-        self._world.note(f"{self.name} <", b"OK" if data.startswith(b"OK") else data)  # numbers of processes differ
+        self._world.note(f"{self.name} <", b"OK" if data.startswith(b"OK") else data)  # statistics contain pids
         self._heard += data
         while parts := self._take_reply():
             words, body = parts[0]
@@ -329,7 +329,7 @@ class Client:
                 self._answered.set()
 
     def _take_reply(self) -> list[tuple[list[bytes], bytes]]:
-        """The next reply, part by part, of which only a batch has more than one; nothing, if not all of it has come."""
+        """Take the next reply as its parts (only a batch has more than one); none if it is not complete yet."""
         parts: list[tuple[list[bytes], bytes]] = []
         at, due = 0, 1
         while len(parts) < due:
@@ -357,7 +357,7 @@ class Client:
             self._note_put(asked, words, body)
         elif word == b"RESERVED":
             if "change" in more:
-                ledger.refused(more["job"], more["change"])  # what is known by now takes its place
+                ledger.refused(more["job"], more["change"])  # the reservation that is known takes its place
             self._note_reserved(asked, int(words[1]), body)
         elif asked.word == "touch":
             if word == b"TOUCHED":

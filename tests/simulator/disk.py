@@ -1,4 +1,4 @@
-"""A disk that fails on demand, and what is left on it after the power has failed: tests/faults/ has both."""
+"""A disk that fails on demand, and its contents after a power failure; both build on tests/faults/."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,7 @@ EIO = errno.EIO
 
 
 class FaultyDisk:
-    """The files of one folder, below which faults.c sees all that this process does."""
+    """The files of one folder, in which faults.c sees every file operation of this process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,61 +32,61 @@ class FaultyDisk:
     # -- faults
 
     def arm(self, number: int = 0, action: int = RECORD, kinds: int = CHANGES, error: int = errno.EIO) -> None:
-        """From now on do this at the n-th operation of these kinds; 0: never."""
+        """Take this action at the n-th operation of these kinds from now on; 0: never."""
         self._shim.faults_arm(os.fsencode(self.folder), self._trace, kinds, ctypes.c_long(number), action, error)
 
     def disarm(self) -> None:
-        """See nothing any more."""
+        """Stop observing file operations."""
         self._shim.faults_arm(b"", -1, 0, ctypes.c_long(0), RECORD, 0)
 
     def die_at(self, number: int) -> None:
-        """The process is killed before this change."""
+        """Kill the process before the n-th change."""
         self._dies = True
         self.arm(number, FAIL_ON)
 
     def fail_at(self, number: int, kinds: int, error: int, *, for_good: bool) -> None:
-        """That operation fails, and if so all those after it."""
+        """Have the n-th operation of these kinds fail, and ``for_good`` all later ones as well."""
         self._dies = False
         self.arm(number, FAIL_ON if for_good else FAIL_ONCE, kinds, error)
 
     def die(self) -> None:
-        """The process is killed now: whatever it does no longer reaches the disk."""
+        """Kill the process now: none of its further changes reach the disk."""
         self.die_at(1)
 
     def came(self) -> bool:
-        """Whether the moment has come at which the process is killed."""
+        """Return whether the moment has come at which the process is killed."""
         return self._dies and bool(self._came())
 
     def live(self) -> None:
-        """No fault any more."""
+        """End all faults."""
         self._dies = False
         self.arm()
 
     def due(self, kind: int) -> OSError | None:
-        """The error of something that is done in a way of its own."""
+        """Return the error with which a simulated operation of this kind has to fail, or None."""
         number = self._shim.faults_due(kind)
         return OSError(number, os.strerror(number)) if number else None
 
     def room(self, size: int) -> None:
-        """So many bytes are free; -1: more than enough."""
+        """Set the number of free bytes; -1: more than enough."""
         self._shim.faults_room(ctypes.c_long(size))
 
     def quota(self, size: int) -> None:
-        """So many bytes may still be written, of which statvfs says nothing; ``room`` takes it back."""
+        """Set how many bytes may still be written, which statvfs does not show; ``room`` lifts this limit."""
         self._shim.faults_quota(ctypes.c_long(size))
 
     def begin_sync(self, descriptor: int) -> None:
-        """What has been written to the file by now will be safe."""
+        """Note in the trace that a sync of the file begins: it covers everything written so far."""
         os.write(self._trace, b"sync %b 0 0\n\n" % self._name(descriptor))
 
     def end_sync(self, descriptor: int) -> None:
-        """It is."""
+        """Note in the trace that the sync of the file has ended."""
         os.write(self._trace, b"synced %b 0 0\n\n" % self._name(descriptor))
 
     def _name(self, descriptor: int) -> bytes:
         return os.readlink(b"/proc/self/fd/%d" % descriptor).rpartition(b"/")[2]  # noqa: PTH115 - as bytes
 
-    # -- what is on it
+    # -- the contents
 
     def _read_trace(self) -> None:
         size = os.lseek(self._trace, 0, os.SEEK_CUR)
@@ -103,14 +103,14 @@ class FaultyDisk:
             at += 1
 
     def settle(self) -> None:
-        """The process is gone, and the machine goes on: everything that was written is there.
+        """Keep everything that was written: the process is gone, but the machine goes on.
 
         The trace is read only if the power fails, now or at the end of a later life.
         """
         self.live()
 
     def fail_power(self, chance: random.Random) -> None:
-        """The machine is gone as well: what was not synced is there in part."""
+        """Replace the contents with what a power failure may leave: changes that were not synced survive in part."""
         self.live()
         self._read_trace()
         way = chance.random()
@@ -121,7 +121,7 @@ class FaultyDisk:
                 path.unlink()
         for name, content in image.items():
             path = self.folder / name
-            # Into the file that is there: its number is what the mark knows it by.
+            # Write into the existing file: the mark identifies it by its inode number.
             with path.open("r+b" if path.exists() else "w+b") as file:
                 file.truncate(0)
                 file.write(content.data)
@@ -134,21 +134,21 @@ class FaultyDisk:
         self.arm()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Disarm the library, and free what the disk uses."""
         self.disarm()
         self.room(-1)
         os.close(self._trace)
 
 
 class Opened:
-    """What a server has opened, to be closed when it has been killed."""
+    """The connections and file descriptors that a server has opened, to be closed after it is killed."""
 
     def __init__(self) -> None:
         self.connections: list[sqlite3.Connection] = []
         self.descriptors: set[int] = set()
 
     def close(self) -> None:
-        """As the kernel does."""
+        """Close everything, as the kernel does."""
         for connection in self.connections:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
@@ -165,7 +165,7 @@ _connect, _open, _close = sqlite3.connect, os.open, os.close
 
 @contextlib.contextmanager
 def beside(path: Path) -> Iterator[sqlite3.Connection]:
-    """Another program's connection: it ends with the server at the latest, as it is in the same process."""
+    """Open a connection as another program would. It ends with the server at the latest: the process is the same."""
     connection = _connect(path, timeout=0, isolation_level=None)
     opened.connections.append(connection)
     try:
@@ -175,7 +175,7 @@ def beside(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def install() -> None:
-    """Keep note of what is opened from now on; to be called once."""
+    """Keep track of everything opened from now on; to be called once."""
 
     def connect(*given, **named):
         connection = _connect(*given, **named)

@@ -1,4 +1,4 @@
-"""The server's modules, fitted into a world: what they are given in place of the machine's."""
+"""Fits the server's modules into a world: replaces what they would take from the machine."""
 
 import gc
 import logging
@@ -12,7 +12,7 @@ from tests.simulator.world import SimulatedSync, World
 
 
 class _Errors(logging.Handler):
-    """What the server logs as an error."""
+    """Collects what the server logs as errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -24,17 +24,17 @@ class _Errors(logging.Handler):
 
 ERRORS = _Errors()
 EMPTY: list[bytes] = []
-"""The file of a queue in which nothing is: to make one takes long, so only some seeds do."""
+"""The file of an empty queue: making one is slow, so only some seeds do."""
 
 
 def prepare() -> None:
-    """Once for all seeds."""
+    """Prepare the process; to be called once for all seeds."""
     logging.getLogger("beanlite").handlers[:] = [ERRORS]
     logging.getLogger("beanlite").propagate = False
     logging.getLogger("beanlite").setLevel(logging.ERROR)
     logging.getLogger("asyncio").disabled = True
     limit = machine.memory_limit()
-    # Everything is smaller than in life: what is kept in reserve, and what is read at a time of a file's jobs.
+    # The sizes are smaller than in production: the reserve file, and the chunks in which a file's jobs are read.
     for module, name, value in (
         (room, "RESERVE_BYTES", 256 << 10),
         (replay, "_CHUNK", 8),
@@ -54,7 +54,7 @@ def prepare() -> None:
 
 
 def _remember_schemas() -> None:
-    """What a schema is compared with is always the same, and so is mostly what is compared: both take long to make."""
+    """Cache the results of schema checks: they are slow, and nearly always compare the same schemas."""
     check, sound = migrations.check_schema, {}
 
     def remembered(connection, path, parts):
@@ -69,7 +69,7 @@ def _remember_schemas() -> None:
 
 
 def enter(world: World) -> None:
-    """From now on a server lives in this world."""
+    """Have the servers started from now on live in this world."""
     worlds.enter(world)
     ERRORS.lines.clear()
     mark.boot_id = heartbeat.boot_id = lambda: f"boot-{world.boot}"  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What clients do, by chance."""
+"""What clients do, at random."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ OPERATOR = ("kick", "bury", "delete", "delay", "release", "move", "reprioritise"
 
 
 def command(client: Client, word: str) -> bytes:
-    """A command of this kind, or a put if there is no job for it."""
+    """Return a command of this kind, or a put if there is no job for it."""
     chance = client.chance
     if word in ON_HELD and client.held:
         return ON_HELD[word](client, chance.choice(list(client.held)))
@@ -32,7 +32,7 @@ def command(client: Client, word: str) -> bytes:
 
 
 def a_job(client: Client) -> tuple[int, int, int, int]:
-    """Its pri, delay_s, ttr_s and size."""
+    """Return pri, delay_s, ttr_s and size of a random job."""
     chance = client.chance
     return chance.choice(PRIS), chance.choice(DELAYS_S), chance.choice(TTRS_S), chance.choice(SIZES)
 
@@ -54,11 +54,11 @@ def release(client: Client, job_id: int) -> bytes:
     return client.release(job_id, client.chance.choice(PRIS), client.chance.choice(DELAYS_S))
 
 
-# Commands without consequences for the ledger: with an id, and with a tube.
+# Commands that do not affect the ledger: with an id, and with a tube.
 WITH_ID = ("peek", "stats-job")
 WITH_TUBE = ("watch", "ignore", "stats-tube")
 Say = Callable[[Client, Any], bytes]
-# What is done to a job that the client has, to any job, and with a tube or none.
+# Commands for a job that the client holds, for any job, and with a tube or nothing.
 ON_HELD: dict[str, Say] = {
     "delete held": Client.delete,
     "release": release,
@@ -84,7 +84,7 @@ OTHERS: dict[str, Say] = {
 
 
 async def live(client: Client, connect, turns: int) -> None:
-    """Connect, and do something so many times."""
+    """Connect, and act the given number of times."""
     chance = client.chance
     words, weights = list(WORDS), list(WORDS.values())
     client.connect(connect())
@@ -101,7 +101,7 @@ async def live(client: Client, connect, turns: int) -> None:
             wire.vanish()
             continue
         if what < 0.03:
-            client._ledger.leaves(client)  # the server lets go of what it had as soon as it is done
+            client._ledger.leaves(client)  # the server releases its jobs as soon as it has seen the end
             wire.end()
             await asyncio.sleep(1)
             wire.vanish()

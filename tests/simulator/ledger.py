@@ -1,4 +1,4 @@
-"""What the clients were told, and what must be true for that reason. It knows nothing of the server but its replies."""
+"""The replies that clients got, and what must therefore be true; it knows nothing of the server but these."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +8,7 @@ FOREVER = float("inf")
 
 
 class BrokenPromiseError(Exception):
-    """The server did what it must not."""
+    """The server did something that it must not do."""
 
 
 def must(truth, what: str) -> None:
@@ -18,30 +18,30 @@ def must(truth, what: str) -> None:
 
 @dataclass(eq=False)
 class Change:
-    """Something that a client has asked for a job: when, as the number of a moment, and what the job is afterwards."""
+    """A change of a job that a client has asked for: when (moments are numbered), and the states it may result in."""
 
     what: str
     outcome: frozenset[str]
     sent: int
     told: float = FOREVER
-    """When it was acknowledged; never, unless it was."""
+    """When it was acknowledged; FOREVER: not yet."""
     weak: bool = False
-    """It may be lost, or something may come after it that nobody asked for: what was before it remains possible."""
+    """Whether earlier states remain possible: it may be lost, or be followed by a change that nobody asked for."""
 
 
 @dataclass(eq=False)
 class Known:
-    """A job, and what it may be."""
+    """A job, and the states that it may be in."""
 
     body: bytes
     tube: bytes
     changes: list[Change] = field(default_factory=list)
     holder: Any = None
     held_until_s: float = 0.0
-    """At least until then nobody else gets it, unless its holder lets it go."""
+    """No other client may get it before then, unless its holder lets it go."""
     held_from: int = 0
     held_told: int = 0
-    """When the holder asked for it, and when it was told."""
+    """When the holder asked for it, and when it got the reply."""
 
     def outcomes(self) -> set[str]:
         if any(change.what == "delete" and change.told < FOREVER for change in self.changes):
@@ -55,20 +55,20 @@ class Known:
 
 
 class Ledger:
-    """All jobs of a run, over all lives of its server."""
+    """All jobs of a run, across all lives of its server."""
 
     def __init__(self) -> None:
         self.moment = 0
         self.jobs: dict[int, Known] = {}
         self.put_unknown: dict[bytes, Change] = {}
-        """By their bodies, the puts that nobody was told of."""
+        """The puts that were not acknowledged, by body."""
         self.tube_of: dict[bytes, bytes] = {}
         self.kicks_due: list[Change] = []
         self.put_ids: set[int] = set()
         self.last_id = 0
-        """The highest id that anybody was told."""
+        """The highest id that any client has seen."""
         self.strict = True
-        """Everything that was acknowledged has to be there."""
+        """Whether everything that was acknowledged has to be found at the next restart."""
 
     def tick(self) -> int:
         self.moment += 1
@@ -135,7 +135,7 @@ class Ledger:
         return not any(each.what == "delete" and each.told < sent for each in job.changes)
 
     def kicks(self) -> Change:
-        """Any job may be ready afterwards, those that are put before it is carried out, too."""
+        """Enter a kick: any job may be ready afterwards, even one that is put before the kick is carried out."""
         change = Change("kick", frozenset({READY}), self.tick(), weak=True)
         self.kicks_due.append(change)
         return change
@@ -153,7 +153,7 @@ class Ledger:
         must(self._may_exist(job, sent), f"job {job_id} was reserved after it was deleted")
         held = job.holder is not None and job.holder is not client and now_s < job.held_until_s
         freed = any(each.told > job.held_from for each in job.changes if each.what != "reserve")
-        asked_since = sent > job.held_told  # else it may have been the first, and be told so late
+        asked_since = sent > job.held_told  # else this may be the earlier reservation, whose reply came late
         must(
             not (held and asked_since) or freed, f"job {job_id} was given to a second client, and the first one has it"
         )
@@ -174,12 +174,12 @@ class Ledger:
     # -- after a restart
 
     def outcomes(self, job: Known) -> set[str]:
-        """What it may be now."""
+        """Return the states that a job may be in now."""
         possible = job.outcomes()
         return possible | {READY} if self.kicks_due and possible & {BURIED, DELAYED} else possible
 
     def compare(self, found: dict[int, tuple[bytes | None, str]]) -> None:
-        """What a restart has found: of each job its body, if that was read, and its state."""
+        """Check what a restart has found: for each id the body, if it was read, and the state."""
         bodies = [body for body, _ in found.values() if body is not None]
         must(len(bodies) == len(set(bodies)), "a job is there twice")
         for job_id, job in self.jobs.items():
@@ -198,7 +198,7 @@ class Ledger:
         self._begin_anew(found)
 
     def _begin_anew(self, found: dict[int, tuple[bytes | None, str]]) -> None:
-        """From now on what was found is what there is."""
+        """Take what was found as the truth from now on."""
         possible = {job_id: self.outcomes(job) for job_id, job in self.jobs.items()}
         for job_id, job in self.jobs.items():
             now = found.get(job_id)
@@ -206,14 +206,14 @@ class Ledger:
             if now is None:
                 job.changes = deleted[:1] or [Change("delete", frozenset({ABSENT}), self.moment, self.tick())]
             else:
-                # Who sets the clock back has a delay again of which nobody has stored that it is over.
+                # If the clock is set back, a delay applies again, unless its end has been stored.
                 again = {DELAYED} & possible[job_id] if now[1] == READY else set()
                 outcome = frozenset({DELAYED, READY} if now[1] == DELAYED else {now[1]} | again)
                 job.changes = [Change("restart", outcome, self.moment, self.tick())]
             job.holder = None
         self.kicks_due.clear()
         if not self.strict:
-            # What was lost was never promised: its ids may come again.
+            # The lost jobs were never promised, so their ids may be given out again.
             self.put_ids &= found.keys()
             self.jobs = {job_id: job for job_id, job in self.jobs.items() if job_id in found}
             self.last_id = max(found, default=0)

@@ -1,4 +1,4 @@
-"""One life of a server: its start, its clients and faults, its end."""
+"""One life of a server: its start, its clients and faults, and its end."""
 
 import asyncio
 import sqlite3
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from tests.simulator.run import Run
 
 SYNC_S = (0.00005, 0.0004, 0.003, 0.02)
-# What another program may do to the file.
+# Statements that another program may run on the file.
 HANDS = ("BEGIN", "BEGIN IMMEDIATE", "PRAGMA wal_checkpoint(PASSIVE)", "PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM")
 STEPS_S = (0, 0, 0, 0, 3600, -3600, 86_400, -7)
 
 
 class _NotedClock(Clock):
-    """Tells what it was set to last."""
+    """Remembers the time that it was last set to."""
 
     __slots__ = ("set_ns",)
 
@@ -46,12 +46,12 @@ class Life:
         self.recovered = False
         self.orderly = False
         self.cramped = world.chance.random() < 0.1
-        """The disk has little room at the start, perhaps too little for one."""
+        """Whether the disk has little room at the start, perhaps too little for the server to start."""
 
     def play(self, end: str, *, last: bool) -> None:
         world = self.world
         world.dead, world.crash_ns, world.ended_ns = False, 0, 0
-        world.committed = world.synced  # what the life before has left unsynced, this one's syncs do not bring back
+        world.committed = world.synced  # this life's syncs do not make good what the previous life left unsynced
         world.loop = loop = SimulatedLoop(world)
         asyncio.set_event_loop(loop)
         try:
@@ -69,7 +69,7 @@ class Life:
             loop.close()
 
     def _bury(self, loop) -> None:
-        """The process is gone: what was under way gets no further."""
+        """Cancel all tasks: the process is gone, and nothing that was under way gets any further."""
         loop.set_exception_handler(lambda *_: None)
         for _ in range(20):
             tasks = asyncio.all_tasks(loop)
@@ -128,7 +128,7 @@ class Life:
             world.crash_ns = world.now_ns + round(chance.choice((0.01, 0.1, 1, 5)) * chance.random() * SECOND_NS)
 
     def _look_in(self, journal) -> None:
-        """See what a restart finds, and each batch that is committed."""
+        """Observe what the journal recovers, and each batch that is committed."""
         run = self.run
         recover, attach, commit = journal.recover, journal.attach, journal.commit
 
@@ -183,7 +183,7 @@ class Life:
             task.cancel()
         world.disk.room(-1)
         if left or (end != "stop" and not last):
-            # It is killed, or has failed, or nothing has happened: then it is to be killed now.
+            # The server has been killed or has failed; or nothing has happened to it yet, and it is killed here.
             if not server._stopped.is_set():
                 world.crash()
             return
@@ -200,7 +200,7 @@ class Life:
             check(server.engine)
 
     async def _disturb(self) -> None:
-        """A disk or a quota that is full, a clock that is set, other hands, syncs that take longer."""
+        """Fill the disk or a quota, set the clock, use the file from another connection, or slow down the syncs."""
         world = self.world
         chance = world.chance
         for _ in range(chance.choice((0, 0, 1, 2))):
@@ -222,10 +222,10 @@ class Life:
                 world.sync_s = chance.choice(SYNC_S)
 
     async def _drain(self, server, clients) -> None:
-        """Work everything off: it is what there should be, in the order in which it should come."""
+        """Work the queue off, checking that it has the right jobs, and gives them out in the right order."""
         world, run = self.world, self.run
         chance = world.chance
-        world.slow = False  # or the shortest ttrs were over amid the replies
+        world.slow = False  # or the shortest ttrs would expire amid the replies
         for client in clients:
             client.wire.vanish()
         await asyncio.sleep(2)

@@ -1,4 +1,4 @@
-"""What a server has in memory: whether it agrees with itself, and what a restart must find of it."""
+"""The state that a server has in memory: whether it is consistent, and what a restart must recover of it."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ NEAR_NS = 2_000  # times are stored as floats
 
 
 class Seen(NamedTuple):
-    """A job as it was at some moment."""
+    """A job at some moment."""
 
     tube: bytes
     state: str
@@ -22,15 +22,15 @@ class Seen(NamedTuple):
     created_ns: int
     size: int
     place: int
-    """By which its queue is ordered, but for the id: the pri, a moment, or the number of the burial."""
+    """The key, but for the id, that orders its queue: the pri, a time, or the number of the burial."""
     reserves: int
     timeouts: int
     told: tuple[int, int, int]
-    """The counters of what is acknowledged: releases, buries, kicks."""
+    """The counters of acknowledged changes: releases, buries, kicks."""
 
 
 class Picture(NamedTuple):
-    """All that a journal has to keep, at some moment."""
+    """Everything that a journal has to keep, at some moment."""
 
     jobs: dict[int, Seen]
     pauses: dict[bytes, tuple[int, int]]
@@ -53,9 +53,9 @@ def take(engine: Engine) -> Picture:
 
 
 def difference(before: Picture, after: Picture, now_ns: int, latest_ns: int, *, orderly: bool) -> str | None:
-    """Why a restart at this moment can't have made the second picture of the first; None if it can.
+    """Return why a restart at ``now_ns`` can't have turned the first picture into the second; None if it can.
 
-    ``latest_ns``: of the starts that were tried since, the latest by the clock.
+    ``latest_ns`` is the latest time, by the clock, at which a start was tried since.
     """
     if before.jobs.keys() != after.jobs.keys():
         lost, new = before.jobs.keys() - after.jobs.keys(), after.jobs.keys() - before.jobs.keys()
@@ -82,7 +82,7 @@ def _may_become(was: Seen, found: Seen, now_ns: int, latest_ns: int, *, orderly:
     if not is_same or grows or abs(was.created_ns - found.created_ns) > NEAR_NS:
         return False
     if (found.reserves, found.timeouts) != (was.reserves, was.timeouts):
-        # That it was reserved may be lost, and from any state it can have been.
+        # That it was reserved may be lost; and it can have been reserved from any state.
         return not orderly and was.state in {"ready", "reserved"}
     if was.state == "buried":
         return found.state == "buried" and found.place == was.place
@@ -90,12 +90,12 @@ def _may_become(was: Seen, found: Seen, now_ns: int, latest_ns: int, *, orderly:
         is_over, may_be_over = was.place <= now_ns - NEAR_NS, was.place <= latest_ns + NEAR_NS
         waits_on = found.state == "delayed" and abs(found.place - was.place) <= NEAR_NS
         return (found.state == "ready" and may_be_over) or (waits_on and not is_over)
-    # That a delay is over need not be stored: whoever sets the clock back has it again.
+    # The end of a delay need not be stored: if the clock is set back, the delay applies again.
     return found.state == "ready" or (not orderly and found.state == "delayed" and found.place > now_ns - NEAR_NS)
 
 
 def check(engine: Engine) -> None:
-    """Raise BrokenPromiseError unless each job is in one place, and everything that is counted is as counted anew."""
+    """Raise BrokenPromiseError unless each job is in exactly one place, and all counters match a recount."""
     counted = dict.fromkeys(("ready", "delayed", "reserved", "buried"), 0)
     urgent = 0
     tubes = engine.tubes
@@ -103,7 +103,7 @@ def check(engine: Engine) -> None:
     unloaded = unloaded_bytes = 0
     for job_id, job in all_jobs(engine).items():
         state = job.state
-        if (  # this is looked at most often of all, so nothing is worded before it is needed
+        if (  # this is the most frequent check, so the message is made only when it is needed
             job.id != job_id
             or state is GONE
             or tubes.get(job.tube.name) is not job.tube
@@ -141,8 +141,8 @@ def check(engine: Engine) -> None:
 
 def _check_memory(engine: Engine) -> None:
     memory, ledger = engine.memory, engine.ledger
-    # Who comes and goes is not refused for want of memory. A job that is not stored yet comes on top with all that it
-    # takes, as only the batch that stores it unloads others' bodies. So does what is fetched ahead, until that batch.
+    # Connections are not refused for lack of memory. A job that is not stored yet is counted on top, with all that it
+    # takes, because only the batch that stores it unloads other bodies. So are bodies fetched ahead, until that batch.
     unsaved = [job.size + BODY_BYTES for job_id, job in all_jobs(engine).items() if job_id > ledger.stored_id]
     on_top = len(unsaved) * JOB_BYTES + (sum(unsaved) + engine.bodies.ahead_bytes) * 5 // 4
     most = memory.max_bytes + memory.other_bytes + on_top

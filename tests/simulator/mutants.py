@@ -1,4 +1,4 @@
-"""Bugs to be planted in the server: the simulator has to find all of them.
+"""Bugs to be planted in the server; the simulator has to find all of them.
 
 ::
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Mutant(NamedTuple):
-    """In this module of beanlite, the first text stands exactly once, and the second takes its place."""
+    """A replacement in a module of beanlite: ``text`` occurs exactly once, and ``instead`` takes its place."""
 
     module: str
     text: str
@@ -142,7 +142,7 @@ class _Finder:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         assert spec is not None
-        assert isinstance(spec.loader, importlib.machinery.SourceFileLoader)  # and not what is compiled
+        assert isinstance(spec.loader, importlib.machinery.SourceFileLoader)  # and not a compiled module
         loader = _Loader(spec.loader.name, spec.loader.path)
         loader.mutant = self._mutant
         spec.loader = loader
@@ -150,7 +150,7 @@ class _Finder:
 
 
 def plant(name: str) -> None:
-    """Have the module imported with that bug; to be called before it is imported."""
+    """Plant a bug in its module; to be called before the module is imported."""
     mutant = MUTANTS[name]
     assert f"beanlite.{mutant.module}" not in sys.modules
     sys.meta_path.insert(0, _Finder(mutant))

@@ -1,4 +1,4 @@
-"""One seed: some lives of a server, what ends each, and what must be true after it."""
+"""One seed: several lives of a server, how each ends, and what must be true afterwards."""
 
 import gc
 import shutil
@@ -25,7 +25,7 @@ ENDS = {
     "EIO on reads": 2,
 }
 FSYNC = ("always", "always", "always", "50ms", "never")
-# A sync by time takes along what was committed so long before: there may be one under way, and each may be slow.
+# With --fsync 50ms, commits older than this have been synced: a sync may already be under way, and each may be slow.
 LATE_NS = 5 * SECOND_NS
 
 
@@ -55,9 +55,9 @@ class Run:
         self.pictures: list[tuple[int, Picture]] = [(0, Picture({}, {}))]
         self.durable = self.synced = 0
         self.tried_ns = 0
-        """The latest time of a start since the last picture: it may have stored that delays are over."""
+        """The latest clock time of a start since the last picture: that start may have stored the end of delays."""
         self.told: list[tuple[int, int]] = []
-        """When each batch of this life was called durable."""
+        """When each batch of this life was reported durable."""
         self.ended_ns = 0
         self.power = self.orderly = False
         self.story: list[str] = []
@@ -70,14 +70,14 @@ class Run:
         self.pictures = [each for each in self.pictures if each[0] >= self.synced]
 
     def _safe(self) -> int:
-        """The last batch that a power failure must not have taken."""
+        """Return the last batch that a power failure must not have lost."""
         safe = max(self.synced, self.world.synced)
         if self.fsync == "50ms":
             return max([safe, *(batch for told_ns, batch in self.told if told_ns < self.ended_ns - LATE_NS)])
         return safe
 
     def found(self, picture: Picture, engine, now_ns: int) -> None:
-        """A restart has found this."""
+        """Check what a restart has recovered, and take it as the state from now on."""
         least = self._safe() if self.power else self.durable
         ways = [
             difference(before, picture, now_ns, self.tried_ns, orderly=self.orderly)
@@ -130,7 +130,7 @@ class Run:
         must(error is None or may_end, f"the server ended: {error}")
         if (
             end == "EIO on reads"
-        ):  # it is not damage, and must not be told as such: who believes that salvages, or restores
+        ):  # it is not damage, and must not be reported as damage, which an operator would salvage or restore
             must(
                 "damaged" not in f"{error} {fit.ERRORS.lines}",
                 f"a disk that can't be read is told: {error} {fit.ERRORS.lines}",
@@ -148,7 +148,7 @@ class Run:
         if life.recovered:
             self.ended_ns = world.ended_ns
         fails = end.startswith("power") or (end.startswith("EIO") and chance.random() < 0.5)
-        if fails and self.fsync != "never":  # of that nothing is promised then
+        if fails and self.fsync != "never":  # which promises nothing after a power failure
             self.power = True
             self.orderly = False
             world.boot += 1
@@ -159,7 +159,7 @@ class Run:
 
 
 def play(seed: int, *, trace: bool = False) -> Run:
-    """Play one seed; raises what went wrong."""
+    """Play one seed; raise an exception if anything went wrong."""
     folder = Path(tempfile.mkdtemp(prefix="beanlite-", dir="/dev/shm"))
     run = Run(seed, folder)
     run.world.trace = trace

@@ -1,4 +1,4 @@
-"""Some of what ``python -m tests.simulator`` can do: SIMULATOR_SEEDS=1..1000 plays more of it, or others."""
+"""A sample of ``python -m tests.simulator``; SIMULATOR_SEEDS=1..1000 plays more seeds, or others."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from tests.simulator.mutants import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 SEEDS = os.environ.get("SIMULATOR_SEEDS", "1..200")
-# By which seeds they are found: a bug that is planted should show at once.
+# The seeds that find them: a planted bug should be found quickly.
 PLANTED = {"a sync left out": "1..20", "a batch not stored as a whole": "1..30"}
 
 

@@ -1,7 +1,7 @@
-"""Time, chance and the loop of a simulated server; and what of the standard library it is given in their place.
+"""Time, randomness and the event loop of a simulated server, and their stand-ins in the standard library.
 
-Nothing here waits: where the loop would, time passes instead. Each look at a clock takes a moment, too, so that whoever
-turns in circles until some time has come gets there.
+Nothing here waits: where the loop would, simulated time passes instead. Each reading of a clock also takes a moment, so
+that a loop that spins until some time comes to an end.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ import aiosqlite
 from beanlite import signals
 from tests.simulator.disk import SYNC, FaultyDisk
 
-LOOK_NS = 300  # what a look at a clock takes
+LOOK_NS = 300  # what reading a clock takes
 TURN_NS = 50_000  # what a turn of the loop takes
 SECOND_NS = 1_000_000_000
-BEGIN_NS = 2_000_000_000 * SECOND_NS  # of the clock on the wall: after the real time of any file
+BEGIN_NS = 2_000_000_000 * SECOND_NS  # of the wall clock: later than the real time of any file
 STALLED_S = 100_000.0
 
 _REAL = {name: getattr(time, name) for name in ("time", "time_ns", "monotonic", "perf_counter", "clock_gettime_ns")}
@@ -29,48 +29,48 @@ real_s = time.monotonic
 
 
 class World:
-    """One seed's time, disk and faults. ``dead``: the process has been killed, and nothing that it does counts."""
+    """The time, disk and faults of one seed. ``dead``: the process has been killed, and nothing that it does counts."""
 
     def __init__(self, seed: int | str) -> None:
         self.chance = random.Random(seed)
         self.disk: FaultyDisk
         self.now_ns = 5 * SECOND_NS
         self.wall_ns = BEGIN_NS
-        """What the clock on the wall shows is ahead of ``now_ns`` by this."""
+        """By how much the wall clock is ahead of ``now_ns``."""
         self.boot = 1
         self.sync_s = 0.0001
-        """How long a sync takes, about."""
+        """About how long a sync takes."""
         self.slow = True
-        """Whether some take much longer."""
+        """Whether some syncs take much longer."""
         self.dead = False
         self.ended_ns = 0
-        """When the process has ended, one way or the other; 0: it lives."""
+        """When the process ended, in whatever way; 0: it is alive."""
         self.trace = False
-        """Whether to print what is said."""
+        """Whether to print all messages between clients and server."""
         self.digest = 0
-        """Of all that was said: two runs of a seed have the same."""
+        """A checksum of all messages: two runs of a seed have the same."""
         self.committed = 0
-        """The last batch that was called durable."""
+        """The last batch that was reported durable."""
         self.synced = 0
-        """The last of those that a sync has taken along."""
+        """The last such batch that a sync has covered."""
         self.loop: SimulatedLoop | None = None
         self.crash_ns = 0
         self.broken: Exception | None = None
-        """The first promise that was broken amid the server's own work, which must not hear of it."""
+        """The first broken promise that was found inside a call by the server, which must not get the exception."""
 
     def note(self, who: str, what: bytes) -> None:
-        """Somebody says something."""
+        """Add a message to the digest, and print it if ``trace`` is set."""
         self.digest = zlib.crc32(b"%d %b %b" % (self.now_ns, who.encode(), what), self.digest)
         if self.trace:
             print(f"{self.now_ns / SECOND_NS:.6f} {who} {what[:200]!r}")
 
     @property
     def gone(self) -> bool:
-        """Whether the process is gone, perhaps amid a call to the disk."""
+        """Whether the process is gone, perhaps in the middle of a file operation."""
         return self.dead or self.disk.came()
 
     def crash(self) -> None:
-        """The process is killed."""
+        """Kill the process."""
         self.ended_ns = self.ended_ns or self.now_ns
         self.dead = True
         self.disk.die()
@@ -78,7 +78,7 @@ class World:
             self.loop.stop()
 
     def sync_takes_s(self) -> float:
-        """Mostly what is typical, now and then much longer."""
+        """Return the duration of a sync: mostly typical, now and then much longer."""
         chance = self.chance
         if chance.random() < 0.02 and self.slow:
             return chance.choice((0.03, 0.3, 2.0))
@@ -86,7 +86,7 @@ class World:
 
 
 class _Selector(selectors.SelectSelector):
-    """Nobody writes to the loop from outside; where it would wait, time passes."""
+    """A selector without events: nothing outside writes to the loop. Where it would wait, simulated time passes."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class _Selector(selectors.SelectSelector):
             world.crash()
             return []
         if timeout is None:
-            timeout = STALLED_S  # nothing will ever happen again: so that somebody notices
+            timeout = STALLED_S  # nothing will ever happen again, which a huge step makes noticeable
         world.now_ns += round(timeout * SECOND_NS) if timeout > 0 else TURN_NS
         if not world.dead and world.now_ns >= world.crash_ns > 0:
             world.crash()
@@ -106,7 +106,7 @@ class _Selector(selectors.SelectSelector):
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """A loop in the time of a world."""
+    """An event loop that runs in a world's time."""
 
     def __init__(self, world: World) -> None:
         super().__init__(_Selector(world))
@@ -117,17 +117,17 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self._world.now_ns / SECOND_NS
 
     def _make_self_pipe(self):
-        """Nobody wakes it."""
+        """Do nothing: nothing wakes the loop from outside."""
 
     def _close_self_pipe(self):
         pass
 
     def add_signal_handler(self, sig, callback, *args):  # type: ignore[override]
-        """There are no signals: who sends one does what its handler would."""
+        """Do nothing: there are no signals, and the simulator does directly what a handler would do."""
 
 
 class SimulatedSync:
-    """The sync in the background: what was written before it began is safe when it has ended."""
+    """The sync in the background: everything written before it began is safe once it has ended."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -161,7 +161,7 @@ class SimulatedSync:
 
 
 class InlineConnection(aiosqlite.Connection):
-    """Does in the loop, after a while, what the other thread would do."""
+    """Does in the loop, after a simulated delay, what aiosqlite's thread would do."""
 
     world: World | None = None
 
@@ -200,7 +200,7 @@ def _time_of(name):
         if world is None:
             return real(*given)
         on_the_wall = name in {"time", "time_ns"}
-        world.now_ns += 0 if on_the_wall else LOOK_NS  # how often that is looked at depends on the folder's real time
+        world.now_ns += 0 if on_the_wall else LOOK_NS  # how often that clock is read depends on the folder's real time
         now_ns = world.now_ns + (world.wall_ns if on_the_wall else 0)
         return now_ns if name.endswith("_ns") else now_ns / SECOND_NS
 
@@ -214,7 +214,7 @@ def _fdatasync(descriptor):
 
 
 def install() -> None:
-    """Have everything that is imported from now on live in the world that there is; to be called once, early."""
+    """Have everything that is imported from now on use the current world; to be called once, early."""
     for name in _REAL:
         setattr(time, name, _time_of(name))
     for module, name, value in (
@@ -227,6 +227,6 @@ def install() -> None:
 
 
 def enter(world: World | None) -> None:
-    """From now on this is the world; None: the real one."""
-    global _world  # noqa: PLW0603 - there is but one, as there is but one time module
+    """Make this the current world; None: the real one."""
+    global _world  # noqa: PLW0603 - there is only one, as there is only one time module
     _world = InlineConnection.world = world

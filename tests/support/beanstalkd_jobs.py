@@ -1,4 +1,4 @@
-"""Jobs of a real beanstalkd in every state, and what servers say of them."""
+"""Jobs of a real beanstalkd in every state, and how servers show them."""
 
 import random
 import shutil
@@ -7,15 +7,15 @@ from tests.support.servers import start_beanstalkd
 from tests.support.wire import Wire
 
 TUBES = ("default", "mail", "a-b+c/d;e.f$g_h(i)")
-# What depends on the moment, or is beanstalkd's own; pri and the like are compared.
+# Statistics that depend on the moment or are specific to beanstalkd; the others are compared.
 LEFT_ASIDE = {"age", "time-left", "file"}
 
 
 class Producer:
     """A client that does everything to jobs.
 
-    ``buried`` are those that the binlog may have as buried, in order: neither a reserve-job nor a release without a
-    delay comes into it.
+    ``buried`` are the jobs that are buried according to the binlog, in order: it records neither a reserve-job nor a
+    release without a delay.
     """
 
     def __init__(self, seed):
@@ -46,7 +46,7 @@ class Producer:
             self.held.append(int(said[1]))
 
     def finish(self):
-        """Do one of the things that end a reservation, or don't."""
+        """End a reservation in one of the possible ways, or touch the job."""
         if not self.held:
             return
         job_id = self.held.pop(self.chance.randrange(len(self.held)))
@@ -74,7 +74,7 @@ class Producer:
         self.wire.ask("kick 1")
 
     def pick(self):
-        """Do something to any job, by its id."""
+        """Run a command on any job, by its id."""
         if not self.tubes:
             return
         job_id = self.chance.randrange(1, len(self.tubes) + 1)
@@ -87,14 +87,14 @@ class Producer:
             self.unbury(job_id)
 
     def go(self, steps, puts=1):
-        """Do so many things; with more ``puts`` more jobs are left."""
+        """Do this many random steps; with more ``puts``, more jobs are left at the end."""
         often = [*[self.put] * puts, self.reserve, self.finish]
         for _ in range(steps):
             self.chance.choice([*often, *often, *often, *often, self.kick, self.pick])()
 
 
 def stats_of_all(server, last_id):
-    """For each job its statistics and its body."""
+    """Return the statistics and the body of each job, by id."""
     with Wire(server.connect()) as wire:
         found = {}
         for job_id in range(1, last_id + 1):
@@ -106,7 +106,7 @@ def stats_of_all(server, last_id):
 
 
 def kick_order(server, tube):
-    """The buried jobs of a tube, in the order in which they are kicked; afterwards they are not buried."""
+    """Kick the buried jobs of a tube one by one, and return their ids in the order in which they were kicked."""
     with Wire(server.connect()) as wire:
         wire.ask(f"use {tube}")
         order = []
@@ -117,12 +117,12 @@ def kick_order(server, tube):
 
 
 def as_beanstalkd_reads(log, last_id):
-    """The same of a beanstalkd that has been started on a copy of this directory, which is left behind."""
+    """Return the same from a beanstalkd that is started on a copy of this directory; the copy is left behind."""
     copy = log.with_name("copy")
     shutil.copytree(log, copy)
     with start_beanstalkd(log.with_name("reference"), "-b", str(copy)) as server:
         found = stats_of_all(server, last_id)
     for stats, _ in found.values():
-        if stats["state"] == "buried":  # at its start it counts a burial that never was
+        if stats["state"] == "buried":  # at its start beanstalkd counts a burial that never happened
             stats["buries"] = str(int(stats["buries"]) - 1)
     return found

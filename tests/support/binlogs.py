@@ -1,6 +1,6 @@
-"""Files of beanstalkd's binlog made by hand, as its C sources write them.
+"""Binlog files made by hand, as beanstalkd's C sources write them.
 
-The structs are laid out by ctypes, as a C compiler would, and not by the code that is tested.
+The structs are laid out by ctypes, as a C compiler does it, and not by the code under test.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ class Jobrec7(ctypes.Structure):
 
 
 class Job5(ctypes.Structure):
-    """The beginning of ``struct job`` of 1.4, up to what is not written; its times are in microseconds."""
+    """The written part of ``struct job`` of 1.4, which is its beginning; the times are in microseconds."""
 
     _fields_ = (
         ("id", _U64),
@@ -49,14 +49,14 @@ STRUCTS = {5: Job5, 7: Jobrec7}
 
 
 def begin(version=7):
-    """How a file begins."""
+    """Return the beginning of a file."""
     return bytes(ctypes.c_int(version))
 
 
 def record(
     job_id, body=None, *, version=7, tube="default", state=READY, delay_s=0, ttr_s=60, due_s=0, size=4, **fields
 ):
-    """A full record if there is a body, otherwise an update of a job whose body has this size."""
+    """Return a full record if there is a body, otherwise an update of a job whose body has this size."""
     second = 10**9 if version == 7 else 10**6
     struct = STRUCTS[version](
         id=job_id,
@@ -77,7 +77,7 @@ def record(
 
 
 def write(directory, *files):
-    """A directory of these files, numbered from 1."""
+    """Write these files, numbered from 1, to a directory, and return it."""
     directory.mkdir(exist_ok=True)
     for number, data in enumerate(files, 1):
         (directory / f"binlog.{number}").write_bytes(data)

@@ -1,12 +1,12 @@
-"""This machine booted once more, in a container of systemd-nspawn: an overlay of it, whose upper layer is in memory.
+"""A copy of this machine, booted in a container of systemd-nspawn: an overlay, whose upper layer is in memory.
 
 ::
 
     with boot(directory) as machine:
         machine.run("systemctl", "start", "beanlite")
 
-It has a network of its own, in which there is nobody else, and of the services only those that systemd itself brings
-along: whatever else is enabled here would only take time. Where that can't be had, ``CanNotBoot`` has what was said.
+It has a network of its own with no other machine in it, and only the services that come with systemd itself: the others
+that are enabled here would only take time. Where such a container can't be booted, ``CanNotBoot`` has the reason.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ from tests.support.wire import WITHIN_S, Wire, until
 BOOTS_WITHIN_S = 60.0
 RUNS_WITHIN_S = 30.0
 CLONE_NEWNET = 0x40000000
-# Of one who is logged in as root, and nothing of whoever runs the tests.
+# The environment of root's login, with nothing from the user who runs the tests.
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 
-# Processes and mounts are in namespaces that end with this shell: what nspawn has started would outlive an nspawn that
-# is killed. Without a systemd here there is nobody who would give it a cgroup ($2), and what nspawn notes in /run is to
-# stay in the namespace, too.
-# A machine without an id would take it for its first boot, and enable everything anew; policy-rc.d, which images for
-# containers have, forbids packages to start anything.
+# Processes and mounts are in namespaces that end with this shell; otherwise processes started by nspawn would outlive
+# an nspawn that is killed. If there is no systemd here, the shell makes the cgroup ($2) that systemd would provide, and
+# keeps nspawn's notes in /run inside the namespace.
+# A machine without an id would treat this as its first boot, and enable all services anew. policy-rc.d, which container
+# images have, forbids packages to start anything.
 SETS_UP = """
 set -e
 mount -t tmpfs none /mnt
@@ -65,17 +65,17 @@ NSPAWN = (
 
 
 class CanNotBoot(Exception):
-    """This machine does not let one boot a copy of it; the text says why."""
+    """A copy of this machine can't be booted here; the text says why."""
 
 
 class Machine:
-    """A machine that has booted. ``leader`` is the id, out here, of its first process."""
+    """A machine that has booted. ``leader`` is the process id, outside the container, of its first process."""
 
     def __init__(self, leader: int) -> None:
         self.leader = leader
 
     def path(self, path: str) -> Path:
-        """Where a file of the machine is found from out here."""
+        """Return the path, outside the container, of a file of the machine."""
         return Path(f"/proc/{self.leader}/root{path}")
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -93,7 +93,7 @@ class Machine:
         return ran
 
     def show(self, unit: str) -> dict[str, str]:
-        """What systemd knows of a unit."""
+        """Return systemd's properties of a unit."""
         lines = self.run("systemctl", "show", unit).stdout.splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
@@ -110,11 +110,11 @@ class Machine:
         return shown
 
     def log(self, unit: str) -> str:
-        """What a unit has logged, and systemd about it."""
+        """Return what a unit has logged, and what systemd has logged about it."""
         return self.run("journalctl", "--unit", unit, "--output=cat", "--no-pager").stdout
 
     def connect(self, port: int) -> Wire:
-        """A connection to 127.0.0.1 in there: a socket belongs to the network of the thread that made it."""
+        """Connect to 127.0.0.1 inside the machine: a socket belongs to the network of the thread that made it."""
         made: list[socket.socket | OSError] = []
 
         def enter() -> None:
@@ -136,14 +136,14 @@ class Machine:
 
 @contextlib.contextmanager
 def boot(directory: Path) -> Iterator[Machine]:
-    """Boot a machine, and end it; its console is written to a file in the directory. CanNotBoot: says why."""
+    """Boot a machine, and end it on leaving; its console is written to a file in the directory. Raises CanNotBoot."""
     name = f"beanlite-test-{uuid.uuid4().hex[:8]}"
     cgroup = None if Path("/run/systemd/system").exists() else name
     console = directory / "console"
     command = _command(name, cgroup)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, console.open("wb") as sink:
         notify.bind(f"\0{name}")
-        # One hierarchy of cgroups in there, as newer machines have it, whatever this one has.
+        # The container gets a unified cgroup hierarchy, as newer machines have, whatever this one has.
         environment = {**ENVIRONMENT, "NOTIFY_SOCKET": f"@{name}", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
         nspawn = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
         leader = None
@@ -155,7 +155,7 @@ def boot(directory: Path) -> Iterator[Machine]:
 
 
 def _command(name: str, cgroup: str | None) -> list[str]:
-    """What boots it. If the tests are killed, so is the machine."""
+    """Return the command that boots a machine. If the tests are killed, the machine is killed as well."""
     place = ""
     more = [f"--machine={name}"]
     if cgroup is not None:
@@ -163,19 +163,19 @@ def _command(name: str, cgroup: str | None) -> list[str]:
         if not unified:
             raise CanNotBoot("no cgroup2 is mounted")
         place = str(unified[0] / cgroup)
-        more.append("--keep-unit")  # there is nobody to ask for a unit
+        more.append("--keep-unit")  # there is no systemd to ask for a unit
     apart = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     return [*apart, "sh", "-c", SETS_UP, "sh", uuid.uuid4().hex, place, *NSPAWN, *more]
 
 
 def _cgroups(*kinds: str) -> list[Path]:
-    """Where hierarchies of cgroups are mounted."""
+    """Return where cgroup hierarchies of these kinds are mounted."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     return [Path(place) for _, place, kind, *_ in mounts if kind in kinds]
 
 
 def _booted(nspawn: subprocess.Popen[bytes], notify: socket.socket, console: Path) -> int:
-    """Wait until the machine says that it is ready, and return its leader."""
+    """Wait until the machine reports that it is ready, and return its leader."""
     end = time.monotonic() + BOOTS_WITHIN_S
     pidfd = os.pidfd_open(nspawn.pid)
     try:
@@ -193,7 +193,7 @@ def _booted(nspawn: subprocess.Popen[bytes], notify: socket.socket, console: Pat
 
 
 def _leader(pid: int) -> int:
-    """The machine's first process: number 1 in the namespace within the one of our own, below this process."""
+    """Return the machine's first process: number 1 in the namespace nested in our own, and a descendant of ``pid``."""
     generation = [pid]
     while generation:
         children = [f"/proc/{parent}/task/{parent}/children" for parent in generation]
@@ -206,7 +206,7 @@ def _leader(pid: int) -> int:
 
 
 def _end(nspawn: subprocess.Popen[bytes], leader: int | None, cgroup: str | None) -> None:
-    """Nothing is left of it. With its first process all others end, and nspawn then tidies up and ends by itself."""
+    """End a machine without a trace: all its processes end with the first one, and nspawn then tidies up and exits."""
     if leader is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(leader, signal.SIGKILL)
@@ -215,13 +215,13 @@ def _end(nspawn: subprocess.Popen[bytes], leader: int | None, cgroup: str | None
     nspawn.kill()
     nspawn.wait()
     if cgroup is not None:
-        for place in _cgroups("cgroup", "cgroup2"):  # older hierarchies have been given one of that name, too
+        for place in _cgroups("cgroup", "cgroup2"):  # a cgroup of that name was made in older hierarchies as well
             for folder, _, _ in os.walk(place / cgroup, topdown=False):
                 until(functools.partial(_removed, folder))
 
 
 def _removed(folder: str) -> bool:
-    """Whether a cgroup could be removed, which it can be when all in it have ended."""
+    """Remove a cgroup, and return whether that succeeded: it does once all processes in it have ended."""
     try:
         Path(folder).rmdir()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The core without a server: an engine whose time stands still until a test moves it."""
+"""The core without a server: an engine whose time stands still until a test advances it."""
 
 from beanlite.clock import Clock, utc_s
 from beanlite.core.engine import Engine
@@ -14,18 +14,18 @@ FACTS = Facts(1, "0", 0.0, 0.0, 0, "id", "host", "os", "x86", True, 0, 0, 0, 0, 
 
 
 class Core:
-    """Sessions on one engine. Time moves by ``wait``, and by nothing else."""
+    """Sessions on one engine. Time passes only in ``wait`` and ``jump``."""
 
     def __init__(self, max_job_size=65535):
         self.now_ns = 1_000_000 * SECOND_NS
         self.start(Engine(), max_job_size)
 
     def clock(self):
-        """The clock of a server to which time passes likewise."""
+        """Return a server's clock that shows this time."""
         return Clock(lambda: self.now_ns, lambda: self.now_ns)
 
     def start(self, engine, max_job_size):
-        """Serve from this engine, without clients at first."""
+        """Serve from this engine, at first without clients."""
         self.engine = engine
         self.refused = []
         self.watching = []
@@ -51,13 +51,13 @@ class Core:
         return session
 
     def send(self, session, data):
-        """What is answered at once, to this client alone."""
+        """Send data, and return this client's immediate replies."""
         self.receive(session, data)
         self._wake()
         return session.take_replies()
 
     def receive(self, session, data):
-        """Nobody else is there whose turn it could be."""
+        """Receive data; a session that yields goes on at once, as no other client could have its turn."""
         session.receive(data, self.now_ns)
         self.go_on(session)
 
@@ -66,7 +66,7 @@ class Core:
             session.resume(self.now_ns)
 
     def wait(self, seconds):
-        """Let time pass, as a server does: a look at every instant at which something is due."""
+        """Let time pass as in a server, with a tick at every instant at which something is due."""
         end_ns = self.now_ns + round(seconds * SECOND_NS)
         while self.engine.timers.next_ns <= end_ns:
             self.now_ns = max(self.now_ns, self.engine.timers.next_ns)
@@ -75,7 +75,7 @@ class Core:
         self.now_ns = end_ns
 
     def jump(self, seconds):
-        """Let time pass unseen, as when the machine was asleep; then look once."""
+        """Let time pass without ticks, as when the machine is suspended; then tick once."""
         self.now_ns += round(seconds * SECOND_NS)
         self.engine.tick(self.now_ns)
         self._wake()
@@ -86,7 +86,7 @@ class Core:
         self._wake()
 
     def store(self):
-        """Take the changes as a journal does, and have them stored."""
+        """Take the changes as a journal does, and report them stored."""
         changes = self.engine.take_changes(deferred=True)
         self.engine.stored(changes.batch, changes.last_id)
         return changes

@@ -1,11 +1,11 @@
-"""A way to a server that can be long, and can be cut, so that a question or its answer is lost."""
+"""A proxy to a server that can delay data, and cut connections so that a request or its reply is lost."""
 
 import asyncio
 import contextlib
 
 
 class Late:
-    """Writes what it is given so much later."""
+    """A writer that delays data."""
 
     def __init__(self, writer, delay_s):
         self.transport = writer.transport
@@ -17,21 +17,21 @@ class Late:
 
 
 class Cutting:
-    """Passes connections on to a server, on a port of its own, until it is told to cut them."""
+    """Forwards connections from a port of its own to a server, until it is told to cut them."""
 
     def __init__(self, port, delay_s=0.0):
-        """What a client says is that late, so that it is the time of a round trip."""
+        """Data from clients is delayed by ``delay_s``, which is thus the round-trip time."""
         self._to_port = port
         self._delay_s = delay_s
         self._writers = set()
         self._tasks = set()
         self.cut_at = None
-        """None: pass everything on. "question": lose what the client sends next, and the connection; "answer": lose
-        what the server says next. "silence": pass on nothing of what the server says, and keep the connection."""
+        """None: forward everything. "question": lose the client's next data, and the connection. "answer": lose the
+        server's next data, and the connection. "silence": lose all data from the server, and keep the connection."""
         self.refuses = False
         self.cuts = 0
         self.passed_on = 0
-        """How many connections were."""
+        """The number of connections that were forwarded."""
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0)

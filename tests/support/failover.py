@@ -1,4 +1,4 @@
-"""Servers that take over from each other under the load of clients, who keep a ledger of what they were told."""
+"""Servers that take over from each other under the load of clients, which keep a ledger of the replies."""
 
 import asyncio
 import itertools
@@ -15,7 +15,7 @@ from tests.support.servers import free_port
 
 LEASE_S = 1
 CLIENTS = 8
-ACKNOWLEDGED = 200  # in each round before something is lost, and after it
+ACKNOWLEDGED = 200  # in each round, both before something is lost and after it
 SOON_S = 30
 CONNECT_S = 0.3
 SESSION_S = 2 * LEASE_S  # a halted server does not answer, nor one that is cut off
@@ -49,7 +49,7 @@ class Node:
             )
 
     async def ended(self):
-        """Its exit code, when it has ended."""
+        """Wait until the server has ended, and return its exit code."""
         async with asyncio.timeout(SOON_S):
             while self.process.poll() is None:
                 await asyncio.sleep(0.01)
@@ -70,23 +70,23 @@ class Client:
 
 
 class Ledger:
-    """What clients were told."""
+    """The replies that clients got, and what was wrong with them."""
 
     def __init__(self):
         self.put = {}
         """The body of each job whose put was acknowledged."""
         self.deleted = set()
         self.perhaps_deleted = set()
-        """Jobs whose deletion was asked for, and never answered."""
+        """Jobs for which a delete was sent but not answered."""
         self.holders = {}
-        """Who was given each job last."""
+        """The client that each job was last given to."""
         self.served = []
-        """The numbers of all processes that have ever answered, in the order in which they began to."""
+        """The process ids of all servers that have ever answered, in the order of their first answers."""
         self.wrong = []
         self.acknowledged = 0
 
     def was_answered(self, client, served):
-        """``served`` is how many servers had answered by the time at which this was asked."""
+        """Note a reply. ``served`` is how many servers had answered by the time the command was sent."""
         if client.process not in self.served:
             self.served.append(client.process)
         if self.served.index(client.process) + 1 < served:
@@ -103,14 +103,14 @@ class Ledger:
             self.wrong.append(f"job {job_id} was deleted, and is back")
         if self.put.get(job_id, body) != body:
             self.wrong.append(f"job {job_id} has another body")
-        # Who takes over gives out again what was held before; that its holder can do no more with it is seen below.
+        # After a takeover, held jobs are given out again; has_acted() checks that the old holders are refused.
         holder = self.holders.get(job_id)
         if holder is not None and holder.process == client.process:
             self.wrong.append(f"job {job_id} was given out twice")
         self.holders[job_id] = client
 
     def has_acted(self, job_id, client):
-        """What it did with a job that it holds was acknowledged."""
+        """Note that the server acknowledged what a client did with a job that the client holds."""
         if self.holders.get(job_id) is not client:
             self.wrong.append(f"job {job_id} was another's, and who had held it before could still do something")
 
@@ -128,13 +128,13 @@ class Ledger:
 
 
 class Load:
-    """Clients at work on some servers, of which they find the active one by trying.
+    """Clients that work on some servers, and find the active one by trying.
 
-    If the one that stands by forwards them, they ask which server they have found.
+    If the standby forwards clients, they ask which server they have reached.
     """
 
     machine = HERE
-    """Where the clients are."""
+    """Where the clients run."""
 
     def __init__(self, nodes, *, forwarded=False):
         self.nodes = nodes
@@ -152,13 +152,13 @@ class Load:
         await asyncio.gather(*self._clients, return_exceptions=True)
 
     def kill(self):
-        """End the servers."""
+        """Kill the servers."""
         for node in self.nodes:
             node.process.kill()
             node.process.wait()
 
     async def connect(self, node):
-        """A connection to one of them. OSError: it does not listen, can't be reached, or loses the active one."""
+        """Connect to a server. OSError: it does not listen, can't be reached, or has lost the active server."""
         client = await self._connect(node)
         if not self.forwarded:
             return client
@@ -174,7 +174,7 @@ class Load:
         return client
 
     async def _server_of(self, client):
-        """The process that answers a client, which may have been forwarded to it."""
+        """Return the id of the process that answers a client, which may have been forwarded to it."""
         client.writer.write(b"stats\r\n")
         size = int((await client.reader.readuntil(b"\r\n")).split()[1])
         stats = await client.reader.readexactly(size + 2)
@@ -194,7 +194,7 @@ class Load:
             raise
 
     async def connection(self):
-        """One to the active server, or to one that does not know yet that it was cut off, and that server."""
+        """Return the active server, or one that does not know yet that it is cut off, and a connection to it."""
         async with asyncio.timeout(SOON_S):
             while True:
                 for _ in self.nodes:
@@ -215,7 +215,7 @@ class Load:
         return node
 
     async def goes_on(self):
-        """Wait until so much more has been acknowledged."""
+        """Wait until ACKNOWLEDGED more changes have been acknowledged."""
         until = self.ledger.acknowledged + ACKNOWLEDGED
         async with asyncio.timeout(SOON_S):
             while self.ledger.acknowledged < until:
@@ -244,7 +244,7 @@ class Load:
                 client.writer.transport.abort()
 
     async def _cycle(self, client, body, chance):
-        """Put a job, or reserve one: a server that was taken over from must not even do that."""
+        """Put a job, or reserve one: a server that has lost the lease must not even do that."""
         if chance.random() < 0.6:
             put = b"put %d 0 %d %d\r\n%b" % (chance.randrange(3), TTR_S, len(body), body)
             word, job_id = await self._ask(client, put)
@@ -255,7 +255,7 @@ class Load:
             await self._work(client, chance)
 
     async def _work(self, client, chance):
-        """Touch a job, delete one, or keep all for a while."""
+        """Touch a job, delete one, or do nothing for now."""
         if client.held and chance.random() < 0.3:
             job_id = chance.choice(client.held)
             assert await self._ask(client, b"touch %d" % job_id) == [b"TOUCHED"]
@@ -265,7 +265,7 @@ class Load:
             client.held.pop(0)
 
     async def _ask(self, client, line):
-        """The words of the reply to a command."""
+        """Send a command, and return the words of the reply."""
         served = len(self.ledger.served)
         client.writer.write(line + b"\r\n")
         said = (await client.reader.readuntil(b"\r\n")).split()
@@ -286,7 +286,7 @@ class Load:
         self.ledger.was_deleted(job_id, client)
 
     async def agrees(self):
-        """Look at each job of the ledger, whatever its state: a client that was cut off may hold it."""
+        """Check the ledger by peeking at each job, whatever its state: a client that was cut off may hold it."""
         ledger = self.ledger
         _, client = await self.connection()
         there = set()

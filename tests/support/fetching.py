@@ -1,4 +1,4 @@
-"""The core with a journal that fetches: a dict of what has been stored."""
+"""The core with a journal that can fetch bodies: a dict of what has been stored."""
 
 from collections import Counter
 
@@ -9,17 +9,17 @@ from tests.support.core import Core
 
 
 class FetchingCore(Core):
-    """Sessions on an engine whose memory has bounds. Nothing is stored or fetched ahead until a test says so."""
+    """Sessions on an engine with bounded memory. Nothing is stored or fetched ahead until a test calls for it."""
 
     def __init__(self, max_job_size=65535, *, max_bytes=NO_BOUND, body_max_bytes=0):
         super().__init__(max_job_size)
         self.engine.bound_memory(max_bytes, body_max_bytes, fetches=True)
         self.shelf = {}
-        """All bodies that were ever stored, by the ids of their jobs."""
+        """All bodies that were ever stored, by job id."""
         self.late = set()
         """Sessions that wait for a body until ``answer`` is called."""
         self.answers_late = lambda _session: False
-        """Whether a session has to wait for the body that it asks for now."""
+        """Called with a session that needs a body: returns whether it has to wait for ``answer``."""
 
     def store(self):
         changes = self.engine.take_changes(deferred=True)
@@ -39,7 +39,7 @@ class FetchingCore(Core):
                 self._hand_over(session)
 
     def answer(self, session):
-        """Hand over the body that a session has waited for; returns whether there was one."""
+        """Hand over the body that a session waits for; return whether it waited for one."""
         if session not in self.late:
             return False
         self.late.remove(session)
@@ -50,14 +50,14 @@ class FetchingCore(Core):
 
     def _hand_over(self, session):
         for job in session.gathering.jobs:
-            # It may have come ahead meanwhile, and even have been deleted since.
+            # The body may have been fetched ahead meanwhile, and the job may even have been deleted.
             assert job.body is None or job.id in self.engine.bodies.ahead or job.state is GONE
             self.engine.bodies.missed(job)
             session.bring(job, self.shelf[job.id])
         session.resume(self.now_ns)
 
     def fetch_ahead(self):
-        """All that is due; returns the jobs."""
+        """Fetch all bodies that are due to be fetched ahead; return their jobs."""
         jobs = self.engine.bodies.take_due()
         for job in jobs:
             assert job.state is READY
@@ -68,7 +68,7 @@ class FetchingCore(Core):
         return jobs
 
     def compare_counts(self):
-        """The counts are kept change by change; here they are compared with what there is."""
+        """Compare the counts, which are updated with each change, with a recount."""
         engine = self.engine
         memory, bodies, admission = engine.memory, engine.bodies, engine.admission
         jobs = [job for _, part in engine.jobs.segments() for job in part.values()]

@@ -1,4 +1,4 @@
-"""Asking a server how it is, over HTTP."""
+"""Asks a server for its health and metrics, over HTTP."""
 
 import http.client
 from pathlib import Path
@@ -9,13 +9,13 @@ from tests.support.servers import RunningServer, free_port, start_beanlite
 
 
 def start_watched(directory: Path, *flags: str) -> tuple[RunningServer, str]:
-    """A server that answers probes, and where it does."""
+    """Start a server that answers probes; return it and the address for them."""
     where = f"127.0.0.1:{free_port()}"
     return start_beanlite(directory, "--health", where, *flags), where
 
 
 def ask(where: str, path: str, method: str = "GET") -> tuple[int, str]:
-    """The status and the body."""
+    """Send a request; return the status and the body of the response."""
     connection = http.client.HTTPConnection(where, timeout=20)
     try:
         connection.request(method, path)
@@ -26,14 +26,14 @@ def ask(where: str, path: str, method: str = "GET") -> tuple[int, str]:
 
 
 def metrics(where: str) -> dict[tuple[str, ...], float]:
-    """Each sample by its name and the values of its labels, in the order of the labels' names."""
+    """Return the server's samples, each by its name and its label values, which are sorted by the labels' names."""
     status, page = ask(where, "/metrics")
     assert status == 200
     return samples(page)
 
 
 def samples(page: str) -> dict[tuple[str, ...], float]:
-    """The same of a page."""
+    """Return the samples on a page."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page)

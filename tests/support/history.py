@@ -1,7 +1,7 @@
-"""Clients that keep books: what each of their jobs may be after a crash, from what the server has acknowledged.
+"""Clients that keep books: what state each of their jobs may have after a crash, given the acknowledgements.
 
-An ``Owner`` has a tube to itself, so it knows every job in it to the last counter; several clients use the ``Shared``
-one. All work as fast as they can until their connection ends.
+An ``Owner`` has a tube to itself, and so knows every job in it to the last counter; several clients use the ``Shared``
+tube. All work as fast as they can until their connection ends.
 """
 
 import itertools
@@ -35,12 +35,12 @@ ANSWERS = {
 
 @dataclass(frozen=True)
 class Facts:
-    """All of a job that a crash must leave as it was."""
+    """The fields of a job that a crash must not change."""
 
     state: str
     pri: int
     delay_s: int = 0
-    due: tuple[float, float] | None = None  # between which two moments (time.time) the delay ends
+    due: tuple[float, float] | None = None  # two moments (time.time) between which the delay ends
     reserves: int = 0
     releases: int = 0
     buries: int = 0
@@ -54,7 +54,7 @@ class Facts:
         return replace(self, state="ready", due=None, kicks=self.kicks + 1)
 
     def agree(self, shown: dict[str, str], seen: tuple[float, float]) -> bool:
-        """Whether this is what ``stats-job`` shows, after a crash, at some time between the two of ``seen``."""
+        """Return whether ``stats-job`` may show this after a crash, at a time between the two of ``seen``."""
         counters = (self.pri, self.delay_s, self.reserves, self.releases, self.buries, self.kicks, 0)
         names = ("pri", "delay", "reserves", "releases", "buries", "kicks", "timeouts")
         if counters != tuple(int(shown[name]) for name in names):
@@ -71,7 +71,7 @@ class Facts:
 
 @dataclass
 class Job:
-    """A job: what it is now, and what a crash may make of it (None: it is gone)."""
+    """A job: its facts now, and those that it may have after a crash (None: it is gone)."""
 
     id: int
     body: bytes
@@ -80,12 +80,12 @@ class Job:
     told: list[str] = field(default_factory=list)
 
     def may_become(self, facts: Facts | None, line: str) -> None:
-        """To be called before a command is sent: the server may carry it out without our hearing of it."""
+        """To be called before a command is sent: the server may carry it out, and the reply may be lost."""
         self.after_crash.append(facts)
         self.told.append(line)
 
     def is_now(self, facts: Facts | None, reply: str, *, for_good: bool) -> None:
-        """To be called at the reply. ``for_good``: a crash may not undo it."""
+        """To be called at the reply. ``for_good``: a crash must not undo the change."""
         self.now = facts
         self.told.append(reply)
         if for_good:
@@ -105,7 +105,7 @@ class Step:
 
 
 class Owner:
-    """The only client of its tube. ``on_reply`` is called at each reply."""
+    """The only client of its tube. ``on_reply`` is called after each reply."""
 
     def __init__(self, number: int, chance: random.Random, on_reply: Callable[[], None]) -> None:
         self.tube = f"owner-{number}"
@@ -114,9 +114,9 @@ class Owner:
         self.jobs: dict[int, Job] = {}
         self.gone: list[Job] = []
         self.unanswered: dict[bytes, Facts] = {}
-        """The puts that have been sent and not answered: their bodies, and what they would make."""
+        """The puts that were sent but not answered: the facts of the jobs, by body."""
         self.pauses = [0]
-        """What the pause may be after a crash, in seconds; the first one is what it is now."""
+        """The pauses, in seconds, that the tube may have after a crash; the first is the present one."""
         self.given: list[int] = []
         self.burials = 0
         self.bodies = 0
@@ -145,7 +145,7 @@ class Owner:
         return [job for job in self.jobs.values() if job.now and job.now.state in states]
 
     def _pipeline(self, wire: Wire) -> None:
-        """Some puts, and one command for each of some jobs, all in one packet."""
+        """Send some puts, and one command for each of some jobs, all in one packet."""
         puts = self.chance.randrange(4) if len(self.jobs) < JOBS_MAX else 0
         jobs = self.chance.sample(sorted(self.jobs), min(len(self.jobs), self.chance.randrange(1, 6)))
         steps = [self._put() for _ in range(puts)] + [self._command(self.jobs[job_id]) for job_id in jobs]
@@ -203,7 +203,7 @@ class Owner:
             self.gone.append(self.jobs.pop(job.id))
 
     def _reserve(self, wire: Wire) -> None:
-        """What comes next in the order of the queue."""
+        """Reserve a job, and check that it is the next one in the order of the queue."""
         candidates = [(job, job.now.reserved()) for job in self._of_state("ready", "delayed") if job.now]
         for job, facts in candidates:
             job.may_become(facts, "reserve-with-timeout 0")
@@ -225,7 +225,7 @@ class Owner:
         job.is_now(facts, reply, for_good=False)
 
     def _kick(self, wire: Wire) -> None:
-        """The buried jobs that were buried first."""
+        """Kick some of the buried jobs, those buried first."""
         bound = self.chance.randrange(1, 4)
         first = sorted(self._of_state("buried"), key=lambda job: job.now.burial)[:bound]
         if not first:
@@ -248,7 +248,7 @@ class Owner:
     def take_over(
         self, shown: dict[int, dict[str, str]], bodies: dict[int, bytes], pause_s: int, seen: tuple[float, float]
     ) -> None:
-        """Compare with what the restarted server shows of the tube, and go on from there.
+        """Compare with the tube in the restarted server, and go on from there.
 
         AssertionError: something acknowledged was lost, changed or has come back.
         """
@@ -279,7 +279,7 @@ class Owner:
         job.is_now(replace(facts, state=state, due=facts.due if state == "delayed" else None), "crash", for_good=True)
 
     def buried(self) -> list[int]:
-        """The ids of the buried jobs, in their order."""
+        """Return the ids of the buried jobs, in the order of their burials."""
         return [job.id for job in sorted(self._of_state("buried"), key=lambda job: job.now.burial)]
 
 
@@ -288,7 +288,7 @@ def _due(delay_s: int, earliest: float, latest: float) -> tuple[float, float] | 
 
 
 class Shared:
-    """A tube that several clients put into and delete from; they keep it at some hundred jobs."""
+    """A tube that several clients put into and delete from; they keep it at a few hundred jobs."""
 
     tube = "shared"
 
@@ -311,7 +311,7 @@ class Shared:
                 self._delete(wire)
 
     def _put(self, wire: Wire, chance: random.Random) -> None:
-        """Some jobs in one packet."""
+        """Put some jobs in one packet."""
         bodies = [b"%d " % next(self.numbers) + b"y" * chance.choice(SIZES) for _ in range(chance.randrange(1, 8))]
         self.sent.update(bodies)
         wire.send(b"".join(map(put_bytes, bodies)))
@@ -323,7 +323,7 @@ class Shared:
             self.on_reply()
 
     def _delete(self, wire: Wire) -> None:
-        """The next job, whoever has put it."""
+        """Delete the next job, whichever client put it."""
         reply = wire.ask("reserve-with-timeout 1")
         if reply == "TIMED_OUT":
             return
@@ -336,7 +336,7 @@ class Shared:
         self.on_reply()
 
     def take_over(self, bodies: dict[int, bytes]) -> None:
-        """Compare with what the restarted server has in the tube. AssertionError: a job is lost or back."""
+        """Compare with the tube in the restarted server. AssertionError: a job is lost or back."""
         lost = self.inserted.keys() - self.delete_sent - bodies.keys()
         assert not lost, f"acknowledged puts are lost: {sorted(lost)}"
         back = self.deleted & bodies.keys()

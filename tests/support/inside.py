@@ -1,4 +1,4 @@
-"""The real server and journal in this process, with a disk that does what a test says."""
+"""The real server and journal in this process, with a disk that a test controls."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ PUT = b"put 0 0 10 1\r\nx\r\n"
 
 
 class Disk:
-    """Stands for fdatasync: counts, and waits or fails when told to."""
+    """Takes the place of fdatasync: counts the calls, and waits or fails on request."""
 
     def __init__(self):
         self.free = asyncio.Event()
@@ -64,13 +64,13 @@ async def serving(path, fsync="always", failure=JournalFailed, **others):
 
 
 async def abandon(journal):
-    """End the threads of an SQLite journal, and leave its file as it is, as the end of the process would."""
+    """End the threads of an SQLite journal, and leave its file alone, as the end of the process would."""
     await journal._writer._worker.close()
     await journal._bodies._connection.close()
 
 
 async def _tidy_up(server):
-    """After a failure the real process ends at once."""
+    """Close everything that is left after a failure, at which the real process ends."""
     for connection in list(server.roster.connections.values()):
         connection.part()
     await abandon(server._journal)
@@ -80,7 +80,7 @@ async def _tidy_up(server):
             await writer.wait_closed()
     CLIENTS.clear()
     server._listener.close()
-    for _ in range(10):  # what was told to close does so in a later turn
+    for _ in range(10):  # transports close in a later turn of the loop
         await asyncio.sleep(0)
 
 
@@ -94,7 +94,7 @@ async def connect(server):
 
 
 async def until(condition):
-    """Poll: what is waited for happens in a thread, or on a timer of the server's."""
+    """Wait until a condition holds. It is polled, as it depends on a thread or on a timer of the server."""
     for _ in range(10_000):
         if condition():
             return
@@ -108,7 +108,7 @@ async def ask(client, data):
 
 
 async def is_silent(client, beside):
-    """Nothing comes, while another client is answered a few times."""
+    """Return whether a client gets nothing while another one is answered a few times."""
     for _ in range(5):
         assert await ask(beside, b"list-tube-used\r\n") == b"USING default\r\n"
     return not client[0]._buffer

@@ -1,4 +1,4 @@
-"""The rooms of the house, and which file imports what, read from the sources."""
+"""The rooms of the house, that is, the parts of the package; and which file imports what, read from the sources."""
 
 import ast
 from collections.abc import Iterator, Mapping, Set as AbstractSet
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "beanlite"
 
-# From top to bottom. A room imports from rooms below its own row, and inside itself when it is a folder.
+# From top to bottom. A room imports from rooms in lower rows, and inside itself if it is a folder.
 ROOMS = [
     {"__main__"},
     {"cli"},
@@ -29,7 +29,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 
 def module_of(file: Path) -> str:
-    """The dotted name of a file, without the package's own: ``core.engine``; a package is named after its folder."""
+    """Return the dotted name of a file, without the package's own: ``core.engine``; a package has its folder's name."""
     parts = file.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
 
@@ -38,13 +38,13 @@ MODULES = {module_of(file) for file in FILES}
 
 
 def room_of(file: Path) -> str:
-    """The first part of a file's path: a folder, or a module."""
+    """Return the first part of a file's path: a folder, or a module."""
     return file.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
 @cache
 def imports(file: Path) -> list[tuple[str, bool]]:
-    """Pairs of a module that a file imports, and whether it does so for types only; wherever in the file it does."""
+    """Return pairs of a module that a file imports, anywhere in it, and whether it does so for types only."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     for_types = {
         inner
@@ -64,7 +64,7 @@ def imports(file: Path) -> list[tuple[str, bool]]:
 
 
 def modules_used(file: Path) -> Iterator[tuple[str, bool]]:
-    """The modules of the package that a file imports from, and whether it does so for types only."""
+    """Yield the modules of the package that a file imports from, and whether it does so for types only."""
     for name, for_types in imports(file):
         package, *parts = name.split(".")
         if package == "beanlite":
@@ -74,17 +74,17 @@ def modules_used(file: Path) -> Iterator[tuple[str, bool]]:
 
 
 def rooms_used(file: Path) -> Iterator[tuple[str, bool]]:
-    """The rooms that a file imports from, and whether it does so for types only."""
+    """Yield the rooms that a file imports from, and whether it does so for types only."""
     for module, for_types in modules_used(file):
         yield module.partition(".")[0], for_types
 
 
 Graph = Mapping[str, AbstractSet[str]]
-"""For each node the nodes that it imports."""
+"""The nodes that each node imports."""
 
 
 def reachable(graph: Graph, start: str) -> set[str]:
-    """Everything that a node imports, directly or through others."""
+    """Return everything that a node imports, directly or through others."""
     found: set[str] = set()
     left = [start]
     while left:
@@ -95,7 +95,7 @@ def reachable(graph: Graph, start: str) -> set[str]:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """The groups of nodes that import each other, directly or through others."""
+    """Return the groups of nodes that import each other, directly or through others."""
     reach = {node: reachable(graph, node) for node in graph}
     groups = {frozenset(other for other in reach[node] if node in reach.get(other, ())) for node in graph}
     return sorted(sorted(group) for group in groups if group)

@@ -1,13 +1,13 @@
-"""The protocol once more, naively: commands and their replies. Its queues are lists, sorted anew for every question.
+"""A naive second implementation of the protocol: commands and replies. The queues are lists, sorted anew for each use.
 
-It is slow and short, so that it can be compared with the description of the protocol by reading.
+It is slow but short, so that a reader can compare it with the description of the protocol.
 """
 
 from collections import Counter
 
 from tests.support.model_queues import NEVER_NS, SECOND_NS, Job, Queues
 
-# What is answered without a look at anything.
+# Commands whose reply depends on nothing else.
 MALFORMED = {
     b"put 1 2 3": b"BAD_FORMAT\r\n",
     b"put 0 0 4294967296 1": b"BAD_FORMAT\r\n",

@@ -1,8 +1,8 @@
-"""The naive model's queues: one list of jobs, searched and sorted anew for every question, and what time does to them.
+"""The naive model's queues, and the passing of time: one list of jobs, which is searched and sorted anew for each use.
 
-Time stands still but for ``wait`` and ``wait_unseen``. Where the protocol leaves open what of one instant comes first,
-it is: tubes and clients in the order in which they came into being, each with all that ends for it; those who wait are
-told that it was in vain only after that.
+Time stands still except in ``wait`` and ``wait_unseen``. The protocol does not define the order of events at one
+instant; here it is this: tubes and clients in the order of their creation, each with all its delays, pauses or
+reservations that end; and only then the clients whose wait ends in vain.
 """
 
 from collections import Counter
@@ -22,14 +22,14 @@ class Tube:
     pause_s: int = 0
     pause_until_ns: int = 0
     only_paused: bool = False
-    """It exists because its pause outlived a restart, and for nothing else."""
+    """Whether it exists only because its pause outlived a restart."""
 
 
 @dataclass(eq=False)
 class Client:
     serial: int
     number: int
-    """Of the connection, since the start."""
+    """The number of the connection since the start."""
     use: Tube
     watched: list[Tube]
     producer: bool = False
@@ -52,11 +52,11 @@ class Job:
     state: str = "ready"
     since_ns: int = 0
     ends_ns: int = 0
-    """The delay or the ttr."""
+    """When the delay or the ttr ends."""
     burial: int = 0
     holder: Client | None = None
     last_holder: int | None = None
-    """The number of its connection."""
+    """The connection number of the client that last held it."""
     why: str | None = None
     reserves: int = 0
     timeouts: int = 0
@@ -72,10 +72,10 @@ class Queues:
         self.jobs = []
         self.last_id = 0
         self.given = []
-        """All ids of jobs. Not all up to the last: after a crash some are left out."""
+        """All ids that were given out. Some numbers are missing: a crash skips ids."""
         self.burials = 0
         self.promised = set()
-        """Ids of the jobs of which something has been acknowledged; a journal empties it when it has stored that."""
+        """Ids of jobs with acknowledged changes; a journal empties this set when it has stored them."""
         self._start()
 
     def _start(self):
@@ -90,7 +90,7 @@ class Queues:
         self.default = self._tube(b"default")
 
     def restart(self, jobs, last_id, pauses):
-        """Start again with these jobs, ``restored``, and pauses (name: seconds, end)."""
+        """Start again with these jobs, as returned by ``restored``, and these pauses (seconds and end, by name)."""
         self._start()
         self.jobs = jobs
         self.last_id = last_id
@@ -104,11 +104,11 @@ class Queues:
         self._tidy()
 
     def snapshot(self):
-        """The jobs as they are."""
+        """Return copies of all jobs."""
         return [replace(job) for job in self.jobs]
 
     def restored(self, job):
-        """A job of a snapshot as it is after a restart now."""
+        """Return a job of a snapshot as it would be after a restart now."""
         back = job.state == "reserved" or (job.state == "delayed" and job.ends_ns <= self.now_ns)
         return replace(job, holder=None) if not back else replace(job, holder=None, state="ready", since_ns=self.now_ns)
 
@@ -125,7 +125,7 @@ class Queues:
         return client
 
     def send(self, client, commands):
-        """Commands in one packet: lines, and a body with all that comes before the next line."""
+        """Send commands in one packet: pairs of a line and the body, with everything up to the next line."""
         client.pending += commands
         self._run(client)
         self._wake()
@@ -149,7 +149,7 @@ class Queues:
     def _run(self, client):
         while client.pending and client.wait_until_ns is None:
             line, body = client.pending.pop(0)
-            reply = self._carry_out(client, line, body)  # type: ignore[attr-defined]  # the model's, which inherits this
+            reply = self._carry_out(client, line, body)  # type: ignore[attr-defined]  # defined in Model
             self._tidy()
             if reply is not None:
                 client.replies.append(reply)
@@ -168,7 +168,7 @@ class Queues:
     # -- time
 
     def instants(self):
-        """When something ends, and for whom."""
+        """Yield the times at which something ends, each with its tube or client."""
         for tube in self.tubes:
             if tube.pause_until_ns:
                 yield tube.pause_until_ns, tube
@@ -183,7 +183,7 @@ class Queues:
             yield client.wait_until_ns, client
 
     def wait(self, wait_ns):
-        """Let time pass, with a look at every instant at which something ends."""
+        """Let time pass, acting at every instant at which something ends."""
         end_ns = self.now_ns + wait_ns
         while (instant := min((when for when, _ in self.instants()), default=NEVER_NS)) <= end_ns:
             self.now_ns = instant
@@ -191,11 +191,11 @@ class Queues:
         self.now_ns = end_ns
 
     def may_wait_unseen(self, wait_ns):
-        """Whether the outcome is clear: nothing ends meanwhile for more than one tube or client."""
+        """Return whether the outcome is defined: things end meanwhile for at most one tube or client."""
         return len({owner.serial for when, owner in self.instants() if when <= self.now_ns + wait_ns}) <= 1
 
     def wait_unseen(self, wait_ns):
-        """Let time pass, with one look at the end."""
+        """Let time pass, acting only once, at the end."""
         self.now_ns += wait_ns
         self._look()
 
@@ -271,7 +271,7 @@ class Queues:
         self._serve()
 
     def _place(self, job, delay_s):
-        """After a put or a release."""
+        """Put a job in its queue after a put or a release."""
         job.delay_s = delay_s
         if delay_s:
             self._enter(job, "delayed")
@@ -280,7 +280,7 @@ class Queues:
             self._make_ready(job)
 
     def _serve(self):
-        """First come, first served."""
+        """Hand out jobs to waiting clients, first come, first served."""
         for client in self.waiters[:]:
             job = self._best(client)
             if job is not None:
@@ -297,7 +297,7 @@ class Queues:
         return b"RESERVED %d %d\r\n%b\r\n" % (job.id, len(job.body), job.body)
 
     def _find(self, job_id, *states, holder=None):
-        """The job, if it is in one of the states, or reserved by the holder."""
+        """Return the job if it is in one of the states, or reserved by the holder; else None."""
         for job in self.jobs:
             if job.id == int(job_id):
                 if job.state in states or (holder is not None and job.holder is holder):
@@ -323,7 +323,7 @@ class Queues:
         return sum(tube in client.watched for client in self.clients)
 
     def _tidy(self):
-        """Tubes that nobody needs are gone, and their pauses with them."""
+        """Remove tubes that are not needed, together with their pauses."""
         for tube in self.tubes[1:]:
             needed = self._using(tube) or self._watching(tube) or any(job.tube is tube for job in self.jobs)
             tube.only_paused = tube.only_paused and not needed and tube.pause_until_ns > 0

@@ -6,7 +6,7 @@ import pytest
 
 
 def need(there: object, what: str) -> None:
-    """A skip on a user's machine; CI has installed it."""
+    """Skip the test if something is missing; fail it in CI, where everything is installed."""
     if not there:
         if os.environ.get("CI"):
             pytest.fail(what)

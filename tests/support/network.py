@@ -1,6 +1,6 @@
-"""Machines of a test's own: network namespaces behind one router, which can be told to lose what passes between two.
+"""Machines for a test: network namespaces behind a router, which can be told to drop packets between two of them.
 
-What is lost is lost in silence, as when a cable is pulled: nobody is told that a connection has ended.
+Packets are dropped silently, as when a cable is pulled: neither side is notified that a connection has ended.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ NUMBERS = itertools.count(1)
 
 
 class Machine:
-    """A place for programs, with an address."""
+    """A network namespace for programs, with an address."""
 
     def __init__(self, address: str, namespace: str | None) -> None:
         self.address = address
@@ -26,7 +26,7 @@ class Machine:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """What this thread starts or opens meanwhile is there. Nothing is to be awaited meanwhile."""
+        """Run the block in this namespace: processes and sockets that it makes belong there. It must not await."""
         if self._namespace is None:
             yield
             return
@@ -52,7 +52,7 @@ def _ip(*words: str) -> None:
 
 
 class Network:
-    """So many machines. Leaving its ``with`` removes them, once nothing runs there any more."""
+    """A number of machines. Leaving its ``with`` removes them, once nothing runs in them."""
 
     def __init__(self, size: int) -> None:
         name = f"beanlite-{os.getpid()}-{next(NUMBERS)}"
@@ -89,25 +89,25 @@ class Network:
             _ip("-n", there, "route", "add", "default", "via", gate)
 
     def cut(self, one: Machine, *others: Machine) -> None:
-        """Lose all that passes between one and each other."""
+        """Drop all packets between one machine and each of the others, in both directions."""
         for other in others:
             self.mute(one, other)
             self.mute(other, one)
 
     def mute(self, one: Machine, other: Machine) -> None:
-        """Lose what the one sends to the other, and only that."""
+        """Drop packets from the first machine to the other, in this direction only."""
         way = ("from", one.address, "to", other.address, "blackhole")
         _ip("-n", self._router, "rule", "add", *way)
         self._cuts.append(way)
 
     def heal(self) -> None:
-        """Lose nothing any more."""
+        """End all cuts."""
         while self._cuts:
             _ip("-n", self._router, "rule", "delete", *self._cuts.pop())
 
 
 def no_network() -> str:
-    """Why no network can be made here; empty if one can."""
+    """Return why no network can be made here; empty if one can."""
     try:
         with Network(1) as network, network.machines[0].entered():
             return ""

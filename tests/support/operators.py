@@ -1,4 +1,4 @@
-"""Operators' commands, given to the core; and whether its counts and queues are those of its jobs."""
+"""Operators' commands, sent to the core; and a check of the core's counts and queues against its jobs."""
 
 import json
 from collections import Counter
@@ -15,22 +15,22 @@ class Operator:
         self.session = core.client(operator=True)
 
     def raw(self, word, body):
-        """The reply to a command with such a body."""
+        """Send a command with this body, and return the reply."""
         return self.core.send(self.session, b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
 
     def ask(self, word, **what):
-        """The object that a request is answered."""
+        """Send a request, and return the object in the reply."""
         reply = self.raw(word, json.dumps(what).encode())
         return told(reply)
 
     def refusal(self, word, **what):
-        """Why it is refused."""
+        """Send a request that is refused, and return the reason."""
         reply = self.raw(word, json.dumps(what).encode())
         assert reply.startswith(b"REFUSED "), reply
         return told(reply)["error"]
 
     def all(self, word, key, **what):
-        """What all slices tell."""
+        """Return the results of all slices."""
         found = []
         after = None
         while True:
@@ -41,11 +41,11 @@ class Operator:
                 return found
 
     def ids(self, **what):
-        """The ids of the jobs that a filter chooses."""
+        """Return the ids of the jobs that match a filter."""
         return [job["id"] for job in self.all("list-jobs", "jobs", **what)]
 
     def change(self, do, **what):
-        """How many jobs all slices have changed, and how many they have skipped."""
+        """Change jobs, slice by slice; return how many were changed, and how many were skipped."""
         done = skipped = 0
         after = None
         while True:
@@ -58,7 +58,7 @@ class Operator:
 
 
 def told(reply):
-    """The object in a reply."""
+    """Return the object in a reply."""
     head, body = reply.split(b"\r\n", 1)
     assert int(head.split()[1]) == len(body) - 2, reply
     assert body.endswith(b"\r\n")
@@ -70,7 +70,7 @@ def all_jobs(engine):
 
 
 def recount(engine):
-    """Compare all that is counted or queued with what the jobs themselves say."""
+    """Compare all counts and queues with the jobs themselves."""
     jobs = all_jobs(engine)
     states = Counter(job.state for job in jobs)
     counts = engine.counts

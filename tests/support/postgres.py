@@ -1,6 +1,6 @@
-"""Real PostgreSQL servers, of Debian's package: alone, or a primary with a synchronous standby.
+"""Real PostgreSQL servers, from Debian's package: alone, or a primary with a synchronous standby.
 
-PostgreSQL refuses to be run by root, so as root it is run by the user that its package has made.
+PostgreSQL refuses to run as root; if the tests run as root, it runs as the user that its package has made.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from tests.support.network import HERE, Machine
 from tests.support.servers import free_port
 
 STARTS_WITHIN_S = 30.0
-# What is the same on both kinds of database is tried in full on a file, and in so small a part on PostgreSQL.
+# Behaviour that is the same with both kinds of database is tested in full on a file, and to 1/PART on PostgreSQL.
 PART = 1 if os.environ.get("ALL_ON_POSTGRESQL") else 8
 NUMBERS = itertools.count(1)
-# What a test needs no machine to survive for, and what makes starts and promotions quick.
+# A test's data need not survive the machine; the other settings make starts and promotions quick.
 SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -36,7 +36,7 @@ SETTINGS = {
 
 
 def programs() -> Path | None:
-    """The folder of the newest PostgreSQL's programs; None: there is none."""
+    """Return the folder of the newest PostgreSQL's programs; None if there is none."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     return found[-1].parent if found else None
 
@@ -64,7 +64,7 @@ class Cluster:
     def __init__(
         self, home: Path, name: str, environment: dict[str, str] | None = None, machine: Machine = HERE
     ) -> None:
-        """``environment`` is what its processes have beside ours."""
+        """``environment`` is added to ours for its processes."""
         self._environment = os.environ | (environment or {})
         self.machine = machine
         self.data = home / name
@@ -78,18 +78,18 @@ class Cluster:
         return f"{self.machine.address}:{self.port}"
 
     def url(self, database: str = "postgres") -> str:
-        """The address of one of its databases."""
+        """Return the address of one of its databases."""
         return f"postgresql://queue@{self.place}/{database}"
 
     def make(self) -> None:
-        """An empty one, in which everybody in the tests' networks may do everything."""
+        """Make an empty cluster, which trusts every user in the tests' networks except ``stranger``."""
         _run(_program("initdb"), "-D", self.data, "-U", "queue", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
         hosts = self.data / "pg_hba.conf"
         trusted = "host all,replication all 10.213.0.0/16 trust\n"
         hosts.write_text("host all stranger 127.0.0.1/32 scram-sha-256\n" + trusted + hosts.read_text())
 
     def follow(self, primary: "Cluster") -> None:
-        """A standby of the other one."""
+        """Make this a standby of the other cluster."""
         shutil.rmtree(self.data, ignore_errors=True)
         where = f"{primary.url()}?application_name={self.data.name}"
         with self.machine.entered():
@@ -117,7 +117,7 @@ class Cluster:
             time.sleep(0.02)
 
     def answers(self) -> bool:
-        """Whether it takes connections."""
+        """Return whether it accepts connections."""
         ready = [str(_program("pg_isready")), "-q", "-h", self.machine.address, "-p", str(self.port)]
         with self.machine.entered():
             return subprocess.run(ready, check=False).returncode == 0
@@ -149,18 +149,18 @@ class Cluster:
         _run(_program("pg_ctl"), "promote", "-w", "-D", self.data)
 
     def new_database(self) -> str:
-        """The address of an empty database."""
+        """Make an empty database, and return its address."""
         name = f"queue{next(NUMBERS)}"
         self.sql(f"CREATE DATABASE {name}")
         return self.url(name)
 
     def sql(self, statement: str, database: str = "postgres") -> list[asyncpg.Record]:
-        """What a statement finds."""
+        """Execute a statement, and return its rows."""
         with self.machine.entered():
             return asyncio.run(self.asql(statement, database))
 
     async def asql(self, statement: str, database: str = "postgres") -> list[asyncpg.Record]:
-        """The same in a loop, on this machine. It does not wait for a standby."""
+        """The same for use in a loop, on this machine. The statement does not wait for a standby."""
         connection = await asyncpg.connect(self.url(database), server_settings={"synchronous_commit": "local"})
         try:
             return await connection.fetch(statement)
@@ -169,7 +169,7 @@ class Cluster:
 
 
 class Pair:
-    """A primary and its synchronous standby, which can change places; commits wait for the one that is not primary."""
+    """A primary and its synchronous standby, which can swap roles; commits wait for whichever is the standby."""
 
     def __init__(self, machines: tuple[Machine, Machine] = (HERE, HERE)) -> None:
         home = new_home()
@@ -186,24 +186,24 @@ class Pair:
         self.make_standby()
 
     def url(self) -> str:
-        """The address of the database, wherever it is."""
+        """Return the address of the database, with both hosts."""
         places = sorted([self.primary.place, self.standby.place])
         return f"postgresql://queue@{','.join(places)}/queue"
 
     def make_standby(self) -> None:
-        """Have the one that is not primary follow the other."""
+        """Make the cluster that is not primary follow the other one."""
         self.standby.kill()
         self.standby.follow(self.primary)
         self.standby.start()
 
     def fail_over(self) -> None:
-        """Kill the primary, and make its standby the primary, without another standby for now."""
+        """Kill the primary, and promote its standby, which has no standby itself for now."""
         self.primary.kill()
         self.standby.promote()
         self.primary, self.standby = self.standby, self.primary
 
     def restart_primary(self) -> None:
-        """Kill it, and start it again."""
+        """Kill the primary, and start it again."""
         self.primary.kill()
         self.primary.start()
 
@@ -215,14 +215,14 @@ class Pair:
 
 
 def receiver_of(standby: Cluster) -> int:
-    """The process of a standby that takes over what the primary has written."""
+    """Return the id of a standby's WAL receiver process."""
     assert standby.process is not None
     command = ["pgrep", "-P", str(standby.process.pid), "-f", "walreceiver"]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def new_home() -> Path:
-    """A folder for clusters, which their user can write."""
+    """Make a folder for clusters that their user can write to."""
     home = Path(tempfile.mkdtemp(prefix="beanlite-pg-"))
     user = _user()
     if user is not None:

@@ -6,8 +6,8 @@
         with server.connect() as client:
             client.sendall(b"stats\\r\\n")
 
-Each gets a free port on 127.0.0.1 and is waited for until it accepts a connection. A port that somebody else takes in
-between is given up for another.
+Each gets a free port on 127.0.0.1, and the call returns when it accepts a connection. If another program takes the port
+in the meantime, another port is tried.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ from typing import Self
 STARTS_WITHIN_S = 20.0
 STOPS_WITHIN_S = 10.0
 TRIES = 5
-CHANCE = random.SystemRandom()  # the other one is seeded by Hypothesis, the same in each run
+CHANCE = random.SystemRandom()  # the global generator is seeded by Hypothesis, the same in each run
 GIVEN: set[int] = set()
 GIVEN_LOCK = threading.Lock()
 
 
 class ServerDied(Exception):
-    """A server ended, or did not accept in time; the text holds what it wrote to stderr."""
+    """A server ended, or did not accept connections in time; the text includes its stderr."""
 
 
 class RunningServer:
@@ -51,7 +51,7 @@ class RunningServer:
         self.log = log
 
     def connect(self, timeout_s: float = 10.0) -> socket.socket:
-        """A new connection; each send leaves as a packet of its own."""
+        """Open a connection; each send leaves as a packet of its own."""
         client = socket.create_connection((self.host, self.port), timeout_s)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return client
@@ -61,7 +61,7 @@ class RunningServer:
         self.process.send_signal(number)
 
     def stop(self) -> int:
-        """Stop it in an orderly way (SIGTERM) and return its exit code; does nothing more to one that has ended."""
+        """Stop the server in an orderly way (SIGTERM) and return its exit code; it may have ended already."""
         self.process.terminate()
         try:
             return self.process.wait(STOPS_WITHIN_S)
@@ -75,7 +75,7 @@ class RunningServer:
         self.process.wait()
 
     def log_text(self) -> str:
-        """What the process has written to stderr so far."""
+        """Return what the process has written to stderr so far."""
         return self.log.read_text(errors="replace")
 
     def __enter__(self) -> Self:
@@ -95,7 +95,7 @@ def start_beanlite(
 ) -> RunningServer:
     """Start ``beanlite serve`` with its database ``queue.db`` in the directory, or none with ``--no-journal``.
 
-    ``before`` is for the shell that becomes the server, such as a ulimit.
+    ``before`` is a command, such as ulimit, for the shell that becomes the server.
     """
     command = [sys.executable, "-m", "beanlite", "serve"]
     if before is not None:
@@ -106,17 +106,17 @@ def start_beanlite(
 
 
 def start_beanstalkd(directory: Path, *flags: str, environment: dict[str, str] | None = None) -> RunningServer:
-    """Start the reference, found on PATH; it keeps no binlog unless ``-b`` is among the flags."""
+    """Start the reference server, found on PATH; it keeps no binlog unless ``-b`` is among the flags."""
     return _start([beanstalkd_program() or "beanstalkd", *flags], directory, environment or {})
 
 
 def beanstalkd_program() -> str | None:
-    """The reference's path; None where it is not installed."""
+    """Return the path of the reference server; None if it is not installed."""
     return shutil.which("beanstalkd")
 
 
 def beanstalkd_version() -> tuple[int, ...]:
-    """The reference's version, such as (1, 12)."""
+    """Return the version of the reference server, such as (1, 12)."""
     said = subprocess.run([beanstalkd_program() or "beanstalkd", "-v"], capture_output=True, text=True, check=True)
     found = re.search(r"(\d+)\.(\d+)", said.stdout)
     if found is None:
@@ -147,7 +147,7 @@ def _start(command: list[str], directory: Path, environment: dict[str, str]) -> 
 
 
 def _wait_until_it_accepts(server: RunningServer) -> bool:
-    """False when the process ended first."""
+    """Wait until the server accepts connections; return False if the process ends first."""
     end = time.monotonic() + STARTS_WITHIN_S
     while time.monotonic() < end:
         if server.process.poll() is not None:
@@ -157,8 +157,8 @@ def _wait_until_it_accepts(server: RunningServer) -> bool:
         except ConnectionRefusedError:
             time.sleep(0.005)
             continue
-        # Wait for its end, or the statistics of the first test could still count this connection.
-        with client, contextlib.suppress(ConnectionError):  # it listens before it knows whether it can serve
+        # Wait for the end of this connection, or the first test might still find it in the statistics.
+        with client, contextlib.suppress(ConnectionError):  # a server listens before it knows whether it can serve
             client.sendall(b"quit\r\n")
             client.recv(1)
             return True
@@ -167,10 +167,10 @@ def _wait_until_it_accepts(server: RunningServer) -> bool:
 
 
 def free_port() -> int:
-    """A port nobody listens on, from below the range that the kernel gives to outgoing connections.
+    """Return an unused port, from below the range that the kernel gives to outgoing connections.
 
-    None comes twice: of two servers that start at once on the same port one would end, but after the other has already
-    accepted the connections for both.
+    No port is returned twice: of two servers that start on the same port at the same time, one would end, but the
+    connections to both might already have been accepted by the other.
     """
     while True:
         port = CHANCE.randrange(12000, 32000)

@@ -1,8 +1,8 @@
-"""Random sessions of several clients, played to the core and to the model at the same time.
+"""Random sessions of several clients, played to the core and the model at the same time.
 
 An action is a tuple, such as ("send", 2, [(b"reserve", b"")]) or ("wait", 1_000_000_000). Any list of actions can be
-played, so that what is left of one after some have been taken out is a session, too: ``shrink`` makes use of that.
-Clients are numbered from the oldest, and numbers beyond the last begin anew.
+played, so a session is still valid after actions have been removed, which ``shrink`` relies on. Clients are numbered
+from the oldest one, modulo their number.
 """
 
 import random
@@ -62,7 +62,7 @@ COMMANDS = weighted(
 ACTIONS = weighted({"send": 375, "wait": 80, "wait unseen": 15, "connect": 15, "leave": 15, "refuse puts": 1})
 
 
-# The part of the server's statistics that the model knows nothing of: it comes last.
+# The part of the server's statistics that the model does not have; it comes last.
 MEMORY = re.compile(rb"OK (\d+)\r\n(---\ncurrent-jobs-urgent.*?\n)(memory-max.*?puts-out-of-memory: \d+\n)", re.DOTALL)
 
 
@@ -71,18 +71,18 @@ def without_memory(replies):
 
 
 def facts_of(job):
-    """What no command of the protocol tells of a job."""
+    """Return the fields of a job that no command of the protocol shows."""
     return job.since_ns, job.last_holder and job.last_holder.number, job.why
 
 
 class Twins:
-    """The core and the model, which have to agree after each action."""
+    """The core and the model, which have to agree after every action."""
 
     def __init__(self):
         self.core = Core(MAX_JOB_SIZE)
         self.model = Model(self.core.now_ns, MAX_JOB_SIZE)
         self.pairs = []
-        """A session of the core, and the model's client."""
+        """Pairs of a session of the core and the model's client."""
 
     def __enter__(self):
         return self
@@ -91,7 +91,7 @@ class Twins:
         pass
 
     def play(self, action):
-        """AssertionError: they differ."""
+        """Play an action. AssertionError: core and model differ."""
         kind, *what = action
         getattr(self, "_" + kind.replace(" ", "_"))(*what)
         self.compare()
@@ -110,7 +110,7 @@ class Twins:
         assert known == right, f"the core knows {known} of its jobs, the model {right}"
 
     def ask(self, line):
-        """A command of a client that comes and goes; compares, and returns the reply."""
+        """Send a command from a temporary client, compare, and return the reply."""
         self._connect()
         session, client = self.pairs[-1]
         self.core.receive(session, line + b"\r\n")
@@ -121,7 +121,7 @@ class Twins:
         return reply
 
     def compare_all(self):
-        """All that can be seen, and last the order of all queues, which empties them."""
+        """Compare everything that clients can see, and at last the order of all queues, which empties them."""
         self.play(("wait", 0))
         for line in (b"stats", b"list-tubes", *(b"stats-tube " + tube.name for tube in self.model.tubes)):
             self.ask(line)
@@ -185,10 +185,10 @@ class Twins:
 
 
 class Chance:
-    """Thinks of the next action; looks at the model so that most of what is asked for is there."""
+    """Chooses random actions, guided by the model so that most commands refer to something that exists."""
 
     def __init__(self, rng, commands=COMMANDS, seconds=SECONDS, step_ns=1, jobs_max=(2, 5, 20, 60)):
-        """``step_ns``: what time is counted in. ``jobs_max``: one of these is how many jobs there are at most."""
+        """``step_ns`` is the unit of time. One of ``jobs_max`` is chosen as the maximum number of jobs."""
         self._rng = rng
         self._seconds = seconds
         self._step_ns = step_ns
@@ -209,7 +209,7 @@ class Chance:
         return (kind, self._wait_ns(model))
 
     def send(self, model):
-        """Mostly one command in a packet, often by a client that has something reserved."""
+        """Return a send: mostly one command in a packet, often by a client that holds a job."""
         number = self._rng.randrange(len(model.clients))
         holders = [job.holder for job in model.jobs if job.holder is not None]
         if holders and self._rng.randrange(3) == 0:
@@ -251,7 +251,7 @@ class Chance:
         return line, b"x" * size + end
 
     def _job_id(self, model, holder):
-        """Of a job of the holder's, mostly."""
+        """Return an id, mostly of a job of the holder."""
         rng = self._rng
         jobs = model.jobs if holder is None else [job for job in model.jobs if job.holder is holder]
         if not jobs or rng.randrange(10) == 0:
@@ -259,7 +259,7 @@ class Chance:
         return rng.choice(jobs).id
 
     def _wait_ns(self, model):
-        """Often just up to where something ends, or a step less or more."""
+        """Return a time to wait, often exactly until something ends, or one step less or more."""
         rng = self._rng
         instants = [when for when, _ in model.instants() if when - model.now_ns < 1 << 62]
         if instants and rng.randrange(3):
@@ -270,9 +270,9 @@ class Chance:
 
 
 def explore(seed, steps, make, think):
-    """Play random sessions of so many steps in all. ``make`` gives the twins, and ``think`` yields actions for them.
+    """Play random sessions of ``steps`` steps in all. ``make`` returns the twins, ``think`` yields actions for them.
 
-    AssertionError: they differ; it tells the least actions that show it.
+    AssertionError: they differ; the text has a minimal list of actions that shows this.
     """
     rng = random.Random(seed)
     while steps > 0:
@@ -292,7 +292,7 @@ def explore(seed, steps, make, think):
 
 
 def difference(actions, make):
-    """What goes wrong when they are played; None if nothing does."""
+    """Play the actions, and return the error; None if there is none."""
     try:
         with make() as twins:
             for action in actions:
@@ -304,7 +304,7 @@ def difference(actions, make):
 
 
 def shrink(actions, make):
-    """Leave out what is not needed for a difference, as far as that can be found out in SHRINKS_S."""
+    """Remove actions that are not needed for a difference, within SHRINKS_S."""
     end_s = time.monotonic() + SHRINKS_S
 
     def still_differs(fewer):

@@ -1,4 +1,4 @@
-"""A whole server in simulated time: no socket, no disk, no waiting."""
+"""A whole server in simulated time, without sockets, disk or waiting."""
 
 import asyncio
 import selectors
@@ -13,11 +13,11 @@ from beanlite.net.connection import Connection
 from beanlite.net.listener import Listener
 from beanlite.server import Server
 
-TURNS = 50  # of the loop; more than any exchange takes
+TURNS = 50  # of the loop: more than any exchange takes
 
 
 class _Selector(selectors.SelectSelector):
-    """Where a loop would wait, time passes instead."""
+    """A selector that lets simulated time pass where the loop would wait."""
 
     now_s = 0.0
 
@@ -29,7 +29,7 @@ class _Selector(selectors.SelectSelector):
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """A loop whose time moves only when there is nothing to do, and then at once."""
+    """A loop whose time advances only when there is nothing to do, and then at once to the next timer."""
 
     def __init__(self):
         self._simulated = _Selector()
@@ -40,12 +40,12 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 class FakeJournal(Journal):
-    """Makes a batch durable when it is told to, or fails."""
+    """Makes batches durable at once or on request, or fails."""
 
     def __init__(self):
         self.waiting = deque()
         self.holds = False
-        """Batches wait for ``let_go``."""
+        """Whether batches wait for ``let_go``."""
 
     busy = property(lambda self: bool(self.waiting))
     syncing = property(lambda _self: False)
@@ -94,7 +94,7 @@ class Client(asyncio.Transport):
         self.said = b""
         self.closed = False
         self.closes = True
-        """It closes its side when the server has closed its own."""
+        """Whether the client closes its side when the server closes the connection."""
         self.protocol: Any = Connection(server._host)
         self.protocol.connection_made(self)
 
@@ -102,7 +102,7 @@ class Client(asyncio.Transport):
         self.protocol.data_received(data)
 
     async def ask(self, data):
-        """What is answered before any time has to pass."""
+        """Send data, and return what is answered without any time passing."""
         self.said = b""
         self.send(data)
         await settle()
@@ -147,7 +147,7 @@ async def settle():
 
 
 def simulated(play):
-    """Run ``play(server, journal)`` with a server, which stops in order afterwards; returns what it failed with."""
+    """Run ``play(server, journal)``, then stop the server in an orderly way; return the error that it ended with."""
 
     async def run():
         loop = asyncio.get_running_loop()

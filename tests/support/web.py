@@ -1,4 +1,4 @@
-"""The page in the browser, without a browser: a real process of it, and what it answers."""
+"""Tests the web page without a browser: a real ``beanlite web`` process, and its responses."""
 
 import base64
 import html
@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 
 class Page(NamedTuple):
-    """An answer."""
+    """A response."""
 
     path: str
     status: int
@@ -21,7 +21,7 @@ class Page(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What is read of it: no tags, and blanks as one."""
+        """The visible text: without tags, and with runs of white space as one blank."""
         return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", self.html)).split())
 
     @property
@@ -45,11 +45,11 @@ class Web:
         self.headers = {} if user is None else sign_in(user)
 
     def get(self, path: str, **headers: str) -> Page:
-        """A page."""
+        """Get a page."""
         return self._ask("GET", path, None, headers)
 
     def post(self, path: str, fields: dict[str, object], **headers: str) -> Page:
-        """What a form of ours, filled in so, leads to, a redirection followed."""
+        """Submit a form of ours with these fields; return the resulting page, after a redirect."""
         body = urllib.parse.urlencode(fields, doseq=True)
         given = {"sec-fetch-site": "same-origin", "content-type": "application/x-www-form-urlencoded"}
         page = self._ask("POST", path, body, given | {key.replace("_", "-"): value for key, value in headers.items()})
@@ -74,5 +74,5 @@ class Web:
 
 
 def sign_in(user: str) -> dict[str, str]:
-    """The header of a browser in which somebody has typed NAME:PASSWORD."""
+    """Return the header that a browser sends after a user has entered NAME:PASSWORD."""
     return {"authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}

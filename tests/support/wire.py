@@ -1,4 +1,4 @@
-"""A blocking client for the tests: it sends bytes, and reads reply by reply."""
+"""A blocking client for the tests, which sends bytes and reads replies one by one."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ HAVE_BODY = (b"RESERVED ", b"FOUND ", b"OK ", b"REFUSED ", b"EVENT ")
 
 
 class Wire:
-    """One connection. Its end is a ConnectionError, a reply that doesn't come within 10 s a TimeoutError."""
+    """A connection. Its end raises ConnectionError, a reply that does not come within 10 s TimeoutError."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -22,7 +22,7 @@ class Wire:
         self.socket.sendall(data)
 
     def reply(self) -> str:
-        """The line of the next reply, without its end."""
+        """Return the line of the next reply, without its CR LF."""
         while (end := self._received.find(b"\r\n")) < 0:
             self._receive()
         line = bytes(self._received[:end])
@@ -47,20 +47,20 @@ class Wire:
         return int(job_id)
 
     def request(self, word: str, **what: object) -> Any:
-        """An operator's command, and the object that it is answered."""
+        """Send an operator's command, and return the object in the reply."""
         body = json.dumps(what).encode()
         line = self.ask(f"{word} {len(body)}", body)
         assert line.startswith("OK "), (line, self.body)
         return json.loads(self.body)
 
     def stats(self, what: str = "stats") -> dict[str, str]:
-        """The answer to a stats command."""
+        """Send a stats command, and return the statistics."""
         line = self.ask(what)
         assert line.startswith("OK "), line
         return dict(item.split(": ", 1) for item in self.body.decode().splitlines()[1:])
 
     def is_closed(self) -> bool:
-        """Read up to the end of the connection; False if it does not come."""
+        """Read until the connection ends; return False if it does not end."""
         try:
             while True:
                 self._receive()
@@ -86,12 +86,12 @@ class Wire:
 
 
 def put_bytes(body: bytes, pri: int = 0, delay_s: int = 0, ttr_s: int = 60) -> bytes:
-    """A put as it goes over the wire."""
+    """Return a put as it is sent."""
     return b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body)
 
 
 def until(condition: Callable[[], object], within_s: float = WITHIN_S) -> None:
-    """Wait until something holds. Raises AssertionError if it never does."""
+    """Wait until a condition holds. AssertionError: it does not in time."""
     end = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end, "it never came to that"

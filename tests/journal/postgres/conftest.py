@@ -1,4 +1,4 @@
-"""A way to the database, and that no connection is left."""
+"""A proxy to the database, and a check that no connection is left open."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ async def _no_connection_is_left(monkeypatch):
 
 @pytest.fixture(scope="session")
 def other(postgres):
-    """Another server, which has nothing in common with the first."""
+    """Another PostgreSQL server, unrelated to the first."""
     other = Cluster(postgres.socket, "other")
     other.make()
     other.start()
@@ -37,6 +37,6 @@ def other(postgres):
 
 @pytest.fixture
 async def way(postgres):
-    """One to the database that can be cut."""
+    """A proxy to the database that can cut connections."""
     async with Cutting(postgres.port) as way:
         yield way

@@ -1,4 +1,4 @@
-"""A journal on a real database, served without a network; and what tests of it have in common."""
+"""A journal on a real database, served without a network; and helpers that its tests share."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ SOON_S = 10
 
 
 async def until(true):
-    """Wait until it is, by looking at it in each turn of the loop."""
+    """Wait until a condition is true, polling it every millisecond."""
     async with asyncio.timeout(SOON_S):
         while not true():
             await asyncio.sleep(0.001)
@@ -36,7 +36,7 @@ class Postgres:
 
 
 class ServingPostgres(Serving):
-    """Time is the real one: the lease depends on it."""
+    """Serving in real time, on which the lease depends."""
 
     async def start(self):
         self.core.now_ns = Clock()()
@@ -56,7 +56,7 @@ class ServingPostgres(Serving):
         return job_id
 
     async def abandon(self):
-        """As if the process had been killed."""
+        """Leave everything as if the process had been killed."""
         self.journal._sender.end()
         self.journal._reader.close()
         await asyncio.wait({self.journal._pruning})
@@ -67,7 +67,7 @@ async def served(url, **others):
 
 
 def by(way, url):
-    """The same database, reached by a way that can be cut."""
+    """Return the URL of the same database through a proxy that can cut connections."""
     return re.sub(r":\d+/", f":{way.port}/", url)
 
 

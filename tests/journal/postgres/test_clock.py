@@ -1,4 +1,4 @@
-"""The database's clock plays no part in who has the lease."""
+"""The database's clock has no influence on which server has the lease."""
 
 import asyncio
 import mmap
@@ -20,7 +20,7 @@ APART_S = 60
 
 @pytest.fixture
 def shifted():
-    """A database, and what shifts its clock by so many seconds."""
+    """A database, and a function that shifts its clock by a number of seconds."""
     need(programs() and shutil.which("cc"), "PostgreSQL or cc is not installed")
     home = new_home()
     library, shift = home / "shifted.so", home / "shift"

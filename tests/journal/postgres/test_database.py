@@ -1,4 +1,4 @@
-"""What the database does with our statements: its plans, and TLS on the way to it."""
+"""The database's plans for our statements, and TLS on the connection to it."""
 
 import asyncio
 import shutil
@@ -34,14 +34,14 @@ async def test_a_queue_that_was_empty_when_it_was_analysed_is_not_searched_throu
 
 
 def sign(certificate, key):
-    """A certificate that is signed by itself."""
+    """Make a self-signed certificate."""
     how = ["-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=queue", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run(["openssl", "req", *how, "-out", certificate, "-keyout", key], check=True, capture_output=True)
 
 
 @pytest.fixture
 def encrypted():
-    """A database that is reached by TLS, and the certificate of who has signed its own."""
+    """A database that is reached by TLS, and the certificate that has signed its own."""
     need(programs() and shutil.which("openssl"), "PostgreSQL or openssl is not installed")
     cluster = Cluster(home := new_home(), "encrypted")
     cluster.make()

@@ -1,4 +1,4 @@
-"""Queues from the file into PostgreSQL and back, as a user brings them."""
+"""Queues are moved from the file into PostgreSQL and back, as a user does it."""
 
 import asyncio
 import subprocess
@@ -19,7 +19,7 @@ def beanlite(*args, given=b""):
 
 @pytest.fixture
 def exported(tmp_path):
-    """What a file has in which jobs of each state are, some large, and a pause."""
+    """The export of a file with jobs in each state, a large one among them, and a pause."""
     with start_beanlite(tmp_path / "file") as server:
         wire = Wire(server.connect())
         wire.send(
@@ -76,7 +76,7 @@ def test_ids_that_are_taken_are_refused_unless_new_ones_are_wanted(exported, dat
 
 
 async def test_an_import_that_the_standby_may_not_have_is_no_success(exported, other):
-    """An operator has cancelled its wait for it."""
+    """An operator has cancelled the import's wait for the standby."""
     await other.asql("CREATE DATABASE imported")
     await (await served(other.url("imported"))).stop()
     for statement in ("ALTER SYSTEM SET synchronous_standby_names = 'lost'", "SELECT pg_reload_conf()"):

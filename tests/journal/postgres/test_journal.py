@@ -1,4 +1,4 @@
-"""The journal in PostgreSQL, on a real database: what it stores, and reads again."""
+"""The journal in PostgreSQL, on a real database: what it stores, and reads back."""
 
 import re
 import sqlite3
@@ -10,7 +10,7 @@ from tests.journal.postgres.serving import Postgres, ServingPostgres, served, sq
 
 
 def told(core):
-    """All that is known of each job; the time that is left, and ages, are given in seconds by the same clock."""
+    """Return everything that is known of each job; ages and times left are in seconds, by the same clock."""
     tell = {}
     for job_id in range(1, core.engine.last_id + 1):
         job = core.engine.jobs.find(job_id)
@@ -40,7 +40,7 @@ async def test_all_that_is_known_of_jobs_and_pauses_is_there_after_a_restart(pos
     ):  # fmt: skip
         assert not re.match(rb"NOT_FOUND|BAD|EXPECTED|UNKNOWN", core.send(worker, line)), line
     await serving.put()
-    core.send(worker, b"reserve-job 1\r\n")  # nobody is promised that
+    core.send(worker, b"reserve-job 1\r\n")  # reservations are not promised
     before = told(core)
     await serving.stop()
     again = await served(database)

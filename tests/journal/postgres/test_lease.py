@@ -1,4 +1,4 @@
-"""The lease: who has it, who takes it over, and what those do who have lost it."""
+"""The lease: which server has it, which one takes it over, and what a server does that has lost it."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ async def test_a_second_server_takes_over_when_the_first_is_not_heard_of_any_mor
     waiting = asyncio.create_task(second.start())
     await until(lambda: second.medium.standing_by == [True])
     for _ in range(3):
-        await asyncio.sleep(LEASE_S / 2)  # it lives, though it has nothing to do
+        await asyncio.sleep(LEASE_S / 2)  # it is alive, though it has nothing to do
     assert not waiting.done()
     await first.abandon()
     await asyncio.wait_for(waiting, SOON_S)
@@ -71,7 +71,7 @@ async def test_who_stands_by_gives_up_a_connection_that_says_nothing_any_more(da
 
 
 class Still:
-    """Stands still until it is moved, and counts who looks."""
+    """A clock that stands still until it is set, and counts how often it is read."""
 
     def __init__(self):
         self.now_ns = Clock()()
@@ -82,13 +82,13 @@ class Still:
         return self.now_ns
 
     async def looked_at(self):
-        """Wait until it was looked at some times more."""
+        """Wait until it has been read several more times."""
         enough = self.looks + 9
         await until(lambda: self.looks > enough)
 
 
 async def test_time_for_which_it_did_not_look_does_not_count(database):
-    """Its machine was suspended, perhaps with that of the active server."""
+    """The standby's machine was suspended, perhaps together with that of the active server."""
     first = await served(database, node="first", lease_s=100)
     clock = Still()
     second = ServingPostgres(Postgres(database, node="second", lease_s=100, clock=clock))
@@ -103,7 +103,7 @@ async def test_time_for_which_it_did_not_look_does_not_count(database):
 
 
 async def test_the_longer_one_of_two_leases_counts(database):
-    """The active server counts on its own."""
+    """The active server relies on its own setting."""
     first = await served(database, node="first", lease_s=1000)
     clock = Still()
     second = ServingPostgres(Postgres(database, node="second", lease_s=100, clock=clock))
@@ -194,7 +194,7 @@ async def test_the_kernel_gives_up_a_machine_that_does_not_answer_any_more(datab
 
 
 async def test_jobs_are_read_from_where_the_lease_is(database, other):
-    """And not from an old primary that has come back."""
+    """They are not read from an old primary that has come back."""
     name = database.rpartition("/")[2]
     await other.asql(f"CREATE DATABASE {name}")
     await (await served(other.url(name))).stop()
@@ -208,7 +208,7 @@ async def test_jobs_are_read_from_where_the_lease_is(database, other):
         await until(lambda: second.medium.standing_by == [True])
         way.refuses = False
         await first.stop()
-        await until(lambda: waiting.done() or way.passed_on > 1)  # it has tried again
+        await until(lambda: waiting.done() or way.passed_on > 1)  # the connection has been tried again
         way.refuses = True
         way.cut()
         await asyncio.wait_for(waiting, SOON_S)
@@ -232,7 +232,7 @@ async def test_who_has_lost_the_lease_stores_and_acknowledges_nothing(postgres, 
 
 
 async def test_without_the_fence_it_would(postgres, database, monkeypatch):
-    """That the test above can fail."""
+    """Show that the test above can fail."""
     row = Link.row
 
     def without_the_fence(link, statement, *parameters, **others):

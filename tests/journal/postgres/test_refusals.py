@@ -1,4 +1,4 @@
-"""Databases that are refused at the start, and what is said of them."""
+"""Databases that are refused at the start, and the reasons that are given."""
 
 import pytest
 

@@ -11,7 +11,7 @@ from beanlite.journal.totals import Totals
 from tests.support.core import Core
 
 JOBS = b"put 0 0 60 1\r\na\r\nput 0 0 60 1\r\nb\r\nput 0 0 60 1\r\nc\r\n"
-# None of these is refused by what is stored if it is done twice.
+# Changes that no constraint of the tables prevents from being stored twice.
 REPEATABLE = b"reserve-job 1\r\nbury 1 7\r\nreserve-job 2\r\nrelease 2 9 0\r\npause-tube default 60\r\n"
 
 
@@ -50,11 +50,11 @@ async def test_what_arrives_twice_or_too_late_does_nothing(taken):
     before = await everything(taken)
     assert await send(taken, second, epoch=taken.epoch, last=first.number) is None  # again
     third = batch(core, client, b"kick 9\r\npause-tube default 0\r\n")
-    assert await send(taken, third, epoch=taken.epoch, last=first.number) is None  # the one before it is missing
+    assert await send(taken, third, epoch=taken.epoch, last=first.number) is None  # the batch before it is missing
     assert await everything(taken) == before
     await taken.link.connection.execute("UPDATE lease SET epoch = epoch + 1")
     before = await everything(taken)
-    assert await send(taken, third, epoch=taken.epoch, last=second.number) is None  # another has taken over
+    assert await send(taken, third, epoch=taken.epoch, last=second.number) is None  # another server has taken over
     assert await everything(taken) == before
     assert await send(taken, third, epoch=taken.epoch + 1, last=second.number) is not None
     assert await everything(taken) != before

@@ -1,4 +1,4 @@
-"""What becomes of a batch when the connection, the database, its standby or its disk is lost."""
+"""What happens to a batch when the connection, the database, its standby or its disk is lost."""
 
 import asyncio
 import os
@@ -128,7 +128,7 @@ async def test_nothing_is_acknowledged_without_the_standby_even_if_the_wait_is_c
     job_id = serving.begin_to_put()
     seen = set()
     async with asyncio.timeout(SOON_S):
-        while len(seen) < 3:  # the batch, and two that look for it
+        while len(seen) < 3:  # the batch, and two attempts to find out what became of it
             for row in await pair.primary.asql("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
                 seen.add(row["pid"])
                 await pair.primary.asql(f"SELECT pg_cancel_backend({row['pid']})")
@@ -148,7 +148,7 @@ async def test_a_restart_of_the_primary_acknowledges_nothing_that_the_standby_do
     waiting = [serving.begin_to_put() for _ in range(3)]
     await waiting_for_standby(pair)
     await asyncio.to_thread(pair.restart_primary)
-    assert len(await pair.primary.asql("SELECT id FROM jobs", "queue")) == 1 + len(waiting)  # whoever reads is misled
+    assert len(await pair.primary.asql("SELECT id FROM jobs", "queue")) == 1 + len(waiting)  # a read is misleading
     await waiting_for_standby(pair)
     assert serving.released == [1]
     os.kill(receiver, signal.SIGCONT)
@@ -176,14 +176,14 @@ async def test_bodies_are_read_from_the_primary_even_if_the_old_one_is_still_the
 
 
 async def waiting_for_standby(pair):
-    """Wait until a commit does."""
+    """Wait until a commit waits for the standby."""
     async with asyncio.timeout(SOON_S):
         while not await pair.primary.asql("SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
             await asyncio.sleep(0.01)
 
 
 async def test_a_standby_that_was_behind_is_noticed_when_it_is_promoted(pair):
-    """It was asynchronous, as require_sync = false allows."""
+    """The standby was asynchronous, as require_sync = false allows."""
     for cluster in (pair.primary, pair.standby):
         await cluster.asql("ALTER SYSTEM SET synchronous_standby_names = ''")
         await cluster.asql("SELECT pg_reload_conf()")

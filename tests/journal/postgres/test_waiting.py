@@ -1,4 +1,4 @@
-"""The lease, by itself: how long others wait for it, and who may give it back."""
+"""The lease by itself: how long other servers wait for it, and which server may give it back."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ def applicant(database, stand_by=lambda _: None):
 
 
 async def test_while_the_database_does_not_answer_the_time_of_the_lease_does_not_pass(database):
-    """The active server may not have got through either."""
+    """The active server may have been cut off as well."""
     gone = await take(applicant(database), asyncio.Event())
     gone.link.drop()
     other = await asyncpg.connect(database)
@@ -39,7 +39,7 @@ async def test_while_the_database_does_not_answer_the_time_of_the_lease_does_not
 
 async def test_who_was_taken_over_from_has_nothing_to_give_back(database):
     taken = await take(applicant(database), asyncio.Event())
-    await taken.link.connection.execute("UPDATE lease SET epoch = epoch + 1")  # another has taken over
+    await taken.link.connection.execute("UPDATE lease SET epoch = epoch + 1")  # another server has taken over
     assert await taken.link.row(GIVE_BACK, taken.epoch, time.time(), 0) is None
     assert await taken.link.connection.fetchval("SELECT stopped_at FROM lease") is None
     taken.link.drop()

@@ -1,4 +1,4 @@
-"""Debian's Chromium, and pages in which nothing may go wrong unseen."""
+"""Debian's Chromium, and pages in which any error fails the test."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,8 +11,8 @@ from tests.support.needs import need
 from tests.support.servers import RunningServer, start_beanlite
 from tests.support.web import Web
 
-WITHIN_MS = 20_000  # whatever is waited for
-# Opens a page of a site, in a context with these options.
+WITHIN_MS = 20_000  # the time limit for every wait
+# A function that opens a page of a site, in a context with the given options.
 Visit = Callable[..., Page]
 
 
@@ -23,7 +23,7 @@ def chromium() -> Iterator[Browser]:
     expect.set_options(timeout=WITHIN_MS)
     with (
         sync_playwright() as playwright,
-        # As root, and in a container, its sandbox can't be had; it is shown nothing but our own pages.
+        # Its sandbox does not work as root or in a container; and it opens only our own pages.
         playwright.chromium.launch(executable_path=program, args=["--no-sandbox"]) as browser,
     ):
         yield browser
@@ -43,7 +43,7 @@ def web(server: RunningServer) -> Iterator[Web]:
 
 @pytest.fixture
 def visit(chromium: Browser) -> Iterator[Visit]:
-    """Opens pages; the browser may have nothing to complain of, and may ask nobody else for anything."""
+    """Opens pages; the browser must report no error, and send no request to another site."""
     wrong: list[str] = []
     contexts = []
 
@@ -66,5 +66,5 @@ def visit(chromium: Browser) -> Iterator[Visit]:
 
 
 def _is_refusal(page: Page, message: ConsoleMessage) -> bool:
-    """Whether the page as such was answered with 404 or the like, which Chromium tells, too."""
+    """Return whether the message only reports that the page itself was answered with 404 or the like."""
     return message.location["url"] == page.url and "responded with a status of 4" in message.text
