@@ -40,7 +40,7 @@ from beanlite.values import (
     seconds,
 )
 
-# Kubernetes sets these in each container for a service whose name begins with ours; they are not settings.
+# Kubernetes sets these in each container for a service whose name begins with beanlite; they are not settings.
 _OF_A_SERVICE = re.compile(
     r"BEANLITE_(\w+_)?"
     r"(SERVICE_(HOST|PORT(_\w+)?)=|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|PORT=(tcp|udp|sctp)://)"
@@ -48,151 +48,151 @@ _OF_A_SERVICE = re.compile(
 
 
 class Settings(BaseModel):
-    """What the server was told. It has as many attributes as there are settings.
+    """The settings of a server. It has as many attributes as there are settings.
 
-    The descriptions are the texts of ``--help`` and of the error messages.
+    The descriptions are printed by ``--help`` and in error messages.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = Field(HOST, min_length=1, description="address or host name to listen on")
-    port: int = Field(PORT, ge=0, le=65535, description="TCP port to listen on, 0 to 65535; 0 takes any free one")
+    port: int = Field(PORT, ge=0, le=65535, description="TCP port to listen on, 0 to 65535; 0 picks any free port")
     socket: Path | None = Field(None, description="path of a Unix socket to listen on, instead of host and port")
     db: Annotated[Path, AfterValidator(file_in)] = Field(
-        Path(DB_NAME), description=f"path of the database file; a directory means the file {DB_NAME} in it"
+        Path(DB_NAME), description=f"path of the database file; if it is a directory, the file {DB_NAME} in it"
     )
     database: SecretStr | None = Field(
         None,
-        description="address of a PostgreSQL database, such as postgresql://beanlite@db1,db2/queue, in which jobs are"
-        " kept instead of in a file; a second server with the same one stands by",
+        description="URL of a PostgreSQL database, such as postgresql://beanlite@db1,db2/queue, to keep jobs in instead"
+        " of a file; a second server with the same database stands by",
     )
     require_sync: bool = Field(
         default=True,
-        description="whether a PostgreSQL database without a synchronous standby is refused (true) or not (false)",
+        description="whether a PostgreSQL database without a synchronous standby is refused (true) or accepted (false)",
     )
     lease: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,2}s$")] = Field(
         "3s",
-        description="for how long nothing must be heard of the active server until one that stands by takes over,"
-        " 1s to 999s; the same for both",
+        description="how long the active server must be silent before a standby server takes over, 1s to 999s; the"
+        " same on both",
     )
     node: str | None = Field(
         None,
         min_length=1,
-        description="what this server is called in the database and in the log of others; without it, host and address",
+        description="name of this server in the database and in the logs of other servers; if unset, host and address",
     )
     standby: Literal["refuse", "forward"] = Field(
         "refuse",
-        description="what a server that stands by does with clients: refuse them, so that whoever looks finds the"
-        " active one, or forward them to that",
+        description="what a standby server does with clients: refuse them, which shows that it is not the active one,"
+        " or forward them to the active one",
     )
     advertise: Annotated[str, AfterValidator(of_place)] | None = Field(
         None,
-        description="host and port, such as 10.0.0.5:11300, at which servers that stand by reach this one; without it,"
-        " where it listens",
+        description="host and port, such as 10.0.0.5:11300, at which a standby server reaches this one; if unset, the"
+        " address that this one listens on",
     )
     fsync: Annotated[str, StringConstraints(pattern=r"^(always|never|[0-9]{1,9}ms)$")] = Field(
         "always",
-        description="when commits are synced to the disk: always (before their replies), never,"
-        " or at least once in a number of milliseconds such as 50ms",
+        description="when commits are synced to disk: always (before their replies), never, or at least once per"
+        " interval in milliseconds, such as 50ms",
     )
     journal: bool = Field(
         default=True, description="whether jobs are kept in the database (true) or in memory only (false)"
     )
     max_job_size: int = Field(
-        65535, ge=1, le=MAX_JOB_SIZE_LIMIT, description=f"largest body of a job in bytes, 1 to {MAX_JOB_SIZE_LIMIT}"
+        65535, ge=1, le=MAX_JOB_SIZE_LIMIT, description=f"largest job body in bytes, 1 to {MAX_JOB_SIZE_LIMIT}"
     )
     max_connections: int = Field(
-        10000, ge=1, description="number of connections served at a time, 1 or more; one too many is closed at once"
+        10000, ge=1, description="maximum number of connections, 1 or more; further ones are closed at once"
     )
     max_connections_per_address: int | None = Field(
         None,
         ge=1,
-        description="number of connections of one address served at a time, 1 or more; one too many is closed at once",
+        description="maximum number of connections from one address, 1 or more; further ones are closed at once",
     )
     max_watched: int = Field(
-        1000, ge=1, description="number of tubes that a client may watch, 1 or more; one more is refused"
+        1000, ge=1, description="maximum number of tubes that a client may watch, 1 or more; further ones are refused"
     )
     max_tubes: int = Field(
-        200_000, ge=1, description="number of tubes that clients may make, 1 or more; one more is refused"
+        200_000, ge=1, description="maximum number of tubes, 1 or more; clients can't create further ones"
     )
     max_memory: ByteSize | None = Field(
         None,
         ge=MEMORY_LEAST,
-        description="memory for jobs and all else that grows with use, in bytes or as 512MiB, 16MiB or more; when it is"
-        " used up, puts are answered OUT_OF_MEMORY",
+        description="memory for jobs and everything else that grows with use, in bytes or as 512MiB, at least 16MiB;"
+        " when it is used up, puts are answered OUT_OF_MEMORY",
     )
     body_memory: ByteSize | None = Field(
         None,
         ge=MEMORY_LEAST,
-        description="how much of that bodies may take, in bytes or as 512MiB, 16MiB or more; others stay in the"
-        " database until they are needed",
+        description="how much of max_memory job bodies may take, in bytes or as 512MiB, at least 16MiB; other bodies"
+        " stay in the database until they are needed",
     )
     backup_every: Duration | None = Field(
-        None, description="time from one backup to the next, such as 30m, 24h or 7d; none is made without it"
+        None, description="time from one backup to the next, such as 30m, 24h or 7d; if unset, none are made"
     )
-    backup_dir: Path | None = Field(None, description="folder of these backups, which must exist")
-    backup_keep: int = Field(7, ge=1, description="number of backups that are kept there, 1 or more")
+    backup_dir: Path | None = Field(None, description="folder for these backups; it must exist")
+    backup_keep: int = Field(7, ge=1, description="number of these backups to keep, 1 or more")
     history: Duration | None = Field(
         None,
-        description="for how long it is kept in the database what has happened to each job, such as 12h or 7d; without"
-        " it, only what operators do is recorded",
+        description="how long the database keeps a record of what happened to each job, such as 12h or 7d; if unset,"
+        " only what operators do is recorded",
     )
     history_bytes: ByteSize = Field(
         ByteSize(1 << 30),
         ge=HISTORY_LEAST,
-        description="how large that may become, in bytes or as 512MiB, 1MiB or more; the oldest goes first",
+        description="maximum size of the history, in bytes or as 512MiB, at least 1MiB; the oldest events go first",
     )
-    history_bodies: bool = Field(default=False, description="whether the history has the bodies of deleted jobs, too")
+    history_bodies: bool = Field(default=False, description="whether the history includes the bodies of deleted jobs")
     operators: Annotated[str, AfterValidator(of_operators)] = Field(
         "unix, 127.0.0.0/8, ::1",
-        description="addresses and networks, and unix for the Unix socket, from which operators' commands are"
-        " understood; separated by commas, or none",
+        description="addresses and networks from which operators' commands are accepted, separated by commas, with"
+        " unix for the Unix socket; or none",
     )
     health: Annotated[str, AfterValidator(of_address)] | None = Field(
         None,
-        description="address and port, such as 127.0.0.1:11381, at which /healthz, /readyz and /metrics are answered;"
-        " none are without it",
+        description="address and port, such as 127.0.0.1:11381, at which /healthz, /readyz and /metrics are served;"
+        " if unset, they are not",
     )
     metrics_tubes: int = Field(
         1000,
         ge=0,
         le=10_000,
-        description="number of tubes that have metrics of their own, 0 to 10000; the rest is summed",
+        description="number of tubes that have metrics of their own, 0 to 10000; the rest are summed",
     )
     web: Annotated[str, AfterValidator(of_loopback)] | None = Field(
         None,
-        description="address and port that only this machine can reach, such as 127.0.0.1:11380, at which the page in"
-        " the browser is served; none is without it",
+        description="loopback address and port, such as 127.0.0.1:11380, at which the page in the browser is served;"
+        " if unset, it is not",
     )
     user: str | None = Field(
-        None, min_length=1, description="name of the user to become, with its groups, once the sockets are bound"
+        None, min_length=1, description="user to become, with its groups, once the sockets are bound"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="least level that is logged: debug, info, warning or error"
+        "info", description="lowest level that is logged: debug, info, warning or error"
     )
     log_format: Literal["text", "json"] = Field(
-        "text", description="form of a log line: text, or json for one object a line"
+        "text", description="format of the log: text, or json for one object per line"
     )
 
     @property
     def file(self) -> Path | None:
-        """The database file; None: jobs are in memory only, or in PostgreSQL."""
+        """The database file; None if jobs are in memory only, or in PostgreSQL."""
         return self.db if self.journal and self.database is None else None
 
     @property
     def lease_s(self) -> int:
-        """Seconds of the setting ``lease``."""
+        """The setting ``lease`` in seconds."""
         return int(self.lease.removesuffix("s"))
 
     @property
     def connections_per_address(self) -> int:
-        """How many connections of one address are served at a time."""
+        """How many connections from one address are served at a time."""
         given = self.max_connections_per_address
         return self.max_connections - self.max_connections // 10 if given is None else given
 
     @property
     def backup_every_s(self) -> int | None:
-        """Seconds from one backup to the next; None: none is made."""
+        """Seconds from one backup to the next; None if none are made."""
         return seconds(self.backup_every)
 
     @property
@@ -203,21 +203,21 @@ class Settings(BaseModel):
 
     @property
     def history_s(self) -> int | None:
-        """Seconds for which the history is kept; None: there is none but of what operators do."""
+        """Seconds for which the history is kept; None if only what operators do is recorded."""
         return seconds(self.history)
 
     @property
     def fsync_interval_ms(self) -> int | None:
-        """Milliseconds from one sync to the next; 0: each commit, before its replies; None: never."""
+        """Milliseconds from one sync to the next; 0: each commit is synced before its replies leave; None: never."""
         if self.fsync == "never":
             return None
         return 0 if self.fsync == "always" else int(self.fsync.removesuffix("ms"))
 
 
 def load(file: Path | None = None, flags: Mapping[str, object] | None = None) -> Settings:
-    """Put the settings together from the TOML file, the environment and the flags.
+    """Combine the settings from the TOML file, the environment and the flags.
 
-    `flags` holds only what the command line named, by the names of the settings.
+    `flags` has only the flags that were given, by the names of the settings.
     Raises ConfigError for a file that can't be read, an unknown key or a value that isn't allowed.
     """
     settings, found = _examine(file, flags or {})
@@ -228,7 +228,7 @@ def load(file: Path | None = None, flags: Mapping[str, object] | None = None) ->
 
 
 def mistakes(file: Path | None = None, flags: Mapping[str, object] | None = None) -> list[str]:
-    """Everything that is wrong with them, a line each."""
+    """Everything that is wrong with the settings, one line for each mistake."""
     return _examine(file, flags or {})[1]
 
 
@@ -244,7 +244,7 @@ def sources(file: Path | None = None, flags: Mapping[str, object] | None = None)
 
 
 def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings | None, list[str]]:
-    """Read and check everything; returns the settings, if they can be had, and what is wrong."""
+    """Read and check everything; returns the settings, or None if a value is not allowed, and all mistakes."""
     found: list[str] = []
     in_file: dict[str, object] = {}
     try:
@@ -277,7 +277,7 @@ def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings |
 
 
 def _contradictions(settings: Settings) -> list[str]:
-    """Which of them contradict each other."""
+    """Which settings contradict each other, or make no sense."""
     found = []
     if (settings.backup_every is None) != (settings.backup_dir is None):
         found.append("backup_every and backup_dir need each other")
@@ -291,11 +291,11 @@ def _contradictions(settings: Settings) -> list[str]:
 
 
 def _has_scheme(text: str) -> bool:
-    return text.lower().startswith(("postgresql:/", "postgres:/"))  # of two slashes a path keeps one
+    return text.lower().startswith(("postgresql:/", "postgres:/"))  # a Path turns two slashes into one
 
 
 def _beside_a_database(settings: Settings, url: str) -> list[str]:
-    """What is wrong if jobs are kept in PostgreSQL; the URL may have a password in it, which is not repeated."""
+    """What is wrong if jobs are kept in PostgreSQL. The URL is not repeated, since it may contain a password."""
     found = []
     if not _has_scheme(url):
         found.append("the URL of a database begins with postgresql://, as in postgresql://beanlite@db1,db2/queue")
@@ -311,7 +311,7 @@ def _beside_a_database(settings: Settings, url: str) -> list[str]:
 
 
 def _from_all_sources(in_file: dict[str, object], in_environment: set[str], flags: Mapping[str, Any]) -> Settings:
-    """Read them as pydantic-settings does. Importing it takes so long that a start with flags alone does without."""
+    """Read the settings with pydantic-settings. Importing it takes so long that a start with flags alone avoids it."""
     from pydantic_settings import (  # noqa: PLC0415 - as the docstring says
         BaseSettings,
         InitSettingsSource,
@@ -335,7 +335,7 @@ def _from_all_sources(in_file: dict[str, object], in_environment: set[str], flag
             ours = {key: value for key, value in env_settings().items() if key in in_environment}  # not Kubernetes's
             return init_settings, InitSettingsSource(settings_cls, ours), InitSettingsSource(settings_cls, in_file)
 
-    return Settings.model_construct(**dict(AllSources(**flags)))  # as every other start has them
+    return Settings.model_construct(**dict(AllSources(**flags)))  # plain Settings, as in every other start
 
 
 def flag(key: str) -> str:
@@ -359,7 +359,7 @@ def _read(file: Path) -> dict[str, object]:
 
 
 def _variables() -> tuple[set[str], list[str]]:
-    """The settings that the environment has a value for, and what is wrong with others that look like some."""
+    """The settings for which the environment has a value, and an error for each variable that is not a setting."""
     keys: set[str] = set()
     found: list[str] = []
     for name, value in os.environ.items():
@@ -374,9 +374,10 @@ def _variables() -> tuple[set[str], list[str]]:
 
 
 def bare_environment() -> dict[str, str]:
-    """The environment for a process of ours that is told by flags all that it is to know.
+    """The environment for a process of ours that is given everything it has to know by flags.
 
-    The settings are left out, which without the others may contradict each other, and what systemd gives the server.
+    The settings are left out, because some without the others may contradict each other, and so are the variables with
+    which systemd addresses the server.
     """
     ours = (ENV_PREFIX, "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
     return {name: value for name, value in os.environ.items() if not name.upper().startswith(ours)}

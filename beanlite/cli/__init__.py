@@ -1,4 +1,4 @@
-"""The command line: it parses, wires and prints. A file for each group of commands."""
+"""The command line: parses, wires and prints. There is a file for each group of commands."""
 
 import errno
 import os
@@ -15,8 +15,8 @@ from beanlite.defaults import COMPLETES
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 from beanlite.stderr import last_words
 
-# Each command's file in this folder, which has a function of the command's name, an EPILOG, and perhaps EXAMPLES. Only
-# that of the command that was typed is imported: a server starts sooner without the others.
+# Each command's file in this folder. It has a function named after the command, an EPILOG, and perhaps EXAMPLES. Only
+# the file of the command that was typed is imported: a server starts faster without the others.
 COMMANDS: Final = {
     "serve": "serve",
     "config": "config",
@@ -37,15 +37,15 @@ COMMANDS: Final = {
     "pause": "pause",
     "cluster": "cluster",
 }
-# How a print fails when standard output is a file on a full or broken disk. What else is written has errors of ours.
+# The errors of a print to a file on a full or failing disk. Other writes raise errors of our own.
 _UNPRINTED: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-# What may stand in a command's place.
+# Options that may take the place of a command.
 _GENERAL: Final = {"-h", "--help", "--install-completion", "--show-completion"}
 
 
 def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = False) -> typer.Typer:
-    """The command line with these commands."""
-    # No rich, and completion only when it is asked for: they cost more time than all the rest of the start.
+    """Build the command line with these commands."""
+    # No rich, and completion only on request: they take longer than the whole rest of the start.
     app = typer.Typer(
         name="beanlite",
         rich_markup_mode=None,
@@ -57,7 +57,7 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
     for name in names:
         module = import_module(f"beanlite.cli.{COMMANDS[name]}")
         examples = getattr(module, "EXAMPLES", {}).get(name)
-        # The mark at its beginning keeps a paragraph's lines as they are.
+        # The mark at the beginning of a paragraph keeps its lines from being rewrapped.
         epilog = "\n  ".join(["\b\nExamples:", *examples]) + "\n\n" if examples else ""
         function = getattr(module, name.replace("-", "_") + "_" * iskeyword(name))  # import_ for import
         if isinstance(function, typer.Typer):  # it has commands of its own
@@ -70,21 +70,21 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
 def _top() -> None:
     """A durable work queue that speaks the beanstalk protocol.
 
-    Without a command, or with flags alone, beanlite serves: "beanlite -p 11300" means "beanlite serve -p 11300".
+    Without a command, or with flags alone, beanlite runs "serve": "beanlite -p 11300" means "beanlite serve -p 11300".
     """
 
 
 def main(args: list[str] | None = None) -> int:
-    """Carry out the command line `args` (sys.argv's by default); returns the exit code."""
+    """Carry out the command line `args` (sys.argv's by default); return the exit code."""
     args = sys.argv[1:] if args is None else args
     completes = COMPLETES in os.environ or args[:1] in (["--install-completion"], ["--show-completion"])
     if not completes and (not args or (args[0].startswith("-") and args[0] not in _GENERAL)):
-        args = ["serve", *args]  # as an init script of beanstalkd
+        args = ["serve", *args]  # like an init script of beanstalkd
     app = build_app(args[:1] if not completes and args[0] in COMMANDS else COMMANDS, completes=completes)
     try:
         exit_code = int(app(args, prog_name="beanlite", standalone_mode=False) or 0)
         _flush()
-        return exit_code  # noqa: TRY300 - what follows are errors
+        return exit_code  # noqa: TRY300 - only errors follow
     except typer.TyperException as error:
         message, exit_code = _mistake(error), ConfigError.exit_code
     except BeanliteError as error:
@@ -93,14 +93,14 @@ def main(args: list[str] | None = None) -> int:
             _fall(f"beanlite: {message}", exit_code)
     except KeyboardInterrupt:  # in a backup or a bench; a server handles it itself
         return 130
-    except BrokenPipeError:  # who reads what is printed has had enough, as typer says of it, too
+    except BrokenPipeError:  # the reader of stdout is gone, which typer treats likewise
         _print_no_more()
         return BeanliteError.exit_code
     except MemoryError:
         _fall(
             "beanlite: out of memory, and so it ended at once; what is in the database is safe", BeanliteError.exit_code
         )
-    except Exception as error:  # noqa: BLE001 - a print that failed, or our own bug: it is shown whole
+    except Exception as error:  # noqa: BLE001 - a print that failed, or our own bug, which is shown in full
         if not isinstance(error, OSError) or error.errno not in _UNPRINTED or error.filename is not None:
             _fall(traceback.format_exc(), BeanliteError.exit_code)
         _print_no_more()
@@ -110,31 +110,31 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _flush() -> None:
-    """Write what was printed, or a reader that has gone would be noticed too late."""
+    """Flush stdout, because otherwise the loss of its reader would be noticed too late."""
     try:
         print(end="", flush=True)
     except OSError as error:
-        if error.errno != errno.EIO:  # the terminal was closed, which a server takes for an orderly stop
+        if error.errno != errno.EIO:  # the terminal was closed, which is an orderly stop for a server
             raise
 
 
 def _mistake(error: typer.TyperException) -> str:
-    """What is wrong with a command line, and what tells how it is right."""
+    """Return what is wrong with a command line, and which help to look at."""
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
     return message if context is None else f"{message}; {context.command_path} --help tells how"
 
 
 def _print_no_more() -> None:
-    """Let go of what is still to be flushed, or Python would complain of it at the end."""
+    """Discard what is still buffered for stdout, because Python would report that it can't be flushed at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fall(message: str, exit_code: int) -> NoReturn:
-    """End at once.
+    """End the process at once.
 
-    On an orderly exit SQLite would still write to a file whose state is unknown; and each finalizer would complain if
-    there is no memory for it.
+    In an orderly exit SQLite would still write to a file whose state is unknown; and if memory is exhausted, each
+    finalizer would report an error.
     """
     last_words(message)
     os._exit(exit_code)

@@ -15,9 +15,9 @@ from beanlite.errors import BeanliteError, ConfigError
 EPILOG = (
     "Examples: beanlite backup copy.db; beanlite backup /backups --keep 7 --db /var/lib/beanlite/beanlite.db."
     "\n\n"
-    "Exit codes: 0 the backup is in its place; 1 it could not be made, or an old one not be deleted; 2 a wrong setting"
-    " or flag; 3 the database was refused, or is damaged; 130 it was told to end. If there is no backup,"
-    " DEST is as it was."
+    "Exit codes: 0 the backup is in place; 1 it could not be made, or an old one could not be deleted; 2 a wrong"
+    " setting or flag; 3 the database was refused, or is damaged; 130 interrupted. If no backup was made, DEST is"
+    " unchanged."
 )
 
 
@@ -26,8 +26,8 @@ def backup(
         str,
         typer.Argument(
             metavar="DEST",
-            help="The file to write, which must not exist yet; or a folder, in which it is named after the database"
-            " and the time (UTC), such as beanlite-20261122T213456.789Z.db.",
+            help="The file to write, which must not exist yet; or a folder, in which the file is named after the"
+            " database and the time (UTC), such as beanlite-20261122T213456.789Z.db.",
         ),
     ],
     *,
@@ -38,15 +38,16 @@ def backup(
         typer.Option(
             min=1,
             metavar="N",
-            help="In a folder: when the backup is in its place, delete the oldest of this database beyond N.",
+            help="If DEST is a folder: keep N backups of this database, and delete older ones once the new one is in"
+            " place.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace DEST if it is a file that no server holds.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a database, live or not, into one new file.
+    """Copy a database, live or stopped, to one new file.
 
-    The copy is the state of one moment. It is read back and synced before it gets its name.
+    The copy is a snapshot of one moment. It is read back and synced before it gets its name.
     """
     source = path_of_db(db, config_file)
 
@@ -54,7 +55,7 @@ def backup(
     from beanlite.journal.sqlite.backup import backup as copy  # noqa: PLC0415 - likewise
 
     file = Path(dest)
-    folder = file if os.path.isdir(file) else None  # noqa: PTH112 - Path.is_dir raises an error where it may not look
+    folder = file if os.path.isdir(file) else None  # noqa: PTH112 - Path.is_dir raises an error without permission
     if folder is None and (keep is not None or dest.endswith("/")):
         raise ConfigError(f"{'--keep: ' if keep is not None else ''}{dest} is not a folder")
     if folder is not None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from beanlite.bench.target import Target
 
 EPILOG = (
-    "Exit codes: 0 done; 1 a server can't be reached, or answered what it should not; 2 a wrong option. Jobs are put"
-    " in tubes of their own, bench-PID-N, and deleted again."
+    "Exit codes: 0 done; 1 a server can't be reached, or gave a wrong answer; 2 a wrong option. Jobs are put in"
+    " separate tubes, bench-PID-N, and deleted afterwards."
 )
 
 
@@ -31,9 +31,9 @@ def bench(
         str,
         typer.Argument(
             metavar="WORKLOAD",
-            help="noop (list-tube-used); put; cycle (put, reserve, delete); drain (reserve and delete what was put"
-            " before); pc (every other connection puts, the rest reserve and delete); mixed (a cycle with a delay, a"
-            " bury and two kicks in it).",
+            help="noop (list-tube-used); put; cycle (put, reserve, delete); drain (reserve and delete jobs that were"
+            " put before); pc (every other connection puts, the others reserve and delete); mixed (a cycle that also"
+            " has a delay, a bury and two kicks).",
         ),
     ] = "cycle",
     *,
@@ -41,50 +41,52 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="COMMAND",
-            help="Start this server, such as 'beanstalkd -b . -f0', in an empty folder of its own. Several times: a"
-            " line of the table for each.",
+            help="Start this server, such as 'beanstalkd -b . -f0', in its own empty folder. Repeatable: each server"
+            " gets a line in the table.",
         ),
     ] = None,
     connect: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[NAME=]HOST:PORT",
-            help="Drive a server that runs already; also unix:PATH. Several times: likewise.",
+            help="Measure a running server, also at unix:PATH. Repeatable.",
         ),
     ] = None,
-    connections: Annotated[int, typer.Option("--connections", "-c", min=1, help="Clients.")] = 50,
+    connections: Annotated[int, typer.Option("--connections", "-c", min=1, help="Number of clients.")] = 50,
     beside: Annotated[
-        int, typer.Option(min=0, help="More clients, which send list-tube-used without pause and are not counted.")
+        int, typer.Option(min=0, help="Extra clients that send list-tube-used without pause and are not counted.")
     ] = 0,
     depth: Annotated[
-        int, typer.Option("--depth", "-d", min=1, help="Commands that a client sends at once, before it waits.")
+        int, typer.Option("--depth", "-d", min=1, help="Commands that a client sends before it waits for replies.")
     ] = 1,
-    body: Annotated[int, typer.Option("--body", "-s", min=0, help="Bytes of a job.")] = 100,
-    tubes: Annotated[int, typer.Option(min=1, help="Tubes; clients take them in turn.")] = 1,
-    seconds: Annotated[float, typer.Option("--seconds", "-t", min=0.01, help="Length of a round.")] = 3.0,
-    warmup: Annotated[float, typer.Option(min=0.0, help="Seconds of load before that, not counted.")] = 0.5,
-    rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Rounds; targets take turns.")] = 3,
+    body: Annotated[int, typer.Option("--body", "-s", min=0, help="Size of a job body in bytes.")] = 100,
+    tubes: Annotated[int, typer.Option(min=1, help="Number of tubes, shared out among the clients.")] = 1,
+    seconds: Annotated[float, typer.Option("--seconds", "-t", min=0.01, help="Length of a round in seconds.")] = 3.0,
+    warmup: Annotated[float, typer.Option(min=0.0, help="Seconds of load before a round, not counted.")] = 0.5,
+    rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Number of rounds; targets take turns.")] = 3,
     rate: Annotated[
         float,
         typer.Option(
             min=0.0,
-            help="Commands a second, of all clients together; latency then counts from when each was due. 0: no limit.",
+            help="Commands per second, of all clients together; latency then counts from when each was due. 0: no"
+            " limit.",
         ),
     ] = 0.0,
-    jobs: Annotated[int, typer.Option(min=1, help="Jobs to drain.")] = 100_000,
-    processes: Annotated[int, typer.Option(min=1, help="Generator processes.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of jobs to drain.")] = 100_000,
+    processes: Annotated[int, typer.Option(min=1, help="Number of load generator processes.")] = 1,
     pin: Annotated[
-        bool, typer.Option("--pin", help="Servers that are started get the first core, the generator the others.")
+        bool, typer.Option("--pin", help="Run started servers on the first core, the generator on the others.")
     ] = False,
     directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where servers that are started keep their files.")
+        Path, typer.Option("--dir", metavar="DIR", help="Where started servers keep their files.")
     ] = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as a JSON object in one line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as a JSON object on one line.")] = False,
 ) -> None:
-    """Measure servers of the protocol, side by side.
+    """Measure servers that speak the protocol, side by side.
 
-    The ratio is to the first target: those of --against come first, then those of --connect. If neither names a
-    beanlite, one with default settings is started and comes last; so "beanlite bench" alone measures that one.
+    Ratios are to the first target: those of --against come first, then those of --connect. Without
+    --connect, and if --against names no beanlite, one with default settings is started and comes last; so "beanlite
+    bench" alone measures that one.
     """
     from beanlite.bench import machine, report, runner  # noqa: PLC0415 - `serve` starts faster without them
 
@@ -125,7 +127,7 @@ def bench(
 
 
 def _check(options: "Options", directory: Path) -> None:
-    """ConfigError: these options don't go together."""
+    """Check the options. ConfigError: they don't go together."""
     from beanlite.bench import workloads  # noqa: PLC0415
 
     if options.workload not in workloads.NAMES:
@@ -144,7 +146,7 @@ def _check(options: "Options", directory: Path) -> None:
 def _targets(
     against: list[str], places: list[str], directory: Path, server_cores: list[int] | None
 ) -> Iterator[list["Target"]]:
-    """All targets, those to be started running."""
+    """Yield all targets, having started those that are to be started."""
     from beanlite.bench import target  # noqa: PLC0415
 
     commands = [*against]
@@ -159,7 +161,7 @@ def _targets(
 
 @contextlib.contextmanager
 def _progress(options: "Options", targets: list["Target"]) -> Iterator[Any]:
-    """A bar on stderr if that is a terminal; it is told of the seconds that have passed."""
+    """Show a progress bar on stderr if that is a terminal; yield what to call with the seconds that have passed."""
     with contextlib.ExitStack() as stack:
         where = sys.stderr if sys.stderr.isatty() else stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
         seconds = (options.seconds + options.warmup_s) * options.rounds * len(targets)
@@ -170,7 +172,7 @@ def _progress(options: "Options", targets: list["Target"]) -> Iterator[Any]:
 
 
 def _warn(result: dict[str, Any], *, started: bool) -> None:
-    """Say on stderr what makes the figures doubtful, and what is left behind."""
+    """Warn on stderr of what makes the figures doubtful, and of what is left behind."""
     file_system = result["machine"]["file_system"]
     if started and file_system in {"tmpfs", "ramfs"}:
         print(f"beanlite: files were on {file_system}, where a sync costs nothing: see --dir", file=sys.stderr)

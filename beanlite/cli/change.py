@@ -17,16 +17,16 @@ from beanlite.operators.live import Live
 from beanlite.operators.person import login_name, on_behalf_of
 
 EPILOG: Final = (
-    "Jobs are changed in slices, each durable before the next, so that no client waits; those that are put after the"
-    " command began are left alone. Ctrl-C ends it between two slices. Exit codes: 0 done; 1 the server can't be"
-    " reached or refuses it, there is no such tube, a job given by its id was not changed, or the answer was no; 2 a"
-    " wrong setting or flag; 130 it was told to end, and says how far it came."
+    "Jobs are changed in slices, each durable before the next, so that no client waits; jobs put after the command"
+    " began are left alone. Ctrl-C ends the command between two slices. Exit codes: 0 done; 1 the server can't be"
+    " reached or refuses the command, there is no such tube, a job given by its id was not changed, or the answer was"
+    " no; 2 a wrong setting or flag; 130 interrupted (the output says how many jobs were changed)."
 )
 EXAMPLES: Final = {
     "kick": (
-        "beanlite kick 17 18                          these two",
+        "beanlite kick 17 18                          these two jobs",
         "beanlite kick --tube mail                    all buried jobs of a tube",
-        "beanlite kick --tube mail --state delayed    all delayed ones",
+        "beanlite kick --tube mail --state delayed    all delayed jobs",
     ),
     "bury": (
         "beanlite bury 17",
@@ -39,7 +39,7 @@ EXAMPLES: Final = {
     ),
     "release": (
         "beanlite release 17",
-        "beanlite release --holder 42                 all that this connection holds",
+        "beanlite release --holder 42                 all jobs that this connection holds",
     ),
     "move": (
         "beanlite move 17 --to mail-broken",
@@ -59,22 +59,22 @@ EXAMPLES: Final = {
     ),
     "flush": (
         "beanlite flush mail",
-        "beanlite flush mail --yes                    without a question, for scripts",
+        "beanlite flush mail --yes                    without asking, for scripts",
     ),
 }
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask before it.")]
-To = Annotated[str, typer.Option(metavar="TUBE", help="The other tube.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")]
+To = Annotated[str, typer.Option(metavar="TUBE", help="The tube to put them in.")]
 Pri = Annotated[int, typer.Option("--pri", min=0, max=(1 << 32) - 1, metavar="N", help="The new pri; 0 comes first.")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class How(Server):
-    """At which server a change is made, and how it is told. It has as many attributes as there are options."""
+    """The server at which a change is made, and how it is reported. There is one attribute for each option."""
 
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, only tell how many jobs it would be.")] = (
-        False
-    )
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing, only report how many jobs it would be.")
+    ] = False
     as_json: Json = False
 
 
@@ -82,7 +82,7 @@ class How(Server):
 def kick(ids: Ids = None, *, which: Which, how: How) -> int:
     """Make buried or delayed jobs ready.
 
-    Delayed ones only if --state says so, or if they are given by their ids.
+    Delayed jobs only if they are given by their ids or by --state delayed.
     """
     return _carry_out({"do": "kick"}, which.filter(ids, state="buried"), how)
 
@@ -91,7 +91,7 @@ def kick(ids: Ids = None, *, which: Which, how: How) -> int:
 def bury(ids: Ids = None, *, which: Which, how: How) -> int:
     """Set jobs aside until they are kicked.
 
-    Even those that a client holds.
+    This includes jobs that a client holds.
     """
     return _carry_out({"do": "bury"}, which.filter(ids), how)
 
@@ -100,23 +100,26 @@ def bury(ids: Ids = None, *, which: Which, how: How) -> int:
 def delete(ids: Ids = None, *, which: Which, how: How, yes: Yes = False) -> int:
     """Delete jobs for good.
 
-    Even those that a client holds: it is told NOT_FOUND at its next command about them.
+    This includes jobs that a client holds: its next command for such a job is answered NOT_FOUND.
     """
     return _carry_out({"do": "delete"}, which.filter(ids), how, ask=not yes)
 
 
 @grouped
 def flush(tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")], *, how: How, yes: Yes = False) -> int:
-    """Delete all jobs of a tube.
+    """Delete all jobs in a tube.
 
-    They may be in any state; those that are put meanwhile stay.
+    They are deleted whatever their state; jobs put in the meantime stay.
     """
     return _carry_out({"do": "delete"}, Filter(tube=tube), how, ask=not yes)
 
 
 @grouped
 def release(ids: Ids = None, *, which: Which, how: How) -> int:
-    """Take jobs from their holders, and make them ready."""
+    """Make reserved jobs ready.
+
+    They are taken from the clients that hold them.
+    """
     return _carry_out({"do": "release"}, which.filter(ids, state="reserved"), how)
 
 
@@ -131,7 +134,7 @@ def move(ids: Ids = None, *, to: To, which: Which, how: How) -> int:
 
 @grouped
 def copy(ids: Ids = None, *, to: To, which: Which, how: How) -> int:
-    """Put a copy of jobs into another tube, as new jobs."""
+    """Copy jobs to another tube, as new jobs."""
     return _carry_out({"do": "copy", "to": to}, which.filter(ids), how)
 
 
@@ -145,16 +148,16 @@ def reprioritise(ids: Ids = None, *, pri: Pri, which: Which, how: How) -> int:
 def delay(
     ids: Ids = None,
     *,
-    by: Annotated[float, age_option("--by", text="How long, such as 90s, 5min, 3h or 2d.")],
+    by: Annotated[float, age_option("--by", text="Delay, counted from now, such as 90s, 5min, 3h or 2d.")],
     which: Which,
     how: How,
 ) -> int:
-    """Make jobs ready only after some time."""
+    """Delay ready jobs, or change the delay of delayed ones."""
     return _carry_out({"do": "delay", "delay_s": round(by)}, which.filter(ids), how)
 
 
 def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> int:
-    """Make a change, and tell what became of it; returns the exit code."""
+    """Make a change, and report the result; return the exit code."""
     if which.is_empty:
         raise ConfigError("say which jobs: by their ids, or by --tube, --state, --text or another option")
     ask = ask and not how.dry_run
@@ -182,7 +185,7 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> i
 
 
 def _asked(server: Live, what: Record, which: Filter) -> Filter:
-    """The jobs that are there now, if the operator means so many. BeanliteError: no."""
+    """Ask the operator to confirm the number of jobs; return their filter. BeanliteError: not confirmed."""
     found = changes.change(server, {**what, "dry_run": True}, which)
     if found.interrupted or not typer.confirm(f"{what['do'].capitalize()} {units.jobs(found.done)} {which}?", err=True):
         raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
@@ -191,7 +194,7 @@ def _asked(server: Live, what: Record, which: Filter) -> Filter:
 
 @contextlib.contextmanager
 def _progress(word: str) -> Iterator[Callable[[changes.Outcome], None]]:
-    """A line on stderr, if that is a terminal, that tells how far a change has come."""
+    """Show the progress of a change in a line on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -12,7 +12,7 @@ EPILOG = (
     " server has used it yet; 130 Ctrl-C."
 )
 
-cluster = typer.Typer(help="Look at the servers that share a PostgreSQL database.")
+cluster = typer.Typer(help="Show the servers that share a PostgreSQL database.")
 
 
 @cluster.callback()
@@ -23,16 +23,16 @@ def _group() -> None:
 @cluster.command(epilog=f"Example: beanlite cluster status postgresql://beanlite@db1,db2/queue.\n\n{EPILOG}")
 def status(
     url: Annotated[
-        str | None, typer.Argument(metavar="URL", help="The database. Default: that of the server's settings.")
+        str | None, typer.Argument(metavar="URL", help="The database. Default: database in the server's settings.")
     ] = None,
     *,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which server is active, since when and where, who stands by, and what replicates the database.
+    """Show which server is active, and which ones stand by.
 
-    It is the database that is asked, so this works whether or not a server runs. Of the replicas it tells only those
-    who may know: the role pg_monitor.
+    Also shows where and since when it is active, and what replicates the database. The command asks the
+    database, so it works even if no server runs. Seeing the replicas takes the role pg_monitor.
     """
     asked = url_of_database(None, url, config_file)
     if asked is None:

@@ -10,15 +10,15 @@ EPILOG = (
     "Example: beanlite compact --db /var/lib/beanlite/beanlite.db."
     "\n\n"
     "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 a server holds the database or was killed"
-    " on it, or it is damaged; 130 it was told to end. After all of these but 0 the database is what it was."
+    " while holding it, or it is damaged; 130 interrupted. After all but 0 the database is unchanged."
 )
 
 
 def compact(*, db: Db = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Make the file of a stopped database smaller.
+    """Shrink the file of a stopped database.
 
-    It becomes as small as what it holds: it is copied without gaps, checked, synced, and put in its own place; that
-    needs room for the copy. A server gives room back while it runs, so this is of use only after something very large.
+    The database is copied without gaps, and the copy is checked, synced and put in its place; the disk needs room for
+    both. A running server gives space back by itself, so this helps only after the database was very large.
     """
     path = path_of_db(db, config_file)
 

@@ -23,11 +23,11 @@ EXAMPLES = {
 }
 
 
-def config(*, config_file: Path | None = None, check: bool = False, as_json: bool = False, **options: Any) -> int:  # noqa: ANN401 - as serve takes them
+def config(*, config_file: Path | None = None, check: bool = False, as_json: bool = False, **options: Any) -> int:  # noqa: ANN401 - the options of serve
     """Print the settings, and where each comes from.
 
-    They are those that "beanlite serve" would have with the same flags, and come from a default, the TOML file, a
-    variable of the environment, or a flag.
+    These are the settings that "beanlite serve" would use with the same flags. Each comes from its default, the TOML
+    file, an environment variable or a flag.
     """
     flags = flags_of(options)
     if check:
@@ -48,12 +48,10 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
 
 
 def _signature() -> inspect.Signature:
-    """The options of ``serve``, and our own."""
+    """Return the options of ``serve``, and our own."""
     signature = inspect.signature(serve)
     options = [option for option in signature.parameters.values() if option.name != "version"]
-    check = Annotated[
-        bool, typer.Option("--check", help="Print nothing but what is wrong: a line for each mistake, on stderr.")
-    ]
+    check = Annotated[bool, typer.Option("--check", help="Only print mistakes, one per line, on stderr.")]
     own = {"check": check, "as_json": AsJson}
     options += [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)

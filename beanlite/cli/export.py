@@ -13,8 +13,8 @@ from beanlite.errors import BeanliteError, ConfigError
 EPILOG = (
     'Examples: beanlite export queue.jsonl; beanlite export --db copy.db | grep \'"tube": "mail"\'.'
     "\n\n"
-    "Exit codes: 0 done; 1 it could not be written, and then there is no new DEST; 2 a wrong setting or flag; 3 the"
-    " database was refused, or is damaged; 130 it was told to end."
+    "Exit codes: 0 done; 1 it could not be written, and there is no new DEST; 2 a wrong setting or flag; 3 the database"
+    " was refused, or is damaged; 130 interrupted."
 )
 
 
@@ -30,8 +30,8 @@ def export(
 ) -> None:
     """Write all jobs and pauses of a database as JSON.
 
-    It is an object a line, with all that a job has, as of one moment; the database may be live. "beanlite
-    import" makes the same database of it again.
+    The output has one object per line, with everything a job has, as of one moment; the database may be live. "beanlite
+    import" makes the same database from it again.
     """
     if force and dest is None:
         raise ConfigError("--force: there is no DEST to replace")

@@ -1,4 +1,4 @@
-"""Options that several commands have: where to look, which jobs are meant, and how to print."""
+"""Options that several commands share: where to look, which jobs to select, and how to print."""
 
 import dataclasses
 import inspect
@@ -20,9 +20,9 @@ from beanlite.operators.units import parse_age
 
 Result = TypeVar("Result")
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, with plain numbers; of a list, an object a line.")]
-Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="These jobs.", show_default=False)]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="Show so many at most; 0: all.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, with plain numbers; a list as one object per line.")]
+Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="The jobs.", show_default=False)]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="Show at most N; 0 shows all.")]
 
 
 def _age(text: object) -> float:
@@ -45,21 +45,21 @@ class Server:
 
     connect: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="The server; also unix:PATH. Default: where the settings say."),
+        typer.Option(metavar="HOST:PORT", help="The server, or unix:PATH. Default: as in the settings."),
     ] = None
     config_file: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="TOML file of the server's settings.")
+        Path | None, typer.Option("--config", metavar="FILE", help="TOML file with the server's settings.")
     ] = None
 
     @property
     def address(self) -> Address:
-        """Where that server listens."""
+        """The address of the server."""
         if self.connect is not None:
             return parse_address(self.connect)
         settings = config.load(self.config_file, {})
         if settings.socket is not None:
             return (str(settings.socket),)
-        # A server that listens on all addresses is reached at the one of this machine.
+        # A server that listens on all addresses is reached over the loopback interface.
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
         return (host, settings.port)
 
@@ -70,11 +70,11 @@ class Place(Server):
 
     db: Annotated[
         str | None,
-        typer.Option("--db", metavar="PATH", help="Read this database instead, whether or not a server runs on it."),
+        typer.Option("--db", metavar="PATH", help="Read this database file instead, in use by a server or not."),
     ] = None
 
     def open(self) -> Live | File:
-        """What there is to ask. BeanliteError, ConfigError."""
+        """Connect to the server, or open the file. BeanliteError, ConfigError: that fails."""
         if self.db is None:
             return Live(self.address)
         if self.connect is not None:
@@ -84,28 +84,28 @@ class Place(Server):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Which:
-    """Which jobs are meant: those of which all of this is true. It has as many attributes as there are options."""
+    """Which jobs to select: those that match all of this. There is one attribute for each option."""
 
-    tube: Annotated[str | None, typer.Option("--tube", "-t", metavar="TUBE", help="Jobs of this tube.")] = None
+    tube: Annotated[str | None, typer.Option("--tube", "-t", metavar="TUBE", help="Jobs in this tube.")] = None
     state: Annotated[
         str | None,
         typer.Option("--state", "-s", metavar="STATE", help=f"Jobs that are {', '.join(STATES[:-1])} or {STATES[-1]}."),
     ] = None
-    older: Annotated[float | None, age_option("--older", text="Put longer ago: 90s, 5min, 3h, 2d.")] = None
-    newer: Annotated[float | None, age_option("--newer", text="Put less long ago.")] = None
+    older: Annotated[
+        float | None, age_option("--older", text="Put longer ago than this, such as 90s, 5min, 3h or 2d.")
+    ] = None
+    newer: Annotated[float | None, age_option("--newer", text="Put more recently than this.")] = None
     in_state: Annotated[float | None, age_option("--in-state", text="In their state for at least this long.")] = None
-    pri_min: Annotated[int | None, typer.Option(min=0, metavar="N", help="Of this pri or less urgent.")] = None
-    pri_max: Annotated[int | None, typer.Option(min=0, metavar="N", help="Of this pri or more urgent.")] = None
+    pri_min: Annotated[int | None, typer.Option(min=0, metavar="N", help="With this pri or a less urgent one.")] = None
+    pri_max: Annotated[int | None, typer.Option(min=0, metavar="N", help="With this pri or a more urgent one.")] = None
     holder: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Held by this connection, as clients shows it.")
+        int | None, typer.Option(metavar="NUMBER", help='Held by this connection, as numbered by "clients".')
     ] = None
-    text: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="With this text in the body; upper and lower case differ.")
-    ] = None
+    text: Annotated[str | None, typer.Option(metavar="TEXT", help="With this text in the body; case matters.")] = None
 
     def filter(self, ids: list[int] | None = None, state: str | None = None) -> Filter:
-        """These options as a filter; `state` is meant if neither they nor ids say which. ConfigError."""
-        if self.text == "":  # as of a script whose variable is not set
+        """Return the options as a filter; if some are given, but no state or ids, `state` is used. ConfigError."""
+        if self.text == "":  # as from a script whose variable is not set
             raise ConfigError("--text: every body has an empty text in it; leave it out to mean all")
         return Filter(
             ids=tuple(ids) if ids else None,
@@ -122,7 +122,7 @@ class Which:
 
 
 def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a command the options of each of its parameters that is one of the groups above."""
+    """Expand each parameter of a command that is one of the groups above into the group's options."""
     signature = inspect.signature(command)
     groups = {
         name: parameter.annotation

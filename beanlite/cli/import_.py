@@ -13,26 +13,26 @@ from beanlite.errors import BeanliteError
 EPILOG = (
     "Examples: beanlite import queue.jsonl --db new.db; beanlite export --db copy.db | beanlite import - --new-ids."
     "\n\n"
-    "Exit codes: 0 all of it is in; 1 a line is wrong, or an id is taken; 2 a wrong setting or flag; 3 a server holds"
-    " the database, or it was refused; 130 it was told to end. After all of these but 0 nothing was imported."
+    "Exit codes: 0 everything is imported; 1 a line is wrong, or an id is taken; 2 a wrong setting or flag; 3 a server"
+    " holds the database, or it was refused; 130 interrupted. After all but 0 nothing was imported."
 )
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What was exported; - is standard input.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The exported file; - is standard input.")],
     *,
     db: Db = None,
     database: Database = None,
     config_file: ConfigFile = None,
     new_ids: Annotated[
-        bool, typer.Option("--new-ids", help="Give each job a new id. Without it, an id that is taken is an error.")
+        bool, typer.Option("--new-ids", help="Give each job a new id. Otherwise, an id that is taken is an error.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put what was exported into a database.
+    """Import exported jobs and pauses into a database.
 
-    That is a new one, or one that no server holds; all jobs and pauses come into it, or none. Lines may have been
-    left out, as by grep, or made by hand. Buried jobs come behind those that are buried already.
+    The database is created if need be; no server may hold it. Either all jobs and pauses are imported, or none. Lines
+    may have been left out, as by grep, or written by hand. Buried jobs come after those already buried.
     """
     url = url_of_database(db, database, config_file)
     target = path_of_db(db, config_file) if url is None else None

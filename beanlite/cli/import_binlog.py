@@ -16,30 +16,31 @@ EPILOG = (
     "\n\n"
     "Exit codes: 0 the jobs are in the database; 1 something could not be read or written; 2 a wrong setting or flag;"
     " 3 a beanstalkd is running on DIR, or DIR has no binlog or a damaged one, or the database was refused, perhaps"
-    " because it has jobs; 4 the jobs are in the database, but the disk failed when it was closed; 130 it was told to"
-    " end. After 1, 2, 3 and 130 the database is as it was."
+    " because it has jobs; 4 the jobs are in the database, but the disk failed when it was closed; 130 interrupted."
+    " After 1, 2, 3 and 130 the database is unchanged."
 )
-# How many ids are listed before the rest is only counted.
+# How many ids are listed; the rest are only counted.
 _LISTED = 10
 
 
 def import_binlog(
     directory: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="What beanstalkd's -b names: a directory of files binlog.1 and so on."),
+        typer.Argument(metavar="DIR", help="The directory of beanstalkd's -b, with files binlog.1 and so on."),
     ],
     *,
     db: Db = None,
     config_file: ConfigFile = None,
     salvage: Annotated[
-        bool, typer.Option("--salvage", help="Go on behind what is damaged, and tell what was left out.")
+        bool, typer.Option("--salvage", help="Skip what is damaged, and report what was left out.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a database of beanstalkd's binlog.
+    """Import beanstalkd's binlog into a new database.
 
-    All jobs come into it or none. It must not exist yet, or have no jobs. Stop beanstalkd before; its directory is only
-    read. The binlogs of beanstalkd 1.4 to 1.13 from 64-bit machines can be read. Jobs that were reserved become ready.
+    Either all jobs are imported, or none. If the database exists, it must have no jobs. Stop beanstalkd first; its
+    directory is only read. Binlogs of beanstalkd 1.4 to 1.13 from 64-bit machines are understood. Reserved jobs become
+    ready.
     """
     path = path_of_db(db, config_file)
 

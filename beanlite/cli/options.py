@@ -1,4 +1,4 @@
-"""What several commands that work on a database have in common: their options, and a count on the terminal."""
+"""What several commands for databases share: their options, and the progress on a terminal."""
 
 import contextlib
 import sys
@@ -14,24 +14,24 @@ from beanlite.errors import ConfigError
 
 Db = Annotated[
     str | None,
-    typer.Option("--db", "-b", metavar="PATH", help="The database. Default: the db of the server's settings."),
+    typer.Option("--db", "-b", metavar="PATH", help="The database file. Default: db in the server's settings."),
 ]
 Database = Annotated[
     str | None,
     typer.Option(
         "--database",
         metavar="URL",
-        help="A PostgreSQL database instead. Default: that of the server's settings.",
+        help="A PostgreSQL database instead. Default: database in the server's settings.",
     ),
 ]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="TOML file of the server's settings.")
+    Path | None, typer.Option("--config", metavar="FILE", help="TOML file with the server's settings.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object, for scripts.")]
 
 
 def path_of_db(db: str | None, config_file: Path | None) -> Path:
-    """The database file that is meant. ConfigError: the settings are wrong, or have no file."""
+    """Return the database file to use. ConfigError: the settings are wrong, or have no file."""
     settings = config.load(config_file, {} if db is None else {"db": db})
     if db is None and settings.database is not None:
         raise ConfigError("by the settings, jobs are in PostgreSQL; --db names a file")
@@ -39,7 +39,7 @@ def path_of_db(db: str | None, config_file: Path | None) -> Path:
 
 
 def url_of_database(db: str | None, database: str | None, config_file: Path | None) -> str | None:
-    """The PostgreSQL database that is meant, or None: a file is. ConfigError: the settings are wrong."""
+    """Return the PostgreSQL database to use, or None if it is a file. ConfigError: the settings are wrong."""
     if db is not None and database is not None:
         raise ConfigError("--db and --database exclude each other")
     if db is not None:
@@ -50,7 +50,7 @@ def url_of_database(db: str | None, database: str | None, config_file: Path | No
 
 @contextlib.contextmanager
 def counting(shown: Callable[[int], str]) -> Iterator[Callable[[int], None] | None]:
-    """Yield what tells on a terminal how far the command has come, None elsewhere; SIGTERM ends it as Ctrl-C does."""
+    """Yield what shows the progress on a terminal, None elsewhere; SIGTERM ends the command as Ctrl-C does."""
     on_terminal = sys.stderr.isatty()
 
     def show(count: int) -> None:
@@ -65,10 +65,10 @@ def counting(shown: Callable[[int], str]) -> Iterator[Callable[[int], None] | No
 
 
 def mebibytes(size: int) -> str:
-    """How much of a file has been written."""
+    """Describe how much of a file has been written."""
     return f"{size >> 20} MiB"
 
 
 def lines(count: int) -> str:
-    """How many lines have been read or written."""
+    """Describe how many lines have been read or written."""
     return f"{count} lines"

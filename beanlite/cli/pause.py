@@ -10,13 +10,13 @@ from beanlite.operators import units
 from beanlite.operators.live import Live
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 the server can't be reached or refuses it, or there is no such tube; 2 a wrong setting or"
-    " flag."
+    "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such tube; 2 a wrong"
+    " setting or flag."
 )
 EXAMPLES: Final = {
     "pause": (
         "beanlite pause mail 10min",
-        "beanlite pause mail 0                        go on at once",
+        "beanlite pause mail 0                        end the pause",
     )
 }
 
@@ -24,12 +24,12 @@ EXAMPLES: Final = {
 @grouped
 def pause(
     tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")],
-    time: Annotated[float, age_option(text="For how long, such as 90s, 5min or 3h; 0 ends a pause.")],
+    time: Annotated[float, age_option(text="How long, such as 90s, 5min or 3h; 0 ends a pause.")],
     *,
     server: Server,
     as_json: Json = False,
 ) -> None:
-    """Let nobody reserve from a tube for some time."""
+    """Stop clients from reserving from a tube for some time."""
     with Live(server.address) as live:
         live.pause(tube, round(time))
     if as_json:

@@ -15,9 +15,9 @@ from beanlite.operators.person import login_name
 from beanlite.operators.putting import NewJob, put as put_all, read_jobs
 
 EPILOG: Final = (
-    "Prints the ids. Jobs are put in batches of up to 500, each of them whole or not at all. Exit codes: 0 done; 1"
-    " the server can't be reached, or refuses a job: it says how many were put before; 2 a wrong setting or flag, or"
-    " a line that is no job; 130 Ctrl-C: what was put has its id printed."
+    "The ids are printed. Jobs are put in batches of up to 500, each batch as a whole or not at all. Exit codes: 0"
+    " done; 1 the server can't be reached, or refuses a job (the message says how many were put before); 2 a wrong"
+    " setting or flag, or a line that is not a job; 130 Ctrl-C (the ids of the jobs that were put are printed)."
 )
 EXAMPLES: Final = {
     "put": (
@@ -34,20 +34,22 @@ EXAMPLES: Final = {
 def put(
     bodies: Annotated[
         list[str] | None,
-        typer.Argument(metavar="BODY", help="A job each. Without one, stdin is a body.", show_default=False),
+        typer.Argument(
+            metavar="BODY", help="The body of a job, or several. Default: all of stdin, as one job.", show_default=False
+        ),
     ] = None,
     *,
     tube: Annotated[
         str | None,
-        typer.Option("--tube", "-t", metavar="TUBE", help="The tube; several BODYs need it. Default: default."),
+        typer.Option("--tube", "-t", metavar="TUBE", help="The tube; required with several BODYs. Default: default."),
     ] = None,
     pri: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, metavar="N", help="The pri; 0 comes first.")] = 1024,
-    delay: Annotated[float, age_option("--delay", text="Ready after this time, such as 90s, 5min or 3h.")] = 0,
-    ttr: Annotated[float, age_option("--ttr", text="How long a client may hold it.")] = 60,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line of stdin is a body.")] = False,
+    delay: Annotated[float, age_option("--delay", text="Time until the job is ready, such as 90s, 5min or 3h.")] = 0,
+    ttr: Annotated[float, age_option("--ttr", text="How long a client may hold the job.")] = 60,
+    lines: Annotated[bool, typer.Option("--lines", help="Put each line of stdin as a job.")] = False,
     jobs: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Each line of this file is a JSON object: a job; - is stdin."),
+        typer.Option(metavar="FILE", help="Put each line of this file, a JSON object, as a job; - is stdin."),
     ] = None,
     server: Server,
     as_json: Json = False,
@@ -55,7 +57,7 @@ def put(
     """Put jobs."""
     if bool(bodies) + lines + (jobs is not None) > 1:
         raise ConfigError("BODY, --lines and --jobs exclude each other")
-    if bodies and len(bodies) > 1 and tube is None:  # the first is easily meant as one
+    if bodies and len(bodies) > 1 and tube is None:  # the first may have been meant as the tube
         raise ConfigError(f"each BODY is a job, and none a tube: say --tube {bodies[0]}, or --tube default")
     tube = "default" if tube is None else tube
     with ExitStack() as stack:
@@ -80,7 +82,7 @@ def _bodies(given: list[str] | None, *, lines: bool) -> Iterator[bytes]:
 
 
 def _read(file: Path, defaults: dict[str, object], stack: ExitStack) -> Iterable[NewJob]:
-    """The jobs of a file of JSON lines. ConfigError: it can't be read."""
+    """Yield the jobs of a file of JSON lines. ConfigError: it can't be read."""
     if str(file) == "-":
         return read_jobs(sys.stdin.buffer, "stdin", defaults)
     try:
@@ -88,7 +90,7 @@ def _read(file: Path, defaults: dict[str, object], stack: ExitStack) -> Iterable
     except OSError as error:
         raise ConfigError(f"{file} can't be read: {error.strerror}") from error
     if opened.seekable():
-        for _ in read_jobs(opened, str(file), defaults):  # so that a mistake in its last line leaves nothing half done
+        for _ in read_jobs(opened, str(file), defaults):  # so that an error in its last line leaves nothing half done
             pass
         opened.seek(0)
     return read_jobs(opened, str(file), defaults)

@@ -14,28 +14,26 @@ from beanlite.errors import ConfigError
 EPILOG = (
     "Examples: beanlite restore /backups/queue.db; beanlite restore --undo; beanlite restore old.db --db new/queue.db."
     "\n\n"
-    "Exit codes: 0 it is in place; 1 it could not be put there; 2 a wrong setting or flag; 3 FILE is damaged or no"
-    " database of beanlite's, or a server holds the database; 130 it was told to end. After all of these but 0 the"
-    " database is what it was."
+    "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 FILE is damaged"
+    " or not a beanlite database, or a server holds the database; 130 interrupted. After all but 0 the database is"
+    " unchanged."
 )
 
 
 def restore(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The backup to bring back; it is only read.")
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="The backup to restore; it is only read.")] = None,
     *,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Bring back what the last restore has set aside, instead of a FILE.")
+        bool, typer.Option("--undo", help="Bring back the database that the last restore set aside.")
     ] = False,
     db: Db = None,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a backup in the place of a stopped database.
+    """Replace a stopped database with a backup.
 
-    FILE is checked as by "beanlite verify". What was there is set aside as DATABASE.replaced-TIME beside it; remove it
-    when you are sure. Ids that it has given out since the backup are not given out again.
+    FILE is checked as by "beanlite verify". The old database is set aside as DATABASE.replaced-TIME in the same folder;
+    remove it when you are sure. Ids that it gave out after the backup are not given out again.
     """
     if (file is None) != undo:
         raise ConfigError("name either a FILE or --undo")

@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 EPILOG = (
     "Example: beanlite salvage beanlite.db.replaced-20261123T040000Z rescued.db"
     "\n\n"
-    "Exit codes: 0 all is saved; 1 something could not be read or written, and there is no DEST; 2 a wrong flag; 3 what"
-    " is sound is in DEST, but something is lost or in doubt; or a server holds SOURCE, or nothing in it can be saved,"
-    " and there is no DEST; 130 it was told to end."
+    "Exit codes: 0 everything is saved; 1 something could not be read or written, and there is no DEST; 2 a wrong flag;"
+    " 3 what is sound is in DEST, but something is lost or in doubt; or a server holds SOURCE or nothing in it can be"
+    " saved, and there is no DEST; 130 interrupted."
 )
-# How many ids are listed before the rest is only counted.
+# How many ids are listed; the rest are only counted.
 _LISTED = 20
 
 
 def salvage(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A damaged database that no server holds.")],
-    dest: Annotated[Path, typer.Argument(metavar="DEST", help="The database to make; it must not exist yet.")],
+    dest: Annotated[Path, typer.Argument(metavar="DEST", help="The database to create; it must not exist yet.")],
     *,
     as_json: AsJson = False,
 ) -> None:
     """Save what is sound in a damaged database.
 
-    SOURCE is only read, page by page and without SQLite, together with its -wal. Jobs, pauses and the last id come into
-    DEST; totals and history don't. Jobs of which only a part is left are named.
+    SOURCE and its -wal are only read, page by page and without SQLite. Jobs, pauses and the last id are saved to DEST;
+    totals and history are not. Jobs of which only a part is left are listed.
     """
     from beanlite.journal.sqlite.salvage import salvage as save  # noqa: PLC0415 - `serve` starts faster without it
 

@@ -12,8 +12,8 @@ from beanlite.operators.bodies import FORMS
 from beanlite.operators.live import Live
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 the server can't be reached or refuses it, or there is no such job or tube; 2 a wrong"
-    " setting or flag; 3 the database was refused, or is damaged; 130 Ctrl-C."
+    "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such job or tube; 2 a"
+    " wrong setting or flag; 3 the database was refused, or is damaged; 130 Ctrl-C."
 )
 EXAMPLES: Final = {
     "tubes": (
@@ -29,7 +29,7 @@ EXAMPLES: Final = {
     "job": (
         "beanlite job 17",
         "beanlite job 17 --body hex",
-        "beanlite job 17 --db /var/lib/beanlite/beanlite.db          with its history, if there is one",
+        "beanlite job 17 --db /var/lib/beanlite/beanlite.db          with its history, if any",
     ),
     "clients": (
         "beanlite clients",
@@ -51,7 +51,7 @@ EXAMPLES: Final = {
 @grouped
 def tubes(
     like: Annotated[
-        str, typer.Argument(metavar="NAME", help="Tubes of this name; * is any text, ? any character.")
+        str, typer.Argument(metavar="NAME", help="Tubes with this name; * is any text, ? any character.")
     ] = "*",
     *,
     sort: Annotated[str, typer.Option(metavar="COLUMN", help=f"One of {', '.join(listing.TUBE_SORTS)}.")] = "name",
@@ -59,7 +59,7 @@ def tubes(
     place: Place,
     as_json: Json = False,
 ) -> None:
-    """Show the tubes, with how many jobs they have."""
+    """Show the tubes, and how many jobs each has."""
     with place.open() as source:
         found, total = listing.tubes(source, like, sort, limit)
     if as_json:
@@ -77,15 +77,15 @@ def jobs(
     sort: Annotated[str, typer.Option(metavar="KEY", help=f"One of {', '.join(listing.JOB_SORTS)}.")] = "id",
     limit: Limit = 100,
     after: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Go on where an earlier list, of the same options, ended.")
+        str | None, typer.Option(metavar="CURSOR", help="Continue an earlier list that had the same options.")
     ] = None,
     place: Place,
     as_json: Json = False,
 ) -> None:
-    """Show jobs, and how their bodies begin.
+    """Show jobs, with the beginning of each body.
 
-    They are sorted by id, in the order in which they were put; or as they come out of the queue of one tube and state
-    (queue); or by age, in-state, size or timeouts, the largest first; or by pri, the smallest first.
+    They are sorted by id, the order in which they were put; by queue, the order in which the jobs of one tube and state
+    come out of it; by age, in-state, size or timeouts, the largest first; or by pri, the smallest first.
     """
     with place.open() as source:
         found = listing.jobs(source, which.filter(), sort, limit, after)
@@ -105,14 +105,16 @@ def job(
     *,
     body: Annotated[
         str,
-        typer.Option(metavar="FORM", help=f"How to show the body: {', '.join(FORMS)}. raw prints nothing else."),
+        typer.Option(
+            metavar="FORM", help=f"How to show the body: {', '.join(FORMS)}. With raw, nothing else is printed."
+        ),
     ] = "auto",
     place: Place,
     as_json: Json = False,
 ) -> None:
-    """Show all that is known of a job.
+    """Show everything known about a job.
 
-    With --db that is its history as well, as far as the server keeps one, even if the job has gone.
+    With --db also its history, as far as the server keeps one, even if the job is gone.
     """
     if body not in FORMS:
         raise ConfigError(f"--body: there is no form {body!r}, only {', '.join(FORMS)}")
@@ -133,7 +135,10 @@ def job(
 
 @grouped
 def clients(*, server: Server, as_json: Json = False) -> None:
-    """Show who is connected, and what for."""
+    """Show the connected clients.
+
+    The list includes what each uses, watches, waits for and holds.
+    """
     with Live(server.address) as source:
         found = list(listing.everything(source.list_clients, {}, "clients"))
     if as_json:
@@ -144,9 +149,9 @@ def clients(*, server: Server, as_json: Json = False) -> None:
 
 @grouped
 def stats(*, place: Place, as_json: Json = False) -> None:
-    """Show what the server tells of itself.
+    """Show the server's statistics.
 
-    With --db: who serves that file or did so last, and how many jobs it has.
+    With --db: which server has or last had that file, and how many jobs it holds.
     """
     with place.open() as source:
         found = source.stats()
@@ -158,9 +163,9 @@ def stats(*, place: Place, as_json: Json = False) -> None:
 
 @grouped
 def tail(
-    tube: Annotated[str | None, typer.Option("--tube", "-t", metavar="TUBE", help="Of jobs of this tube only.")] = None,
+    tube: Annotated[str | None, typer.Option("--tube", "-t", metavar="TUBE", help="Only events in this tube.")] = None,
     what: Annotated[
-        list[str] | None, typer.Option(metavar="WORD", help="Only this, such as bury; several times: any of them.")
+        list[str] | None, typer.Option(metavar="WORD", help="Only this kind of event, such as bury; repeatable.")
     ] = None,
     *,
     server: Server,

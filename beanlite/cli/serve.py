@@ -1,4 +1,4 @@
-"""``beanlite serve``, and what an init script of beanstalkd says to it."""
+"""``beanlite serve``, with the flags that init scripts of beanstalkd use."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,14 +10,14 @@ from beanlite import __version__, config, is_compiled, log
 from beanlite.errors import ConfigError
 
 EPILOG = (
-    "Exit codes: 0 stopped in order; 1 a bug, or out of memory; 2 a wrong setting or flag, or too low a limit of open"
-    " files; 3 the database was refused, nothing was written; 4 the disk failed while serving; 5 the address can't be"
-    " listened on; 6 another server has taken over."
+    "Exit codes: 0 orderly stop; 1 a bug, or out of memory; 2 a wrong setting or flag, or the limit on open files is"
+    " too low; 3 the database was refused, nothing was written; 4 the disk failed while serving; 5 can't listen on the"
+    " address; 6 another server has taken over."
 )
 
 
 def _option(key: str, *names: str, metavar: str, more: str = "") -> Any:  # noqa: ANN401 - as typer.Option itself
-    """Make the option for the setting `key`, whose text and check are in config."""
+    """Make the option for the setting `key`, whose help text and check are in config."""
     field = config.Settings.model_fields[key]
     text = f"{field.description or key}{more}."
     default = f" Default: {field.default}." if field.default is not None else ""
@@ -25,7 +25,7 @@ def _option(key: str, *names: str, metavar: str, more: str = "") -> Any:  # noqa
 
 
 def _address(host: str | None, socket: str | None) -> dict[str, object]:
-    """Work out from -l and --socket where to listen; that wins over what the file says."""
+    """Return the address given by -l or --socket; it overrides the file's."""
     if host is not None and socket is not None:
         raise ConfigError("--host and --socket exclude each other")
     if socket is not None:
@@ -38,7 +38,7 @@ def _address(host: str | None, socket: str | None) -> dict[str, object]:
 
 
 def _fsync(when: str | None, interval_ms: str | None, *, never: bool) -> str | None:
-    """Work out the answer from --fsync, -f and -F, of which only one may be given."""
+    """Return the fsync setting given by --fsync, -f or -F, of which only one may be given."""
     given = [when, None if interval_ms is None else f"{interval_ms}ms", "never" if never else None]
     named = [value for value in given if value is not None]
     if len(named) > 1:
@@ -47,7 +47,7 @@ def _fsync(when: str | None, interval_ms: str | None, *, never: bool) -> str | N
 
 
 def flags_of(given: Mapping[str, Any]) -> dict[str, object]:
-    """What the options of ``serve`` say, by the names of the settings; most are named as they are."""
+    """Return the options of ``serve`` by the names of their settings, which are mostly the same."""
     said: dict[str, object] = {key: given[key] for key in config.Settings.model_fields if key in given}
     said["fsync"] = _fsync(given["fsync"], given["fsync_ms"], never=given["fsync_never"])
     said["journal"] = False if given["no_journal"] else None
@@ -61,7 +61,7 @@ def flags_of(given: Mapping[str, Any]) -> dict[str, object]:
 def serve(
     *,
     host: Annotated[
-        str | None, _option("host", "-l", metavar="ADDR", more="; unix:PATH means the same as --socket PATH")
+        str | None, _option("host", "-l", metavar="ADDR", more="; unix:PATH is the same as --socket PATH")
     ] = None,
     port: Annotated[str | None, _option("port", "-p", metavar="PORT")] = None,
     socket: Annotated[str | None, _option("socket", metavar="PATH")] = None,
@@ -74,11 +74,11 @@ def serve(
     advertise: Annotated[str | None, _option("advertise", metavar="ADDR")] = None,
     fsync: Annotated[str | None, _option("fsync", metavar="WHEN")] = None,
     fsync_ms: Annotated[
-        str | None, typer.Option("-f", metavar="MS", help="The same as --fsync MSms; 0 means always.")
+        str | None, typer.Option("-f", metavar="MS", help="Same as --fsync MSms; 0 means always.")
     ] = None,
-    fsync_never: Annotated[bool, typer.Option("-F", help="The same as --fsync never.")] = False,
+    fsync_never: Annotated[bool, typer.Option("-F", help="Same as --fsync never.")] = False,
     no_journal: Annotated[
-        bool, typer.Option("--no-journal", help="Keep jobs in memory only, as beanstalkd does without -b.")
+        bool, typer.Option("--no-journal", help="Keep jobs in memory only, like beanstalkd without -b.")
     ] = False,
     max_job_size: Annotated[str | None, _option("max_job_size", "-z", metavar="BYTES")] = None,
     max_connections: Annotated[str | None, _option("max_connections", metavar="N")] = None,
@@ -87,16 +87,16 @@ def serve(
         _option(
             "max_connections_per_address",
             metavar="N",
-            more=". Without it, all but a tenth of --max-connections, and any number from this machine",
+            more="; by default all but a tenth of --max-connections, and any number from this machine",
         ),
     ] = None,
     max_watched: Annotated[str | None, _option("max_watched", metavar="N")] = None,
     max_tubes: Annotated[str | None, _option("max_tubes", metavar="N")] = None,
     max_memory: Annotated[
-        str | None, _option("max_memory", metavar="BYTES", more="; by default four fifths of what there is")
+        str | None, _option("max_memory", metavar="BYTES", more="; by default four fifths of what is available")
     ] = None,
     body_memory: Annotated[
-        str | None, _option("body_memory", metavar="BYTES", more="; by default all that max_memory leaves")
+        str | None, _option("body_memory", metavar="BYTES", more="; by default as much as max_memory leaves")
     ] = None,
     backup_every: Annotated[str | None, _option("backup_every", metavar="TIME")] = None,
     backup_dir: Annotated[str | None, _option("backup_dir", metavar="FOLDER")] = None,
@@ -111,23 +111,25 @@ def serve(
     user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
     config_file: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="TOML file of settings; the environment and flags win over it."),
+        typer.Option(
+            "--config", metavar="FILE", help="TOML file with settings; the environment and flags override it."
+        ),
     ] = None,
     log_level: Annotated[str | None, _option("log_level", metavar="LEVEL")] = None,
     log_format: Annotated[str | None, _option("log_format", metavar="FORM")] = None,
-    verbose: Annotated[bool, typer.Option("-V", help="The same as --log-level debug.")] = False,
+    verbose: Annotated[bool, typer.Option("-V", help="Same as --log-level debug.")] = False,
     segment_bytes: Annotated[
-        str | None, typer.Option("-s", metavar="BYTES", help="Accepted for beanstalkd's sake, of no effect.")
+        str | None, typer.Option("-s", metavar="BYTES", help="Ignored; accepted for compatibility with beanstalkd.")
     ] = None,
     compact: Annotated[bool, typer.Option("-n", "-c", hidden=True)] = False,
     version: Annotated[bool, typer.Option("-v", "--version", help="Print the version and exit.")] = False,
 ) -> int:
     """Serve a queue.
 
-    That is until SIGTERM or SIGINT comes; SIGHUP has the settings read again, SIGUSR1 begins drain mode.
+    SIGTERM or SIGINT stops the server, SIGHUP makes it read the settings again, and SIGUSR1 starts drain mode.
 
-    Takes beanstalkd's flags with their meaning. Without a flag jobs are kept in the file beanlite.db of the current
-    directory and synced before each reply, while beanstalkd without -b keeps them in memory: that is --no-journal here.
+    beanstalkd's flags keep their meaning. By default, jobs are kept in the file beanlite.db in the current directory
+    and synced before each reply; beanstalkd without -b keeps them in memory only, which is --no-journal here.
 
     Each setting can also come from the environment (BEANLITE_PORT for --port) or from a TOML file (--config).
     """
@@ -143,6 +145,6 @@ def serve(
     settings = load()
     log.setup(settings.log_level, settings.log_format)
 
-    from beanlite.server import run  # noqa: PLC0415 - only here, when the flags are known to be right
+    from beanlite.server import run  # noqa: PLC0415 - only here, after the flags are checked
 
     return run(settings, load)

@@ -1,4 +1,4 @@
-"""What a command that has something to tidy up does when it is told to end."""
+"""How SIGTERM ends a command that has something to clean up."""
 
 import contextlib
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: by way of whatever tidies up."""
+    """Have SIGTERM end the command as Ctrl-C does, so that it cleans up."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

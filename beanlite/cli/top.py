@@ -9,8 +9,8 @@ from beanlite.errors import ConfigError
 from beanlite.operators.live import Live
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 the server can't be reached, or refuses it; 2 a wrong setting or flag, or there is no"
-    " terminal to show it on."
+    "Exit codes: 0 done; 1 the server can't be reached, or refuses the command; 2 a wrong setting or flag, or no"
+    " terminal."
 )
 EXAMPLES: Final = {"top": ("beanlite top", "beanlite top --connect queue.example.org:11300")}
 
@@ -19,16 +19,15 @@ EXAMPLES: Final = {"top": ("beanlite top", "beanlite top --connect queue.example
 def top(*, server: Server) -> None:
     """Watch a server, full screen.
 
-    Its rates, latency and memory, its tubes, and their jobs.     The keys are shown below: s sorts by
-    another column and r the other way round, Enter shows the jobs of a tube and then one of them, Escape goes back, q
-    ends it.
+    Shows its rates, latency and memory, its tubes, and their jobs. The keys are listed at the bottom: s sorts by
+    another column, r reverses the order, Enter opens a tube and then a job, Escape goes back, and q quits.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("top needs a terminal; for scripts there are tubes --json and stats --json")
-    with Live(server.address) as live:  # what is wrong from the beginning is said in a line
+    with Live(server.address) as live:  # a server that can't be reached is reported in one line
         live.list_tubes({"limit": 1})
 
-    from beanlite.operators.top.app import Top  # noqa: PLC0415 - no other command needs it, and it takes long
+    from beanlite.operators.top.app import Top  # noqa: PLC0415 - no other command needs it, and importing it is slow
 
-    gc.enable()  # it makes garbage, unlike a server
+    gc.enable()  # unlike a server, it makes cyclic garbage
     Top(server.address).run()

@@ -12,21 +12,21 @@ from beanlite.errors import JournalRefused
 EPILOG = (
     "Examples: beanlite verify /backups/queue.db; beanlite verify beanlite.db --json."
     "\n\n"
-    "Exit codes: 0 it is sound; 1 it could not be looked at; 2 a wrong flag; 3 it is damaged, or no database of"
-    " beanlite's; 130 it was told to end."
+    "Exit codes: 0 it is sound; 1 it could not be read; 2 a wrong flag; 3 it is damaged, or not a beanlite database;"
+    " 130 interrupted."
 )
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup, or a database that is served or stopped.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A database, live or stopped, or a backup.")],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line, for scripts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, for scripts.")] = False,
 ) -> None:
-    """Check a database, live or not: a line for each check.
+    """Check a database, live or stopped.
 
-    These are: the file; its -wal (log); SQLite's own check; the schema; the last id and the pauses (state); the row of
-    each job; the checksum of each body. All of it is read, and nothing is changed. A live one is checked as of one
-    moment, and its -wal can't be cut back until that is over.
+    Prints a line for each check: the file; its -wal (log); SQLite's own check; the schema; the last id and the pauses
+    (state); each job's row; each body's checksum. The whole database is read, and nothing is changed. A live database
+    is checked as of one moment, and its -wal can't be truncated until the checks end.
     """
     from beanlite.journal.sqlite.verify import verify as look  # noqa: PLC0415 - `serve` starts faster without it
 

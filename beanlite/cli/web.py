@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 DEFAULT_LISTEN: Final = "127.0.0.1:11380"
 EPILOG: Final = (
-    "Exit codes: 0 stopped; 1 it can't listen there, or beanlite[web] is not installed; 2 a wrong setting or flag."
+    "Exit codes: 0 stopped; 1 can't listen on the address, or beanlite[web] is not installed; 2 a wrong setting or"
+    " flag."
 )
 EXAMPLES: Final = {
     "web": (
@@ -31,7 +32,7 @@ EXAMPLES: Final = {
 
 
 def _backups_of(server: Server, db: Path | None) -> "Folder | None":
-    """Where the server's settings have its backups; None: they have none made, or it is not known which they are."""
+    """Return the folder for backups in the server's settings; None if there is none, or the settings are unknown."""
     if server.connect is not None and server.config_file is None:
         return None
     settings = config.load(server.config_file)
@@ -46,34 +47,34 @@ def _backups_of(server: Server, db: Path | None) -> "Folder | None":
 def web(
     *,
     server: Server,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where browsers find it.")] = DEFAULT_LISTEN,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="The address to listen on.")] = DEFAULT_LISTEN,
     db: Annotated[
-        str | None, typer.Option("--db", metavar="PATH", help="The server's database, for history and curves.")
+        str | None, typer.Option("--db", metavar="PATH", help="The server's database file, for history and curves.")
     ] = None,
     password_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Who may come in: lines that --add-user prints.")
+        Path | None, typer.Option(metavar="FILE", help="File of users, with lines printed by --add-user.")
     ] = None,
     user_header: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The header in which a proxy in front says who asks.")
+        str | None, typer.Option(metavar="NAME", help="Header in which a proxy in front names the user.")
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option("--host", metavar="NAME", help="A name that browsers may ask for; several times."),
+        typer.Option("--host", metavar="NAME", help="A host name that browsers may use; repeatable."),
     ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Let nobody change anything.")] = False,
-    hide_bodies: Annotated[bool, typer.Option("--hide-bodies", help="Show no bodies, and search in none.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Allow no changes.")] = False,
+    hide_bodies: Annotated[bool, typer.Option("--hide-bodies", help="Don't show or search bodies.")] = False,
     add_user: Annotated[
         str | None,
-        typer.Option(metavar="NAME:ROLE", help="Only print the line of an operator or a reader for --password-file."),
+        typer.Option(metavar="NAME:ROLE", help="Only print a line for --password-file; ROLE is operator or reader."),
     ] = None,
 ) -> None:
-    """Show a server in the browser, and change what it holds.
+    """Show a server in the browser, and change its jobs.
 
-    Beyond the loopback interface it listens only if it asks who comes, by --password-file or --user-header. It does not
+    To listen beyond the loopback interface it must know its users, by --password-file or --user-header. It does not
     encrypt: put a proxy with TLS in front.
     """
     try:
-        from beanlite.web import serving  # noqa: PLC0415 - an extra, and no other command needs it
+        from beanlite.web import serving  # noqa: PLC0415 - needs an extra, and no other command uses it
         from beanlite.web.safety import Passwords, password_line  # noqa: PLC0415 - likewise
         from beanlite.web.site import Site  # noqa: PLC0415 - likewise
     except ModuleNotFoundError as error:
