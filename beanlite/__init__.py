@@ -6,6 +6,6 @@ __version__ = "0.2.0.dev0"
 
 
 def is_compiled() -> bool:
-    """Whether machine code serves (see .ci/compile.py) rather than the sources, which do the same more slowly."""
+    """Whether the server runs as machine code (see .ci/compile.py) rather than from the slower Python sources."""
     engine = find_spec("beanlite.core.engine")
     return engine is not None and not str(engine.origin).endswith(".py")

@@ -1,4 +1,4 @@
-"""The way in, for the console script and for ``python -m beanlite``."""
+"""The entry point of the console script and of ``python -m beanlite``."""
 
 import gc
 import os
@@ -11,8 +11,8 @@ from beanlite.defaults import COMPLETES
 def main() -> int:
     """Carry out the command line; returns the exit code.
 
-    To import all of the program takes longer than some clients wait for a server, so this comes in between as soon as
-    it can: signals are held first, and then the server listens if the flags alone say where.
+    Importing the whole program takes longer than some clients wait for a server, so two things are done first, as soon
+    as possible: signals are held, and the server begins to listen if the flags alone say where.
     """
     args = sys.argv[1:]
     serves = COMPLETES not in os.environ
@@ -23,8 +23,8 @@ def main() -> int:
         from beanlite import stderr  # noqa: PLC0415 - not before signals are held
         from beanlite.net.listener import listen_early  # noqa: PLC0415 - likewise
 
-        # For good: a server makes no garbage that only a collector finds (a test holds that), and to look for it among
-        # a million jobs would stop all clients for as long as that takes.
+        # For good: a server makes no garbage that only the collector finds (a test verifies that), and searching a
+        # million jobs for it would stall all clients.
         gc.disable()
         stderr.install()
         if serves:
@@ -33,7 +33,7 @@ def main() -> int:
         from beanlite import cli  # noqa: PLC0415 - not before the server listens
 
         return cli.main(args)
-    except KeyboardInterrupt:  # while all that was imported
+    except KeyboardInterrupt:  # during the imports
         return 130
 
 

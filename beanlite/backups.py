@@ -1,4 +1,4 @@
-"""Backups that the server has made by the clock, each in a process of its own, so that no client waits for one."""
+"""Scheduled backups, each made by a process of its own, so that no client waits for one."""
 
 import asyncio
 import contextlib
@@ -15,16 +15,16 @@ from beanlite import log
 from beanlite.config import bare_environment
 from beanlite.journal.sqlite.dated import dated_backups
 
-# How often a backup is asked whether it has ended.
+# The interval at which the server checks whether a backup has ended.
 _LOOK_S: Final = 0.1
-# How long one may take to tidy up when it is told to end.
+# How long a backup may take to tidy up after it has been terminated.
 _ENDS_WITHIN_S: Final = 5.0
-# How much less of the processor it gets than the server, as in nice(1).
+# By how much a backup is nicer than the server, as in nice(1).
 _NICE: Final = 19
 
 
 class Backups:
-    """Makes backups of a database into a folder, and counts time from the newest that is there."""
+    """Makes backups of a database into a folder; the first is due one interval after the newest one in the folder."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, db: Path, folder: Path, every_s: int, keep: int) -> None:
         self._loop = loop
@@ -36,15 +36,15 @@ class Backups:
         self._timer: asyncio.TimerHandle | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes]
-        """What that process prints."""
+        """What the backup's process prints."""
         self.succeeded_at = 0
         """When the newest backup was made, in UTC seconds; 0: there is none."""
         self.failed_at = 0
-        """When the last one failed, in UTC seconds; 0: none has since the start."""
+        """When a backup last failed, in UTC seconds; 0: none has since the start."""
 
     def begin(self) -> None:
-        """Have the first one made when it is due; if there is none in the folder, that is now."""
-        with contextlib.suppress(OSError):  # the first backup will tell what is wrong with the folder
+        """Schedule the first backup for when it is due: at once if there is none in the folder yet."""
+        with contextlib.suppress(OSError):  # the first backup will report what is wrong with the folder
             made = dated_backups(self._folder, self._db)
             if made:
                 self.succeeded_at = int(made[-1][1])
@@ -58,7 +58,7 @@ class Backups:
             return
         with contextlib.ExitStack() as undo:
             try:
-                output = undo.enter_context(tempfile.TemporaryFile())  # not a pipe: nobody reads it before the end
+                output = undo.enter_context(tempfile.TemporaryFile())  # not a pipe: it is only read at the end
                 process = subprocess.Popen(  # noqa: S603 - the command is our own
                     self._command,
                     stdin=subprocess.DEVNULL,
@@ -70,13 +70,13 @@ class Backups:
                 self._failed(str(error))
                 return
             undo.pop_all()
-        with contextlib.suppress(OSError):  # it is over already
+        with contextlib.suppress(OSError):  # it has ended already
             os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
         self._process, self._output = process, output
         self._loop.call_later(_LOOK_S, self._look)
 
     def _look(self) -> None:
-        """See whether the backup has ended, and how."""
+        """Check whether the backup has ended, and how."""
         process = self._process
         if process is None:
             return  # the server is about to end
@@ -101,14 +101,14 @@ class Backups:
         log.error("no backup was made", error=why, next_in_s=self._every_s)
 
     def end(self) -> None:
-        """Make no more; one that is being made is told to end, and leaves nothing."""
+        """Make no more backups; one that is being made is terminated, and leaves nothing behind."""
         if self._timer is not None:
             self._timer.cancel()
         if self._process is not None:
             self._process.terminate()
 
     async def ended(self) -> None:
-        """Wait until nobody reads the database any more; to be called after ``end``."""
+        """Wait until no backup reads the database any more; to be called after ``end``."""
         process, self._process = self._process, None
         if process is None:
             return

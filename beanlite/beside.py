@@ -1,4 +1,4 @@
-"""The processes that the server has beside it: backups by the clock, and the page in the browser."""
+"""The processes that the server runs beside itself: scheduled backups, and the page in the browser."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from beanlite.config import Settings
     from beanlite.page import Page
 
-# What listens on all addresses is reached at this machine's own.
-_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - as a server may have been told
+# A server that listens on all addresses is reached at the loopback address.
+_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - as a server may have been configured
 
 
 class Beside:
-    """They are started with the server and end with it. What none is asked of is not even imported."""
+    """Starts these processes with the server, and ends them with it. Code that is not needed is not even imported."""
 
     def __init__(self, sockets: Sequence[socket.socket]) -> None:
-        """``sockets``: where the server listens."""
+        """``sockets``: those on which the server listens."""
         self._sockets = sockets
         self._backups: Backups | None = None
         self._page: Page | None = None
@@ -35,11 +35,11 @@ class Beside:
 
     @property
     def backup_failed_at(self) -> int:
-        """When the last one failed, in UTC seconds; 0: none has since the start."""
+        """When a backup last failed, in UTC seconds; 0: none has since the start."""
         return 0 if self._backups is None else self._backups.failed_at
 
     async def back_up(self, settings: Settings) -> None:
-        """Make backups as the settings say, from now on."""
+        """Make backups as these settings ask for, from now on."""
         if self._backups is not None:
             self._backups.end()
             await self._backups.ended()
@@ -50,10 +50,10 @@ class Beside:
             self._page.change(self._page_command(settings))
 
     def show(self, settings: Settings) -> None:
-        """Have the page served, if the settings ask for it. The server serves."""
+        """Have the page served, if the settings ask for it; to be called when the server serves."""
         if settings.web is None:
             return
-        from beanlite.page import Page  # noqa: PLC0415 - a start without is faster
+        from beanlite.page import Page  # noqa: PLC0415 - the start is faster without it
 
         self._page = Page(asyncio.get_running_loop(), self._page_command(settings))
         self._page.begin()
@@ -70,7 +70,7 @@ class Beside:
         return page_command(asked)
 
     def end(self) -> None:
-        """Tell them to end."""
+        """Have these processes end."""
         for each in (self._page, self._backups):
             if each is not None:
                 each.end()
@@ -83,7 +83,7 @@ class Beside:
 
 
 def check(settings: Settings, sockets: Sequence[socket.socket]) -> None:
-    """ConfigError: what the settings ask for can't be had."""
+    """Raise ConfigError if the page is asked for and can't be served."""
     if settings.web is not None:
         from beanlite.page import check_installed  # noqa: PLC0415 - as above
 
@@ -101,12 +101,12 @@ def _backups(settings: Settings) -> Backups | None:
 
 
 def _reached_at(sockets: Sequence[socket.socket]) -> str:
-    """Where a client on this machine reaches a server that listens there, as HOST:PORT or unix:PATH. ConfigError."""
+    """Where a client on this machine reaches a server on these sockets: HOST:PORT or unix:PATH. Raises ConfigError."""
     for sock in sockets:
         name = sock.getsockname()
         if sock.family != socket.AF_UNIX:
             host = _ANY.get(name[0], name[0])
             return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"
-        if isinstance(name, str) and name:  # an abstract one has a name in bytes
+        if isinstance(name, str) and name:  # the name of an abstract socket is in bytes
             return f"unix:{os.path.realpath(name)}"
     raise ConfigError("web: the page can't reach the server at an abstract socket alone")

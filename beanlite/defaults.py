@@ -1,11 +1,11 @@
-"""The few defaults that are needed before the settings can be read: this imports nothing, and so takes no time."""
+"""The few defaults that are needed before the settings can be read. Importing this takes no time."""
 
 from typing import Final
 
-# Where to listen, if nothing says otherwise.
+# Where a server listens by default.
 HOST: Final = "127.0.0.1"
 PORT: Final = 11300
-# The environment's variable for a setting is this and its name in capitals.
+# The environment variable for a setting is this prefix and the setting's name in capitals.
 ENV_PREFIX: Final = "BEANLITE_"
-# A shell that asks how a line may go on runs the program with this in its environment, and without arguments.
+# A shell that completes a command line runs the program with this in its environment, and without arguments.
 COMPLETES: Final = "_BEANLITE_COMPLETE"

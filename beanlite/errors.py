@@ -1,34 +1,34 @@
-"""What can go wrong, told apart by whose fault it is.
+"""What can go wrong, classified by whose fault it is.
 
 ::
 
-    BeanliteError            an operator reads it: one line on stderr, then exit_code
+    BeanliteError            reported to the operator: one line on stderr, then exit_code
     ├── ConfigError          a setting is unknown, malformed or contradicts another
-    ├── BinlogRefused        beanstalkd's binlog is not one that can be imported; nothing was written
-    ├── BenchFailed          a server could not be reached under load, or answered what it should not
-    ├── ListenError          an address can't be listened on
-    ├── JournalRefused       the file is not one this server may use; nothing was written
+    ├── BinlogRefused        beanstalkd's binlog can't be imported; nothing was written
+    ├── BenchFailed          a server under load could not be reached, or answered what it should not
+    ├── ListenError          the server can't listen on an address
+    ├── JournalRefused       the file is not one that this server may use; nothing was written
     └── JournalFailed        the disk failed while serving; nothing more is acknowledged
         ├── LeaseLost        another server has taken over
-        ├── JournalFull      the disk is full: the batch was rolled back and can be tried again
+        ├── JournalFull      the disk is full: the batch was rolled back and can be retried
         └── JournalBusy      another program holds the file's write lock: likewise
 
-A client's mistake is no exception: it gets the protocol's word. Whatever else is raised is our own bug: it ends the
-server, unless only one client can have been affected, which then is told and closed.
+A client's mistake is not an exception: it is answered with the protocol's word. Any other exception is a bug of ours.
+It ends the server, unless only one client can have been affected; that client then gets an error, and is closed.
 """
 
 from typing import ClassVar, Final
 
-# Where the code is of what all clients share: an error raised there, or below, may have left it half changed.
+# The code of the state that all clients share: an error raised in it or below may have left that state half changed.
 SHARED: Final = ("beanlite/core/", "beanlite/commit/", "beanlite/net/turns.py", "beanlite/server.py")
-# What only reads all that, for the statistics and for operators: a function of the server, and files.
+# Code that only reads this state, for the statistics and for operators: a function of the server, and files.
 _READER: Final = "_facts"
 READS: Final = ("beanlite/core/snapshot.py", "beanlite/core/operator_find.py")
 
 
 def spares_others(bug: Exception) -> bool:
-    """Whether a bug that one client has met can't have harmed what all of them share, by its traceback."""
-    if bug.__context__ is not None:  # when there was no memory for the traceback, this has some of it
+    """Whether a bug met by one client can't have harmed the state that all clients share, by its traceback."""
+    if bug.__context__ is not None:  # without memory for the whole traceback, a part of it is in there
         return False
     trace = bug.__traceback__
     while trace is not None:
@@ -42,7 +42,7 @@ def spares_others(bug: Exception) -> bool:
 
 
 def is_ours(error: Exception) -> bool:
-    """Whether code of this package had a part in it, by its traceback: in what the loop says of a socket it has not."""
+    """Whether code of this package is in the traceback of an error, unlike one that the loop reports of a socket."""
     trace = error.__traceback__
     while trace is not None:
         if str(trace.tb_frame.f_globals.get("__name__")).startswith("beanlite."):
@@ -52,7 +52,7 @@ def is_ours(error: Exception) -> bool:
 
 
 def place_of(bug: Exception) -> str:
-    """The file and line in which it was raised."""
+    """The file and line in which a bug was raised."""
     trace = bug.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -60,7 +60,7 @@ def place_of(bug: Exception) -> str:
 
 
 class BeanliteError(Exception):
-    """An error that an operator can act upon; its text is one line."""
+    """An error that an operator can act on; its text is one line."""
 
     exit_code: ClassVar[int] = 1
 
@@ -78,19 +78,19 @@ class JournalRefused(BeanliteError):
 
 
 class JournalFailed(BeanliteError):
-    """Writing or syncing the journal failed; what was not acknowledged may or may not be in the file."""
+    """Writing or syncing the journal failed; changes that were not acknowledged may or may not be in the file."""
 
     exit_code = 4
 
 
 class LeaseLost(JournalFailed):
-    """Another server has taken over, and this one may not write any more; what was not acknowledged is not stored."""
+    """Another server has taken over, and this one may not write any more; unacknowledged changes are not stored."""
 
     exit_code = 6
 
 
 class JournalFull(JournalFailed):
-    """No room on the disk for a batch; it was rolled back whole."""
+    """There is no room on the disk for a batch, which was rolled back completely."""
 
 
 class JournalBusy(JournalFailed):
@@ -104,12 +104,12 @@ class BinlogRefused(BeanliteError):
 
 
 class BenchFailed(BeanliteError):
-    """A server that is driven by the bench can't be reached, or answers something else than it should."""
+    """A server driven by the bench can't be reached, or answers something other than it should."""
 
     exit_code = 1
 
 
 class ListenError(BeanliteError):
-    """The server can't listen on the address it was given."""
+    """The server can't listen on the address that it was given."""
 
     exit_code = 5

@@ -1,4 +1,4 @@
-"""Log lines on stderr: an event, its fields, and the moment in UTC, as text or as one JSON object a line.
+"""Log lines on stderr: an event, its fields, and the time in UTC, as text or as one JSON object per line.
 
 log.info("started", address="127.0.0.1:11300", jobs=3)
 
@@ -16,24 +16,24 @@ from typing import TextIO
 
 from beanlite.stderr import Stderr
 
-# The least time from one warning of a kind to the next.
+# The least time between two warnings of a kind.
 SELDOM_S = 60.0
 
 _logger = logging.getLogger("beanlite")
-# What needs no quotes in a text line.
+# Values that need no quotes in a text line.
 _BARE = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f-\x9f]+")
 _COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m"}
-# Syslog's, for the systemd journal.
+# Syslog priorities, for the systemd journal.
 _PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3}
 
 
 def debug(event: str, **fields: object) -> None:
-    """Log what only somebody tracing a fault wants to see."""
+    """Log a detail that only helps to trace a fault."""
     _logger.debug(event, extra={"fields": fields})
 
 
 def is_debug() -> bool:
-    """Whether ``debug`` logs anything, for those who want to avoid what it costs to gather the fields."""
+    """Whether ``debug`` logs anything, for callers that want to avoid the cost of gathering the fields."""
     return _logger.isEnabledFor(logging.DEBUG)
 
 
@@ -43,7 +43,7 @@ def info(event: str, **fields: object) -> None:
 
 
 def warning(event: str, **fields: object) -> None:
-    """Log what an operator should look at soon."""
+    """Log something that an operator should look at soon."""
     _logger.warning(event, extra={"fields": fields})
 
 
@@ -53,15 +53,15 @@ def error(event: str, *, exc: BaseException | None = None, **fields: object) -> 
 
 
 class Seldom:
-    """Warnings of a kind that could come endlessly: the first is logged, then at most one a minute."""
+    """Limits warnings of a kind that could come endlessly: the first is logged, and then at most one a minute."""
 
     def __init__(self) -> None:
-        """None has come yet."""
+        """Start with no warnings."""
         self._times = 0
         self._next_s = 0.0
 
     def warning(self, event: str, **fields: object) -> None:
-        """Log it, or leave it out; the next one logged says how many `times` it has come since."""
+        """Log a warning, or drop it; the next one logged reports in `times` how many there were since."""
         self._times += 1
         now_s = time.monotonic()
         if now_s >= self._next_s:
@@ -71,7 +71,7 @@ class Seldom:
 
 
 def setup(level: str, form: str, stream: TextIO | None = None) -> None:
-    """Log from `level` (debug, info, warning, error) up, in `form` (text, json), to stderr or `stream`."""
+    """Log from `level` (debug, info, warning, error) upwards, in `form` (text, json), to stderr or `stream`."""
     stream = stream or sys.stderr
     handler = _Handler(stream)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(stream))
@@ -82,7 +82,7 @@ def setup(level: str, form: str, stream: TextIO | None = None) -> None:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Says so first when lines have been lost."""
+    """Reports lost lines before it writes the next one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write `record`, if there is room for it."""
@@ -92,7 +92,7 @@ class _Handler(logging.StreamHandler[TextIO]):
             event = "the log had no room: lines are lost"
             note = {"name": _logger.name, "levelname": "WARNING", "msg": event, "fields": {"lines": lost}}
             super().emit(logging.makeLogRecord(note))
-            if file.lost:  # this one, too
+            if file.lost:  # the report is lost, too
                 file.lost = lost
         super().emit(record)
 
@@ -101,13 +101,13 @@ class TextFormatter(logging.Formatter):
     """Lines for people: coloured on a terminal, with syslog's priority in front for the systemd journal."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Look once at who reads `stream`."""
+        """Find out once what `stream` is connected to."""
         super().__init__()
         self._coloured = stream.isatty() and not os.environ.get("NO_COLOR")
         self._journald = _is_journald(stream)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write `record` as one line, and a traceback below it."""
+        """Format `record` as one line, with any traceback below it."""
         level, colour = f"{record.levelname:<5}", _COLOURS.get(record.levelname)
         if self._coloured and colour:
             level = f"{colour}{level}\x1b[0m"
@@ -119,10 +119,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line for programs; a traceback is the field `traceback`."""
+    """Lines for programs: one JSON object each, with any traceback in the field `traceback`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write `record` as one line."""
+        """Format `record` as one line."""
         line: dict[str, object] = {
             "time": _utc(record),
             "level": record.levelname.lower(),
@@ -143,13 +143,13 @@ def _utc(record: logging.LogRecord) -> str:
 
 
 def _quoted(value: object) -> str:
-    """Keep a value in its line whatever it holds: a peer may have chosen it."""
+    """Quote a value if need be, so that it can't break out of its line: a peer may have chosen it."""
     text = f"{value:.3f}" if isinstance(value, float) else str(value)
     return text if _BARE.fullmatch(text) else json.dumps(text)
 
 
 def _is_journald(stream: TextIO) -> bool:
-    """Tell whether systemd connected `stream` to its journal: JOURNAL_STREAM holds device:inode of it."""
+    """Whether systemd connected `stream` to its journal: if so, JOURNAL_STREAM holds its device:inode."""
     wanted = os.environ.get("JOURNAL_STREAM")
     if not wanted:
         return False

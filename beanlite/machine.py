@@ -1,4 +1,4 @@
-"""What the machine allows this process: how much memory there is for it."""
+"""How much memory the machine has for this process."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from typing import Final, NamedTuple
 
 from beanlite.errors import ConfigError
 
-# What an empty server will still take, in bytes; and of the rest that there is, the part that it makes use of by
-# default: four fifths. What remains is for what is not counted, such as the kernel's buffers of sockets.
+# What an empty server will still take, in bytes; and the part of the remaining memory that it uses by default: four
+# fifths. The rest is for what is not counted, such as the kernel's socket buffers.
 _OWN: Final = 32 << 20
 _SHARE: Final = (4, 5)
-# What glibc calls the number of its heaps.
+# The mallopt parameter of glibc for the number of heaps.
 _M_ARENA_MAX: Final = -8
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def share_one_heap() -> None:
-    """Have all threads use one heap; to be called before there are any.
+    """Have all threads use one heap; to be called before any thread is started.
 
-    Bodies are read in one thread and freed in another. With heaps of their own the gaps would add up, and each would
-    take 64 MiB of address space, which ``ulimit -v`` counts.
+    Bodies are read in one thread and freed in another. If each thread had its own heap, fragmentation would add up, and
+    each heap would take 64 MiB of address space, which ``ulimit -v`` counts.
     """
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 class MemoryLimit(NamedTuple):
-    """The tightest limit to this process."""
+    """The tightest limit on the memory of this process."""
 
     room_bytes: int
-    """How much more it may take than it does now."""
+    """How much more the process may take than it does at present."""
     source: str
     """What sets the limit, in words."""
 
 
 def memory_limit(cgroups: Path = _CGROUPS, process: Path = Path("/proc/self")) -> MemoryLimit:
-    """The tightest of the limits that there are: the machine's memory, those of cgroups, and those of the process.
+    """Find the tightest limit among the machine's memory, the limits of cgroups, and those of the process.
 
-    ConfigError: /proc can't be read.
+    Raises ConfigError if /proc can't be read.
     """
     try:
         pages, resident = (int(number) for number in (process / "statm").read_text(encoding="utf-8").split()[:2])
@@ -64,7 +64,7 @@ def memory_limit(cgroups: Path = _CGROUPS, process: Path = Path("/proc/self")) -
 
 
 def _cgroup_limits(cgroups: Path, process: Path) -> list[tuple[str, int]]:
-    """The limits of the process's cgroup and of those above it, in both versions of cgroups."""
+    """The limits of the process's cgroup and of its ancestors, in both versions of cgroups."""
     limits = []
     try:
         lines = (process / "cgroup").read_text(encoding="utf-8").splitlines()
@@ -88,6 +88,6 @@ def _cgroup_limits(cgroups: Path, process: Path) -> list[tuple[str, int]]:
 
 
 def default_max_memory(limit: MemoryLimit) -> int:
-    """How much memory a server takes at most, unless told otherwise, for jobs, bodies, tubes, clients and buffers."""
+    """The default bound on the memory that a server takes for jobs, bodies, tubes, clients and buffers."""
     times, of = _SHARE
     return max(0, limit.room_bytes - _OWN) * times // of

@@ -1,7 +1,7 @@
-"""The page in the browser as a process beside the server, so that it can't hold the queue up.
+"""The page in the browser, as a process beside the server, so that it can't hold up the queue.
 
-The process is started when the server serves, and again when it has ended by itself. It ends with the server, however
-that ends: it reads from a pipe whose other end only the server has.
+The process is started when the server serves, and again if it ends by itself. It ends with the server, however the
+server ends: it reads from a pipe whose other end only the server has.
 """
 
 import asyncio
@@ -18,36 +18,36 @@ from beanlite import log
 from beanlite.config import bare_environment
 from beanlite.errors import ConfigError
 
-# What the page needs beyond what the server does, as the extra beanlite[web] has it.
+# The packages that the page needs in addition to the server's, as in the extra beanlite[web].
 NEEDED: Final = ("argon2", "jinja2", "starlette", "uvicorn")
-# How long it is until it is started again: at first, and at most, since each time it is twice as long.
+# The delay before a restart: the first one, which doubles each time, and the longest.
 FIRST_S: Final = 1.0
 MOST_S: Final = 300.0
-# When it has lived for so long, the next end of it is a first one again.
+# After the process has run for this long, the delay is the first one again.
 STEADY_S: Final = 60.0
-# How long it may take to end when it is told to.
+# How long the process may take to end after it has been terminated.
 ENDS_WITHIN_S: Final = 5.0
-# How often it is asked whether it has ended, once it has closed what it writes to.
+# The interval of the checks for its end, while it is about to end.
 _LOOK_S: Final = 0.01
-# What is read at once of what it says, and kept of a line that has no end.
+# How many bytes of its output are read at once, and kept of an incomplete line.
 _READ_BYTES: Final = 1 << 16
 _LINE_BYTES: Final = 1 << 12
 
 
 def check_installed() -> None:
-    """ConfigError: what the page needs is not there."""
+    """Raise ConfigError if a package that the page needs is missing."""
     for name in NEEDED:
         if find_spec(name) is None:
             raise ConfigError(f"web: {name} is missing: pip install 'beanlite[web]'")
 
 
 def page_command(asked: Mapping[str, str]) -> list[str]:
-    """The command that serves the page; ``beanlite/web/__main__.py`` says what it is asked."""
+    """The command that serves the page; ``beanlite/web/__main__.py`` describes what can be asked for."""
     return [sys.executable, "-m", "beanlite.web", json.dumps(asked)]
 
 
 class Page:
-    """That process. What it says is logged as the server's own, so that the log keeps its form."""
+    """The process that serves the page. Its output goes to the server's log, in the form of the log."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, command: list[str]) -> None:
         self._loop = loop
@@ -58,15 +58,15 @@ class Page:
         self._timer: asyncio.TimerHandle | None = None
         self._ending = False
         self._changing = False
-        """It has been told to end because it is to be started anew."""
+        """The process has been terminated to be started anew."""
         self._rest = b""
-        """The beginning of a line that it has not said to the end."""
+        """The beginning of an incomplete line of its output."""
         self._why = ""
-        """The last that it has said of itself."""
+        """The last error that it has printed."""
         self._oddities = log.Seldom()
 
     def begin(self) -> None:
-        """Start it."""
+        """Start the process."""
         self._began_s, self._rest, self._why = self._loop.time(), b"", ""
         try:
             process = subprocess.Popen(  # noqa: S603 - the command is our own
@@ -86,10 +86,10 @@ class Page:
         self._loop.add_reader(process.stderr.fileno(), self._read, process)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        """Read what it says, up to its end."""
+        """Read output of the process; at the end of it, wait for the process to end."""
         assert process.stderr is not None
         data = process.stderr.read(_READ_BYTES)
-        if data is None:  # it was woken for nothing
+        if data is None:  # a spurious wakeup
             return
         if not data:
             self._loop.remove_reader(process.stderr.fileno())
@@ -109,12 +109,12 @@ class Page:
             else:
                 log.debug("the page says", line=line)
                 odd = line
-        if odd:  # of a traceback this is what has happened
+        if odd:  # the last line of a traceback is the error itself
             self._why = odd
             self._oddities.warning("the page is in trouble", error=odd)
 
     def _look(self) -> None:
-        """See whether it has ended, and how."""
+        """Check whether the process has ended, and how."""
         process = self._process
         if process is None:
             return
@@ -143,7 +143,7 @@ class Page:
         process.stderr.close()
 
     def change(self, command: list[str]) -> None:
-        """Serve it by another command from now on."""
+        """Have the page served by another command from now on."""
         if command == self._command:
             return
         self._command = command
@@ -152,7 +152,7 @@ class Page:
             self._process.terminate()
 
     def end(self) -> None:
-        """Tell it to end, and don't start it any more."""
+        """Terminate the process, and don't start it again."""
         self._ending = True
         if self._timer is not None:
             self._timer.cancel()
@@ -160,7 +160,7 @@ class Page:
             self._process.terminate()
 
     async def ended(self) -> None:
-        """Wait until it has ended; to be called after ``end``."""
+        """Wait until the process has ended; to be called after ``end``."""
         process = self._process
         if process is None:
             return
@@ -178,5 +178,5 @@ class Page:
 
 
 def _how(returncode: int) -> str:
-    """How a process has ended that has not said why."""
+    """How a process ended that printed no reason."""
     return f"exit code {returncode}" if returncode >= 0 else f"killed by {signal.Signals(-returncode).name}"

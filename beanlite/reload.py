@@ -1,4 +1,4 @@
-"""Settings that are changed while the server serves: which of them take effect, and what the log says of them."""
+"""Settings that are changed while the server serves: which of them take effect, and what is logged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MEMORY: Final = ("max_memory", "body_memory")
 _BACKUPS: Final = ("backup_every", "backup_dir", "backup_keep")
-# Those that can change between two turns of the loop. All others need a restart.
+# The settings that can change between two turns of the loop. All others need a restart.
 APPLIED: Final = (
     *_MEMORY,
     *_BACKUPS,
@@ -44,7 +44,7 @@ APPLIED: Final = (
 
 
 class Parts(NamedTuple):
-    """The parts of a server that settings concern, and what it does itself with others."""
+    """The parts of a server that settings affect, and what the server itself does with some settings."""
 
     engine: Engine
     service: Service
@@ -53,13 +53,13 @@ class Parts(NamedTuple):
     addresses: Addresses
     roster: Roster
     backup: Callable[[Settings], Awaitable[None]]
-    """Makes backups as these settings say from now on."""
+    """Has backups made as these settings ask for, from now on."""
 
 
 async def reload(before: Settings, load: Callable[[], Settings], parts: Parts) -> Settings:
-    """Read the settings again, apply those that can be changed now, and return what holds.
+    """Read the settings again, apply those that can be changed now, and return the settings in effect.
 
-    If anything is wrong with them, nothing changes, and the log says why.
+    If anything is wrong with them, nothing changes, and the reason is logged.
     """
     systemd.reloading()
     try:
@@ -76,7 +76,7 @@ async def reload(before: Settings, load: Callable[[], Settings], parts: Parts) -
 
 
 def _merged(before: Settings, wanted: Settings, connections: int) -> Settings:
-    """What can be changed as it is wanted, the rest as before. ConfigError: that can't be."""
+    """The settings as wanted as far as they can be changed now, else as before. Raises ConfigError if that fails."""
     if before.journal and wanted.max_job_size != before.max_job_size:
         from beanlite.journal.sqlite.database import check_body_size  # noqa: PLC0415 - not with --no-journal
 
@@ -105,9 +105,9 @@ async def _apply(before: Settings, now: Settings, parts: Parts) -> None:
 
 
 def bound(settings: Settings, engine: Engine, refusals: Refusals, *, fetches: bool) -> str:
-    """Have the engine keep to the memory that it is given by the settings, or by what there is, and to tubes.
+    """Set the engine's bounds on memory, from the settings or from what the machine has, and on tubes.
 
-    Returns what bounds the memory. ``fetches``: the journal can fetch bodies.
+    Returns what the bound on memory comes from. ``fetches``: the journal can fetch bodies.
     """
     limit = memory_limit()
     max_bytes = default_max_memory(limit) if settings.max_memory is None else int(settings.max_memory)
@@ -135,7 +135,7 @@ def _differ(one: Settings, other: Settings, keys: tuple[str, ...]) -> bool:
 
 
 def _tell(before: Settings, wanted: Settings, now: Settings) -> None:
-    """Log what has changed, and what would have to."""
+    """Log which settings have changed, and which need a restart."""
     for key in type(wanted).model_fields:
         was, is_now, asked = (getattr(settings, key) for settings in (before, now, wanted))
         if was != is_now:
@@ -148,7 +148,7 @@ def _tell(before: Settings, wanted: Settings, now: Settings) -> None:
 
 
 class Reloads:
-    """Reads the settings again whenever that is wanted, one time after the other."""
+    """Reloads the settings whenever that is requested, one reload after the other."""
 
     def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
         self._settings = settings
@@ -156,19 +156,19 @@ class Reloads:
         self._wanted = asyncio.Event()
 
     def want(self, *, stands_by: bool) -> None:
-        """Have them read as soon as the server serves; ``stands_by``: that will be when another one is lost."""
+        """Request a reload as soon as the server serves; with ``stands_by``, that is when it becomes active."""
         self._wanted.set()
         if stands_by:
-            systemd.reloading()  # it waits for this, and for READY
+            systemd.reloading()  # systemd waits for this, and for READY
             log.info("the settings are reloaded when it is active: it stands by")
             systemd.tell("READY=1")
 
     async def serve(self, parts: Parts, tell_failure: Callable[[Exception], None]) -> None:
-        """Until it is cancelled."""
+        """Serve requests for reloads until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             try:
                 self._settings = await reload(self._settings, self._load, parts)
-            except Exception as bug:  # noqa: BLE001 - nobody else would hear of it
+            except Exception as bug:  # noqa: BLE001 - nothing else would report it
                 tell_failure(bug)

@@ -1,4 +1,4 @@
-"""The server: what its parts are, how they know of each other, its signals, its start and its stop."""
+"""The server: its parts and how they are wired to each other, its signals, its start and its stop."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from beanlite.config import Settings
     from beanlite.metrics.vitals import Vitals
 
-# How many connections are accepted before those that are refused are closed: they take descriptors, too.
+# How many connections are accepted in one go. Those to be refused take up file descriptors, too, until they are closed.
 ACCEPTED_AT_ONCE: Final = 4
-# A larger body takes so long to write that whoever waits for a commit meanwhile may wait for more than 0.1 s.
+# Writing a larger body takes so long that other clients may have to wait for more than 0.1 s for their commits.
 UNNOTICED_BYTES: Final = 8 << 20
 
 
 def run(settings: Settings, load: Callable[[], Settings]) -> int:
-    """Serve until told to stop; returns 0. BeanliteError: the start failed, or the disk did.
+    """Serve until stopped; returns 0. Raises BeanliteError if the start fails or, later, the journal.
 
     ``load`` reads the settings again.
     """
@@ -76,7 +76,7 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
         check(settings, listener.sockets)
         new_loop = loop_factory()
         clock = Clock()
-        # Now: another user may not be allowed to read what it imports.
+        # Before ``become``, since the other user may not be allowed to read the modules that are imported here.
         forwarder = make_forwarder(settings, listener)
         journal = make_journal(settings, listener, clock, forwarder)
         if settings.user is not None:
@@ -90,22 +90,25 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
 async def _accept(
     listener: Listener, come: list[socket.socket], new_connection: Callable[[], Connection], to: list[asyncio.Server]
 ) -> ListenError | None:
-    """Serve those who have come already, and those who come to what is added to the list; returns why it can't be."""
+    """Serve the accepted sockets in ``come``, and accept others with servers that are added to ``to``.
+
+    Returns the error if it can't listen.
+    """
     loop = asyncio.get_running_loop()
     for sock in come:
-        with contextlib.suppress(OSError):  # gone meanwhile
+        with contextlib.suppress(OSError):  # the client has gone
             await loop.connect_accepted_socket(new_connection, sock)
     try:
         for sock in listener.sockets:
             to.append(await loop.create_server(new_connection, sock=sock, backlog=ACCEPTED_AT_ONCE))
-            sock.listen(BACKLOG)  # this queue is the kernel's; asyncio's own means how many it takes from it at a time
+            sock.listen(BACKLOG)  # the length of the kernel's queue; asyncio's backlog is how many it accepts at a time
     except OSError as error:
         return ListenError(f"can't listen on {listener.address}: {error.strerror}")
     return None
 
 
 def make_journal(settings: Settings, listener: Listener, clock: Clock, forwarder: Forwarder | None = None) -> Journal:
-    """The journal that the settings ask for, of a server that listens there; ``Journal.recover`` opens it."""
+    """Make the journal that the settings ask for; it is not open until ``Journal.recover``."""
     if not settings.journal:
         return MemoryJournal()
     if settings.database is not None:
@@ -116,7 +119,7 @@ def make_journal(settings: Settings, listener: Listener, clock: Clock, forwarder
         place = Place(url, node, advertised(settings, listener), settings.lease_s, settings.require_sync)
         stand_by = listener.stand_by if forwarder is None else forwarder.stand_by
         return PostgresJournal(place, clock.since_boot_ns, stand_by)
-    # --no-journal starts faster without them.
+    # Imported only here, since --no-journal starts faster without them.
     from beanlite.journal.sqlite.history import HistoryBounds  # noqa: PLC0415
     from beanlite.journal.sqlite.journal import SqliteJournal  # noqa: PLC0415
 
@@ -127,7 +130,7 @@ def make_journal(settings: Settings, listener: Listener, clock: Clock, forwarder
 
 
 class Server:
-    """A server in its loop. It has more attributes than most classes because it holds all the parts."""
+    """A server, run by an event loop. It has more attributes than most classes because it holds all the parts."""
 
     def __init__(
         self,
@@ -171,7 +174,7 @@ class Server:
         self._vitals = self._make_vitals()
 
     async def serve(self) -> None:
-        """From start to stop. BeanliteError: a failure that the operator has to know of."""
+        """Run from start to stop. Raises BeanliteError for a failure that the operator has to know about."""
         self.loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self.loop.set_exception_handler(self._on_loop_error)
@@ -190,7 +193,7 @@ class Server:
             if self._forwarder is not None:
                 await self._forwarder.close()
             if self._failure is not None:
-                raise self._failure  # a bug was met meanwhile
+                raise self._failure  # a bug, found by ``_on_loop_error``
             log.info("stopped before the start was over")
             return
         self._wire()
@@ -227,7 +230,7 @@ class Server:
         return LoggedConnection(self._host) if log.is_debug() else Connection(self._host)
 
     def _wire(self) -> None:
-        """Make the parts that need the loop and the journal, and let them know of each other."""
+        """Make the parts that need the loop and the journal, and connect them to each other."""
         self.group_commit = GroupCommit(
             self.loop,
             self.engine,
@@ -265,10 +268,10 @@ class Server:
         )
 
     def _make_vitals(self) -> Vitals | None:
-        """What tells how the server is, if the settings ask for it."""
+        """Make what reports health and metrics, if the settings ask for it."""
         if self._settings.health is None:
             return None
-        from beanlite.metrics.vitals import Vitals  # noqa: PLC0415 - a start without is faster
+        from beanlite.metrics.vitals import Vitals  # noqa: PLC0415 - the start is faster without it
 
         forwarder = self._forwarder
         return Vitals(self._settings, self.engine, self.service, self._journal, self._clock, self._facts, forwarder)
@@ -277,7 +280,7 @@ class Server:
         self.turns.look_at_clock()
 
     def _buffered(self, client: Client) -> int:
-        """How many bytes are buffered for a client, as far as they are counted."""
+        """The number of bytes that are counted as buffered for a client."""
         connection = self.roster.connections.get(client)
         return 0 if connection is None else self._host.buffers.amounts.get(connection, 0)
 
@@ -296,13 +299,13 @@ class Server:
     def _hear_signals(self) -> None:
         for signum in signals.STOPS:
             self.loop.add_signal_handler(signum, self._stopped.set)
-        if signal.getsignal(signals.RELOADS) is not signal.SIG_IGN:  # it is under nohup
+        if signal.getsignal(signals.RELOADS) is not signal.SIG_IGN:  # which it is under nohup
             self.loop.add_signal_handler(signals.RELOADS, self._hang_up_or_reload, signals.has_terminal())
         self.loop.add_signal_handler(signals.DRAINS, self._drain)
         signals.hear()
 
     def _hang_up_or_reload(self, had_terminal: bool) -> None:  # noqa: FBT001 - a signal's handler
-        """SIGHUP: if we had a terminal and have it no longer, it was closed."""
+        """Handle SIGHUP: stop if it came because the terminal was closed, otherwise reload the settings."""
         if had_terminal and not signals.has_terminal():
             self._stopped.set()
         else:
@@ -313,15 +316,15 @@ class Server:
         self.engine.admission.drain()
 
     def _stop_for(self, failure: Exception) -> None:
-        """Acknowledge nothing more, and stop."""
+        """Acknowledge nothing more, and stop because of this failure."""
         if self._failure is None:
             self._failure = failure
         if hasattr(self, "group_commit"):
-            self.group_commit.close()  # or what a bug has left half changed could still be written
+            self.group_commit.close()  # otherwise a state that a bug left half changed could still be written
         self._stopped.set()
 
     def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """What asyncio would only log: trouble with a peer or the network stays a line; our own bug ends the server."""
+        """Handle what asyncio would only log: trouble with a peer or the network is logged, a bug ends the server."""
         error = context.get("exception")
         if not isinstance(error, Exception) or (isinstance(error, (OSError, MemoryError)) and not is_ours(error)):
             self._oddities.warning(str(context.get("message")), error=error)
@@ -336,17 +339,17 @@ class Server:
         await self._settle()
         self.turns.follow_up(self.turns.now())
         self.engine.begin_stop()
-        for client in self.roster.connections:  # or they would get the jobs that others leave, and continue unseen
+        for client in self.roster.connections:  # otherwise they would be given jobs that others leave, and carry on
             self.engine.clients.stop_waiting(client)
         await self.roster.part_from_all()
-        await self._settle()  # what the connections had reserved is ready again
+        await self._settle()  # the jobs that the connections had reserved are ready again
         await self.fetcher.close()
-        await self._beside.ended()  # or their reading would leave a -wal
+        await self._beside.ended()  # otherwise a process that still reads the file would leave a -wal behind
         left = await self._journal.close()
         log.info("stopped", jobs=len(self.engine.jobs), **({} if left is None else {"left": left}))
 
     async def _settle(self) -> None:
-        """Have everything stored and acknowledged."""
+        """Store and acknowledge everything. Raises the failure, if there is one."""
         if self._failure is None:
             await self.group_commit.flush()
         if self._failure is not None:

@@ -1,6 +1,6 @@
-"""A stderr that never blocks: what does not fit is lost, and counted.
+"""A stderr that never blocks: lines that do not fit are lost, and counted.
 
-A pipe that nobody reads, or a terminal stopped by Ctrl-S, would otherwise halt the server at its next line, for good.
+Otherwise a pipe that is not read, or a terminal stopped by Ctrl-S, would block the server at its next line, for good.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-# How long the last line of a process waits to be read.
+# How long the last line of a process waits for room.
 LAST_WORDS_S: Final = 1.0
-# The descriptor.
+# The file descriptor of stderr.
 _NUMBER: Final = 2
 
 
 class Stderr(io.FileIO):
-    """Stderr's descriptor, or another one."""
+    """A non-blocking writer for the file descriptor of stderr, or for another one."""
 
     def __init__(self, descriptor: int) -> None:
         terminal = _terminal(descriptor)
         super().__init__(descriptor if terminal is None else terminal, "w", closefd=terminal is not None)
         self._amid_line = False
-        """The last line is incomplete."""
+        """The last line was written in part."""
         self.lost = 0
-        """Lines that were lost in whole or in part; the log reports them."""
+        """How many lines were lost in whole or in part; the log reports them."""
         self.wait_s = 0.0
         """How long a write may wait for room."""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Accept all of it, and write what fits."""
+        """Accept all data, and write as much of it as fits."""
         text = bytes(data)
         left = b"\n" + text if self._amid_line else text
         room = select.poll()
@@ -44,11 +44,11 @@ class Stderr(io.FileIO):
         try:
             while left and room.poll(max(0.0, until_s - time.monotonic()) * 1000):
                 written = super().write(left[: select.PIPE_BUF])  # a pipe that has room takes at least this much
-                if not written:  # a terminal, which may have room for less
+                if not written:  # a terminal, which may have room for less than that
                     break
                 self._amid_line = not left[:written].endswith(b"\n")
                 left = left[written:]
-        except OSError:  # its reader has gone, or it is a file on a full disk
+        except OSError:  # the reader has gone, or it is a file on a full disk
             pass
         if left:
             self.lost += left[-len(text) :].count(b"\n")
@@ -58,16 +58,19 @@ class Stderr(io.FileIO):
 
 
 def _terminal(descriptor: int) -> int | None:
-    """Open a descriptor's terminal anew so as not to block; for others that write to it nothing changes."""
+    """Open the terminal of a descriptor again, non-blocking; other processes that write to it are not affected.
+
+    Returns None if the descriptor is not a terminal that can be opened.
+    """
     try:
         return os.open(os.ttyname(descriptor), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:  # it is not a terminal, or it is another user's
+    except OSError:  # not a terminal, or another user's
         return None
 
 
 def install() -> None:
-    """Make Python use it, for the log and for whatever else is printed or raised."""
-    if sys.stderr is None:  # closed: were its number the database's, a library could write its messages there
+    """Make it Python's stderr, for the log, tracebacks and whatever else is printed."""
+    if sys.stderr is None:  # closed: if the database got its number, a library could write messages into the file
         os.dup2(os.open(os.devnull, os.O_WRONLY), _NUMBER)
         encoding, errors = "utf-8", "backslashreplace"
     else:
@@ -76,7 +79,7 @@ def install() -> None:
 
 
 def last_words(text: str) -> None:
-    """Print the last line of a process; this one waits a little to be read."""
+    """Print the last line of a process, which waits a little for room."""
     file = getattr(sys.stderr, "buffer", None)
     if isinstance(file, Stderr):
         file.wait_s = LAST_WORDS_S

@@ -1,4 +1,4 @@
-"""What a supervisor is told while the server serves: how it fares, and that commits make progress."""
+"""Reports to systemd while the server serves: its status, and that commits make progress."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from beanlite.commit.group import GroupCommit
 from beanlite.core.engine import Engine
 from beanlite.journal.base import Journal
 
-# How often it is told how the server fares, if it has no watchdog that is to be fed more often.
+# The interval of the reports, unless systemd's watchdog needs them more often.
 STATUS_S: Final = 10.0
-# How many times within the time of the watchdog.
+# How many reports there are within the watchdog's timeout.
 LOOKS: Final = 4
 
 
 class Supervised:
-    """Tells systemd now and then; does nothing where there is none."""
+    """Reports to systemd periodically; does nothing without systemd."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, engine: Engine, journal: Journal, group_commit: GroupCommit
@@ -29,17 +29,17 @@ class Supervised:
         self._watchdog_s = systemd.watchdog_s()
         self._every_s = STATUS_S if self._watchdog_s is None else min(STATUS_S, self._watchdog_s / LOOKS)
         self._stored = -1
-        """The last batch that was durable when it was looked at last."""
+        """The last durable batch as of the previous look."""
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """The server serves from now on."""
+        """Report that the server serves, and keep reporting."""
         if systemd.is_told():
             systemd.tell("READY=1")
             self._look()
 
     def end(self) -> None:
-        """The server stops."""
+        """Report that the server stops."""
         if self._timer is not None:
             self._timer.cancel()
         systemd.tell("STOPPING=1", "STATUS=Stopping")
@@ -52,10 +52,10 @@ class Supervised:
         systemd.tell(*lines)
 
     def _makes_progress(self) -> bool:
-        """Whether something has become durable since the last look, or nothing waits for that.
+        """Whether something has become durable since the last look, or nothing waits to become durable.
 
-        While the disk is full commits wait for the operator, who would not be helped by a restart; nor is one of any
-        use while a database on another machine is away.
+        While the disk is full, commits wait for the operator, and a restart would not help; nor would it while a
+        database on another machine can't be reached.
         """
         before, self._stored = self._stored, self._engine.ledger.stored_batch
         is_excused = self._engine.admission.disk_full or self._journal.is_elsewhere

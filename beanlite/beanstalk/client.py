@@ -1,4 +1,4 @@
-"""A client of the protocol that asks and waits, for who has something to ask a running server."""
+"""A simple synchronous client of the protocol."""
 
 import socket
 from typing import Final, Self
@@ -6,17 +6,17 @@ from typing import Final, Self
 from beanlite.errors import ConfigError
 
 Address = tuple[str, int] | tuple[str]
-"""Host and port, or the path of a unix socket."""
+"""Host and port, or the path of a Unix socket."""
 
 TIMEOUT_S: Final = 30.0
 
 
 class UnexpectedReply(Exception):
-    """A server answered a command with something else than it should; the text shows it."""
+    """A server sent an unexpected reply to a command; the text shows it."""
 
 
 def parse_address(where: str, option: str = "--connect") -> Address:
-    """The address that an operator has written as HOST:PORT or unix:PATH. ConfigError."""
+    """Parse an address that an operator has given as HOST:PORT or unix:PATH. ConfigError: it is neither."""
     if where.startswith("unix:"):
         return (where.removeprefix("unix:"),)
     host, _, port = where.rpartition(":")
@@ -26,7 +26,7 @@ def parse_address(where: str, option: str = "--connect") -> Address:
 
 
 def connect(address: Address) -> socket.socket:
-    """A connection to a server. OSError."""
+    """Connect to a server. OSError: that fails."""
     if len(address) == 2:
         sock = socket.create_connection((address[0], address[1]), TIMEOUT_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -42,7 +42,7 @@ def connect(address: Address) -> socket.socket:
 
 
 class Client:
-    """A connection that asks and waits. OSError, UnexpectedReply."""
+    """A connection that sends a command and waits for the reply. Its methods raise OSError and UnexpectedReply."""
 
     def __init__(self, address: Address) -> None:
         self._socket = connect(address)
@@ -55,12 +55,12 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._lines.close()
         self._socket.close()
 
     def stats(self, tube: str | None = None) -> dict[str, str]:
-        """The server's statistics or a tube's; empty if there is no such tube."""
+        """Return the server's statistics or a tube's; empty if there is no such tube."""
         line = self.ask(b"stats\r\n" if tube is None else b"stats-tube %b\r\n" % tube.encode())
         if line == b"NOT_FOUND\r\n":
             return {}
@@ -71,19 +71,19 @@ class Client:
         return {key: value.strip('"') for key, colon, value in pairs if colon}
 
     def ask(self, command: bytes) -> bytes:
-        """The first line of what a command, given with its end of line, is answered."""
+        """Send a command, given with its CR LF, and return the first line of the reply."""
         self._socket.sendall(command)
         return self.line()
 
     def line(self) -> bytes:
-        """The next line that the server sends."""
+        """Return the next line that the server sends."""
         line = self._lines.readline()
         if not line.endswith(b"\r\n"):
             raise ConnectionResetError("the server closed a connection")
         return line
 
     def body(self, line: bytes) -> bytes:
-        """What follows a line that ends with its size."""
+        """Return the body that follows a line ending with its size."""
         size = int(line.split()[-1])
         body = self._lines.read(size + 2)
         if len(body) < size + 2:
@@ -91,5 +91,5 @@ class Client:
         return body[:size]
 
     def wait_as_long_as_it_takes(self) -> None:
-        """From now on no reply is late."""
+        """Disable the timeout for replies."""
         self._socket.settimeout(None)

@@ -1,16 +1,16 @@
-"""``beanlite bench``: load for any server that speaks the beanstalk protocol, and what it does under it.
+"""``beanlite bench``: puts load on any server that speaks the beanstalk protocol, and measures it.
 
 ::
 
-    runner      rounds over targets: starts and stops the worker processes, clears away what they put
-    ├── target      a server to drive: where it listens, or how it is started
+    runner      rounds over targets: starts and stops the worker processes, clears away the jobs that they put
+    ├── target      a server to drive: its address, or how to start it
     │   └── control     one connection for what is not measured: filling, clearing, statistics
-    ├── machine     what the operating system knows: cores, CPU times, file systems
+    ├── machine     facts from the operating system: cores, CPU times, file systems
     └── report      medians, ratios, verdicts; as a table
-    worker      one generator process: connections, sent to and read from as fast as Python can
-    ├── workloads   what is sent, step by step
-    │   └── replies     what must come back
+    worker      one generator process: drives its connections as fast as Python can
+    ├── workloads   the commands to send, step by step
+    │   └── replies     checks the replies
     └── histogram   latencies
 
-Nothing here knows the server's own code: a bench that shared it could share its mistakes.
+Nothing here uses the server's own code: a bench that shared it could share its mistakes.
 """

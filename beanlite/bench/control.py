@@ -1,4 +1,4 @@
-"""One connection for what is not measured: filling tubes, clearing them away, statistics."""
+"""One connection for what is not measured: filling tubes, clearing them, statistics."""
 
 import itertools
 import time
@@ -13,7 +13,7 @@ _BATCH_BYTES: Final = 1 << 20
 
 
 class Control(Client):
-    """A client that fills tubes and clears them. OSError, UnexpectedReply."""
+    """A client that fills tubes and clears them. Its methods raise OSError and UnexpectedReply."""
 
     def fill(self, tubes: list[str], size: int, count: int) -> None:
         """Put `count` jobs with bodies of `size` bytes, spread over the tubes."""
@@ -26,7 +26,7 @@ class Control(Client):
                 self._read(Lines(b"INSERTED "), batch)
 
     def clear(self, tubes: list[str], size: int) -> int:
-        """Delete all jobs of the tubes, which have bodies of `size` bytes; returns how many can't be deleted."""
+        """Delete all jobs of the tubes, which have bodies of `size` bytes; return how many could not be deleted."""
         for tube in tubes:
             self.ask(b"watch %b\r\n" % tube.encode())
         self.ask(b"ignore default\r\n")
@@ -58,7 +58,7 @@ class Control(Client):
         return sum(int(stats.get(f"current-jobs-{state}", 0)) for state in ("ready", "reserved", "delayed", "buried"))
 
     def _read(self, replies: Lines | Jobs, want: int) -> list[bytes]:
-        """The ids in `want` replies, of which the first may be in the file's buffer already."""
+        """Return the ids in `want` replies, of which the first may be in the file's buffer already."""
         data = b""
         while want:
             more = self._lines.read1(1 << 20)
@@ -72,5 +72,5 @@ class Control(Client):
 
 
 def _batch(size: int) -> int:
-    """How many commands go at once with bodies of this size."""
+    """Return how many commands to send at once with bodies of this size."""
     return max(1, min(500, _BATCH_BYTES // (size + 64)))

@@ -1,4 +1,4 @@
-"""What Linux knows about the machine and its processes."""
+"""Facts about the machine and its processes, from Linux."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ _TICKS_A_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_s(pid: int | None) -> float | None:
-    """The CPU time that a process has used in all its threads; None if it can't be known."""
+    """Return the CPU time that a process has used in all its threads; None if it is not known."""
     if pid is None:
         return None
     try:
@@ -22,7 +22,7 @@ def cpu_s(pid: int | None) -> float | None:
 
 
 def queued_s(pid: int | None) -> float | None:
-    """How long a process (its main thread) has been ready to run while others had the core; None as above."""
+    """Return how long the main thread of a process has waited for a core, ready to run; None if it is not known."""
     if pid is None:
         return None
     try:
@@ -32,7 +32,7 @@ def queued_s(pid: int | None) -> float | None:
 
 
 def cores(pid: int = 0) -> list[int] | None:
-    """The cores that a process may use, our own by default; None if it can't be known."""
+    """Return the cores that a process may use, our own by default; None if it is not known."""
     try:
         return sorted(os.sched_getaffinity(pid))
     except OSError:
@@ -41,7 +41,7 @@ def cores(pid: int = 0) -> list[int] | None:
 
 @contextlib.contextmanager
 def children_on(chosen: list[int] | None) -> Iterator[None]:
-    """Processes started meanwhile run on these cores only; None leaves all as it is."""
+    """Have processes that are started in this block run on these cores only; None changes nothing."""
     before = os.sched_getaffinity(0)
     if chosen:
         os.sched_setaffinity(0, chosen)
@@ -52,7 +52,7 @@ def children_on(chosen: list[int] | None) -> Iterator[None]:
 
 
 def file_system(directory: Path) -> str:
-    """The type of the file system that a directory is on, such as ext4."""
+    """Return the type of the file system that a directory is on, such as ext4."""
     device = directory.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
@@ -63,7 +63,7 @@ def file_system(directory: Path) -> str:
 
 
 def describe() -> dict[str, object]:
-    """The machine, for the report."""
+    """Describe the machine, for the report."""
     model = ""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -1,7 +1,7 @@
-"""What must come back for a batch of commands.
+"""Checks the replies to a batch of commands.
 
-A batch is read as a whole: counting and splitting run at C's speed, and a loop over lines would make Python the limit.
-Bodies hold no line end, or this would not do.
+A batch is parsed as a whole: counting and splitting run at C speed, while with a loop over lines Python would be the
+limit. This requires bodies without line ends.
 """
 
 import re
@@ -15,15 +15,15 @@ _SHOWN: Final = 100  # bytes
 
 
 class Lines:
-    """Replies of one line, which all begin alike."""
+    """Replies of one line that all begin alike."""
 
     __slots__ = ("_start",)
 
     def __init__(self, start: bytes) -> None:
-        self._start = start.removesuffix(b"\n")  # so that no two of them share a line end
+        self._start = start.removesuffix(b"\n")  # so that adjacent matches don't share a line end
 
     def read(self, data: bytes, want: int) -> list[bytes] | None:
-        """None as long as some of the `want` replies are missing. There are no ids in them. UnexpectedReply."""
+        """Return [], as there are no ids, or None if some of the `want` replies are missing. UnexpectedReply."""
         lines = data.count(b"\n")
         if lines < want:
             return None
@@ -42,20 +42,20 @@ class Jobs:
         self._tail = b" %d\r\n%b\r\n" % (len(body), body)
         self._least = len(_RESERVED) + 1 + len(self._tail)
         self._may_end = may_end
-        """Whether TIMED_OUT is as good a reply: there is nothing left."""
+        """Whether TIMED_OUT is a good reply, too: no jobs are left."""
 
     def read(self, data: bytes, want: int) -> list[bytes] | None:
-        """The ids of the jobs; None as long as some of the `want` replies are missing. UnexpectedReply."""
+        """Return the ids of the jobs, or None if some of the `want` replies are missing. UnexpectedReply."""
         if len(data) < want * self._least and not data.endswith(b"\r\n"):
-            return None  # amid a big body: spares counting over and over
+            return None  # in the middle of a large body: avoids counting over and over
         jobs = data.count(_RESERVED)
         ends = data.count(_TIMED_OUT) if self._may_end else 0
-        due = 2 * jobs + ends - data.count(b"\n")  # lines that have begun, or a reply that is no job
+        due = 2 * jobs + ends - data.count(b"\n")  # more than 0: incomplete replies; less: a reply that is not a job
         if due < 0:
             raise self._unexpected(data)
         if due or jobs + ends < want:
             return None
-        # Others may have given jobs back meanwhile, so that some come after there were none.
+        # Other clients may have given jobs back meanwhile, so that jobs can follow a TIMED_OUT.
         reserved = data.replace(_TIMED_OUT, b"") if ends else data
         if not jobs and ends == want and not reserved:
             return []
@@ -70,7 +70,7 @@ class Jobs:
 
 
 def _unexpected(data: bytes, good: bytes, wanted: bytes) -> UnexpectedReply:
-    """Skip what is good, and show what comes then."""
+    """Return the error that shows the first reply that is not good."""
     skipped = re.match(b"(?:%b)*" % good, data)
     rest = (data[skipped.end() :] if skipped else b"") or data
     if not rest.startswith(wanted):

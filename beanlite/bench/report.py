@@ -1,4 +1,4 @@
-"""Medians of rounds, ratios to the first target, and what was the limit; as JSON and as a table."""
+"""The report: medians of rounds, ratios to the first target, and the limiting factor; as JSON and as a table."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,7 +9,7 @@ from beanlite.bench import machine
 from beanlite.bench.runner import Options, Round
 from beanlite.bench.target import Target
 
-_BUSY: Final = 0.9  # of a core: from here on it is taken to be all that there is
+_BUSY: Final = 0.9  # of a core: from here on a process counts as having no time to spare
 _MEASURES: Final = (
     "commands_per_s",
     "jobs_per_s",
@@ -32,9 +32,9 @@ _LIMITS: Final = {
 
 
 def summary(options: Options, targets: Sequence[Target], rounds: Sequence[Sequence[Round]]) -> list[dict[str, Any]]:
-    """What each target has done: medians over its rounds, and the rounds themselves.
+    """Return the results of each target: medians over its rounds, and the rounds themselves.
 
-    The ratio is the median of the rounds' ratios to the first target in the same round.
+    The ratio is the median of its ratios to the first target in the same round.
     """
     result = []
     for target, its in zip(targets, rounds, strict=True):
@@ -66,7 +66,7 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def _limit(options: Options, figures: dict[str, Any]) -> str:
-    """What kept the target from doing more, as far as can be seen."""
+    """Return what kept the target from doing more, as far as can be told."""
     server = figures["server_busy"]
     if options.rate and figures["commands_per_s"] > 0.95 * options.rate:
         return "rate"
@@ -80,7 +80,7 @@ def _limit(options: Options, figures: dict[str, Any]) -> str:
 
 
 def table(report: dict[str, Any]) -> str:
-    """The report for reading."""
+    """Return the report as text."""
     rows = [
         ("", "commands/s", "jobs/s", "ratio", "p50 µs", "p99", "p99.9", "max", "generator", "server", "limit"),
         *(
@@ -115,7 +115,7 @@ def _percent(share: float | None) -> str:
 
 
 def _heading(report: dict[str, Any]) -> list[str]:
-    """What was run, and where."""
+    """Return lines that describe the load and the machine."""
     load, machine_ = report["load"], report["machine"]
     parts = [
         _count(load["connections"], "connection"),

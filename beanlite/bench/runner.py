@@ -1,4 +1,4 @@
-"""Rounds of load: each target in turn, so that what disturbs the machine disturbs all of them."""
+"""Rounds of load: each target in turn, so that disturbances of the machine affect all of them."""
 
 import contextlib
 import json
@@ -20,12 +20,12 @@ from beanlite.bench.worker import Spec
 from beanlite.errors import BenchFailed
 
 _TICK_S: Final = 0.25
-_LEAD_S: Final = 0.03  # until all processes have read when to start
+_LEAD_S: Final = 0.03  # for all processes to read the start time
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What load, for how long."""
+    """The kind of load, and how long it lasts."""
 
     workload: str = "cycle"
     connections: int = 50
@@ -43,7 +43,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one target did in one round. Its many attributes are the columns of the report."""
+    """The results of one target in one round. Its many attributes are the columns of the report."""
 
     seconds: float
     commands: int
@@ -55,21 +55,22 @@ class Round:
     p999_us: float
     max_us: float
     generator_busy: float
-    """The share of the time in which the busiest generator process used its core."""
+    """The share of the time that the busiest generator process used its core."""
     server_busy: float | None
-    """The server's, over all its threads: it can be more than 1. None if its process is not known."""
+    """Likewise for the server, over all its threads, so it can be more than 1. None if its process is not known."""
     queued: float
-    """The largest share of the time in which one of them was ready to run and others had its core."""
+    """The largest share of the time that one of these processes was ready to run but waited for its core."""
     left: int
-    """Jobs of ours that could not be deleted."""
+    """Jobs of the bench that could not be deleted."""
 
 
 def run(
     options: Options, targets: list[Target], cores: list[int] | None, progress: Callable[[float], None]
 ) -> list[list[Round]]:
-    """Carry out all rounds; the result has a list of rounds for each target. BenchFailed.
+    """Carry out all rounds; return a list of rounds for each target. BenchFailed: a server failed.
 
-    The generator runs on these cores. `progress` is told how many seconds of load have passed since it was last told.
+    The generator runs on these cores. `progress` is called with the seconds of load that have passed since its last
+    call.
     """
     results: list[list[Round]] = [[] for _ in targets]
     for _ in range(options.rounds):
@@ -91,7 +92,7 @@ def _round(options: Options, target: Target, cores: list[int] | None, progress: 
                 measured = _measure(options, target, workers, progress)
             return Round(**measured, left=control.clear(tubes, options.body))
     except BaseException:
-        # By a connection of its own: the other one may have been interrupted amid a reply, or hold jobs.
+        # On a new connection: the first one may have been interrupted in the middle of a reply, or hold jobs.
         with contextlib.suppress(OSError, UnexpectedReply), Control(target.address) as another:
             another.clear(tubes, options.body)
         raise
@@ -102,7 +103,7 @@ Worker = subprocess.Popen[str]
 
 @contextlib.contextmanager
 def _workers(options: Options, target: Target, tubes: list[str], cores: list[int] | None) -> Iterator[list[Worker]]:
-    """Generator processes that have connected."""
+    """Start the generator processes; yield them when all have connected."""
     workers = []
     try:
         for process in range(options.processes):
@@ -142,7 +143,7 @@ def _workers(options: Options, target: Target, tubes: list[str], cores: list[int
 def _measure(
     options: Options, target: Target, workers: list[Worker], progress: Callable[[float], None]
 ) -> dict[str, Any]:
-    """Let them begin, watch the server meanwhile, and gather what they have seen."""
+    """Start the load, watch the server meanwhile, and gather the workers' results."""
     start_s = time.monotonic() + _LEAD_S
     for worker in workers:
         print(round(start_s * 1e9), file=worker.stdin, flush=True)
@@ -195,7 +196,7 @@ def _gather(
     until_s: float,
     progress: Callable[[float], None],
 ) -> None:
-    """Take the workers' results until a moment, or until there are no more. BenchFailed: one has failed."""
+    """Gather the workers' results until a given time, or until all have reported. BenchFailed: one has failed."""
     now_s = time.monotonic()
     while selector.get_map() and now_s < until_s:
         for key, _ in selector.select(min(_TICK_S, until_s - now_s)):

@@ -1,4 +1,4 @@
-"""The servers to drive: those that run already, and those that are started for the bench."""
+"""The servers to drive: running ones, and ones that are started for the bench."""
 
 import contextlib
 import random
@@ -32,11 +32,11 @@ class Target:
     address: Address
     version: str
     pid: int | None
-    """None if it is on another machine, as far as can be known."""
+    """None if the server seems to be on another machine."""
 
 
 def reached(place: str) -> Target:
-    """A server that runs already at HOST:PORT or unix:PATH, perhaps with NAME= before it. ConfigError, BenchFailed."""
+    """Return a running server, given as HOST:PORT or unix:PATH, optionally after NAME=. ConfigError, BenchFailed."""
     named = re.fullmatch(r"([^:/=]+)=(.+)", place)
     name, where = (named[1], named[2]) if named else (place, place)
     return _target(name, parse_address(where))
@@ -44,9 +44,9 @@ def reached(place: str) -> Target:
 
 @contextlib.contextmanager
 def started(command: str, directory: Path, cores: list[int] | None) -> Iterator[Target]:
-    """A server started by its command line, in a folder of its own below `directory`, which is removed in the end.
+    """Start a server by its command line, in a folder of its own below `directory`, which is removed at the end.
 
-    It is given -l and -p. "beanlite" is the one that this bench is part of. ConfigError, BenchFailed.
+    The options -l and -p are added. "beanlite" is the one that this bench is part of. ConfigError, BenchFailed.
     """
     words = _words(command)
     folder = Path(tempfile.mkdtemp(prefix="beanlite-bench-", dir=directory))
@@ -62,7 +62,7 @@ def started(command: str, directory: Path, cores: list[int] | None) -> Iterator[
                 stderr=sink,
                 cwd=folder,
                 env={key: value for key, value in environ.items() if not key.startswith("BEANLITE_")},
-                start_new_session=True,  # a terminal's Ctrl-C is for the bench, which then stops it
+                start_new_session=True,  # Ctrl-C in the terminal is for the bench, which then stops the server
             )
         _wait_until_it_accepts(process, ("127.0.0.1", port), command, log)
         yield _target(command, ("127.0.0.1", port))
@@ -75,7 +75,7 @@ def started(command: str, directory: Path, cores: list[int] | None) -> Iterator[
 
 
 def is_beanlite(command: str) -> bool:
-    """Whether a command line starts our own server."""
+    """Whether a command line starts beanlite."""
     return any(Path(word).name == "beanlite" for word in command.split())
 
 
@@ -124,7 +124,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _free_port() -> int:
-    """A port nobody listens on, from below those that the kernel gives to outgoing connections."""
+    """Return a free port, below the range that the kernel uses for outgoing connections."""
     while True:
         port = random.randrange(12000, 32000)  # noqa: S311 - chance, not a secret
         with socket.socket() as probe, contextlib.suppress(OSError):

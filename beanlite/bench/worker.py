@@ -1,7 +1,7 @@
 """One generator process: ``python -m beanlite.bench.worker SPEC``, the spec as JSON.
 
-It connects and says "ready" on stdout; reads from stdin when to start (CLOCK_MONOTONIC is the same for all processes of
-a machine); drives its connections; and prints its result as JSON. If something goes wrong, that is its last line.
+It connects and prints "ready" to stdout; reads the start time from stdin (CLOCK_MONOTONIC is the same for all processes
+of a machine); drives its connections; and prints its result as JSON. If something fails, its last line is the error.
 """
 
 import gc
@@ -38,12 +38,12 @@ class Spec:
     body: int
     tubes: list[str]
     connections: list[int]
-    """Their numbers among the connections of all processes: they decide on role and tube."""
+    """The numbers of its connections among those of all processes: they determine role and tube."""
     connections_in_all: int
     beside: int
-    """How many more connections send list-tube-used without pause, and are not counted."""
+    """How many more connections send list-tube-used without pause; they are not counted."""
     rate: float
-    """Commands a second of all processes together; 0 is as many as are answered."""
+    """Commands per second of all processes together; 0 means as fast as replies arrive."""
     warmup_s: float
     seconds: float
 
@@ -58,17 +58,17 @@ class _Connection:
         self.at = -1
         self.step = steps[0]
         self.want = 0
-        """Replies that are due; 0 between two batches."""
+        """How many replies the batch under way gets; 0 between two batches."""
         self.ids: list[bytes] = []
         self.data = b""
-        """Replies so far, of a batch that is not complete."""
+        """The replies so far to a batch that is not complete."""
         self.unsent: bytes | memoryview = b""
         self.due_ns = 0
-        """When the batch was sent; at a given rate, when it should have been."""
+        """When the batch was sent; at a given rate, when it should have been sent."""
 
 
 class Load:
-    """The connections of this process. OSError, UnexpectedReply, LoadFailed."""
+    """The connections of this process. Its methods raise OSError, UnexpectedReply and LoadFailed."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
@@ -85,15 +85,15 @@ class Load:
         ]
         self._beside = [self._connect(spec.tubes[0], BESIDE) for _ in range(spec.beside)]
         self._open = len(self._counted)
-        """Connections that still have something to do."""
+        """How many connections still have something to do."""
         self._interval_ns = 0
         if spec.rate:
             self._interval_ns = round(spec.connections_in_all * spec.depth / spec.rate * 1e9)
         self._due: list[tuple[int, int]] = []
-        """At a given rate: a heap of when a batch is due, and its connection's descriptor."""
+        """At a given rate: a heap of the times at which batches are due, with their connections' file descriptors."""
 
     def _connect(self, tube: str, steps: tuple[Step, ...]) -> _Connection:
-        """A connection that uses and watches one tube."""
+        """Make a connection that uses and watches one tube."""
         sock = connect(self._spec.address)
         name = tube.encode()
         sock.sendall(b"use %b\r\nwatch %b\r\nignore default\r\n" % (name, name))
@@ -110,7 +110,7 @@ class Load:
         return connection
 
     def run(self, start_ns: int) -> dict[str, Any]:
-        """Carry out the load; the result is of the time between the warm-up and the end."""
+        """Carry out the load; return the results of the time between the warm-up and the end."""
         time.sleep(max(0, start_ns - time.monotonic_ns()) / 1e9)
         for connection in self._beside:
             self._begin(connection)
@@ -138,7 +138,7 @@ class Load:
         return result
 
     def _until(self, end_ns: int) -> None:
-        """Drive the connections up to a moment, or until none of them has anything to do."""
+        """Drive the connections until a given time, or until none of them has anything left to do."""
         clock, poll, connections = time.monotonic_ns, self._epoll.poll, self._by_fd
         stalls_ns = 0
         now_ns = clock()
@@ -161,7 +161,7 @@ class Load:
                 raise LoadFailed(f"no reply within {TIMEOUT_S:.0f} s")
 
     def _begin_due(self, now_ns: int) -> int:
-        """Send the batches that are due; returns when the next one is."""
+        """Send the batches that are due; return when the next one is due."""
         due = self._due
         while due and due[0][0] <= now_ns:
             self._begin(self._by_fd[heapq.heappop(due)[1]])
@@ -182,13 +182,13 @@ class Load:
             self._epoll.modify(connection.fd, select.EPOLLIN | select.EPOLLOUT)
 
     def _flush(self, connection: _Connection) -> None:
-        """Send on where the socket took no more."""
+        """Send more of a batch that the socket took only in part."""
         connection.unsent = connection.unsent[connection.socket.send(connection.unsent) :]
         if not connection.unsent:
             self._epoll.modify(connection.fd, select.EPOLLIN)
 
     def _receive(self, connection: _Connection) -> None:
-        """Take replies; with the last one of a batch, count it and begin the next."""
+        """Receive replies; after the last one of a batch, count the batch and begin the next."""
         data = _receive(connection.socket, self._receive_bytes)
         if connection.data:
             data = connection.data + data
@@ -223,7 +223,7 @@ class Load:
             self._begin(connection)
 
     def _finish(self) -> None:
-        """Take the replies that are due, so that nothing is carried out once the connections are closed."""
+        """Receive the outstanding replies, so that nothing is carried out after the connections are closed."""
         for connection in self._by_fd.values():
             if connection.want and not connection.step.waits:
                 connection.socket.settimeout(TIMEOUT_S)
@@ -246,7 +246,7 @@ def _queued_s() -> float:
 
 def main() -> int:
     """Carry out the spec of the command line."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for who has started us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for the parent process
     gc.disable()  # nothing here makes cycles
     try:
         load = Load(Spec(**json.loads(sys.argv[1])))

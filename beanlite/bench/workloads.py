@@ -1,4 +1,4 @@
-"""What the connections send: each goes through the steps of its role, again and again."""
+"""The commands that connections send: each repeats the steps of its role."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,31 +7,31 @@ from typing import Final
 from beanlite.bench.replies import Jobs, Lines
 
 TTR_S: Final = 3600  # nothing times out under load
-DELAY_S: Final = 3600  # no delay ends on its own: a kick ends it
+DELAY_S: Final = 3600  # no delay ends on its own: kicks end them
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One batch of commands and its replies.
 
-    It is the same each time (`batch`), or a command for each of the job ids that the last reserve gave (`around`).
+    It is the same each time (`batch`), or has a command for each of the job ids from the last reserve (`around`).
     """
 
     name: str
     replies: Lines | Jobs
     batch: bytes = b""
     count: int = 0
-    """Of the commands in `batch`."""
+    """The number of commands in `batch`."""
     around: tuple[bytes, bytes] = (b"", b"")
     reserves: bool = False
-    """Its replies hold the ids that the next steps are about."""
+    """Its replies have the job ids for the following steps."""
     waits: bool = False
-    """How long its replies take depends on other connections: not timed, and not waited for at the end."""
+    """Its replies depend on other connections, so they are not timed, and not waited for at the end."""
     finishes: bool = False
-    """Each of its replies is a job done."""
+    """Each of its replies counts as a job done."""
 
     def request(self, ids: list[bytes]) -> bytes:
-        """The batch for these ids, of which there is at least one."""
+        """Return the batch for these ids, of which there is at least one."""
         if self.batch:
             return self.batch
         before, after = self.around
@@ -43,12 +43,12 @@ Roles = tuple[tuple[Step, ...], ...]
 
 
 def body_of(size: int) -> bytes:
-    """A body of `size` bytes."""
+    """Return a body of `size` bytes."""
     return b"x" * size
 
 
 def put_batch(size: int, count: int) -> bytes:
-    """`count` puts of bodies of `size` bytes."""
+    """Return `count` puts with bodies of `size` bytes."""
     return b"put 1024 0 %d %d\r\n%b\r\n" % (TTR_S, size, body_of(size)) * count
 
 
@@ -69,7 +69,7 @@ class _Steps:
         self.kick = Step("kick-job", Lines(b"KICKED\r\n"), around=(b"kick-job ", b"\r\n"))
 
 
-# A reserve finds a job without waiting wherever each connection has put, or kicked, as many before as it takes then.
+# Reserves need not wait where each connection puts, or kicks, as many jobs as it then reserves.
 _WORKLOADS: Final[dict[str, Callable[[_Steps], Roles]]] = {
     "noop": lambda s: ((s.noop,),),
     "put": lambda s: ((replace(s.put, finishes=True),),),
@@ -79,10 +79,10 @@ _WORKLOADS: Final[dict[str, Callable[[_Steps], Roles]]] = {
     "mixed": lambda s: ((s.put, s.reserve, s.delay, s.kick, s.reserve, s.bury, s.kick, s.reserve, s.delete),),
 }
 BESIDE: Final = (_Steps(1, 0).noop,)
-"""What connections do that are there to be in the way."""
+"""The role of the connections that only add load beside the measured ones."""
 NAMES: Final = tuple(_WORKLOADS)
 
 
 def roles(workload: str, depth: int, size: int) -> Roles:
-    """The roles of a workload."""
+    """Return the roles of a workload."""
     return _WORKLOADS[workload](_Steps(depth, size))

@@ -1,1 +1,1 @@
-"""beanstalkd's own binlog, read to become a queue of ours."""
+"""Reads beanstalkd's binlog, to import it into a beanlite database."""

@@ -1,4 +1,4 @@
-"""From a directory of beanstalkd's to a database of ours."""
+"""Imports beanstalkd's binlog directory into a beanlite database."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from beanlite.binlog.survey import LeftOut, Survey, find_files, held
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.filling import filling
 
-# How many jobs are written between two calls of who shows the progress.
+# How many jobs are written between two calls of ``progress``.
 _JOBS_PER_CALL = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What has come into the database, and what has not."""
+    """What was imported, and what was left out."""
 
     jobs: int
     ready: int
@@ -23,21 +23,21 @@ class Imported:
     last_id: int
     """The highest id in the binlog, of a deleted job as well; later jobs get higher ones."""
     left_out: list[LeftOut]
-    """A record that was not written to its end is normal where beanstalkd was killed; the rest is damage."""
+    """An incomplete last record is normal if beanstalkd was killed; anything else is damage."""
     without_body: list[int]
-    """Ids of jobs that were changed later on, but whose own record, with the body, was in no file. Normally none."""
+    """Ids of jobs with updates, but without a full record, which has the body, in any file. Normally none."""
     left: str | None
-    """What is left beside the database and why: it belongs to it. Normally nothing."""
+    """A file that is left beside the database, to which it belongs, and why. Normally none."""
 
 
 def import_binlog(
     directory: Path, db: Path, *, salvage: bool = False, progress: Callable[[int], None] | None = None
 ) -> Imported:
-    """Fill the database with all jobs of the binlog, or leave it as it is; the directory is only read.
+    """Write all jobs of the binlog to the database, or leave it unchanged; the directory is only read.
 
-    ``salvage``: leave out what is damaged. `progress` is called with the percentage that is done. BinlogRefused:
-    a beanstalkd is running on the directory, it has no binlog, or a damaged one. JournalRefused: the database has jobs,
-    or can't be used. BeanliteError: something can't be read or written.
+    ``salvage``: leave out what is damaged. `progress` is called with the percentage done. BinlogRefused: beanstalkd is
+    running on the directory, or the binlog is missing or damaged. JournalRefused: the database has jobs, or can't be
+    used. BeanliteError: something can't be read or written.
     """
     with held(directory), filling(db) as queue:
         if queue.has_jobs():

@@ -1,10 +1,10 @@
-"""What is in a file of beanstalkd's binlog: its version, and then one record after the other.
+"""The format of a file of beanstalkd's binlog: its version, followed by records.
 
-A record is the length of the tube's name, the name, the job, and its body with CR LF behind it, as all that lies in the
-memory of a 64-bit machine. If the name is empty the record is an update: the job as it is now, and no body. Space for
-records to come is allocated as zeros, so an id of 0 ends a file.
+A record has the length of the tube's name, the name, the job, and its body followed by CR LF, all laid out as in the
+memory of a 64-bit machine. If the name is empty, the record is an update: the job's new state, without a body. Space
+for further records is allocated as zeros, so an id of 0 ends a file.
 
-Nothing here reads a file: its bytes are given.
+This module does no I/O: callers pass the bytes of a file.
 """
 
 import re
@@ -16,21 +16,21 @@ from beanlite.core.job import U32_MAX
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BinlogRefused
 
-# The states of a job, as they are written. Only a delete is written as GONE.
+# The states of a job, as numbered in a record. GONE is a delete.
 GONE, READY, RESERVED, BURIED, DELAYED = range(5)
 
 CRLF: Final = b"\r\n"
 _VERSION: Final = Struct("<i")
 _NAME_MAX: Final = 200
 _ID_MAX: Final = (1 << 63) - 1
-# Later than any time that a server may have written, in seconds since 1970; a far deadline is 136 years ahead.
+# Later than any time that a server may have written, in seconds since 1970; a deadline can be 136 years ahead.
 _TIME_END_S: Final = 1 << 34
 
 
 class Job(NamedTuple):
-    """A job as a record has it; its attributes are those of the C struct.
+    """A job as stored in a record; its attributes are those of the C struct.
 
-    Times and durations are in the unit of the format.
+    Times and durations are in the format's unit.
     """
 
     id: int
@@ -38,10 +38,10 @@ class Job(NamedTuple):
     delay: int
     ttr: int
     body_size: int
-    """CR LF included."""
+    """Including the CR LF."""
     created_at: int
     deadline_at: int
-    """Delayed: when it becomes ready. Otherwise it may be anything."""
+    """When a delayed job becomes ready; meaningless in other states."""
     reserves: int
     timeouts: int
     releases: int
@@ -51,17 +51,17 @@ class Job(NamedTuple):
 
 
 class Format(NamedTuple):
-    """How the records of a version are laid out."""
+    """The layout of the records of a version."""
 
     name_length: Struct
     job: Struct
     second: int
-    """One second, in its unit of time."""
+    """One second, in the format's unit of time."""
     start: re.Pattern[bytes]
-    """Matches, at no length, wherever a record could begin."""
+    """A zero-width match wherever a record could begin."""
 
     def read(self, job: bytes) -> Job:
-        """The job in the bytes of a record."""
+        """Parse the job from the bytes of a record."""
         return Job._make(self.job.unpack(job))
 
 
@@ -72,29 +72,29 @@ FORMATS: Final = {
 
 
 class Record(NamedTuple):
-    """A record, and where in the file its parts are."""
+    """A record, and the positions of its parts in the file."""
 
     id: int
     state: int
     tube: bytes
-    """Empty: it is an update."""
+    """Empty if the record is an update."""
     job: bytes
-    """What ``Format.read`` reads."""
+    """The bytes of the job, for ``Format.read``."""
     body_at: int
     end: int
 
 
 class Gap(NamedTuple):
-    """A part of the file in which there is no record that makes sense."""
+    """A part of the file that has no valid record."""
 
     at: int
     end: int
     is_torn: bool
-    """Whether it is no more than one record, at the end, that was being written when beanstalkd or the machine died."""
+    """Whether it is a single record at the end, torn when beanstalkd or the machine crashed while writing it."""
 
 
 def format_of(data: bytes, name: str) -> Format | None:
-    """The format of a file; None if it has never been written to. BinlogRefused: it is none that can be read."""
+    """Return the format of a file; None if it was never written to. BinlogRefused: its version is not supported."""
     version = _VERSION.unpack_from(data.ljust(_VERSION.size, b"\0"))[0]
     if not version and not data.strip(b"\0"):
         return None
@@ -104,7 +104,7 @@ def format_of(data: bytes, name: str) -> Format | None:
 
 
 def records(data: bytes, form: Format) -> Iterator[Record | Gap]:
-    """All that is in a file, in its order."""
+    """Yield all records and gaps of a file, in order."""
     at = _VERSION.size
     content = len(data.rstrip(b"\0"))
     while at < content:
@@ -122,7 +122,7 @@ def records(data: bytes, form: Format) -> Iterator[Record | Gap]:
 
 
 def _record_at(data: bytes, at: int, form: Format) -> Record | None:
-    """The record that begins here; None if what is here can't be one."""
+    """Return the record that begins at ``at``; None if these bytes can't be one."""
     tube_at = at + form.name_length.size
     if tube_at > len(data):
         return None
@@ -145,7 +145,7 @@ def _record_at(data: bytes, at: int, form: Format) -> Record | None:
 
 
 def _is_possible(job: Job, second: int) -> bool:
-    """Whether beanstalkd can have written these numbers. Durations are whole seconds, and no ttr is 0."""
+    """Whether beanstalkd could have written these numbers. Durations are whole seconds, and no ttr is 0."""
     longest, end = U32_MAX * second, _TIME_END_S * second
     return (
         0 < job.id <= _ID_MAX
@@ -160,13 +160,13 @@ def _is_possible(job: Job, second: int) -> bool:
 
 
 def _next_record(data: bytes, at: int, content: int, form: Format) -> int | None:
-    """Where the first record from here on begins; None if there is none."""
+    """Return where the first record from ``at`` on begins; None if there is none."""
     places = (match.start() for match in form.start.finditer(data, at, content))
     return next((place for place in places if _record_at(data, place, form) is not None), None)
 
 
 def _end_claimed(data: bytes, at: int, form: Format) -> int:
-    """Where a record that begins here would end, by what can be read of it."""
+    """Return where a record that begins at ``at`` would end, as far as can be told from the bytes there are."""
     tube_at = at + form.name_length.size
     if tube_at > len(data):
         return tube_at

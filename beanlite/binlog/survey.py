@@ -1,6 +1,6 @@
-"""What the files of a binlog say of each job, when all of them have been read.
+"""The state of each job after all files of a binlog have been read.
 
-Bodies are not kept: it is noted where they are, and they are read when they are needed.
+Bodies are not kept: only their positions are noted, and they are read when needed.
 """
 
 import errno
@@ -31,7 +31,7 @@ from beanlite.errors import BeanliteError, BinlogRefused
 from beanlite.journal.sqlite.filling import NewJob
 
 _NAME: Final = re.compile(r"binlog\.(0|[1-9][0-9]*)")
-# Who had a job reserved is gone.
+# Reserved jobs become ready, because the clients that had reserved them are gone.
 _STATES: Final = {READY: "ready", RESERVED: "ready", BURIED: "buried", DELAYED: "delayed"}
 
 
@@ -40,13 +40,13 @@ class Found(NamedTuple):
 
     tube: bytes
     file: Path
-    """The file in which its last full record is, with the body."""
+    """The file with the job's last full record, which has the body."""
     body_at: int
     body_size: int
     form: Format
-    """Of ``job``: the last record may be of a newer format than the full one."""
+    """The format of ``job``: the last record may be in a newer format than the last full one."""
     job: bytes
-    """What the last record says of it."""
+    """The bytes of the job in its last record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,15 @@ class LeftOut:
     file: str
     at: int
     size: int
-    """In bytes, as ``at``."""
+    """In bytes, like ``at``."""
     why: str
 
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Keep beanstalkd from the directory, by its own lock. BinlogRefused: one is running on it.
+    """Keep beanstalkd out of the directory with its own lock. BinlogRefused: a beanstalkd is running on it.
 
-    Where there is no lock file no beanstalkd has ever run: it is a copy, in which nothing is created.
+    Without a lock file, beanstalkd has never run there: the directory is a copy, and no lock file is created in it.
     """
     file = directory / "lock"
     with ExitStack() as undo:
@@ -72,7 +72,7 @@ def held(directory: Path) -> Iterator[None]:
             lock = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
             undo.callback(os.close, lock)
             fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except (FileNotFoundError, NotADirectoryError):  # what can't be read is told by who reads it
+        except (FileNotFoundError, NotADirectoryError):  # if the directory can't be read, reading it reports the error
             pass
         except OSError as error:
             if error.errno == errno.EAGAIN:
@@ -82,7 +82,7 @@ def held(directory: Path) -> Iterator[None]:
 
 
 def find_files(directory: Path) -> list[tuple[int, Path]]:
-    """The files of the binlog by their numbers, in the order in which they were written."""
+    """Return the files of the binlog with their numbers, in the order in which they were written."""
     try:
         paths = list(directory.iterdir())
     except OSError as error:
@@ -94,7 +94,7 @@ def find_files(directory: Path) -> list[tuple[int, Path]]:
 
 
 class Survey:
-    """What is known after some files; ``read`` them in their order."""
+    """The state of the jobs after the files read so far; ``read`` is to be called with the files in order."""
 
     def __init__(self, *, salvage: bool) -> None:
         self._salvage = salvage
@@ -102,14 +102,14 @@ class Survey:
         self.left_out: list[LeftOut] = []
         self.last_id = 0
         self.without_body: set[int] = set()
-        """Ids of jobs that were changed later on, but whose own record was in none of these files."""
-        self._tubes: dict[bytes, bytes] = {}  # equal names are one object
+        """Ids of jobs with updates, but without a full record in any of these files."""
+        self._tubes: dict[bytes, bytes] = {}  # interns names
         self._number = 0  # of the last file
         self._records = 0
-        self._burials: dict[int, int] = {}  # of what is buried: its place in the order of burials
+        self._burials: dict[int, int] = {}  # of each buried job, its place in the order of burials
 
     def read(self, number: int, file: Path) -> None:
-        """Take in the next file. BinlogRefused: it is damaged. BeanliteError: it can't be read."""
+        """Read the next file. BinlogRefused: it is damaged. BeanliteError: it can't be read."""
         if self._number and number != self._number + 1:
             self._leave_out(file, 0, 0, f"the files between binlog.{self._number} and this one are missing")
         self._number = number
@@ -149,8 +149,8 @@ class Survey:
         self._records += 1
         job_id = record.id
         self.last_id = max(self.last_id, job_id)
-        # Files are deleted, the oldest first, when each job in them has been deleted or been written once more, to a
-        # later file. So records of a job may come before its full one. They tell in which order jobs were buried.
+        # beanstalkd deletes files, the oldest first, once each job in them is deleted or rewritten to a later file. So
+        # updates of a job may come before its full record. They tell in which order jobs were buried.
         if record.state != BURIED:
             self._burials.pop(job_id, None)
         elif not (record.tube and job_id in self._burials):
@@ -170,7 +170,7 @@ class Survey:
             self.without_body.add(job_id)
 
     def new_jobs(self) -> Iterator[NewJob]:
-        """All jobs with their bodies, by rising id. BeanliteError: a file can't be read."""
+        """Yield all jobs with their bodies, by ascending id. BeanliteError: a file can't be read."""
         for file, job_ids in groupby(sorted(self.jobs), lambda job_id: self.jobs[job_id].file):
             try:
                 with file.open("rb", buffering=0) as opened:
@@ -180,7 +180,7 @@ class Survey:
                 raise BeanliteError(f"{file} can't be read: {error.strerror}") from error
 
     def _new_job(self, found: Found, file: int) -> NewJob:
-        """The job, its body read from the file that is open as this descriptor."""
+        """Return the job, with its body read from this file descriptor."""
         job = found.form.read(found.job)
         second = found.form.second
         body = os.pread(file, found.body_size, found.body_at)

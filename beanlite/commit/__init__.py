@@ -1,1 +1,1 @@
-"""The group commit: replies wait here until what they acknowledge is stored."""
+"""The group commit: replies wait here until the changes that they acknowledge are stored."""

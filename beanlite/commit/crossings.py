@@ -1,4 +1,4 @@
-"""Tells the operator when memory runs short, and when it has room again."""
+"""Logs when memory runs short, and when it has room again."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 from beanlite import log
 from beanlite.core.memory import Memory
 
-# Memory has room again when this part of it is free, a sixteenth: otherwise each put that just fits would be a line in
-# the log.
+# Memory has room again when a sixteenth of it is free. With a smaller margin, memory that is just full would be logged
+# over and over.
 ROOM_AGAIN: Final = 16
 
 
 class Crossings:
-    """Knows on which side of each bound memory was when it last looked."""
+    """Remembers on which side of each bound memory was at the last look, and logs crossings."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -23,7 +23,7 @@ class Crossings:
         memory.attach(self.look)
 
     def look(self) -> None:
-        """Log what has changed; to be called for each batch. It hears of refused puts by itself."""
+        """Log what has changed; to be called for each batch. ``Memory`` calls it whenever a put is refused."""
         memory = self._memory
         if memory.refused != self._refused:
             self._refused = memory.refused

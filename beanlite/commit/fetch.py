@@ -1,7 +1,7 @@
-"""Fetching bodies from the journal, for clients that wait for them, and ahead of need.
+"""Fetching bodies from the journal, for clients that wait for them and ahead of need.
 
-Like the group commit it works in rounds: while one is under way the next gathers, so that a round fetches for many
-clients.
+Like the group commit it works in rounds: while one round is under way, requests for the next gather, so that a round
+fetches for many clients.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from beanlite.core.engine import Engine
 from beanlite.core.job import Job
 from beanlite.journal.base import Journal
 
-# A round ends with the body that brings it to so many bytes, or with this many jobs.
+# A round is full with the body that brings it to this many bytes, or with this many jobs.
 ROUND_BYTES: Final = 8 << 20
 ROUND_JOBS: Final = 1000
-# Bodies handed over in one go, before others have their turn.
+# Bodies handed over in one go, before other clients get their turn.
 AT_ONCE: Final = 100
 
 
 class Waiter(Protocol):
-    """A connection that waits for a body, as far as the fetcher knows it."""
+    """The part of a connection that the fetcher knows: it waits for a body."""
 
     def resume(self, body: bytes | None) -> None:
-        """Go on with the body, or with None if the job is gone."""
+        """Continue with the body, or with None if the job is gone."""
 
     def lack_memory(self) -> None:
-        """There is no memory for the body."""
+        """Do without the body: there is no memory for it."""
 
 
 class Fetcher:
@@ -46,9 +46,9 @@ class Fetcher:
         self._journal = journal
         self._tell_failure = tell_failure
         self._wanted: dict[Job, list[Waiter]] = {}
-        """Jobs whose bodies clients wait for, and who is to be told."""
+        """Jobs whose bodies clients wait for, and these clients' connections."""
         self._round_jobs = ROUND_JOBS
-        """How many jobs the next round may have; fewer when memory was short."""
+        """How many jobs the next round may have; fewer after memory was short."""
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         engine.bodies.attach(self._begin)
@@ -70,7 +70,7 @@ class Fetcher:
         if error is not None:
             self._closed = True
             self._tell_failure(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-        elif self._wanted or self._engine.bodies.due:  # it came when the task was about to end
+        elif self._wanted or self._engine.bodies.due:  # requested while the task was about to end
             self._begin()
 
     async def _fetch_all(self) -> None:
@@ -100,14 +100,14 @@ class Fetcher:
             engine.bodies.load(job, body)
 
     def _lack_memory(self, jobs: list[Job]) -> None:
-        """Fetch fewer at once. A single body that has no room is its clients' loss; one fetched ahead is not missed."""
+        """Fetch fewer in the next round. If there was no room for a single body, its clients do without it."""
         self._round_jobs = max(1, len(jobs) // 2)
         if len(jobs) == 1:
             for waiter in self._wanted.pop(jobs[0], ()):
                 waiter.lack_memory()
 
     def _next_round(self) -> list[Job]:
-        """Those that clients wait for; if there are none, those that will be needed next."""
+        """The jobs whose bodies clients wait for; if there are none, those whose bodies will be needed next."""
         jobs: list[Job] = []
         size = 0
         for job in self._wanted:

@@ -1,7 +1,7 @@
-"""The group commit: no reply leaves before what it acknowledges is durable.
+"""The group commit: no reply leaves before the change that it acknowledges is durable.
 
-Whatever the connections change within one turn of the loop becomes one batch. While the journal makes a batch durable,
-the next one gathers by itself: there is no timer, and no delay is added.
+All changes that connections make within one turn of the loop become one batch. While the journal makes a batch durable,
+the changes that arrive form the next one: there is no timer, and no added delay.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from beanlite.core.events import Event
 from beanlite.errors import JournalFailed
 from beanlite.journal.base import Journal
 
-# A reservation, a touch or a timeout is in the journal after this time, unless another batch takes it there sooner.
+# Reservations, touches and timeouts go to the journal after this time, unless an earlier batch takes them along.
 DEFER_S: Final = 0.02
-# So is what has been counted after this time.
+# Totals go to the journal after this time.
 TOTALS_S: Final = 1.0
-# A batch with more changed jobs, bytes of bodies or events would keep others waiting while it is being written.
+# A batch with more changed jobs, bytes of bodies or events than this would take so long to write that others wait.
 BATCH_JOBS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 BATCH_EVENTS: Final = 2000
-# At the stop, the longest time without progress, and how often it is checked. Checks are counted, not seconds, because
-# the process itself may have been halted meanwhile.
+# At the stop, the longest time without progress, and the interval of the checks for it. Checks are counted rather than
+# seconds, because the process itself may have been halted meanwhile.
 FLUSH_S: Final = 10.0
 LOOK_S: Final = 0.1
 
 
 class Holder(Protocol):
-    """A connection, as far as the group commit knows it."""
+    """The part of a connection that the group commit knows."""
 
     def release(self, replies: bytes) -> None:
-        """What these replies acknowledge is durable: send them."""
+        """Send these replies: what they acknowledge is durable."""
 
 
 class GroupCommit:
-    """Gathers changes and the replies that wait for them, and hands them to the journal batch by batch.
+    """Gathers changes and the replies that wait for them, and hands the changes to the journal batch by batch.
 
-    It is the journal's ``Listener``. Its attributes are those whom it works with, the replies that wait, and what the
-    next batch is to take along.
+    It is the journal's ``Listener``. Its attributes are the objects that it works with, the replies that wait, and what
+    the next batch is to include.
     """
 
     def __init__(
@@ -55,9 +55,10 @@ class GroupCommit:
         tell_events: Callable[[list[Event]], None],
         latencies: Latencies | None = None,
     ) -> None:
-        """``tell_failure`` hears of the end, ``tell_taken`` that a batch was taken and the next one has room.
+        """``tell_failure`` is called when nothing more can be committed, ``tell_taken`` whenever a batch is taken.
 
-        ``tell_events`` hears of what has happened when it is durable. ``latencies``: they are measured.
+        ``tell_events`` is called with the events of each batch that has become durable. ``latencies``, if given,
+        measures how long replies take.
         """
         self._loop = loop
         self._engine = engine
@@ -69,28 +70,28 @@ class GroupCommit:
         self._held: list[tuple[Holder, bytes]] = []
         """Replies that wait for the batch being gathered."""
         self._committing: deque[tuple[int, list[tuple[Holder, bytes]], list[Event]]] = deque()
-        """The batches that the journal has and that are not durable yet: their numbers, the replies that wait, and what
-        has happened."""
+        """The batches that the journal is making durable: for each its number, the replies that wait, and its
+        events."""
         self._turn_due = False
         self.deferring = False
-        """A batch will be made before long, for the sake of what nobody waits for."""
+        """Whether a timer is running that will make a batch of deferred changes."""
         self._deferred_due = False
-        """The next batch takes deferred changes along."""
+        """Whether the next batch includes deferred changes."""
         self._totals_wait = False
-        """They will be taken before long."""
+        """Whether a timer is running that will take the totals."""
         self._totals_due = False
-        """The next batch takes totals along."""
+        """Whether the next batch includes totals."""
         self.in_doubt = False
-        """Another server may have taken over: no reply leaves without a batch."""
+        """Whether another server may have taken over: if so, no reply leaves without a batch."""
         self._closed = False
         self._progress = asyncio.Event()
-        """Set whenever something has happened that ``flush`` may have waited for."""
+        """Set whenever something happens that ``flush`` may be waiting for."""
         journal.attach(self)
 
-    # -- what connections ask of it
+    # -- for connections and turns
 
     def hold(self, holder: Holder, replies: bytes) -> None:
-        """Release the replies to the holder when everything that has changed so far is durable."""
+        """Hold these replies until everything changed so far is durable, then release them to the holder."""
         self._held.append((holder, replies))
         if not self._turn_due and not self._journal.busy:
             self._turn_due = True
@@ -100,7 +101,7 @@ class GroupCommit:
     def full(self) -> bool:
         """Whether the batch being gathered is so large that writing it would keep others waiting.
 
-        Never true while nobody waits for it. When it has been taken, ``tell_taken`` is called.
+        Never true while no reply waits for the batch. ``tell_taken`` is called when the batch has been taken.
         """
         engine = self._engine
         ledger = engine.ledger
@@ -111,30 +112,30 @@ class GroupCommit:
         )
 
     def look(self) -> None:
-        """See whether the journal is in doubt; to be called before anything is answered in a turn of the loop."""
+        """Update ``in_doubt``; to be called in each turn of the loop before any command is answered."""
         self.in_doubt = self._journal.in_doubt
 
     def turn_ends(self, began_ns: int, now_ns: int, served: int) -> None:
-        """A turn of the loop that has begun then is over, in which so many clients were served."""
+        """Note that a turn of the loop has ended, when it began, and how many clients were served in it."""
         if self._latencies is not None:
             self._latencies.turn_ends(began_ns, now_ns, served, len(self._held))
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits for the journal, be it a client or what is deferred."""
+        """Whether neither a client nor a deferred change that is due waits for the journal."""
         return not (self._held or self._committing or self._deferred_due)
 
     @property
     def syncing(self) -> bool:
-        """Whether a batch is on its way that ``poll`` hurries on."""
+        """Whether a batch is under way that ``poll`` may finish sooner."""
         return self._journal.syncing
 
     def poll(self) -> None:
-        """Look whether the batch under way has become durable; to be called while ``syncing``."""
+        """Check whether the batch under way has become durable; to be called while ``syncing``."""
         self._journal.poll()
 
     def defer(self) -> None:
-        """Something has changed that nobody waits for: have it committed soon. Not to be called while ``deferring``."""
+        """Have deferred changes committed soon; not to be called while ``deferring``."""
         self.deferring = True
         self._loop.call_later(DEFER_S, self._take_deferred)
 
@@ -151,7 +152,7 @@ class GroupCommit:
     # -- batch by batch
 
     def _turn(self) -> None:
-        """The end of a turn of the loop: what has gathered becomes a batch."""
+        """Make a batch of what has gathered; called at the end of a turn of the loop."""
         self._turn_due = False
         if self._journal.busy or self._closed:
             return  # ``ready`` will bring us back here
@@ -174,7 +175,7 @@ class GroupCommit:
             self.ready()
 
     def durable(self, batch: int, last_id: int) -> None:
-        """What the journal says when batches are durable: the replies that waited leave, whatever has come since."""
+        """Called by the journal when batches are durable: release their replies, whatever has changed since."""
         self._engine.stored(batch, last_id)
         self._progress.set()
         self.look()
@@ -187,14 +188,14 @@ class GroupCommit:
                     holder.release(replies)
                 if events:
                     self._tell_events(events)
-        except Exception as bug:  # noqa: BLE001 - this may be called amid the commands of any client
+        except Exception as bug:  # noqa: BLE001 - this may be called in the middle of any client's commands
             self.failed(bug)
 
     def ready(self) -> None:
-        """What the journal says when it takes another batch: one is made if there is something for it.
+        """Called by the journal when it can take another batch: have one made if there is something to commit.
 
-        It is made at the end of the loop's next turn, not of this one: what clients have sent during the last sync is
-        read first, which makes the batches larger and the server faster.
+        The batch is made at the end of the loop's next turn rather than this one, so that what clients sent during the
+        last sync is read first. That makes batches larger and the server faster.
         """
         self._progress.set()
         if not self._turn_due and (self._held or self._deferred_due or self._totals_due):
@@ -202,19 +203,19 @@ class GroupCommit:
             self._loop.call_soon(self._loop.call_soon, self._turn)
 
     def failed(self, error: Exception) -> None:
-        """What the journal says when nothing more becomes durable."""
+        """Called by the journal when nothing more will become durable."""
         self.close()
         self._tell_failure(error)
 
     # -- the end
 
     def close(self) -> None:
-        """Commit nothing more: what is not durable is not acknowledged, now or later."""
+        """Commit nothing more: changes that are not durable yet are never acknowledged."""
         self._closed = True
         self._progress.set()
 
     async def flush(self) -> None:
-        """Commit and release everything there is; to be called at the stop. JournalFailed: that can't be done."""
+        """Commit everything and release all replies; to be called at the stop. Raises JournalFailed if it can't."""
         self._journal.begin_stop()
         await self._until_idle()
         self._totals_due = True

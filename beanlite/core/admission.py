@@ -1,4 +1,4 @@
-"""Whether puts are accepted: that depends on the operator, on the disk and on memory."""
+"""Whether puts are accepted, which depends on the operator, on the disk and on memory."""
 
 from __future__ import annotations
 
@@ -6,59 +6,59 @@ from typing import Final
 
 from beanlite.core.memory import BODY_BYTES, JOB_BYTES, NO_BOUND, Memory
 
-# What a put takes beside the bytes of the body.
+# What a put takes in addition to the bytes of its body.
 PUT_BYTES: Final = JOB_BYTES + BODY_BYTES
 
 
 class Admission:
-    """What a put is checked against. Only the methods change anything, but for ``Engine.put``, which uses room up."""
+    """What a put is checked against. Only its methods change anything, except that ``Engine.put`` uses up room."""
 
     __slots__ = ("_disk_bytes", "_memory", "disk_full", "draining", "granted_bytes", "room_bytes")
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self.draining = False
-        """No puts are wanted any more."""
+        """Puts are refused because the operator asked for that."""
         self.disk_full = False
         """The disk has no room for another job."""
         self._disk_bytes = NO_BOUND
-        """How large the bodies may be for which the disk has room."""
+        """Bytes of bodies for which the disk has room."""
         self.room_bytes = NO_BOUND
-        """How large the bodies may be that are put before the next batch; negative if not even an empty one may."""
+        """Bytes of bodies that may be put before the next batch; negative if there is no room even for an empty one."""
         self.granted_bytes = NO_BOUND
-        """What that was when the batch being gathered began."""
+        """``room_bytes`` at the start of the batch being gathered."""
 
     @property
     def used_bytes(self) -> int:
-        """How much has been put since then: bodies, and PUT_BYTES for each job."""
+        """What puts have used up in the batch being gathered: their bodies, and PUT_BYTES for each job."""
         return self.granted_bytes - self.room_bytes
 
     def take(self, jobs: int) -> int:
-        """A batch with so many new jobs is taken, and the next one begins; returns how large their bodies are."""
+        """Begin the next batch: the one being taken has this many new jobs. Returns the size of their bodies."""
         put_bytes = self.used_bytes - jobs * PUT_BYTES
         self._disk_bytes -= put_bytes
         self.granted_bytes = self.room_bytes  # none of it is used yet
         return put_bytes
 
     def grant(self) -> None:
-        """See how much room there is now."""
+        """Update how much room there is."""
         used_bytes = self.used_bytes
         self.granted_bytes = -1 if self.disk_full else min(self._disk_bytes, self._memory.room_bytes)
         self.room_bytes = self.granted_bytes - used_bytes
 
     def refuse_puts(self) -> None:
-        """The disk is full."""
+        """Refuse puts because the disk is full."""
         self.disk_full = True
         self.grant()
 
     def accept_puts(self, room_bytes: int) -> None:
-        """The disk has room for so many bytes of bodies, until this is called again."""
+        """Accept puts again: the disk has room for this many bytes of bodies until the next call."""
         self.disk_full = False
         self._disk_bytes = room_bytes
         self.grant()
 
     def lack_room(self) -> None:
-        """A put has been refused because there is no room for it."""
+        """Note that a put has been refused for lack of room."""
         if not self.disk_full and self._memory.room_bytes <= self._disk_bytes:
             self._memory.refuse()
 

@@ -1,8 +1,8 @@
-"""Which bodies are in memory, and which are left to the journal, to be fetched when they are needed.
+"""Which bodies are in memory, and which are in the journal only, to be fetched when they are needed.
 
-While there is room all bodies are in memory. When there is none, those are unloaded that are likely to be needed last:
-the bodies of the latest jobs, but for the very latest, which may be on their way through a short queue. Before a tube's
-ready jobs without a body are reserved, their bodies are fetched ahead.
+While there is room, all bodies are in memory. When there is none, the bodies that are likely to be needed last are
+unloaded: those of the latest jobs, except the very latest, which may be passing through a short queue. The bodies that
+a tube's next ready jobs lack are fetched ahead, before these jobs are reserved.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.queues import Queues
 from beanlite.core.tube import Tube
 
-# Jobs looked at in one go for whether to unload them.
+# The most jobs that are considered for unloading in one go.
 LOOKED_AT_MAX: Final = 4000
 # The most that is fetched ahead for a tube in one go: jobs, and bytes of bodies.
 AHEAD_JOBS: Final = 1000
 AHEAD_BYTES: Final = 4 << 20
-# Of the room for bodies, this part is for those that are fetched ahead: a half.
+# The part of the room for bodies that those fetched ahead may take: a half.
 AHEAD_PART: Final = 2
 
 
 class Bodies:
-    """Unloads bodies, and says which to fetch."""
+    """Unloads bodies, and decides which to fetch."""
 
     __slots__ = (
         "_hand",
@@ -46,35 +46,35 @@ class Bodies:
         self._queues = queues
         self._memory = memory
         self._hand = 0
-        """Later jobs than the one of this id have been put since there was plenty of room."""
+        """Jobs with a larger id were put since there was last plenty of room, and have not been considered yet."""
         self._older: list[int] = []
-        """Ids of earlier jobs that are still to be looked at, the latest last."""
+        """Ids of earlier jobs that are still to be considered, the latest last."""
         self._segment = 0
-        """How many segments of the job table have been looked at."""
+        """How many segments of the job table have been listed in ``_older``."""
         self.ahead: dict[int, Job] = {}
-        """Jobs whose bodies have been fetched ahead, and that nobody has reserved yet."""
+        """Jobs whose bodies have been fetched ahead, and that have not been reserved yet."""
         self.ahead_bytes = 0
-        """How large these are."""
+        """The size of these bodies."""
         self._left: dict[Tube, int] = {}
-        """How many of them each tube has."""
+        """How many jobs each tube has in ``ahead``."""
         self._run: dict[Tube, int] = {}
-        """How many were last fetched for it at a time."""
+        """How many there were after the last one was fetched for the tube."""
         self.due: dict[Tube, None] = {}
-        """Tubes for which more should be fetched ahead."""
+        """Tubes for which more bodies should be fetched ahead."""
         self._tell_due: Callable[[], None] = _nobody
 
     def attach(self, tell_due: Callable[[], None]) -> None:
-        """Tell when a tube has become ``due``, for the first since ``take_due``."""
+        """Have ``tell_due`` called when a tube becomes ``due`` and no other one is."""
         self._tell_due = tell_due
 
     # -- out of memory
 
     def recovered(self, last_id: int) -> None:
-        """Jobs up to this id were there at the start: later ones are unloaded before them."""
+        """End the restore: jobs up to this id are older, and later ones are unloaded before them."""
         self._hand = last_id
 
     def stored(self, last_id: int) -> None:
-        """All jobs up to this id are in the journal: unload some bodies, if there is too little room for all."""
+        """Note that all jobs up to this id are in the journal, and unload some bodies if there is too little room."""
         memory = self._memory
         if not memory.fetches:
             return
@@ -87,7 +87,7 @@ class Bodies:
         if memory.body_bytes > room:
             memory.crowded = True
         looks = LOOKED_AT_MAX
-        # Further back most ids may be of jobs that are long gone. Those that are left are among the earlier ones.
+        # Further back, most ids may belong to jobs long deleted. The remaining jobs there count as older ones.
         self._hand = max(self._hand, last_id - LOOKED_AT_MAX)
         while memory.body_bytes > room and self._hand < last_id and looks:
             looks -= 1
@@ -103,7 +103,7 @@ class Bodies:
             self.unload(job)
 
     def _list_older(self, last_id: int) -> bool:
-        """List the ids of the next segment, from the latest to the earliest; False if that was the last one."""
+        """List the ids of the next segment of the job table, the latest first; False if there are no more segments."""
         segments = self._queues.jobs.segments()
         if self._segment >= len(segments):
             self._segment = 0
@@ -113,7 +113,7 @@ class Bodies:
         return True
 
     def unload(self, job: Job) -> None:
-        """Leave a body to the journal, which must have stored it."""
+        """Drop a job's body from memory; the journal must have stored it."""
         memory = self._memory
         if self.ahead.pop(job.id, None) is not None:
             self._no_longer_ahead(job)
@@ -123,12 +123,12 @@ class Bodies:
         memory.unloaded_bytes += job.size
 
     def given(self, job: Job) -> None:
-        """A client has been given a job: if its body had been fetched ahead, it need not be kept any longer."""
+        """Note that a client has been given a job: if the body was fetched ahead, it is unloaded."""
         if job.id in self.ahead and job.state is RESERVED:
             self.unload(job)
 
     def deleted(self, job: Job) -> None:
-        """A job is gone whose body was not in memory, or may have been fetched ahead."""
+        """Note that a job is deleted whose body is not in memory, or may have been fetched ahead."""
         memory = self._memory
         if job.body is None:
             memory.unloaded -= 1
@@ -155,12 +155,12 @@ class Bodies:
     # -- into memory
 
     def missed(self, job: Job) -> None:
-        """A client needs a body that is not in memory: it will need the next ones as well."""
+        """Note that a client needs a body that is not in memory; if it reserved the job, the next ones are due."""
         if job.state is RESERVED:
             self._make_due(job.tube)
 
     def take_due(self) -> list[Job]:
-        """The jobs whose bodies should be fetched ahead, in the order of their queues."""
+        """Take the jobs whose bodies should be fetched ahead, in the order of their queues."""
         found: list[Job] = []
         room = self._memory.body_room_bytes // AHEAD_PART - self.ahead_bytes
         while self.due and room > 0 and len(found) < AHEAD_JOBS:
@@ -177,16 +177,16 @@ class Bodies:
         return found
 
     def _next_of(self, tube: Tube) -> list[Job]:
-        """Those of the next ready jobs of a tube that have no body in memory."""
+        """The next ready jobs of a tube that have no body in memory, in order."""
         keys = tube.ready.keys
         found = []
         places = [(keys[0], 0)] if keys else []
-        for _ in range(2 * AHEAD_JOBS):  # as many may be in memory already
+        for _ in range(2 * AHEAD_JOBS):  # up to half of these may be in memory already
             if not places:
                 break
             key, place = heappop(places)
             job = self._queues.jobs.find(key & ID_MASK)
-            # A removed entry may still be in the heap, even if its job has another one meanwhile.
+            # A removed entry may still be in the heap, even if its job has a new entry.
             if job is not None and job.key == key and job.state is READY and job.body is None:
                 found.append(job)
                 if len(found) == AHEAD_JOBS:
@@ -197,7 +197,7 @@ class Bodies:
         return found
 
     def load(self, job: Job, body: bytes) -> None:
-        """The body of a job has been fetched ahead; kept unless the job has been reserved or deleted meanwhile."""
+        """Keep a body that was fetched ahead, unless the job is not ready any more or already has its body."""
         if job.state is not READY or job.body is not None:
             return
         memory = self._memory
@@ -212,4 +212,4 @@ class Bodies:
 
 
 def _nobody() -> None:
-    """Hears what nobody else does."""
+    """Do nothing: the default for ``attach``."""

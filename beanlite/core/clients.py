@@ -1,4 +1,4 @@
-"""Who is connected: what each client uses and watches, and its wait for a job."""
+"""The connected clients: what each of them uses and watches, and its wait for a job."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _ANY: Final = 1 << 60
 
 
 class Refusal(Enum):
-    """Why a client can't have what it asks for. The values are the statistics' words."""
+    """Why a client is refused what it asks for. The values are the words used in the statistics."""
 
     TUBES = "tubes"
     WATCHED = "watched"
 
 
 class Clients:
-    """What concerns a client itself, and no job."""
+    """What concerns clients themselves rather than jobs: connecting, their tubes, and their waits."""
 
     __slots__ = ("_counts", "_queues", "_ticker", "_tubes", "connected", "max_tubes", "max_watched", "woken")
 
@@ -33,18 +33,18 @@ class Clients:
         self._tubes = queues.tubes
         self._counts = queues.counts
         self.connected: dict[int, Client] = {}
-        """All clients by the numbers of their connections, which rise."""
+        """All clients by connection number, in ascending order."""
         self.max_tubes = _ANY
-        """No client makes a tube when there are so many. Those that the journal brings back are not counted out."""
+        """Once there are this many tubes, clients can't make another one. The journal restores tubes in any case."""
         self.max_watched = _ANY
         """How many tubes a client may watch."""
         self.woken = queues.woken
-        """What ``take_woken`` will return; there for a look at whether it is empty."""
+        """What ``take_woken`` will return; public so that callers can check whether it is empty."""
 
     # -- coming and going
 
     def connect(self, address: str) -> Client:
-        """A new client: it uses and watches the default tube."""
+        """Make a new client, which uses and watches the default tube."""
         self._counts.clients += 1
         self._counts.total_clients += 1
         number = self._counts.total_clients
@@ -54,7 +54,7 @@ class Clients:
         return client
 
     def disconnect(self, client: Client, now_ns: int) -> None:
-        """The client is gone: the jobs it had reserved become ready, the first SLICE of them now, the rest by tick."""
+        """Remove a client. The jobs that it had reserved become ready: a SLICE of them at once, the rest in ticks."""
         self._queues.stop_waiting(client)
         client.gone = True
         del self.connected[client.peer.number]
@@ -70,19 +70,19 @@ class Clients:
         self._ticker.give_back(client, now_ns, SLICE)
 
     def becomes_producer(self, client: Client) -> None:
-        """The client puts for the first time; the statistics count such clients."""
+        """Note that the client puts for the first time; the statistics count producers."""
         client.producer = True
         self._counts.producers += 1
 
     def becomes_worker(self, client: Client) -> None:
-        """The client reserves for the first time; the statistics count such clients."""
+        """Note that the client reserves for the first time; the statistics count workers."""
         client.worker = True
         self._counts.workers += 1
 
     # -- tubes
 
     def use(self, client: Client, name: bytes) -> Refusal | None:
-        """Put into this tube from now on."""
+        """Have the client put into this tube from now on; returns why not, or None."""
         tube = self.tube(name)
         if tube is None:
             return Refusal.TUBES
@@ -93,7 +93,7 @@ class Clients:
         return None
 
     def watch(self, client: Client, name: bytes) -> int | Refusal:
-        """Reserve from this tube, too; returns how many are watched."""
+        """Have the client also reserve from this tube; returns how many it watches, or why it may not."""
         watched = client.watched
         tube = self._tubes.get(name)
         if tube is None or tube not in watched:
@@ -107,7 +107,7 @@ class Clients:
         return len(watched)
 
     def ignore(self, client: Client, name: bytes) -> int | None:
-        """Reserve no more from this tube; returns how many are watched, None if it is the only one."""
+        """Have the client stop reserving from this tube; returns how many it watches, or None if it is the only one."""
         tube = self._tubes.get(name)
         if tube is not None and tube in client.watched:
             if len(client.watched) == 1:
@@ -118,7 +118,7 @@ class Clients:
         return len(client.watched)
 
     def tube(self, name: bytes) -> Tube | None:
-        """The tube of this name, made if need be, and then to be used at once; None: there are too many."""
+        """The tube of this name, or None if there are too many. One that is newly made has to be used at once."""
         tube = self._tubes.get(name)
         if tube is None and len(self._tubes) < self.max_tubes:
             tube = self._queues.make_tube(name)
@@ -127,7 +127,7 @@ class Clients:
     # -- waiting
 
     def wait(self, client: Client, until_ns: int, now_ns: int) -> None:
-        """Wait for a job, until ``until_ns`` at the latest (NEVER_NS: for good): ``take_woken`` will tell."""
+        """Have the client wait for a job until ``until_ns`` (NEVER_NS: for good); ``take_woken`` reports the end."""
         client.waiting = True
         client.waits_since_ns = now_ns
         client.wait_until_ns = until_ns
@@ -139,11 +139,11 @@ class Clients:
         self._ticker.set_timer(client)
 
     def stop_waiting(self, client: Client) -> None:
-        """Wait no more, and be given nothing, if the client waits."""
+        """If the client waits, end its wait without giving it anything."""
         self._queues.stop_waiting(client)
 
     def take_woken(self) -> list[tuple[Client, Job | Outcome]]:
-        """The clients whose wait has ended since the last call, and what has ended it."""
+        """Take the clients whose wait has ended since the last call, each with what ended it."""
         woken = self.woken.copy()
         self.woken.clear()
         return woken

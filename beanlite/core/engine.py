@@ -1,9 +1,10 @@
-"""The state machine: what clients do to jobs, and what time does.
+"""The state machine: what happens to jobs, by command or with time.
 
-No I/O, no clock: a call that needs the time is given it, in the nanoseconds of ``clock``.
+The engine does no I/O and reads no clock: a method that needs the time takes it as an argument, in the nanoseconds of
+``clock``.
 
-What has changed is entered in the ledger, each job once, and handed out as a batch (``take_changes``). Somebody waits
-until a put, delete, release, bury, kick or pause is stored. A reservation, a touch, or the end of a ttr or a delay is
+Changed jobs are entered in the ledger, each job once, and handed out as a batch (``take_changes``). A client waits
+until its put, delete, release, bury, kick or pause is stored. A reservation, a touch, or the end of a ttr or a delay is
 *deferred*: losing it costs nothing, since a restart makes reserved jobs ready again in any case.
 """
 
@@ -27,9 +28,9 @@ from beanlite.core.tube import Client, Tube
 
 
 class Engine:
-    """All that clients do to jobs, and what time does.
+    """All operations on jobs, and all that becomes due with time; hence the many attributes.
 
-    The attributes, which are many for that reason, are for others to read; only the methods change anything.
+    Other modules may read the attributes; only the methods change anything.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class Engine:
     # -- what a client does to jobs
 
     def put(self, client: Client, pri: int, delay_s: int, ttr_s: int, body: bytes, now_ns: int) -> Job:
-        """A new job in the client's tube."""
+        """Put a new job into the tube that the client uses, and return it."""
         tube = client.use
         self.last_id = job_id = self.last_id + 1
         size = len(body)
@@ -69,7 +70,7 @@ class Engine:
         return job
 
     def reserve(self, client: Client, now_ns: int) -> Job | None:
-        """The job with the smallest pri, then id, among the ready ones of all watched tubes that aren't paused."""
+        """Reserve the ready job with the smallest pri, then id, from the watched tubes that aren't paused, if any."""
         best: Tube | None = None
         best_key = 0
         for tube in client.watched:
@@ -82,7 +83,7 @@ class Engine:
         job_id = best.ready.pop() & ID_MASK
         try:
             job = self.jobs.newest[job_id]
-        except KeyError:  # it is older
+        except KeyError:  # it is among the older jobs
             job = self.jobs[job_id]
         if job.pri < URGENT_PRI:
             best.urgent -= 1
@@ -91,7 +92,7 @@ class Engine:
         return job
 
     def reserve_job(self, client: Client, job_id: int, now_ns: int) -> Job | None:
-        """Reserve one job, if it is ready, delayed or buried: in any tube, watched or not, paused or not."""
+        """Reserve one job if it is ready, delayed or buried. Its tube need not be watched, and may be paused."""
         job = self.jobs.find(job_id)
         if job is None or job.state is RESERVED:
             return None
@@ -102,7 +103,7 @@ class Engine:
     def delete(self, client: Client, job_id: int, now_ns: int, *, by_operator: bool = False) -> bool:
         """Delete a job, unless another client has it reserved; operators may delete any."""
         jobs = self.jobs
-        job = jobs.newest.get(job_id) or jobs.find_older(job_id)  # find, without its call: hot
+        job = jobs.newest.get(job_id) or jobs.find_older(job_id)  # jobs.find, inlined: hot
         if job is None or (job.holder is not client and job.state is RESERVED and not by_operator):
             return False
         ledger = self.ledger
@@ -119,7 +120,7 @@ class Engine:
         except KeyError:
             jobs.remove_older(job_id)
         if job_id > ledger.taken_id:
-            del ledger.changed[job_id]  # put and deleted within a batch: it was never stored
+            del ledger.changed[job_id]  # put and deleted within one batch: it was never stored
         else:
             ledger.changed[job_id] = job
         tube = job.tube
@@ -130,7 +131,7 @@ class Engine:
         return True
 
     def release(self, client: Client, job_id: int, pri: int, delay_s: int, now_ns: int) -> bool:
-        """Give a job back, with a new pri and perhaps a delay. Only the client that has it reserved can."""
+        """Give a job back, with a new pri and perhaps a delay. Only the client that has reserved it may."""
         job = self._held_by(client, job_id)
         if job is None:
             return False
@@ -149,7 +150,7 @@ class Engine:
         return True
 
     def bury(self, client: Client, job_id: int, pri: int, now_ns: int) -> bool:
-        """Keep a job from everybody until it is kicked. Only the client that has it reserved can."""
+        """Set a job aside until it is kicked. Only the client that has reserved it may."""
         job = self._held_by(client, job_id)
         if job is None:
             return False
@@ -164,7 +165,7 @@ class Engine:
         return True
 
     def touch(self, client: Client, job_id: int, now_ns: int) -> bool:
-        """Give a job its whole ttr again. Only the client that has it reserved can."""
+        """Restart a job's ttr. Only the client that has reserved it may."""
         job = self._held_by(client, job_id)
         if job is None:
             return False
@@ -179,7 +180,7 @@ class Engine:
     def kick(self, client: Client, queue: KeyHeap, bound: int, now_ns: int) -> int:
         """Make the first jobs of a tube's buried or delayed queue ready, up to ``bound`` or a SLICE; returns how many.
 
-        These are fewer than a SLICE if clients wait for them that have to be taken out of many lines.
+        It may stop short of a SLICE if waiting clients get the jobs, and have to be taken off the lists of many tubes.
         """
         kicked = cost = 0
         while kicked < bound and cost < SLICE and queue.keys:
@@ -205,7 +206,7 @@ class Engine:
         return self._queues.make_ready(job, now_ns)
 
     def pause(self, client: Client, name: bytes, pause_s: int, now_ns: int) -> bool:
-        """Hand out no job of a tube for so long; 0 ends a pause. False if there is no such tube."""
+        """Hand out no job of a tube for ``pause_s``; 0 ends a pause. Returns False if there is no such tube."""
         tube = self.tubes.get(name)
         if tube is None:
             return False
@@ -220,16 +221,16 @@ class Engine:
     # -- time
 
     def tick(self, now_ns: int) -> None:
-        """Do what is due, in slices: call again while ``timers.next_ns`` is not in the future."""
+        """Do a slice of what is due; to be called again while ``timers.next_ns`` is not in the future."""
         self._ticker.tick(now_ns)
 
-    # -- the journal's side
+    # -- for the journal
 
     def restore(self, rows: Iterable[restore.StoredJob], now_ns: int) -> None:
-        """Take over jobs from the journal, by rising id, some thousand a call.
+        """Take over jobs from the journal, in ascending order of id, a few thousand per call.
 
-        Those that were reserved, and those whose delay has passed meanwhile, become ready. TypeError, ValueError: one
-        of them can't be a job.
+        Jobs that were reserved, or whose delay is over by now, become ready. Raises TypeError or ValueError if a
+        row can't be a job.
         """
         self.last_id = restore.restore_jobs(self._queues, self.memory, rows, self.last_id, now_ns)
 
@@ -238,7 +239,7 @@ class Engine:
         restore.restore_pause(self._queues, name, pause_s, until_ns)
 
     def recovered(self, last_id: int, batch: int) -> None:
-        """All is restored: ids and batches continue after the last ones that the journal knows."""
+        """End the restore: ids and batch numbers continue after the last ones that the journal knows."""
         ledger = self.ledger
         self.last_id = ledger.taken_id = ledger.stored_id = last_id
         ledger.stored_batch, ledger.batch = batch, batch + 1
@@ -246,11 +247,11 @@ class Engine:
         self.admission.grant()
 
     def forget_jobs(self) -> None:
-        """Make room in memory for the way out, when there is too little to restore all jobs."""
+        """Forget all jobs: when memory is too small to restore them, this frees enough of it to exit properly."""
         self.jobs.clear()
 
     def take_changes(self, *, deferred: bool, totals: bool = False) -> Changes:
-        """What has changed since the last call, and a slice of the deferred changes and of the totals if asked for."""
+        """Take the changes since the last call and, if asked for, a slice of the deferred changes and of the totals."""
         self.jobs.make_room()
         ledger = self.ledger
         jobs = self.last_id - ledger.taken_id
@@ -259,18 +260,18 @@ class Engine:
         return ledger.take(self.last_id, deferred=deferred, totals=totals)
 
     def stored(self, batch: int, last_id: int) -> None:
-        """The journal has stored this batch, whose last id is given."""
+        """Note that the journal has stored this batch, and with it all jobs up to ``last_id``."""
         self.ledger.stored_batch = batch
         self.ledger.stored_id = last_id
         self.bodies.stored(last_id)
 
-    # -- the server's side
+    # -- for the server
 
     def bound_memory(self, max_bytes: int, body_max_bytes: int, *, fetches: bool) -> None:
-        """Take no job for which there is no memory; ``fetches``: the journal can fetch bodies back into it."""
+        """Set the bounds beyond which puts are refused and bodies unloaded; see ``Memory.bound``."""
         self.memory.bound(max_bytes, body_max_bytes, fetches=fetches)
         self.admission.grant()
 
     def begin_stop(self) -> None:
-        """Clients are sent away from now on; the tubes that only they keep alive stay, so that pauses are kept."""
+        """From now on clients are disconnected; tubes that only they keep alive stay, so that pauses are kept."""
         self._queues.stopping = True

@@ -1,7 +1,7 @@
-"""What happens to jobs, told one by one: for the history that the journal keeps, and for whoever listens.
+"""Events: what happens to jobs, for the history that the journal keeps and for clients that watch.
 
-``Ledger.record`` makes an event of each thing that happens to a job while ``Ledger.recording``, and of what operators
-do at any time. The events of a batch are in ``Changes.events``, in the order in which they happened.
+While ``Ledger.recording``, ``Ledger.record`` makes an event of each thing that happens to a job; what operators do is
+always recorded. The events of a batch are in ``Changes.events``, in the order in which they happened.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ TTR_OVER: Final = "ttr over"
 CLIENT_GONE: Final = "client gone"
 KICK: Final = "kick"
 DELETE: Final = "delete"
-RESTART: Final = "restart"  # which made a job ready that was reserved before, or whose delay has passed meanwhile
-# Only operators do these.
+RESTART: Final = "restart"  # made a job ready that had been reserved, or whose delay ended while no server ran
+# Only operators can do these.
 MOVE: Final = "move"
 COPY: Final = "copy"
 REPRIORITISE: Final = "reprioritise"
@@ -32,9 +32,9 @@ PAUSE: Final = "pause"
 
 
 class Event:
-    """Something that has happened to a job, and how things were at that moment: the job may change again at once.
+    """Something that happened to a job, with the job as it was at that moment, since it may change again at once.
 
-    Of what has happened to a tube the job's id, pri and size are 0.
+    If it happened to a tube, the job's id, pri and size are 0.
     """
 
     __slots__ = ("at_ns", "body", "by", "by_operator", "delay_s", "job_id", "pri", "size", "tube", "what")
@@ -56,16 +56,16 @@ class Event:
         self.at_ns = at_ns
         self.job_id = job_id
         self.tube = tube
-        """The tube that the job is in from then on."""
+        """The tube that the job is in after the event."""
         self.what = what
         self.by = by
-        """The client that did it, or that had the job when its ttr was over. None: it was time's doing."""
+        """The client that did it, or that held the job when its ttr ended or the client went. None: neither."""
         self.pri = pri
         self.delay_s = delay_s
         """For how long the job is delayed, or the tube paused; 0 if it is not."""
         self.size = size
         """Of the job's body."""
         self.body = body
-        """Of a job that is deleted, since nobody can ask for it later, if it was in memory."""
+        """Only of a deleted job, since it can't be looked up later, and only if it was in memory."""
         self.by_operator = by_operator
-        """It is recorded even where no history is kept."""
+        """It was an operator's command, which is recorded even where no history is kept."""

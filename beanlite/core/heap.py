@@ -1,20 +1,20 @@
-"""A heap of integers that entries can be removed from anywhere."""
+"""A heap of integers from which any entry can be removed."""
 
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-# Slots looked at for each entry removed from the middle. A pass over the heap is thus over after len/SWEEP removals, so
-# that at most about len/SWEEP removed entries are in it at any time, and no removal ever pays for a rebuild.
+# Slots examined for each entry removed from the middle. A pass over the heap thus takes len/SWEEP removals, so that at
+# most about len/SWEEP removed entries are in it at any time, and no removal ever pays for a rebuild.
 SWEEP: Final = 16
 
-# Shared by all heaps that nothing is removed from; never added to.
+# Shared by all heaps that nothing has been removed from; never added to.
 _NOTHING: Final[set[int]] = set()
 
 
 class KeyHeap:
-    """Integers, smallest first. Push and pop are heapq's, written in C.
+    """A heap of integers, the smallest on top. Push and pop are those of heapq, written in C.
 
-    An entry removed from the middle stays in its slot, marked as gone, until it comes to the top or a sweep finds it.
+    An entry removed from the middle stays in its slot, marked as gone, until it reaches the top or a sweep finds it.
     A key can be in the heap only once.
     """
 
@@ -22,7 +22,7 @@ class KeyHeap:
 
     def __init__(self) -> None:
         self.keys: list[int] = []
-        """The heap itself, so that its top can be read without a call: ``keys[0]`` is never a removed entry."""
+        """The heap itself, public so that its top can be read without a call: ``keys[0]`` is never a removed entry."""
         self._gone = _NOTHING
         self._cursor = 0
 
@@ -37,14 +37,14 @@ class KeyHeap:
             heappush(self.keys, key)
 
     def pop(self) -> int:
-        """Take the smallest key. IndexError if there is none."""
+        """Remove and return the smallest key. Raises IndexError if there is none."""
         key = heappop(self.keys)
         if self._gone:
             self._clear_top()
         return key
 
     def remove(self, key: int) -> None:
-        """Take out a key that is in the heap."""
+        """Remove a key, which must be in the heap."""
         if key == self.keys[0]:
             self.pop()
             return
@@ -54,9 +54,9 @@ class KeyHeap:
         self._sweep()
 
     def after(self, key: int, most: int, depth: int) -> list[int] | None:
-        """Up to ``most`` of the next larger keys in order; None if more than ``depth`` are not larger.
+        """The next ``most`` keys larger than ``key``, in order; None if more than ``depth`` keys are not larger.
 
-        Entries that have been removed may be among them. The heap is walked from its top, and is not sorted for it.
+        Removed entries may be among them. The heap is walked from its top, without sorting it.
         """
         keys = self.keys
         size = len(keys)
@@ -106,7 +106,7 @@ class KeyHeap:
         self._cursor = at
 
     def _place(self, at: int, key: int) -> None:
-        """Put a key into a slot whose entry is gone, and restore the heap's order around it."""
+        """Put a key into the slot of a removed entry, and restore the heap's order around it."""
         keys = self.keys
         while at and key < keys[(at - 1) >> 1]:
             keys[at] = keys[(at - 1) >> 1]

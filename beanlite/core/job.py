@@ -9,7 +9,7 @@ from beanlite.core.tube import Client, Peer, Tube
 
 
 class State(Enum):
-    """What a job is; the values are what the statistics and the journal call it. ``transitions`` has the ways."""
+    """The state of a job; the values are its names in statistics and journal. ``transitions`` has the legal changes."""
 
     READY = "ready"
     DELAYED = "delayed"
@@ -19,20 +19,20 @@ class State(Enum):
     """Deleted: only the ledger still refers to it."""
 
 
-# The states under names of their own, which the hot path compares by identity.
+# The states as module constants, which the hot path compares by identity.
 READY: Final = State.READY
 DELAYED: Final = State.DELAYED
 RESERVED: Final = State.RESERVED
 BURIED: Final = State.BURIED
 GONE: Final = State.GONE
 
-# The most that a pri, a delay_s or a ttr_s can be.
+# The largest pri, delay_s or ttr_s.
 U32_MAX: Final = (1 << 32) - 1
 SECOND_NS: Final = 1_000_000_000
 # Why a job is buried.
 BURIED_BY_CLIENT: Final = "client"
 BURIED_BY_OPERATOR: Final = "operator"
-# Jobs that are moved from queue to queue, or written, in one go before other clients get their turn.
+# How many jobs are moved from queue to queue, or written, in one go before other clients get their turn.
 SLICE: Final = 500
 
 # The low bits of a key, which are the job's id.
@@ -41,7 +41,7 @@ ID_MASK: Final = (1 << ID_BITS) - 1
 
 
 class Past:
-    """What has happened to a job, reservations aside."""
+    """How often what has happened to a job, apart from reservations, and why it is buried."""
 
     __slots__ = ("buries", "kicks", "releases", "timeouts", "why")
 
@@ -51,35 +51,35 @@ class Past:
         self.buries = buries
         self.kicks = kicks
         self.why: str | None = None
-        """Why the job is buried; None unless it is."""
+        """Why the job is buried; None if it isn't, or if the reason is not known."""
 
 
-# Shared by all jobs to which nothing has happened; never changed.
+# Shared by all jobs to which nothing has happened yet; never changed.
 NO_PAST: Final = Past()
 
 
 class Job:
-    """One job. A million of them are the server's memory, so nothing is kept here that can be computed.
+    """One job. A million of them make up the server's memory, so nothing is kept here that can be computed.
 
-    ``key`` places the job in the queue of its state: what orders that queue in the high bits, the id in the low 64, so
-    that a queue is a heap of plain integers. Ready: the pri. Delayed: the end of the delay, in ns. Reserved: the end of
-    the ttr, in ns. Buried: the number of the burial.
+    ``key`` is the job's place in the queue of its state. Its low 64 bits are the id, and its high bits are what orders
+    the queue, so that a queue is a heap of plain integers. Ready: the pri. Delayed: the end of the delay, in ns.
+    Reserved: the end of the ttr, in ns. Buried: the number of the burial.
 
-    It takes more than a dozen attributes all the same.
+    Even so it takes more than a dozen attributes.
     """
 
     __slots__ = (
-        "body",  # None: it is in the journal only
+        "body",  # None: in the journal only
         "created_ns",
         "delay_s",
         "holder",  # the client that has it reserved
         "id",
         "key",
-        "last_holder",  # who has it reserved, or had it last
-        "past",  # NO_PAST for most: to be changed through own_past
+        "last_holder",  # the client that has it reserved, or had it last
+        "past",  # NO_PAST for most: change it through own_past
         "pri",
         "reserves",
-        "since_ns",  # when it came into its state
+        "since_ns",  # when it entered its state
         "size",  # of the body
         "state",
         "ttr_s",
@@ -114,14 +114,14 @@ class Job:
         self.past = NO_PAST
 
     def own_past(self) -> Past:
-        """The job's past, to be changed."""
+        """The job's own ``Past``, which may be changed."""
         if self.past is NO_PAST:
             self.past = Past()
         return self.past
 
     @property
     def why(self) -> str | None:
-        """Why it is buried; None unless it is."""
+        """Why the job is buried; None if it isn't, or if the reason is not known."""
         return self.past.why
 
     @property

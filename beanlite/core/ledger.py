@@ -1,4 +1,4 @@
-"""What has changed and is yet to be stored, batch by batch."""
+"""The changes that are still to be stored, batch by batch."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from beanlite.core.measures import Measures
 from beanlite.core.totals import Tally
 from beanlite.core.tube import Peer, Tube
 
-# Jobs. A dict that grows to a million stops everybody for a noticeable moment while Python moves it.
+# Jobs in one dict. If it grew to a million, resizing it would stall the server noticeably.
 DEFERRED_MAX: Final = 50_000
-# Tubes whose totals are in a batch at most.
+# The most tubes whose totals a batch contains.
 TALLIES: Final = 200
 
 
 class Changes(NamedTuple):
     """A batch: everything that has changed since the last one, each job once and in its latest state.
 
-    ``StoredJob`` in ``core/restore.py`` says what a journal has to keep of a job.
+    ``StoredJob`` in ``core/restore.py`` specifies what a journal has to keep of a job.
     """
 
     batch: int
-    """Its number; each batch has the next one."""
+    """The number of the batch; numbers are consecutive."""
     last_id: int
     """The highest id given out so far, to be stored with the batch: it must never be given out again."""
     first_id: int
     """Jobs from this id on are new."""
     jobs: list[Job]
-    """Those that were deleted have the state GONE."""
+    """The changed jobs; deleted ones have the state GONE."""
     pauses: list[Tube]
     """Tubes whose pause has begun or, where ``pause_until_ns`` is 0, ended."""
     events: list[Event]
-    """What has happened, if it is recorded, each job's in its order; an event is in the same batch as the change."""
+    """What was recorded, in order for each job; an event is in the same batch as the change that it describes."""
     tallies: list[Tally]
-    """What is to be added to the totals of some tubes, each of which is there once."""
+    """What is to be added to the totals of some tubes, with at most one tally for each tube."""
 
 
 class Ledger:
-    """The batch that is being gathered, and how far those before it have come.
+    """The batch being gathered, and how far the batches before it have come.
 
-    It has more attributes than most classes because whatever changes a job enters it here, and here alone.
+    It has more attributes than most classes because all changes are entered here, and only here.
     """
 
     __slots__ = (
@@ -62,42 +62,42 @@ class Ledger:
 
     def __init__(self) -> None:
         self.batch = 1
-        """The number of the batch that is being gathered."""
+        """The number of the batch being gathered."""
         self.taken_id = 0
         """The last id of the batches that have been taken."""
         self.stored_batch = 0
-        """The number of the last batch that is safe in the journal."""
+        """The number of the last batch that the journal has stored."""
         self.stored_id = 0
-        """The last id of those that are."""
+        """The last id of the stored batches."""
         self.changed: dict[int, Job] = {}
-        """Jobs whose change somebody waits for."""
+        """Jobs with a change that a client waits for."""
         self.deferred: dict[int, Job] = {}
-        """Jobs whose change nobody waits for."""
+        """Jobs with a deferred change, which no client waits for."""
         self._older_deferred: list[dict[int, Job]] = []
-        """More of those. A job that has been written meanwhile may be among them, and is then written once more."""
+        """More deferred jobs. Some may have been written since, and are then written once more."""
         self.pauses: dict[bytes, Tube] = {}
         """Tubes whose pause has begun or ended."""
         self.recording = 0
-        """For how many everything that happens to a job is recorded: the history, and each who listens."""
+        """How many need everything recorded that happens to a job: the history, and each client that watches."""
         self.events: list[Event] = []
         """What has been recorded since the last batch was taken."""
         self._waiting: dict[int, list[Event]] = {}
-        """What has happened to jobs whose change is deferred."""
+        """Events of deferred changes, by job."""
         self.tallied: list[Tube] = []
-        """Tubes that have a tally which is still to be taken."""
+        """Tubes with a tally that is still to be taken."""
         self.measures: Measures | None = None
-        """What is measured; None if nobody may ask for it."""
+        """What is measured; None if nobody can ask for it."""
 
     def start_recording(self) -> None:
         """Record everything from now on, until ``stop_recording`` has been called as often as this."""
         self.recording += 1
 
     def stop_recording(self) -> None:
-        """Record no more, unless somebody else still needs it."""
+        """Undo one ``start_recording``."""
         self.recording -= 1
 
     def note(self, job: Job) -> None:
-        """Have the job written in the batch that is being gathered."""
+        """Have the job written with the batch being gathered."""
         self.changed[job.id] = job
         self.deferred.pop(job.id, None)
 
@@ -112,9 +112,9 @@ class Ledger:
         body: bytes | None = None,
         by_operator: bool = False,
     ) -> None:
-        """Make an event of what happens to a job; to be called while ``recording``, and by operators' commands always.
+        """Record an event for a change that a client waits for.
 
-        It is for changes that somebody waits for. Of a deletion the body is told.
+        To be called while ``recording``, and by operators' commands always. ``body`` is given for a deletion.
         """
         waiting = self._waiting.pop(job.id, None)
         if waiting is not None:
@@ -124,7 +124,7 @@ class Ledger:
         )
 
     def record_deferred(self, job: Job, what: str, by: Peer | None, now_ns: int) -> None:
-        """The same of a change that is deferred: the event waits with it, so that they come into the file together."""
+        """Record an event for a deferred change: the event waits with the change, so that both are stored together."""
         event = Event(now_ns, job.id, job.tube, what, by, job.pri, 0, job.size, None, by_operator=False)
         if job.id in self.changed:
             self.events.append(event)
@@ -134,11 +134,11 @@ class Ledger:
             self._waiting[job.id] = [event]
 
     def record_pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int) -> None:
-        """Make an event of a pause, or of its end by a client; to be called while ``recording``."""
+        """Record that a client has paused a tube, or ended its pause; to be called while ``recording``."""
         self.events.append(Event(now_ns, 0, tube, PAUSE, by, 0, pause_s, 0, None, by_operator=False))
 
     def tally(self, tube: Tube) -> Tally:
-        """What is being counted of a tube."""
+        """The tally of a tube, made if need be."""
         tally = tube.tally
         if tally is None:
             tally = tube.tally = Tally(tube.name)
@@ -146,23 +146,23 @@ class Ledger:
         return tally
 
     def bound_deferred(self) -> None:
-        """Keep ``deferred`` from growing too large; to be called before another SLICE of jobs is deferred."""
+        """Keep ``deferred`` from growing too large; to be called before a SLICE of jobs is deferred."""
         if len(self.deferred) > DEFERRED_MAX:
             self._older_deferred.append(self.deferred)
             self.deferred = {}
 
     @property
     def has_deferred(self) -> bool:
-        """Whether there are deferred changes left to take."""
+        """Whether there are deferred changes to take."""
         return bool(self.deferred or self._older_deferred)
 
     def is_stored(self, job_id: int) -> bool:
-        """Whether the journal knows all about a job, or that it is gone, once it has all batches taken so far."""
+        """Whether the batches taken so far hold the latest state of a job, or its deletion."""
         pending = (self.changed, self.deferred, *self._older_deferred)
         return job_id <= self.taken_id and not any(job_id in each for each in pending)
 
     def take(self, last_id: int, *, deferred: bool, totals: bool) -> Changes:
-        """The batch that has been gathered, whose last id is given; the next one begins."""
+        """Take the batch that has been gathered, which ends with ``last_id``, and begin the next one."""
         if deferred:
             self._take_deferred()
         tallies = self._take_tallies() if totals else []
@@ -176,7 +176,7 @@ class Ledger:
         return changes
 
     def take_restarted(self, now_ns: int) -> Changes:
-        """A slice of the jobs that the start has made ready, recorded; to be called before anything else happens."""
+        """Take a slice of the jobs that the start has made ready, and record that; to be called before any change."""
         self._take_deferred()
         for job in self.changed.values():
             self.record(job, RESTART, None, now_ns)
@@ -194,7 +194,7 @@ class Ledger:
             tube.tally = None
             first = tallies.setdefault(tube.name, tally)
             if first is not tally:
-                first.add(tally)  # the tube had gone meanwhile, and has come again
+                first.add(tally)  # the tube was dropped and made again
         return list(tallies.values())
 
     def _take_deferred(self) -> None:
@@ -209,4 +209,4 @@ class Ledger:
                 self.changed[job_id] = job
                 room -= 1
         if not self.deferred:
-            self.deferred = {}  # a dict keeps the room of all that it ever held
+            self.deferred = {}  # a dict that has been emptied keeps its memory

@@ -1,4 +1,4 @@
-"""What is measured only if somebody may ask for it: none of it is made otherwise, and nothing is spent on it."""
+"""Measurements for metrics: made only if somebody may ask for them, so that a server without metrics pays nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from beanlite.core.totals import Tally
 
 _MS: Final = 1_000_000
-# Of what takes moments, from 0.1 ms to 10 s, and of what may take days, from 1 ms on.
+# Bounds for durations of moments, from 0.1 ms to 10 s, and for those that may be days, from 1 ms to a day; for jobs.
 _MOMENTS_NS: Final = [
     round(ms * _MS) for ms in (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 10_000)
 ]
@@ -17,44 +17,44 @@ _JOBS: Final = [0, 1, 2, 5, 10, 25, 50, 100, 250, 500, 1000]
 
 
 class Histogram:
-    """How often a measure was at most each of some bounds, which rise, and more than all of them."""
+    """How many measurements fell between each two of some ascending bounds."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: list[int]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """How often it was at most this bound and more than the one before; the last one is for what exceeds all."""
+        """How many were at most this bound and more than the one before; the last count is of those above all."""
         self.total = 0
-        """All that was measured, added up."""
+        """The sum of all measurements."""
 
     def note(self, measure: int, times: int = 1) -> None:
-        """So much was measured, so many times."""
+        """Add a measurement, as often as ``times``."""
         self.counts[bisect_left(self.bounds, measure)] += times
         self.total += measure * times
 
 
 class Measures:
-    """What is measured; times are in nanoseconds. It has an attribute for each thing measured."""
+    """All measurements; times are in nanoseconds. It has an attribute for each thing measured."""
 
     __slots__ = ("batch_jobs", "checkpoints", "commands", "commits", "holds", "syncs", "tally", "turns", "waits")
 
     def __init__(self) -> None:
         self.tally = Tally(b"")
-        """What has happened to jobs of all tubes, as far as it has been taken for the totals."""
+        """The tallies of all tubes that have been taken for the totals, summed."""
         self.waits = Histogram(_DAYS_NS)
         """How long jobs were ready before they were reserved."""
         self.holds = Histogram(_DAYS_NS)
-        """How long they were reserved."""
+        """How long jobs were reserved."""
         self.commands = Histogram(_MOMENTS_NS)
-        """From the turn in which commands came to the departure of their replies; a reserve does not wait in it."""
+        """From the turn in which a command came until its reply left; the wait of a reserve is not included."""
         self.turns = Histogram(_MOMENTS_NS)
-        """From a turn's first command to its end."""
+        """From the first command of a turn to its end."""
         self.batch_jobs = Histogram(_JOBS)
         """How many jobs were written with a batch."""
         self.commits = Histogram(_MOMENTS_NS)
         """How long it took to write a batch, without its sync."""
         self.syncs = Histogram(_MOMENTS_NS)
-        """How long it took to sync."""
+        """How long syncs took."""
         self.checkpoints = Histogram(_MOMENTS_NS)
         """How long checkpoints took."""

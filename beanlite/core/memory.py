@@ -1,7 +1,7 @@
 """How much memory the server takes by its own count, and how much it may take.
 
-What is counted are jobs, their bodies, tubes, clients and what is buffered for clients. The count is exact in number
-and approximate in bytes. It follows each change at once, as what the system says of the process would not.
+Jobs, their bodies, tubes, clients and clients' buffers are counted. The count is exact in number and approximate in
+bytes. It follows each change at once, unlike the size that the system reports for the process.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from typing import Final
 
 from beanlite.core.queues import Counts, Queues
 
-# What each of these takes at most in a compiled server, in bytes; a job without its body, and a body beside its bytes.
+# What each of these takes at most in a compiled server, in bytes: a job without its body, a body in addition to its
+# content, a tube, a client.
 JOB_BYTES: Final = 300
 BODY_BYTES: Final = 48
 TUBE_BYTES: Final = 700
 CLIENT_BYTES: Final = 8000
-# Bodies of many sizes leave gaps between them: with each four bytes of theirs one more is taken.
+# Bodies of many sizes fragment the heap: for every four bytes of bodies one more is taken.
 GAPS: Final = 4
-# Of the bound, the part that bodies have at least, however many jobs there are: a sixteenth. What has been put must be
-# in memory until it is stored, and what is read back until it is sent.
+# The part of the bound that is left to bodies, however many jobs there are: a sixteenth. A body that has been put must
+# be in memory until it is stored, and one that has been fetched until it is sent.
 BODIES_LEAST: Final = 16
 # More bytes than any machine has, and small enough for arithmetic without objects in compiled code.
 NO_BOUND: Final = 1 << 60
 
 
 class Memory:
-    """The count, and the bounds. It has more attributes than most classes because the statistics tell each of them."""
+    """The count, and the bounds. Its many attributes are what the statistics report."""
 
     __slots__ = (
         "_counts",
@@ -48,33 +49,33 @@ class Memory:
         self._queues = queues
         self._counts: Counts = queues.counts
         self.max_bytes = NO_BOUND
-        """No job is taken that would make the server larger than this."""
+        """Puts that would take the server beyond this are refused."""
         self.body_max_bytes = NO_BOUND
         """Bodies beyond this are not kept in memory, if they can be fetched."""
         self.fetches = False
         """Whether the journal can fetch bodies, so that memory need not hold them."""
         self.body_bytes = 0
-        """Taken by bodies that are in memory, as of the last batch."""
+        """Taken by bodies in memory, as of the last batch."""
         self.crowded = False
-        """Bodies have been unloaded for lack of room; whoever tells of it resets this."""
+        """Bodies have been unloaded for lack of room; reset by ``Crossings`` when all are in memory again."""
         self.unloaded = 0
         """Jobs whose body is in the journal only."""
         self.unloaded_bytes = 0
-        """How large these bodies are."""
+        """The size of these bodies."""
         self.fetched = 0
         """Bodies fetched since the start."""
         self.buffer_bytes = 0
-        """Held for clients: what they have sent of commands that are not complete, and what they have not read yet."""
+        """Held for clients: incomplete commands that they have sent, and replies that they have not read yet."""
         self.refused = 0
-        """Puts that were refused since the start because there was no memory for them."""
+        """Puts refused for lack of memory since the start."""
         self._tell_refused: Callable[[], None] | None = None
 
     def attach(self, tell_refused: Callable[[], None]) -> None:
-        """Tell whenever a put has been refused."""
+        """Have ``tell_refused`` called whenever a put has been refused."""
         self._tell_refused = tell_refused
 
     def refuse(self) -> None:
-        """A put has been refused."""
+        """Note that a put has been refused for lack of memory."""
         self.refused += 1
         if self._tell_refused is not None:
             self._tell_refused()
@@ -92,33 +93,33 @@ class Memory:
 
     @property
     def job_bytes(self) -> int:
-        """Taken by jobs, without their bodies."""
+        """Bytes taken by jobs, without their bodies."""
         return len(self._queues.jobs) * JOB_BYTES
 
     @property
     def other_bytes(self) -> int:
-        """Taken by tubes, clients and buffers."""
+        """Bytes taken by tubes, clients and buffers."""
         return len(self._queues.tubes) * TUBE_BYTES + self._counts.clients * CLIENT_BYTES + self.buffer_bytes
 
     @property
     def used_bytes(self) -> int:
-        """Taken in all."""
+        """Bytes taken in all."""
         return self.job_bytes + _with_gaps(self.body_bytes) + self.other_bytes
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes of bodies can be put; negative if there is not even room for an empty one."""
+        """How many bytes of bodies can be put; negative if there is no room even for an empty one."""
         bodies = self.max_bytes // BODIES_LEAST if self.fetches else _with_gaps(self.body_bytes)
         room = self.max_bytes - self.job_bytes - self.other_bytes - bodies
         return _without_gaps(room - JOB_BYTES) - BODY_BYTES
 
     @property
     def body_room_bytes(self) -> int:
-        """How much bodies may take in memory, if others can be fetched."""
+        """How many bytes bodies may take in memory, where the rest can be fetched."""
         return self.body_room_beside(self.job_bytes)
 
     def body_room_beside(self, job_bytes: int) -> int:
-        """The same, when jobs take so much."""
+        """The same, when jobs without their bodies take ``job_bytes``."""
         rest = _without_gaps(self.max_bytes - job_bytes - self.other_bytes)
         return min(self.body_max_bytes, max(rest, _without_gaps(self.max_bytes // BODIES_LEAST)))
 

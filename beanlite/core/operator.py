@@ -1,6 +1,6 @@
-"""What operators do to jobs, whoever has them, beside deleting them and putting copies.
+"""What operators do to jobs, whichever client has them, apart from deleting jobs and putting copies.
 
-Each of it is recorded as an event, whether a history is kept or not.
+Each change is recorded as an event, whether a history is kept or not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from beanlite.core.queues import Queues
 from beanlite.core.tube import Peer, Tube
 
 _ANY: Final = (READY, DELAYED, RESERVED, BURIED)
-# What can be done to the jobs of which states.
+# To jobs in which states each change can be made.
 CONCERNS: Final[dict[str, tuple[State, ...]]] = {
     KICK: (BURIED, DELAYED),
     BURY: (READY, DELAYED, RESERVED),
@@ -38,7 +38,7 @@ CONCERNS: Final[dict[str, tuple[State, ...]]] = {
 
 
 class Operator:
-    """The changes, of which each is made to a job of one of the states that CONCERNS has for it."""
+    """The changes. The job must be in one of the states that CONCERNS lists for the change."""
 
     __slots__ = ("_bodies", "_ledger", "_queues")
 
@@ -56,7 +56,7 @@ class Operator:
         self._queues.make_ready(job, now_ns)
 
     def bury(self, job: Job, pri: int, by: Peer, now_ns: int) -> None:
-        """Bury a job that is not buried, behind all others."""
+        """Bury a job that is not buried, at the end of its tube's buried queue."""
         self._queues.leave_state(job, now_ns)
         job.pri = pri
         job.own_past().buries += 1
@@ -65,7 +65,7 @@ class Operator:
         self._queues.bury(job, BURIED_BY_OPERATOR, now_ns)
 
     def release(self, job: Job, pri: int, delay_s: int, by: Peer, now_ns: int) -> None:
-        """Take a job from the client that has it reserved."""
+        """Take a job from the client that has it reserved, and make it ready or delayed."""
         self._queues.leave_state(job, now_ns)
         job.pri = pri
         job.own_past().releases += 1
@@ -78,7 +78,7 @@ class Operator:
         self._delay_or_make_ready(job, DELAY, delay_s, by, now_ns)
 
     def reprioritise(self, job: Job, pri: int, by: Peer, now_ns: int) -> None:
-        """Give a job another pri, in the state that it is in."""
+        """Give a job another pri; its state stays the same."""
         if job.state is READY:
             self._queues.leave_state(job, now_ns)
             job.pri = pri
@@ -89,8 +89,8 @@ class Operator:
             self._record(job, REPRIORITISE, by, now_ns, 0)
 
     def move(self, job: Job, tube: Tube, by: Peer, now_ns: int) -> None:
-        """Put a job into another tube as it is. One that is reserved stays with its client."""
-        if job.id in self._bodies.ahead:  # fetched for the tube that it leaves
+        """Move a job to another tube in its state. A reserved one stays with its client."""
+        if job.id in self._bodies.ahead:  # fetched ahead for the tube that it leaves
             self._bodies.unload(job)
         queues, before, state, place, since_ns = self._queues, job.tube, job.state, job.key >> ID_BITS, job.since_ns
         if state is RESERVED:
@@ -110,11 +110,11 @@ class Operator:
         queues.drop_if_unused(before)
 
     def copied(self, job: Job, by: Peer, now_ns: int) -> None:
-        """Record that this job has been put as a copy of another one."""
+        """Record that this job was put as a copy of another one."""
         self._record(job, COPY, by, now_ns, 0)
 
     def _still_ready(self, job: Job, now_ns: int) -> None:
-        """Into the ready queue of its tube, unless somebody waits there; it has been ready before."""
+        """Put a job that was ready before into its tube's ready queue, unless a client waits for it."""
         since_ns = job.since_ns
         self._queues.make_ready(job, now_ns)
         if job.state is READY:

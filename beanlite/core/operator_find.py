@@ -1,7 +1,7 @@
-"""Which jobs an operator asks for: finding them among all, a slice at a time.
+"""Finds the jobs that an operator asks for, a slice at a time.
 
-A slice looks at a bounded number of jobs and of bytes, and tells where the next one begins. Nothing is kept in between.
-Everything here only reads.
+A slice looks at a bounded number of jobs and bytes, and returns where the next one begins. No state is kept between
+slices. Everything here only reads.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from beanlite.core.heap import KeyHeap
 from beanlite.core.job import DELAYED, ID_MASK, READY, RESERVED, U32_MAX, Job, State
 from beanlite.core.tube import Tube
 
-# Jobs looked at in a slice; in the order of a queue fewer, because to walk a heap takes longer.
+# Jobs looked at in a slice; fewer in queue order, because walking a heap takes longer.
 LOOKS_MAX: Final = 4000
 WALKED_MAX: Final = 1000
-# How deep into a queue that order is known: each slice passes all those before it.
+# How far from its head the order of a queue can be listed: each slice walks past all jobs listed before.
 DEPTH_MAX: Final = 20_000
-# Where the jobs that come into question are no more than this, no others are looked at.
+# If the queues that can hold matching jobs have no more jobs than this, only these jobs are looked at.
 FEW_MAX: Final = 10_000
-# Bytes of bodies that a slice searches, copies or has fetched; one more body may go beyond. And how much of each body
-# is searched.
+# Bytes of bodies that a slice searches, copies or has fetched, which the last body may exceed; and how much of each
+# body is searched.
 BYTES_MAX: Final = 2 << 20
 SEARCHED_MAX: Final = 1 << 20
 
@@ -31,11 +31,11 @@ _EARLIEST_NS: Final = -_LATEST_NS
 
 
 class TooDeep(Exception):
-    """The order of a queue is not known so far from its head."""
+    """The order of a queue can't be listed so far from its head."""
 
 
 class Filter:
-    """What is asked of a job: all of this. It has as many attributes as can be asked for."""
+    """The conditions that a job has to meet, all of them. There are as many attributes as conditions."""
 
     __slots__ = (
         "created_after_ns",
@@ -52,25 +52,25 @@ class Filter:
     )
 
     def __init__(self, up_to_id: int) -> None:
-        """At first each job up to this id fits."""
+        """A filter that lets through all jobs up to this id, until more conditions are set."""
         self.up_to_id = up_to_id
         self.ids: list[int] | None = None
-        """No others."""
+        """Only these ids."""
         self.tube: Tube | None = None
         self.state: State | None = None
         self.created_after_ns = _EARLIEST_NS
         self.created_by_ns = _LATEST_NS
         self.since_by_ns = _LATEST_NS
-        """When it came into its state, at the latest."""
+        """The latest time at which the job may have entered its state."""
         self.pri_min = 0
         self.pri_max = U32_MAX
         self.holder: int | None = None
         """The number of the connection that has it reserved."""
         self.text: bytes | None = None
-        """What its body has in it."""
+        """Bytes that its body contains."""
 
     def fits(self, job: Job) -> bool:
-        """Whether a job is asked for, its body and ``ids`` aside."""
+        """Whether a job meets all conditions except ``text`` and ``ids``."""
         return (
             (self.tube is None or job.tube is self.tube)
             and (self.state is None or job.state is self.state)
@@ -82,7 +82,7 @@ class Filter:
         )
 
     def fits_body(self, body: bytes) -> bool:
-        """Whether a job with this body is."""
+        """Whether a body meets the condition ``text``."""
         return self.text is None or body.find(self.text, 0, SEARCHED_MAX) >= 0
 
 
@@ -94,22 +94,23 @@ class Found:
     def __init__(self) -> None:
         self.jobs: list[Job] = []
         self.bodies: dict[Job, bytes] = {}
-        """Their bodies, if those are needed and in memory: they may be unloaded while others are fetched."""
+        """Bodies of these jobs that are needed and in memory, kept since they may be unloaded while others are
+        fetched."""
         self.missing: list[Job] = []
-        """Those of them whose bodies are needed and not in memory: whether they fit is not known yet."""
+        """Those of ``jobs`` whose bodies are needed and not in memory; whether such a body fits is not known yet."""
         self.looked = 0
         """How many jobs have been looked at."""
         self.next: int | None = None
-        """The place after which to go on; None: there are no more."""
+        """The place after which the next slice continues; None if there are no more jobs."""
 
 
 def find(
     engine: Engine, asked: Filter, after: int, limit: int, *, by_queue: bool = False, need_bodies: bool = False
 ) -> Found:
-    """The next jobs that are asked for, up to ``limit``. ``need_bodies``: whoever asks needs them, too.
+    """Find the next jobs that are asked for, up to ``limit``. ``need_bodies``: the caller needs their bodies.
 
-    ``after`` is a place: an id or, ``by_queue``, a key, in the order in which jobs leave the queue of their tube and
-    state. TooDeep.
+    ``after`` is a place: an id or, with ``by_queue``, a key, in the order in which jobs leave the queue of the tube and
+    state that are asked for. Raises TooDeep.
     """
     found = Found()
     places, more = _queue_places(asked, after) if by_queue else _id_places(engine, asked, after)
@@ -147,7 +148,7 @@ def _queue_places(asked: Filter, after: int) -> tuple[list[int], bool]:
 
 
 def _id_places(engine: Engine, asked: Filter, after: int) -> tuple[list[int], bool]:
-    """The next ids that come into question, and whether there may be more."""
+    """The next ids to look at, and whether there may be more."""
     ids = _few_ids(engine, asked)
     if ids is None:
         ids = engine.jobs.ids_after(after, LOOKS_MAX)
@@ -162,7 +163,7 @@ def _id_places(engine: Engine, asked: Filter, after: int) -> tuple[list[int], bo
 
 
 def _few_ids(engine: Engine, asked: Filter) -> list[int] | None:
-    """The ids of all jobs that come into question, rising; None if these are too many to gather them."""
+    """The ids of all jobs that can match, ascending; None if they are too many to gather."""
     if asked.ids is not None:
         return sorted(set(asked.ids))
     queues = _few_queues(engine, asked)
@@ -172,7 +173,7 @@ def _few_ids(engine: Engine, asked: Filter) -> list[int] | None:
 
 
 def _few_queues(engine: Engine, asked: Filter) -> list[KeyHeap] | None:
-    """The queues outside of which no job comes into question; None: any may."""
+    """The queues that hold all jobs that can match; None if any job may."""
     tube, state = asked.tube, asked.state
     if asked.holder is not None:
         client = engine.clients.connected.get(asked.holder)
@@ -180,7 +181,7 @@ def _few_queues(engine: Engine, asked: Filter) -> list[KeyHeap] | None:
     queues: list[KeyHeap] = []
     if state is RESERVED or (tube is not None and state is None and tube.reserved):
         queues += [client.deadlines for client in engine.clients.connected.values()]
-        if sum(map(len, queues)) < engine.counts.reserved:  # some are still those of a client that has gone
+        if sum(map(len, queues)) < engine.counts.reserved:  # a disconnected client still has some of the jobs
             return None
     if tube is not None and state is not RESERVED:
         queues += [tube.ready, tube.delayed, tube.buried] if state is None else [_queue(tube, state)]

@@ -1,7 +1,7 @@
-"""The queues of all tubes, who waits at them, and what moves a job from one to another.
+"""The queues of all tubes, the clients that wait at them, and how jobs move from one queue to another.
 
-Every change of state goes through one ``make_…`` below, which keeps queue, counters and timers together. The changes
-that there are stand in ``transitions``.
+Every change of state goes through one of the methods ``make_…`` below, which keep queues, counters and timers
+consistent. ``transitions`` lists the legal changes.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from beanlite.core.timers import Timers
 from beanlite.core.tube import NO_JOBS, Client, Peer, Tube
 
 DEFAULT_TUBE: Final = b"default"
-# What is done in slices is counted in jobs that are moved. To answer a client takes as long as to move so many jobs ...
+# The cost of work that is done in slices is counted in jobs moved. Answering a client costs as much as moving this many
+# jobs ...
 WAKE_COST: Final = 5
-# ... and to take it out of the lines of so many tubes as long as to move one.
+# ... and taking it off the waiting lists of this many tubes costs as much as moving one.
 LINES_PER_JOB: Final = 16
 # Jobs with a smaller pri count as urgent in the statistics.
 URGENT_PRI: Final = 1024
 
 
 class Outcome(Enum):
-    """What ends a client's wait, if no job does."""
+    """What ends a client's wait, other than a job."""
 
     DEADLINE_SOON = "deadline soon"
     TIMED_OUT = "timed out"
 
 
 class Counts:
-    """What ``stats`` counts of jobs and clients."""
+    """The counts of jobs and clients that ``stats`` reports."""
 
     __slots__ = (
         "buried",
@@ -65,7 +66,7 @@ class Counts:
 
 
 class Queues:
-    """All queues of a server, and who waits for them."""
+    """All queues of a server, and the clients that wait at them."""
 
     __slots__ = (
         "_burials",
@@ -87,21 +88,21 @@ class Queues:
         self.ledger = Ledger()
         self.counts = Counts()
         self.woken: list[tuple[Client, Job | Outcome]] = []
-        """Clients whose wait is over, and what has ended it."""
+        """Clients whose wait is over, and what ended it."""
         self.stopping = False
-        """Clients are being sent away: the tubes that only they keep alive, paused ones above all, shall outlive it."""
+        """Clients are being disconnected; tubes that only they keep alive stay, so that pauses are kept."""
         self._burials = 0
         """The number of the last burial."""
         self._serial = 0
-        """The serial number that was given out last."""
+        """The serial number given out last."""
         self.default = self.make_tube(DEFAULT_TUBE)
 
     # -- a job's change of state
 
     def make_ready(self, job: Job, now_ns: int) -> int:
-        """Into its tube's ready queue, or at once to the client that has waited for it longest.
+        """Put a job into its tube's ready queue, or hand it to the client that has waited longest for one.
 
-        Returns what that costs, counted in jobs that are moved.
+        Returns the cost, counted in jobs moved.
         """
         tube = job.tube
         if tube.waiting and not tube.pause_until_ns:
@@ -118,7 +119,7 @@ class Queues:
         return 1
 
     def make_delayed(self, job: Job, due_ns: int, now_ns: int) -> None:
-        """Into its tube's delayed queue."""
+        """Put a job into its tube's delayed queue."""
         tube = job.tube
         job.state = DELAYED
         job.since_ns = now_ns
@@ -131,11 +132,11 @@ class Queues:
             self.timers.set(tube, due_ns)
 
     def make_reserved(self, job: Job, client: Client, now_ns: int) -> None:
-        """Among the client's reserved jobs, for the job's ttr."""
+        """Add a job to the client's reserved jobs, for the job's ttr."""
         ledger, tube = self.ledger, job.tube
         tally = tube.tally or ledger.tally(tube)
         tally.reserved += 1
-        waited_ns = now_ns - job.since_ns if job.state is READY else 0  # it may come from elsewhere
+        waited_ns = now_ns - job.since_ns if job.state is READY else 0  # it may come from another state
         tally.waited_ns += waited_ns
         if ledger.measures is not None:
             ledger.measures.waits.note(waited_ns)
@@ -156,11 +157,11 @@ class Queues:
             ledger.record_deferred(job, RESERVE, client.peer, now_ns)
 
     def bury(self, job: Job, why: str | None, now_ns: int) -> None:
-        """At the end of its tube's buried queue."""
+        """Put a job at the end of its tube's buried queue."""
         self.make_buried(job, self._burials + 1, why, now_ns)
 
     def make_buried(self, job: Job, number: int, why: str | None, now_ns: int) -> None:
-        """Into its tube's buried queue, whose order is that of the numbers."""
+        """Put a job into its tube's buried queue, which is ordered by ``number``."""
         job.state = BURIED
         job.since_ns = now_ns
         if why is not None:
@@ -174,7 +175,7 @@ class Queues:
         self.counts.buried += 1
 
     def leave_state(self, job: Job, now_ns: int) -> None:
-        """Out of the queue that it is in; the caller puts it into another, or deletes it."""
+        """Take a job out of its queue; the caller puts it into another one, or deletes it."""
         state, tube = job.state, job.tube
         if state is RESERVED:
             assert job.holder is not None
@@ -200,10 +201,10 @@ class Queues:
                 job.past.why = None
             self.counts.buried -= 1
 
-    # -- who waits
+    # -- waiting clients
 
     def stop_waiting(self, client: Client) -> None:
-        """Out of the lines of all tubes that the client watches, if it waits."""
+        """If the client waits, take it off the waiting lists of all tubes that it watches."""
         if client.waiting:
             client.waiting = False
             self.counts.waiting -= 1
@@ -211,13 +212,13 @@ class Queues:
                 del tube.waiting[client]
 
     def wake(self, client: Client, outcome: Job | Outcome) -> int:
-        """The client's wait is over; returns what it costs to take it out of its lines, counted in jobs."""
+        """End the client's wait; returns the cost of taking it off its waiting lists, counted in jobs moved."""
         self.stop_waiting(client)
         self.woken.append((client, outcome))
         return len(client.watched) // LINES_PER_JOB
 
     def serve_waiting(self, tube: Tube, budget: int, now_ns: int) -> int:
-        """Give ready jobs of a tube to the clients that wait for them, for about ``budget``; returns the cost."""
+        """Give ready jobs of a tube to waiting clients until that has cost about ``budget``; returns the cost."""
         cost = 0
         while cost < budget and tube.waiting and tube.ready.keys:
             client = next(iter(tube.waiting))
@@ -230,18 +231,18 @@ class Queues:
     # -- tubes and clients
 
     def make_client(self, peer: Peer) -> Client:
-        """A new client, at the default tube."""
+        """Make a client that uses and watches the default tube."""
         self._serial += 1
         return Client(self.default, self._serial, peer)
 
     def make_tube(self, name: bytes) -> Tube:
-        """A new tube."""
+        """Make a tube."""
         self._serial += 1
         tube = self.tubes[name] = Tube(name, self._serial)
         return tube
 
     def drop_if_unused(self, tube: Tube) -> None:
-        """Forget the tube, and its pause, if nothing keeps it alive."""
+        """Drop the tube, and its pause, if nothing keeps it alive."""
         if not (tube.using or tube.watching or tube.holds_jobs or self.stopping) and tube is not self.default:
             self.timers.cancel(tube)
             if tube.pause_until_ns:

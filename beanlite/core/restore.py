@@ -1,4 +1,4 @@
-"""Taking over from the journal, at the start, what it has kept."""
+"""Taking over at the start what the journal has kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.queues import Queues
 from beanlite.core.tube import Peer
 
-# What a time can't be: its ns would not fit into 64 bits.
+# Times above this can't be: they would not fit into 64 bits.
 FAR_NS: Final = 1 << 63
 
 _BURIED: Final = BURIED.value
@@ -19,16 +19,16 @@ _RESERVED: Final = RESERVED.value
 
 
 class StoredJob(NamedTuple):
-    """A job as the journal reads it, with one of its attributes for each column.
+    """A job as the journal reads it. The attributes are the columns.
 
-    The journal has checked that the tube's name is one (``is_tube_name``), that no number is larger than the protocol
+    The journal has checked that the tube's name is valid (``is_tube_name``), that no number is larger than the protocol
     allows, and that the body is the one that was put.
     """
 
     id: int
     tube: bytes
     state: str | None
-    """A state's text; None, and not its text, for a ready job, as most are."""
+    """The text of the state; None for a ready job, as most are."""
     pri: int
     delay_s: int
     ttr_s: int
@@ -41,11 +41,11 @@ class StoredJob(NamedTuple):
     buries: int
     kicks: int
     body: bytes | int
-    """Its size, where it was left in the journal, to be fetched when it is needed."""
+    """The body; or only its size, if it was left in the journal to be fetched when needed."""
     crc32: int
-    """Of the body; not looked at here."""
+    """Checksum of the body; not looked at here."""
     since_ns: int | None
-    """When the job came into its state; None: that is not known, because an older version has stored it."""
+    """When the job entered its state; None if that is not known, because an older version stored it."""
     holder: str | None
     """``Peer.address`` of the client that had it reserved last; None if no client had."""
     holder_conn: int | None
@@ -53,17 +53,17 @@ class StoredJob(NamedTuple):
     why: str | None
     """``Job.why``."""
     row_crc32: int | None
-    """Of all that is not the body, where the journal keeps that; not looked at here."""
+    """Checksum of everything but the body, where the journal keeps one; not looked at here."""
 
 
 def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last_id: int, now_ns: int) -> int:
-    """Take over some thousand jobs, by rising id from above ``last_id`` on; returns the last one.
+    """Take over a few thousand jobs, in ascending order of id from above ``last_id``; returns the last id.
 
-    Those that were reserved, and those whose delay has passed meanwhile, become ready. TypeError, ValueError: one of
-    them can't be a job.
+    Jobs that were reserved, or whose delay is over by now, become ready. Raises TypeError or ValueError if a row can't
+    be a job.
     """
     tubes, deferred = queues.tubes, queues.ledger.deferred
-    shared = dict[int, int]().setdefault  # equal numbers are one object, as in puts that are alike: it saves memory
+    shared = dict[int, int]().setdefault  # equal numbers become one object, as in puts that are alike: saves memory
     peers: dict[tuple[str, int], Peer] = {}
     whys = dict[str, str]().setdefault
     queues.jobs.make_room()
@@ -72,7 +72,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
         job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves,
         timeouts, releases, buries, kicks, stored_body, _, stored_since_ns, holder, holder_conn, why, _,
     ) in rows:  # fmt: skip
-        # Anything but an int raises here, and so does a time that is missing: no call, and so no cost.
+        # Anything but an int raises TypeError here, and so does a missing time. That takes no call and costs nothing.
         past = timeouts | releases | buries | kicks
         since_ns = now_ns if stored_since_ns is None else stored_since_ns
         if pri | delay_s | ttr_s | reserves | past < 0 or job_id <= last_id or created_ns | since_ns > FAR_NS:
@@ -113,7 +113,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
 
 
 def _count_body(memory: Memory, body: bytes | int) -> int:
-    """Count a body that is in memory, or one that was left in the journal; returns its size."""
+    """Count a body that is in memory, or that was left in the journal; returns its size."""
     if isinstance(body, bytes):
         size = len(body)
         memory.body_bytes += size + BODY_BYTES
@@ -127,7 +127,7 @@ def _count_body(memory: Memory, body: bytes | int) -> int:
 
 
 def _peer(peers: dict[tuple[str, int], Peer], address: str | None, number: int | None) -> Peer:
-    """One object for all jobs that the same client has had."""
+    """The client that had a job reserved: one object for all jobs of the same client."""
     if address is None or number is None:
         raise ValueError("a client has no address, or no number")
     peer = peers.get((address, number))
@@ -137,7 +137,7 @@ def _peer(peers: dict[tuple[str, int], Peer], address: str | None, number: int |
 
 
 def restore_pause(queues: Queues, name: bytes, pause_s: int, until_ns: int) -> None:
-    """Resume a pause; if it has ended meanwhile, the journal will be told."""
+    """Resume a tube's pause; if it is over by now, the next tick ends it and notes that for the journal."""
     tube = queues.tubes.get(name) or queues.make_tube(name)
     tube.pause_s = pause_s
     tube.pause_until_ns = until_ns

@@ -1,6 +1,6 @@
-"""What is known about the server, a tube or a job at one instant, as records that anybody may read and keep.
+"""What is known about the server, a tube, a job or a client at one instant, as records that callers may keep.
 
-Only this file takes such facts out of the engine; how they are told is the business of whoever asks.
+Only this file takes such facts out of the engine; how they are presented is up to the caller.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from beanlite.core.heap import KeyHeap
 from beanlite.core.job import DELAYED, ID_MASK, RESERVED, SECOND_NS, Job
 from beanlite.core.tube import Client, Peer, Tube
 
-# Of the jobs that a client has reserved, so many are looked at for the one that it has had longest.
+# How many of a client's reserved jobs are searched for the one that it has held longest.
 HOLDS_MAX: Final = 1000
 
 
 class ServerSnapshot(NamedTuple):
-    """All queues together, and the clients. It has as many attributes as there is to know."""
+    """All queues together, and the clients. It has as many attributes as there are facts."""
 
-    urgent: int  # ready jobs of a small pri
+    urgent: int  # ready jobs with a small pri
     ready: int
     reserved: int
     delayed: int
@@ -32,21 +32,21 @@ class ServerSnapshot(NamedTuple):
     workers: int  # clients that have reserved
     waiting: int  # clients that wait in a reserve
     total_clients: int
-    draining: bool  # puts are refused because an operator said so
-    disk_full: bool  # puts are refused because there is no room
-    memory_max: int  # bytes that may be taken
-    memory_used: int  # bytes that are
-    memory_jobs: int  # of these, by jobs without their bodies
-    memory_bodies: int  # by bodies
-    memory_buffers: int  # by what clients have sent of a command, or have not read yet
+    draining: bool  # puts are refused because an operator asked for that
+    disk_full: bool  # puts are refused because the disk is full
+    memory_max: int  # bytes that may be used
+    memory_used: int  # bytes in use
+    memory_jobs: int  # bytes used by jobs without their bodies
+    memory_bodies: int  # bytes used by bodies
+    memory_buffers: int  # bytes used by incomplete commands and by replies that clients have not read yet
     unloaded: int  # jobs whose body is in the journal only
     unloaded_bytes: int
     fetched: int  # bodies read back since the start
-    puts_refused: int  # since the start, because there was no memory for them
+    puts_refused: int  # since the start, for lack of memory
 
 
 class TubeSnapshot(NamedTuple):
-    """One tube. It has as many attributes as there is to know."""
+    """One tube. It has as many attributes as there are facts."""
 
     name: str
     urgent: int
@@ -57,7 +57,7 @@ class TubeSnapshot(NamedTuple):
     total_jobs: int  # put since the tube was made
     using: int  # clients that put into it
     watching: int  # clients that reserve from it
-    waiting: int  # clients that wait for a job of it
+    waiting: int  # clients that wait for a job from it
     deletes: int
     pauses: int
     pause_s: int  # 0: not paused
@@ -65,7 +65,7 @@ class TubeSnapshot(NamedTuple):
 
 
 class JobSnapshot(NamedTuple):
-    """One job, without its body. It has as many attributes as there is to know."""
+    """One job, without its body. It has as many attributes as there are facts."""
 
     id: int
     tube: str
@@ -74,7 +74,7 @@ class JobSnapshot(NamedTuple):
     age_s: int
     delay_s: int
     ttr_s: int
-    left_s: int  # until the delay or the ttr is over; 0 unless it is delayed or reserved
+    left_s: int  # until the delay or the ttr ends; 0 unless the job is delayed or reserved
     reserves: int
     timeouts: int
     releases: int
@@ -83,18 +83,18 @@ class JobSnapshot(NamedTuple):
     size: int  # of the body
     created_ns: int
     in_state_s: int
-    holder: Peer | None  # who has it reserved, or had it last
-    why: str | None  # it is buried
+    holder: Peer | None  # the client that has it reserved, or had it last
+    why: str | None  # why it is buried
 
 
 class ClientSnapshot(NamedTuple):
-    """One client. It has as many attributes as there is to know."""
+    """One client. It has as many attributes as there are facts."""
 
     number: int  # of its connection
     address: str
     uses: str
     watches: list[str]
-    waits_s: int | None  # None: it does not wait
+    waits_s: int | None  # None: it isn't waiting
     holds: int  # jobs that it has reserved
     oldest_hold_s: int | None  # None: it has none
     producer: bool
@@ -179,12 +179,12 @@ def job_snapshot(job: Job, now_ns: int) -> JobSnapshot:
 
 
 def first_s(engine: Engine, queue: KeyHeap, now_ns: int) -> int | None:
-    """For how long the first job of a queue has been in its state; None if there is none."""
+    """For how long the first job of a queue has been in its state; None if the queue is empty."""
     return (now_ns - engine.jobs[queue.keys[0] & ID_MASK].since_ns) // SECOND_NS if queue.keys else None
 
 
 def client_snapshot(engine: Engine, client: Client, now_ns: int) -> ClientSnapshot:
-    """One client. Of its jobs only so many are looked at for the oldest."""
+    """One client. Only HOLDS_MAX of its jobs are searched for the one that it has held longest."""
     held = [engine.jobs.find(key & ID_MASK) for key in client.deadlines.keys[:HOLDS_MAX]]
     since_ns = [job.since_ns for job in held if job is not None and job.holder is client]
     return ClientSnapshot(

@@ -1,4 +1,4 @@
-"""What time does: delays, pauses and ttrs end, and nobody waits longer than they asked to."""
+"""What happens with time: delays, pauses and ttrs end, and no client waits longer than it asked to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from beanlite.core.queues import WAKE_COST, Outcome, Queues
 from beanlite.core.timers import NEVER_NS
 from beanlite.core.tube import Client, Peer, Tube
 
-# A reservation with less left than this is about to time out: DEADLINE_SOON.
+# A reservation with no more time left than this is about to time out: DEADLINE_SOON.
 MARGIN_NS: Final = SECOND_NS
 
 
@@ -22,7 +22,7 @@ def is_deadline_soon(client: Client, now_ns: int) -> bool:
 
 
 class Ticker:
-    """Does to the queues what is due."""
+    """Applies to the queues what has become due."""
 
     __slots__ = ("_counts", "_jobs", "_ledger", "_overdue", "_queues", "_timers")
 
@@ -36,10 +36,10 @@ class Ticker:
         """Clients whose wait may be over, once everything else that is due has been done."""
 
     def tick(self, now_ns: int) -> None:
-        """Do what is due, in slices: call again while ``timers.next_ns`` is not in the future.
+        """Do a slice of what is due; to be called again while ``timers.next_ns`` is not in the future.
 
-        Delays, pauses and ttrs that have ended come first, so that a client that has waited up to the same instant gets
-        a job and not TIMED_OUT.
+        Delays, pauses and ttrs that have ended come first, so that a client whose wait ends at the same instant gets a
+        job rather than TIMED_OUT.
         """
         budget = SLICE
         self._ledger.bound_deferred()
@@ -55,11 +55,11 @@ class Ticker:
                 budget -= self._time_out_jobs(owner, now_ns, budget)
                 if owner.waiting:
                     self._overdue.append(owner)
-        if self._overdue and self._timers.next_ns > now_ns:  # else they may get one of the jobs still to come
+        if self._overdue and self._timers.next_ns > now_ns:  # else they may still get a job that becomes ready
             self._end_waits(now_ns)
 
     def set_timer(self, client: Client) -> None:
-        """Have the client looked at when the first of its reservations, or its wait, is over."""
+        """Set the client's timer for the end of its first reservation or of its wait, whichever comes first."""
         keys = client.deadlines.keys
         when_ns = client.wait_until_ns if client.waiting else NEVER_NS
         if keys:
@@ -68,7 +68,10 @@ class Ticker:
             self._timers.set(client, when_ns)
 
     def give_back(self, client: Client, now_ns: int, budget: int) -> int:
-        """Make jobs of a client that is gone ready for about ``budget``, the rest in later ticks; returns the cost."""
+        """Make jobs of a disconnected client ready until that has cost about ``budget``; returns the cost.
+
+        The rest follows in later ticks.
+        """
         keys = client.deadlines.keys
         done = 0
         while keys and done < budget:
@@ -83,7 +86,7 @@ class Ticker:
         return done + 1
 
     def pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int) -> None:
-        """Hand out none of its jobs for so long; 0 ends a pause."""
+        """Hand out no job of the tube for ``pause_s``; 0 ends a pause."""
         if self._ledger.recording:
             self._ledger.record_pause(tube, pause_s, by, now_ns)
         self._ledger.pauses[tube.name] = tube
@@ -93,12 +96,13 @@ class Ticker:
             self._timers.set(tube, tube.pause_until_ns)
         else:
             self._end_pause(tube, now_ns)
-            self._queues.drop_if_unused(tube)  # a restored pause may have been all that kept it
+            self._queues.drop_if_unused(tube)  # a restored pause may have been all that kept it alive
 
     def _end_pause(self, tube: Tube, now_ns: int) -> int:
-        """Give ready jobs to the clients that wait for them, a slice at a time; returns the cost.
+        """Give a slice of the ready jobs to the clients that wait for them; returns the cost.
 
-        Until all have been given the tube counts as paused, so that nobody who comes meanwhile is served out of turn.
+        Until no more can be given, the tube counts as paused, so that no client that comes in between is served out of
+        turn.
         """
         cost = self._queues.serve_waiting(tube, SLICE, now_ns)
         if tube.waiting and tube.ready.keys:
@@ -110,20 +114,20 @@ class Ticker:
         return cost
 
     def _end_waits(self, now_ns: int) -> None:
-        """Tell the clients that are overdue, a slice of them."""
+        """End the waits of a slice of the overdue clients."""
         overdue = self._overdue
         budget = SLICE
         while overdue and budget > 0:
             budget -= WAKE_COST
             client = overdue.popleft()
-            if client.waiting:  # else it got a job meanwhile
+            if client.waiting:  # else it has been given a job
                 if is_deadline_soon(client, now_ns):
                     budget -= self._queues.wake(client, Outcome.DEADLINE_SOON)
                 elif client.wait_until_ns <= now_ns:
                     budget -= self._queues.wake(client, Outcome.TIMED_OUT)
             self.set_timer(client)
         if overdue:
-            self._timers.set(self._queues.default, now_ns)  # any timer brings us back; this tube is always there
+            self._timers.set(self._queues.default, now_ns)  # any timer brings us back, and this tube always exists
 
     def _tick_tube(self, tube: Tube, now_ns: int, budget: int) -> int:
         done = 0
@@ -142,14 +146,14 @@ class Ticker:
         if tube.pause_until_ns:
             self._timers.set(tube, tube.pause_until_ns)
         else:
-            self._queues.drop_if_unused(tube)  # a restored pause may have been all that kept it
+            self._queues.drop_if_unused(tube)  # a restored pause may have been all that kept it alive
         return done + 1
 
     def _time_out_jobs(self, client: Client, now_ns: int, budget: int) -> int:
         done = 0
         keys = client.deadlines.keys
         if client.waiting and keys and keys[0] >> ID_BITS <= now_ns:
-            # It was due a second ago, before the job could have come back to this client.
+            # DEADLINE_SOON was due a second ago, before this job could have come back to the same client.
             self._queues.wake(client, Outcome.DEADLINE_SOON)
         while keys and done < budget and keys[0] >> ID_BITS <= now_ns:
             job = self._jobs[keys[0] & ID_MASK]
@@ -162,5 +166,5 @@ class Ticker:
                 self._ledger.record_deferred(job, TTR_OVER, client.peer, now_ns)
             done += self._queues.make_ready(job, now_ns)
         if not client.waiting:
-            self.set_timer(client)  # else tick does, when it knows whether the wait is over
+            self.set_timer(client)  # else ``_end_waits`` does, when it knows whether the wait is over
         return done + 1

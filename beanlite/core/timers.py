@@ -1,4 +1,4 @@
-"""Who has to be looked at when: one timer for each tube and client, all in one heap."""
+"""Timers: at most one for each tube and client, all in one heap."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from typing import Final
 
 from beanlite.core.heap import KeyHeap
 
-# Later than anything that is ever due.
+# Later than any time at which something can be due.
 NEVER_NS: Final = 1 << 100
 
-# A key of the heap is the time, and below it the owner's serial number in so many bits.
+# A key of the heap is the time, followed by the owner's serial number in this many low bits.
 _SERIAL_BITS: Final = 64
 _SERIAL_MASK: Final = (1 << _SERIAL_BITS) - 1
 
 
 class Timed:
-    """Whatever can have a timer."""
+    """The base of everything that can have a timer."""
 
     __slots__ = ("serial", "timer_ns")
 
     def __init__(self, serial: int) -> None:
         self.serial = serial
-        """Its own among all owners of timers."""
+        """Unique among all owners of timers."""
         self.timer_ns = NEVER_NS
         """When its timer expires; only ``Timers`` changes it."""
 
 
 class Timers:
-    """At most one timer for each owner, whatever it holds: the earliest time at which it could have something to do.
+    """At most one timer for each owner, however many jobs it has: set to when something could first be due.
 
-    A timer is only ever moved forward. When it expires and there is nothing to do yet (the job whose ttr it was set for
-    has been deleted), its owner sets it again. So a job that comes and goes within its ttr costs no timer at all, and a
-    hundred thousand reservations a second leave nothing behind.
+    A timer is only ever moved to an earlier time. If nothing is due yet when it expires (say, because the job whose ttr
+    it was set for has been deleted), its owner sets it again. So a job that comes and goes within its ttr needs no
+    timer, and a hundred thousand reservations a second leave nothing behind.
     """
 
     __slots__ = ("_heap", "_owners", "next_ns")
@@ -40,10 +40,10 @@ class Timers:
         self._heap = KeyHeap()
         self._owners: dict[int, Timed] = {}
         self.next_ns = NEVER_NS
-        """When the next one expires."""
+        """When the next timer expires."""
 
     def set(self, owner: Timed, when_ns: int) -> None:
-        """Have the owner looked at by ``when_ns`` at the latest."""
+        """Have the owner's timer expire by ``when_ns`` at the latest."""
         if when_ns >= owner.timer_ns:
             return
         self.cancel(owner)
@@ -53,14 +53,14 @@ class Timers:
         self._update_next()
 
     def cancel(self, owner: Timed) -> None:
-        """Forget the owner's timer, if it has one."""
+        """Remove the owner's timer, if it has one."""
         if self._owners.pop(owner.serial, None) is not None:
             self._heap.remove(owner.timer_ns << _SERIAL_BITS | owner.serial)
             owner.timer_ns = NEVER_NS
             self._update_next()
 
     def pop(self) -> Timed:
-        """Take out the next timer to expire, and return its owner. IndexError if there is none."""
+        """Remove the next timer to expire, and return its owner. Raises IndexError if there is none."""
         owner = self._owners.pop(self._heap.pop() & _SERIAL_MASK)
         owner.timer_ns = NEVER_NS
         self._update_next()

@@ -1,10 +1,10 @@
-"""What has been done in a tube, counted: for the totals that outlive a restart."""
+"""Counts of what is done in a tube, for the totals that survive a restart."""
 
 from __future__ import annotations
 
 
 class Tally:
-    """Counts from the moment when the one before it was handed out; it has an attribute for each thing counted."""
+    """Counts since the previous tally of the tube was taken; it has an attribute for each thing counted."""
 
     __slots__ = (
         "buried",
@@ -21,7 +21,7 @@ class Tally:
 
     def __init__(self, name: bytes) -> None:
         self.name = name
-        """The tube's."""
+        """The name of the tube."""
         self.put = 0
         self.reserved = 0
         self.deleted = 0
@@ -30,12 +30,12 @@ class Tally:
         self.buried = 0
         self.kicked = 0
         self.waited_ns = 0
-        """How long the jobs that were reserved had been ready, in all."""
+        """How long the jobs that were reserved had been ready before, in total."""
         self.held_ns = 0
-        """How long the jobs that were given back or deleted had been reserved, in all."""
+        """How long jobs had been reserved when their reservations ended, in total."""
 
     def add(self, other: Tally) -> None:
-        """Count what another one has counted, too."""
+        """Add the counts of another tally."""
         self.put += other.put
         self.reserved += other.reserved
         self.deleted += other.deleted

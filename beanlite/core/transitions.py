@@ -1,7 +1,7 @@
-"""The ways of a job from state to state: all that are legal, in one table.
+"""The legal transitions of a job from state to state, in one table.
 
-The engine doesn't consult it: each of its commands makes the transitions named after it. The tests hold the engine to
-the table, and the diagram in the documentation is drawn from it.
+The engine doesn't consult the table: each of its commands makes the transitions named after it. The tests hold the
+engine to the table, and the diagram in the documentation is drawn from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Transition(NamedTuple):
     after: State
 
 
-# A job that becomes ready while a client waits for it is reserved at once: two transitions in one go.
+# A job that becomes ready while a client waits for it is reserved at once: two transitions in one step.
 TRANSITIONS: Final = (
     Transition(None, "put", READY),
     Transition(None, "put with a delay", DELAYED),
@@ -40,7 +40,7 @@ TRANSITIONS: Final = (
     Transition(DELAYED, "delete", GONE),
     Transition(RESERVED, "delete", GONE),
     Transition(BURIED, "delete", GONE),
-    # Operators kick, release, bury and delete jobs like clients, whoever holds them; only they can do this.
+    # Operators kick, release, bury and delete like clients, whichever client holds the job. Only they can do these.
     Transition(READY, "bury by an operator", BURIED),
     Transition(DELAYED, "bury by an operator", BURIED),
     Transition(READY, "delay by an operator", DELAYED),

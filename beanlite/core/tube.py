@@ -1,6 +1,6 @@
 """Tubes, and the clients that put into them and reserve from them.
 
-A tube knows the clients that wait for its jobs, and a client the tubes that it watches: so they share a file.
+They share a file because a tube knows the clients that wait for its jobs, and a client the tubes that it watches.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from beanlite.core.heap import KeyHeap
 from beanlite.core.timers import NEVER_NS, Timed
 from beanlite.core.totals import Tally
 
-# Shared by all tubes that have none of what it would hold; never added to.
+# Shared by all tubes that have no such jobs, or no waiting clients; never added to.
 NO_JOBS: Final = KeyHeap()
 NOBODY: Final[OrderedDict[Client, None]] = OrderedDict()
 
@@ -22,17 +22,17 @@ _NAME: Final = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
 
 
 def is_tube_name(name: bytes) -> bool:
-    """Whether a tube may have this name: 1 to 200 of the bytes that the protocol allows, no hyphen first."""
+    """Whether a tube may have this name: 1 to 200 of the bytes that the protocol allows, the first not a hyphen."""
     return _NAME.fullmatch(name) is not None
 
 
 def is_person(name: str) -> bool:
-    """Whether a person may be told by this name: printable text of 1 to PERSON_BYTES_MAX bytes."""
+    """Whether this may be recorded as a person's name: printable text of 1 to PERSON_BYTES_MAX bytes."""
     return name != "" and name.isprintable() and len(name.encode()) <= PERSON_BYTES_MAX
 
 
 class Peer:
-    """Who a client is to those who ask later: jobs remember it when its connection has long been closed."""
+    """The identity of a client, which jobs remember long after its connection has been closed."""
 
     __slots__ = ("address", "number", "person")
 
@@ -40,16 +40,16 @@ class Peer:
         self.address = address
         """``host:port``, or ``unix``."""
         self.number = number
-        """Of the connection, counted from the start of the server."""
+        """The number of the connection, counted from the start of the server."""
         self.person = person
-        """On whose behalf it did what is recorded; empty if it did not say."""
+        """The person on whose behalf it acted; empty if it did not say."""
 
 
 class Tube(Timed):
     """A named queue of jobs. It lives while it is used, watched or holds a job.
 
-    There may be very many tubes, most of which have nothing delayed or buried: what holds that is made when needed.
-    More than a dozen attributes: the counters are what ``stats-tube`` shows.
+    There may be very many tubes, most of which have nothing delayed or buried, so these queues are made when needed.
+    It has more than a dozen attributes because of the counters that ``stats-tube`` shows.
     """
 
     __slots__ = (
@@ -78,8 +78,8 @@ class Tube(Timed):
         self.delayed = NO_JOBS
         self.buried = NO_JOBS
         self.waiting: OrderedDict[Client, None] = NOBODY
-        """The clients that wait in a reserve, longest wait first. While the tube isn't paused, either this or ready
-        is empty."""
+        """The clients that wait in a reserve, the longest wait first. While the tube isn't paused, either this or
+        ``ready`` is empty."""
         self.reserved = 0
         self.urgent = 0
         self.using = 0
@@ -88,28 +88,28 @@ class Tube(Timed):
         self.cmd_delete = 0
         self.cmd_pause = 0
         self.tally: Tally | None = None
-        """What has been counted since the totals were last taken; None if nothing has. ``Ledger.tally`` makes one."""
+        """Counts since the totals were last taken, or None if there are none yet. ``Ledger.tally`` makes it."""
         self.taken: Tally | None = None
-        """What has been counted before that, since the tube was made or the server started; None if nothing has, or if
-        nobody may ask for it."""
+        """Counts before that, since the tube was made or the server started; None if there are none, or if nobody can
+        ask for them."""
         self.pause_s = 0
         self.pause_until_ns = 0
         """0: not paused."""
 
     def add_taken(self, tally: Tally) -> None:
-        """What was counted has been taken for the totals, but is still to be known of this tube."""
+        """Add a tally that has been taken for the totals, so that its counts are still known for this tube."""
         if self.taken is None:
             self.taken = Tally(self.name)
         self.taken.add(tally)
 
     @property
     def holds_jobs(self) -> bool:
-        """Whether it has a job in any state."""
+        """Whether the tube has a job in any state."""
         return bool(self.ready.keys or self.reserved or self.delayed.keys or self.buried.keys)
 
 
 class Client(Timed):
-    """One connection's place in the engine: what it uses, watches, has reserved and waits for."""
+    """A connection as the engine sees it: what it uses, watches, has reserved and waits for."""
 
     __slots__ = (
         "deadlines",
@@ -130,11 +130,11 @@ class Client(Timed):
         self.use = tube
         self.watched: dict[Tube, None] = {tube: None}
         self.deadlines = KeyHeap()
-        """The keys of its reserved jobs: the first to time out on top."""
+        """The keys of its reserved jobs, with the first to time out on top."""
         self.waiting = False
         self.wait_until_ns = NEVER_NS
         self.waits_since_ns = 0
         self.producer = False
         self.worker = False
         self.gone = False
-        """The connection has ended; the jobs it had reserved are on their way back."""
+        """The connection has ended, and the jobs that it had reserved are being made ready."""

@@ -1,15 +1,15 @@
-"""What any journal does.
+"""The interface of every journal.
 
-A journal takes the changes of the engine batch by batch, makes each batch durable, and fills the engine with what it
-holds at the next start. The group commit (``beanlite/commit``) drives it. What durable means (synced always, every so
-often or never; replicated) is the journal's own business, and so is all upkeep of what it writes to.
+A journal takes the engine's changes batch by batch, makes each batch durable, and at the next start fills the engine
+with the stored state. The group commit (``beanlite/commit``) drives it. What durable means (synced always, at
+intervals or never; replicated) is the journal's own business, and so is all upkeep of its storage.
 
-The life of a journal, with what it tells its listener in brackets::
+The life cycle of a journal, with its calls to the listener in brackets::
 
     recover ──► attach ──► commit ──► (durable, ready) ──► commit ──► … ──► begin_stop ──► flush ──► close
                                   └─► (failed): the server ends
 
-To write another one, subclass ``Journal``, have ``server.make_journal`` choose it, and add it to the contract tests in
+To write a new one, subclass ``Journal``, have ``server.make_journal`` choose it, and add it to the contract tests in
 ``tests/journal/test_base.py``.
 """
 
@@ -26,7 +26,7 @@ from beanlite.core.ledger import Changes
 
 
 class JournalFacts(NamedTuple):
-    """What the statistics say of a journal; 0 for what it does not have."""
+    """Statistics about a journal; 0 where a value does not apply to it."""
 
     keeps_jobs: bool
     """Whether jobs survive the process."""
@@ -35,139 +35,139 @@ class JournalFacts(NamedTuple):
     log_bytes: int
     """Size of the log that has not been moved into the tables yet."""
     log_bytes_max: int
-    """Size to which that log is cut back."""
+    """Size to which that log is truncated."""
     unsynced_s: float | None = None
-    """For how long something has been committed that is not synced yet; None: that is left to the system."""
+    """Age of the oldest commit that is not synced yet; None: syncing is left to the operating system."""
 
 
 class Listener(Protocol):
-    """Who commits to a journal, and hears what becomes of it. All calls come in the thread of the loop."""
+    """The callbacks of a journal's user, which report what has become of its commits. All run in the loop's thread."""
 
     def durable(self, batch: int, last_id: int) -> None:
-        """All batches up to this one are durable, and with them all jobs up to this id: their replies may leave.
+        """All batches up to this one are durable, and with them all jobs up to this id: their replies may be sent.
 
-        One call may stand for several batches.
+        One call may cover several batches.
         """
 
     def ready(self) -> None:
-        """The journal is not ``busy``, or no longer: it takes another batch. One call too many does no harm."""
+        """The journal is not ``busy`` and accepts another batch. Superfluous calls do no harm."""
 
     def failed(self, error: Exception) -> None:
         """Nothing more becomes durable: the disk has failed, or the right to write is lost. The server has to end.
 
-        It may come at any time, and is the last call: neither ``durable`` nor ``ready`` follows. What was committed and
-        never called durable may or may not be stored. The error is a JournalFailed, whose text the operator reads;
-        anything else counts as a bug of ours.
+        The call may come at any time, and is the last one: neither ``durable`` nor ``ready`` follows. Batches that were
+        committed but never reported durable may or may not be stored. The error is a JournalFailed, whose text is shown
+        to the operator; any other exception counts as a bug of ours.
         """
 
 
 class Journal(ABC):
-    """The contract between the group commit and what stores its batches."""
+    """The contract between the group commit and the storage of its batches."""
 
     immediate: bool = False
-    """Whether no reply waits for a batch, because no job outlives the process: each leaves at once."""
+    """Whether replies are sent at once instead of waiting for a batch, because no job outlives the process."""
 
     fetches: bool = False
-    """Whether ``fetch`` can read bodies back, so that memory need not hold all of them."""
+    """Whether ``fetch`` can read bodies back, so that they need not all be kept in memory."""
 
     stands_by: bool = False
-    """Whether ``recover`` waits because another server is active."""
+    """Whether ``recover`` is waiting because another server is active."""
 
     @property
     @abstractmethod
     def busy(self) -> bool:
-        """Whether no batch may be committed now, because another is under way or the journal is tidying up.
+        """Whether no batch may be committed, because another is under way or upkeep is running.
 
-        When that ends, the listener hears ``ready``. A journal that can have several batches under way
-        need not be busy meanwhile.
+        When that ends, the journal calls the listener's ``ready``. A journal that can have several batches under way
+        need not be busy while it has one.
         """
 
     @property
     def in_doubt(self) -> bool:
-        """Whether another server may have the right to write by now. Then no reply leaves but with a batch.
+        """Whether another server may have gained the right to write. If so, replies are only sent along with a batch.
 
-        It is asked in each turn of the loop, and whenever a batch has become durable.
+        This is read in each iteration of the loop, and whenever a batch has become durable.
         """
         return False
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it can be out of reach without any fault of this process, so that a restart would not help."""
+        """Whether the storage can be unreachable through no fault of this process, so that a restart would not help."""
         return False
 
     @property
     @abstractmethod
     def syncing(self) -> bool:
-        """Whether ``poll`` can hurry on the batch that is under way; False where it has nothing to do."""
+        """Whether ``poll`` can speed up the batch that is under way; False where it has nothing to do."""
 
     @abstractmethod
     async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
-        """Open what is stored and fill the engine with it; afterwards the journal is ready to write.
+        """Open the stored state and fill the engine with it; afterwards the journal is ready to write.
 
-        The engine is given all jobs by ``restore``, some thousand at a time, each pause by ``restore_pause``, and at
-        last, by ``recovered``, the highest id ever given out and the number of the last batch. The journal checks what
-        it reads, as ``core.restore.StoredJob`` says. From then on it tells the engine how much room there is for
-        bodies: by ``accept_puts`` after each batch, since puts use the room up, or never, if there is no limit; and by
-        ``refuse_puts`` when there is none left.
+        The journal passes the engine all jobs through ``restore``, some thousand at a time, each pause through
+        ``restore_pause``, and finally, through ``recovered``, the highest id ever given out and the number of the last
+        batch. It checks what it reads as described at ``core.restore.StoredJob``. From then on it reports to the engine
+        how much room there is for bodies: through ``accept_puts`` after each batch, since puts use the room up, or
+        never, if there is no limit; and through ``refuse_puts`` when there is none left.
 
-        ``clock`` is the server's, and shows UTC as the machine has it. The journal sets it before it fills the engine
-        if the times of what is stored are by another clock. It yields to the loop often enough for signals to be
-        heard, and returns False, with nothing left open, if ``stopped`` was set meanwhile. Raises JournalRefused if
-        what is stored can't be used; the process then ends.
+        ``clock`` is the server's clock, and shows the machine's UTC. If the stored times are by another clock, the
+        journal sets ``clock`` before it fills the engine. It yields to the loop often enough for signals to be handled,
+        and returns False, with nothing left open, if ``stopped`` is set meanwhile. Raises JournalRefused if the stored
+        state can't be used; the process then ends.
         """
 
     @abstractmethod
     def attach(self, listener: Listener) -> None:
-        """Tell the listener of everything that happens from now on; called once, in the loop, after ``recover``."""
+        """Report all further events to the listener; called once, in the loop, after ``recover``."""
 
     @abstractmethod
     def commit(self, changes: Changes) -> None:
         """Store a batch; not to be called while ``busy``.
 
-        It does not raise. It is not awaited, and should take no longer than others may be kept waiting. The listener
-        hears that the batch is ``durable`` and that the journal is ``ready`` for the next one, in either order, or that
-        it has ``failed``; perhaps before this returns. Batches become durable in the order of their numbers. The jobs
-        may change again as soon as this has returned, so what is to be stored of them has to be taken from them here.
+        This does not raise. It is not awaited, so it should not block for longer than clients may be kept waiting. The
+        listener's ``durable`` and ``ready`` are called, in either order, or its ``failed``; perhaps before this
+        returns. Batches become durable in the order of their numbers. The jobs may change again as soon as this has
+        returned, so everything that is to be stored has to be copied from them here.
         """
 
     async def fetch(self, job_ids: Sequence[int]) -> list[bytes | None]:
-        """Read the bodies of stored jobs, in this order; None for one that has been deleted meanwhile.
+        """Read the bodies of stored jobs, in the order given; None for a job that has been deleted meanwhile.
 
-        Called at any time between ``attach`` and ``close``, while batches are committed, one call at a time; only those
-        who need these bodies wait for it. Raises JournalFailed.
+        Called at any time between ``attach`` and ``close``, also while batches are committed, but one call at a time;
+        only clients that need these bodies wait for it. Raises JournalFailed.
         """
         raise NotImplementedError
 
     @abstractmethod
     def poll(self) -> None:
-        """Look whether the batch under way has become durable; called between commands while ``syncing``."""
+        """Check whether the batch under way has become durable; called between commands while ``syncing``."""
 
     @abstractmethod
     def begin_stop(self) -> None:
-        """The server is about to stop: begin no more upkeep. A few more batches come, then ``flush`` and ``close``."""
+        """Start no more upkeep: the server is about to stop. A few batches follow, then ``flush`` and ``close``."""
 
     @abstractmethod
     async def flush(self) -> None:
-        """Sync what was called durable for a weaker promise, such as a sync every so often. Raises JournalFailed.
+        """Sync batches that were reported durable on a weaker promise, such as syncs at intervals.
 
-        It is called when every batch has been called durable.
+        Called when every batch has been reported durable. Raises JournalFailed.
         """
 
     def reconfigure(  # noqa: B027 - most journals have nothing to do
         self, history_s: int | None, history_bytes: int, *, history_bodies: bool
     ) -> None:
-        """Take over settings that were changed while the server serves; a journal without a history has none.
+        """Apply settings that were changed while the server runs; a journal without a history has none.
 
-        It is called in the loop, after ``attach``. Whether commits are logged may have changed as well.
+        Called in the loop, after ``attach``. Whether commits are logged may have changed as well.
         """
 
     @abstractmethod
     def facts(self) -> JournalFacts:
-        """What the statistics say of it; to be asked at any time after ``recover``."""
+        """Statistics about the journal; may be called at any time after ``recover``."""
 
     @abstractmethod
     async def close(self) -> str | None:
-        """Leave everything in order; returns what could not be tidied up and why, or None. Raises JournalFailed.
+        """Close in good order; returns what could not be tidied up and why, or None. Raises JournalFailed.
 
-        Not called after ``failed``: then the process ends as it is, and the next start recovers.
+        Not called after ``failed``: the process then simply ends, and the next start recovers.
         """

@@ -1,4 +1,4 @@
-"""A queue as lines of JSON, between databases of whatever kind. A line has what a row has, by the names of its columns.
+"""A queue as lines of JSON, for transfer between databases of any kind. A line has a row's values by column name.
 
 ::
 
@@ -7,7 +7,7 @@
     {"kind": "job", "id": 1, "tube": "mail", "state": "ready", …, "created_at": 1795383296.7, …, "body": "text"}
     {"kind": "end"}
 
-What is NULL is left out. Times are UTC seconds. A body that is not UTF-8 is in "base64" instead.
+NULL values are left out. Times are UTC seconds. A body that is not UTF-8 is in "base64" instead.
 """
 
 import base64
@@ -16,17 +16,17 @@ from collections.abc import Callable, Iterable
 from typing import BinaryIO, Final
 
 FORMAT: Final = 1
-# After how many lines the caller hears how far it is.
+# The number of lines between two reports of progress to the caller.
 LINES_PER_CALL: Final = 1000
 
 
 def line_of(kind: str, values: dict[str, object]) -> str:
-    """A line."""
+    """A record of a kind with these values, as a line of JSON without a newline."""
     return json.dumps({"kind": kind} | values, ensure_ascii=False)
 
 
 def body_of(body: bytes) -> dict[str, object]:
-    """What the line of a job has for its body."""
+    """The entry for the body in the line of a job."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
@@ -34,7 +34,7 @@ def body_of(body: bytes) -> dict[str, object]:
 
 
 def write_lines(lines: Iterable[str], sink: BinaryIO, progress: Callable[[int], None] | None) -> int:
-    """Write all of them, and return their number; `progress` hears it every so often. OSError: no more is taken."""
+    """Write all lines and return their number; `progress` is given it now and then. OSError: writing has failed."""
     count = 0
     for count, line in enumerate(lines, 1):
         sink.write(f"{line}\n".encode())

@@ -1,4 +1,4 @@
-"""No journal at all: jobs live and end with the process."""
+"""A journal that stores nothing: jobs are lost when the process ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from beanlite.journal.base import Journal, JournalFacts, Listener
 
 
 class MemoryJournal(Journal):
-    """Stores nothing, and so everything is at once as durable as it will ever be."""
+    """Stores nothing, so everything is at once as durable as it will ever be."""
 
     immediate = True
 
@@ -26,11 +26,11 @@ class MemoryJournal(Journal):
         return False
 
     async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:  # noqa: ARG002 - nothing to recover
-        """There is nothing to recover."""
+        """Return True: there is nothing to recover."""
         return True
 
     def attach(self, listener: Listener) -> None:
-        """Tell the listener that each batch is durable."""
+        """Set the listener, to which each batch is reported as durable."""
         self._listener = listener
 
     def commit(self, changes: Changes) -> None:
@@ -48,7 +48,7 @@ class MemoryJournal(Journal):
         """There is nothing to flush."""
 
     def facts(self) -> JournalFacts:
-        """No jobs are kept."""
+        """Report that no jobs are kept."""
         return JournalFacts(keeps_jobs=False, records=0, log_bytes=0, log_bytes_max=0)
 
     async def close(self) -> str | None:

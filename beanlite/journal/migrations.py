@@ -1,4 +1,4 @@
-"""Where the numbered SQL files are that make the schema of a database."""
+"""Finds the numbered SQL files that create the schema of a database."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from beanlite.errors import JournalRefused
 
 _PACKAGE = Path(__file__).parents[1]
-# Where the migrations are: inside the package if it was installed from a wheel, beside it in a checkout.
+# The folder of the migrations: inside the package if it was installed from a wheel, beside it in a checkout.
 FOLDER = next(
     (folder for folder in (_PACKAGE / "migrations", _PACKAGE.parent / "migrations") if folder.is_dir()),
     _PACKAGE / "migrations",
@@ -14,7 +14,7 @@ FOLDER = next(
 
 
 def find_migrations(folder: Path = FOLDER) -> list[Path]:
-    """The migrations of a folder in their order.
+    """The migrations in a folder, in order.
 
     JournalRefused: they can't be read. RuntimeError: they are not numbered from 1 without gaps.
     """

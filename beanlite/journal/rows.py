@@ -1,4 +1,4 @@
-"""A job as a row has it, in whatever database: its values in the order of the columns."""
+"""A job as a database row, whatever the database: its values in the order of the columns."""
 
 from typing import cast
 
@@ -9,7 +9,7 @@ from beanlite.core.restore import StoredJob
 
 
 def condition_of(job: Job) -> tuple[object, ...]:
-    """The columns that change in a job's life, after its state: from due_at to why."""
+    """The values, from due_at to why, that follow the state and change during a job's life."""
     due_at: float | None = None
     buried_seq: int | None = None
     if job.state is BURIED:
@@ -23,7 +23,7 @@ def condition_of(job: Job) -> tuple[object, ...]:
         holder = peer.address
         holder_conn = peer.number
     past = job.past
-    # One tuple: putting it together from parts would cost more than all that is in it.
+    # A single tuple: assembling it from parts would cost more than computing all its values.
     return (
         due_at, buried_seq, job.reserves, past.timeouts, past.releases, past.buries, past.kicks, utc_s(job.since_ns),
         holder, holder_conn, job.why,
@@ -31,14 +31,14 @@ def condition_of(job: Job) -> tuple[object, ...]:
 
 
 def row_of(job: Job) -> tuple[object, ...]:
-    """All columns but checksums and those that are about the body."""
+    """The values of all columns except the checksums and those about the body."""
     # _value_ is .value without a call.
     put = (job.id, job.tube.name.decode(), job.state._value_, job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
     return put + condition_of(job)
 
 
 def fitted(rows: list[StoredJob], room: int) -> list[StoredJob]:
-    """The same jobs, but from the first one on for whose body there is no room in memory without their bodies."""
+    """The same jobs, but without bodies from the first job on whose body does not fit into ``room`` bytes of memory."""
     for at, row in enumerate(rows):
         body = row[13]  # rows are read by position
         if isinstance(body, bytes):
@@ -52,6 +52,6 @@ def _without_body(row: StoredJob) -> StoredJob:
     body = row[13]
     if not isinstance(body, bytes):
         return row
-    values: list[object] = list(row)  # nobody has looked at their types yet, and compiled code would
+    values: list[object] = list(row)  # the types are unchecked so far, and compiled code would check them
     values[13] = len(body)
     return cast(StoredJob, tuple(values))

@@ -1,4 +1,4 @@
-"""What is added to the totals of each tube, by the hour and by the day."""
+"""Computes what is added to each tube's totals of the hour and of the day."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from beanlite.core.totals import Tally
 
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
-# How long each is kept.
+# How long the totals of each kind of span are kept.
 KEPT_S: Final = {HOUR_S: 14 * DAY_S, DAY_S: 400 * DAY_S}
-# How many tubes have totals of their own in an hour or a day: clients that make a tube for each request would fill the
-# disk otherwise. All others are under a name that no tube can have.
+# How many tubes have totals of their own in an hour or a day: otherwise, clients that use a new tube for each request
+# would fill the disk. All other tubes share a row under a name that no tube can have.
 TUBES_MAX: Final = 10_000
 REST: Final = b"[rest]"
 
@@ -20,14 +20,14 @@ TotalsRow = tuple[object, ...]
 
 
 class Totals:
-    """Tells for which tubes there are rows: in each hour and day those that come first."""
+    """Decides which tubes have rows of their own: in each hour and day, the first TUBES_MAX to occur."""
 
     def __init__(self) -> None:
         self._spans: dict[int, tuple[int, set[bytes]]] = {span_s: (0, set()) for span_s in KEPT_S}
-        """Of each length: when the span began in which we are, and the tubes that have a row in it."""
+        """For each length of span: when the current span began, and the tubes that have a row in it."""
 
     def rows(self, tallies: list[Tally], now_s: float) -> list[TotalsRow]:
-        """What to add to the hour and to the day that it is, in UTC seconds; each tube has a tally at most."""
+        """The rows to add to the hour and the day of ``now_s``, in UTC seconds; each tube has at most one tally."""
         return [row for span_s in KEPT_S for row in self._rows_of_span(span_s, int(now_s) // span_s * span_s, tallies)]
 
     def _rows_of_span(self, span_s: int, at_s: int, tallies: list[Tally]) -> list[TotalsRow]:

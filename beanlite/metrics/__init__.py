@@ -1,1 +1,1 @@
-"""The metrics: what Prometheus is told of a server."""
+"""The metrics of a server, for Prometheus."""

@@ -1,4 +1,4 @@
-"""The metrics of the server as a whole, read from what it counts anyway when they are asked for."""
+"""The metrics of the server as a whole, read on request from what it counts anyway."""
 
 import os
 import platform
@@ -20,19 +20,19 @@ from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-# Of what is refused, that which are connections.
+# The kinds of refusals that concern connections.
 _CONNECTIONS: Final = ("connections", "connections-per-address")
 
 
 class Source(NamedTuple):
-    """Where the metrics are read. It has an attribute for each part of the server that knows some."""
+    """Where the metrics are read from: an attribute for each part of the server that has some."""
 
     engine: Engine
     measures: Measures
     service: Service
     journal: Journal
     db: Path | None
-    """The database file; None: there is none."""
+    """The database file, or None."""
     max_connections: int
     most_tubes: int
     started_s: float
@@ -41,13 +41,13 @@ class Source(NamedTuple):
     unready: Callable[[], str | None]
     """Why the server is not ready, or None."""
     facts: Callable[[], Facts | None]
-    """What ``stats`` tells; None as long as the journal is recovering."""
+    """The facts that ``stats`` reports; None while the journal is recovering."""
     backs_up: bool
-    """Whether backups are made by the clock."""
+    """Whether scheduled backups are made."""
 
 
 def families(source: Source) -> Iterator[Metric]:
-    """All of them, each with its samples."""
+    """Yield all metrics, each with its samples."""
     yield from _process(source)
     yield from _jobs(source)
     yield from _clients(source)
@@ -177,9 +177,9 @@ def _file(db: Path, facts: Facts, measures: Measures) -> Iterator[Metric]:
 
 
 def _open_descriptors() -> int:
-    """How many file descriptors are open."""
+    """Return how many file descriptors are open."""
     folder = Path("/proc/self/fd")
-    return folder.stat().st_size or len(list(folder.iterdir()))  # older kernels do not tell the size
+    return folder.stat().st_size or len(list(folder.iterdir()))  # older kernels do not report the size
 
 
 def _resident_bytes() -> int:
@@ -205,7 +205,7 @@ def _counted(name: str, meaning: str, label: str, values: dict[str, int]) -> Met
 
 
 def _histogram(name: str, meaning: str, histogram: Histogram, unit: int = SECOND_NS) -> Metric:
-    """``unit``: so much of what was measured is one of what is told."""
+    """Make a histogram's metric. ``unit``: how many of the measured units make one of the reported units."""
     bounds = [str(bound / unit) for bound in histogram.bounds]
     buckets = list(zip([*bounds, "+Inf"], map(float, accumulate(histogram.counts)), strict=True))
     return HistogramMetricFamily(f"beanlite_{name}", meaning, buckets=buckets, sum_value=histogram.total / unit)

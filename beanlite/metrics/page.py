@@ -1,4 +1,4 @@
-"""The page with all metrics, made in slices, so that no client waits for it, and at most once a second."""
+"""The page with all metrics, made in slices so that no client waits for it, and at most once a second."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from beanlite.metrics.families import Source, families
 from beanlite.metrics.tubes import tube_lines
 
 PAGE_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-# Whoever asks within this time of the last one is given the same page.
+# For this long after the page was made, requests get the same page.
 _FRESH_S: Final = 1.0
 
 
 class _Family:
-    """One family, as the library wants to be given what it puts into words."""
+    """One family, wrapped as a collector for the library to format."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
@@ -32,11 +32,11 @@ class Page:
         self._source = source
         self._page = b""
         self._made_s: float | None = None
-        """By the loop's clock; None: it has not been made yet."""
+        """When the page was made, by the loop's clock; None if it has not been made yet."""
         self._lock = asyncio.Lock()
 
     async def get(self) -> bytes:
-        """The page, which is made now unless that was done a moment ago."""
+        """Return the page; make it first, unless it was made within the last second."""
         loop = asyncio.get_running_loop()
         async with self._lock:
             if self._made_s is None or loop.time() >= self._made_s + _FRESH_S:

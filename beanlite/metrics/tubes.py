@@ -1,7 +1,7 @@
-"""The metrics of each tube: at most so many have series of their own, and the others are summed.
+"""The metrics of each tube: a limited number of tubes have series of their own, and the others are summed.
 
-There may be very many of these lines. So they are not made by the library, which takes as long for one of them as the
-server does for a command, but here, in slices.
+There may be very many of these lines, and the library takes as long to format one as the server takes for a command.
+So they are formatted here, in slices.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,13 +13,13 @@ from beanlite.core.job import BURIED, DELAYED, READY, RESERVED
 from beanlite.core.snapshot import first_s
 from beanlite.core.tube import Tube
 
-# Tubes that are looked at in one go.
+# Tubes that are examined in one go.
 SLICE: Final = 50
-# What stands for the name of all tubes that have no series of their own; no tube can be called so.
+# The label for all tubes that have no series of their own; it is not a possible name of a tube.
 REST: Final = "[rest]"
-# The events that are counted, which are attributes of a tally.
+# The events that are counted, which are the names of attributes of a tally.
 EVENTS: Final = ("put", "reserved", "deleted", "released", "timed_out", "buried", "kicked")
-# Each metric with its type and what it means, in the order in which they are told.
+# Each metric with its type and meaning, in the order of the page.
 _METRICS: Final = {
     "beanlite_tube_jobs": (
         "gauge",
@@ -40,9 +40,9 @@ _METRICS: Final = {
 
 
 def tube_lines(engine: Engine, most: int, clock: Callable[[], int]) -> Iterator[str]:
-    """The lines of the tubes, a slice for each step, which may be empty; ``most`` tubes have series of their own.
+    """Yield the lines of the tubes in slices, some of them empty; ``most`` tubes have series of their own.
 
-    Those are the ones that were made first, so that a tube does not lose its series to another one while it lives.
+    Those are the tubes that were made first, so that a tube does not lose its series to another one while it exists.
     """
     shown = list(islice(engine.tubes.values(), most))
     lines: dict[str, list[str]] = {name: [] for name in _METRICS}
@@ -60,7 +60,7 @@ def tube_lines(engine: Engine, most: int, clock: Callable[[], int]) -> Iterator[
 
 
 def _tell(engine: Engine, tube: Tube, now_ns: int, lines: dict[str, list[str]]) -> None:
-    name = tube.name.decode()  # none of the characters that may be in it needs to be escaped
+    name = tube.name.decode()  # no character that a name may have needs escaping
     lines["beanlite_tube_jobs"] += _by_state(name, *_counts(tube))
     of_tube = f'{{tube="{name}"}}'
     for metric, value in (
@@ -83,7 +83,7 @@ def _counts(tube: Tube) -> tuple[int, int, int, int]:
 
 
 def _rest(engine: Engine, most: int) -> tuple[int, int, int, int] | None:
-    """How many jobs the tubes have in each state that have no series of their own; None if there are no such tubes."""
+    """Return the number of jobs in each state in tubes without series of their own; None if there are no such tubes."""
     if len(engine.tubes) <= most:
         return None
     counts = engine.counts

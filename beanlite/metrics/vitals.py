@@ -1,4 +1,4 @@
-"""Whether a server is ready, what is measured of it, and who is told so: only with the setting ``health``."""
+"""The readiness and the measurements of a server, and their HTTP endpoints: only with the setting ``health``."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from beanlite.protocol.replies import ERRORS
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
 
-# The server is not ready while a batch has not become durable for so long.
+# The server is not ready if a batch has not become durable for this long.
 STUCK_S: Final = 10
 
 
@@ -36,12 +36,12 @@ class Vitals:
         facts: Callable[[], Facts],
         forwarder: Forwarder | None,
     ) -> None:
-        """Begin to measure. ``facts`` tells what ``stats`` does, and is asked after the recovery."""
+        """Start measuring. ``facts`` returns what ``stats`` reports, and is called only after the recovery."""
         measures = engine.ledger.measures = Measures()
         service.errors = dict.fromkeys(ERRORS, 0)
         self.latencies = Latencies(measures, clock)
         self.recovered = False
-        """The journal has recovered, and clients are served."""
+        """The journal is recovered, and clients are served."""
         self._engine = engine
         self._journal = journal
         self._facts = facts
@@ -65,17 +65,17 @@ class Vitals:
         )
 
     async def open(self, stopped: asyncio.Event) -> None:
-        """Begin to tell; ``stopped`` is set when the server is to stop. ListenError: that address can't be had."""
+        """Open the endpoints; ``stopped`` is set when the server is to stop. ListenError: it can't listen there."""
         self._stopped = stopped
         self._health = Health(asyncio.get_running_loop(), self._readiness, self._page.get, PAGE_TYPE)
         await self._health.open(*self._address)
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Close the endpoints."""
         self._health.close()
 
     def unready(self) -> str | None:
-        """Why the server does not serve, or refuses puts; None: it is ready."""
+        """Return why the server does not serve, or refuses puts; None if it is ready."""
         admission = self._engine.admission
         if self._stopped.is_set():
             return "stopping"
@@ -90,7 +90,7 @@ class Vitals:
         return None
 
     def _readiness(self) -> tuple[bool, str]:
-        """Whether clients are served, be it by another server, and how."""
+        """Return whether clients are served, by this server or by forwarding, and how or why not."""
         forwards_to = None if self._forwarder is None else self._forwarder.forwards_to
         if forwards_to is not None and not self._stopped.is_set():
             return True, f"standing by, forwarding to {forwards_to}"

@@ -1,4 +1,4 @@
-"""Where clients are, and how many connections each of their addresses has."""
+"""Addresses of clients, and how many connections each address has."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import socket
 from ipaddress import IPv6Address
 from typing import Final
 
-# One customer of a provider has at least so much of an IPv6 address for itself, and can have any address behind it.
+# A provider's customer has at least the addresses with this prefix for itself, and can use any of them.
 _IPV6_BYTES: Final = 8
 
 
 def peer_name(transport: asyncio.BaseTransport) -> str:
-    """Where a client is: ``host:port``, or ``unix``."""
+    """Return a client's address: ``host:port``, or ``unix``."""
     peer = transport.get_extra_info("peername")
     if not isinstance(peer, tuple):
         return "unix"
@@ -21,7 +21,7 @@ def peer_name(transport: asyncio.BaseTransport) -> str:
 
 
 class Addresses:
-    """Counts the connections of each address, and says when one has enough."""
+    """Counts the connections of each address, and limits them."""
 
     def __init__(self, most: int, *, spare_local: bool) -> None:
         self.limit(most, spare_local=spare_local)
@@ -29,25 +29,25 @@ class Addresses:
         self._of: dict[object, bytes] = {}
 
     def limit(self, most: int, *, spare_local: bool) -> None:
-        """Set how many connections an address may have; those that are there stay as they were counted.
+        """Set how many connections an address may have. Existing connections stay, and count or not as before.
 
-        ``spare_local``: this machine's own clients may have more, if they come over the loopback interface.
+        ``spare_local``: clients that connect over the loopback interface are not limited.
         """
         self._most = most
         self._spare_local = spare_local
 
     def is_full(self, address: bytes | None) -> bool:
-        """Whether it has as many as it may have. None is an address that does not count."""
+        """Whether the address has as many connections as it may have. None is an address that is not limited."""
         return address is not None and self._connections.get(address, 0) >= self._most
 
     def add(self, client: object, address: bytes | None) -> None:
-        """A client of this address is connected."""
+        """Count a new client of this address."""
         if address is not None:
             self._of[client] = address
             self._connections[address] = self._connections.get(address, 0) + 1
 
     def drop(self, client: object) -> None:
-        """Its socket is closed, if it was not already."""
+        """Stop counting a client, whose socket is closed. Does nothing if it is not counted."""
         address = self._of.pop(client, None)
         if address is not None:
             self._connections[address] -= 1
@@ -55,17 +55,17 @@ class Addresses:
                 del self._connections[address]
 
     def has(self, client: object, address: bytes) -> bool:
-        """Whether this is where the client comes from."""
+        """Whether the client is counted under this address."""
         return self._of.get(client) == address
 
     def address_of(self, peer: object) -> bytes | None:
-        """What counts as one address: IPv4's, the network part of IPv6's, and nothing for a Unix socket.
+        """Return what counts as one address: the IPv4 address, or the network part of the IPv6 address.
 
-        ``peer`` is what the socket calls the client.
+        None if the client is not limited, as on a Unix socket. ``peer`` is its address as the socket reports it.
         """
-        if not isinstance(peer, tuple):  # a Unix socket, or a client that has gone already
+        if not isinstance(peer, tuple):  # a Unix socket, or a client that is gone already
             return None
-        host = peer[0].partition("%")[0]  # what follows is the interface of a link-local address
+        host = peer[0].partition("%")[0]  # a link-local address is followed by its interface
         if ":" not in host:
             packed = socket.inet_aton(host)
             return None if self._spare_local and packed[0] == 127 else packed

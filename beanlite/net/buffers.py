@@ -1,4 +1,4 @@
-"""What is buffered for clients in all: commands that are not complete, and replies that have not been read."""
+"""Limits what is buffered for all clients together: commands not carried out yet, and replies not read yet."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import Final, Protocol
 from beanlite.core.memory import Memory
 from beanlite.net.refusals import Refusals
 
-# Less than this, in bytes, is not counted for each client; ``CLIENT_BYTES`` allows for it.
+# A client with fewer buffered bytes than this is not counted; ``CLIENT_BYTES`` allows for them.
 COUNTED_FROM: Final = 4096
-# When a client has this many bytes of replies left to read, it is no longer served until it has read them. The more
-# clients there are, the fewer it is, so that all of them together can't make it more than a part of the memory.
+# A client with this many bytes of unread replies is not served until it has read them. With many clients the limit is
+# lower, so that all of them together can take only a part of the memory.
 UNREAD_MAX: Final = 1 << 18
 UNREAD_LEAST: Final = 1 << 14
 UNREAD_PART: Final = 16
-# Of the memory there is, all buffers together may take a quarter.
+# All buffers together may take a quarter of the memory.
 PART: Final = 4
 
 
 def buffers_max_bytes(memory: Memory) -> int:
-    """How much may be buffered for all clients together."""
+    """How many bytes may be buffered for all clients together."""
     return memory.max_bytes // PART
 
 
 class Holder(Protocol):
-    """A connection, as far as it is known here."""
+    """A connection, as this module sees it."""
 
     def cut_off(self) -> None:
-        """Close it at once, whatever is left to send."""
+        """Close the connection at once, discarding unsent replies."""
 
 
 class Buffers:
-    """Counts what is buffered, and closes those who make it too much: the ones that have been at it longest.
+    """Counts the buffered bytes; above the limit, closes the connections that have had some for longest.
 
-    A client that sends and reads as fast as it can is never among these for more than moments.
+    A client that sends and reads as fast as it can is never counted for more than moments.
     """
 
     __slots__ = ("_memory", "_refusals", "amounts")
@@ -42,15 +42,15 @@ class Buffers:
         self._memory = memory
         self._refusals = refusals
         self.amounts: dict[Holder, int] = {}
-        """How many bytes are buffered for whom; who has had some for longest comes first."""
+        """How many bytes are buffered for each connection; the one that has had some for longest comes first."""
 
     @property
     def unread_max_bytes(self) -> int:
-        """How much the next client may have left to read."""
+        """How many bytes of replies the next client may leave unread."""
         return min(UNREAD_MAX, max(UNREAD_LEAST, self._memory.max_bytes // UNREAD_PART // self._memory.clients))
 
     def note(self, holder: Holder, held_bytes: int) -> None:
-        """So much is buffered for this connection now."""
+        """Set how many bytes are buffered for a connection; if the total is above the limit, close others."""
         if held_bytes < COUNTED_FROM and not self.amounts:
             return
         memory, before_bytes = self._memory, self.amounts.get(holder, 0)

@@ -1,4 +1,4 @@
-"""One client's connection: bytes to its session, replies out in order, and neither side overrun by the other."""
+"""A client's connection: feeds bytes to its session, sends the replies in order, and applies flow control both ways."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from beanlite.protocol.blocked import CLOSING, KICKING, REPLETE, YIELDING
 from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.session import Service
 
-# Of those who wait for each reply, only who sends more bytes than this at once is held back by a full batch.
+# A client that waits for each reply is held back by a full batch only if it sends more bytes than this at once.
 SMALL_BYTES: Final = 1 << 12
-# Who is answered more at once than this pipelines its commands.
+# A client that gets more replies than this at once is pipelining its commands.
 ONE_BY_ONE_MAX: Final = 4
 
 
 @dataclass(slots=True)
 class Host:
-    """All that a connection knows of its server."""
+    """Everything a connection knows about its server."""
 
     turns: Turns
     buffers: Buffers
     group: GroupCommit
     service: Service
     admit: Callable[[Connection, asyncio.BaseTransport], bool]
-    """Called with a new connection; False if it is one too many."""
+    """Called with a new connection; returns False if it exceeds a limit."""
     forget: Callable[[Client], None]
     """Called when a connection is closed."""
     part: Callable[[Client, asyncio.Transport], None]
-    """Takes over the socket of a client that is done, to close it."""
+    """Takes over the socket of a client that is done, and closes it."""
     fetch: Callable[[Job, Waiter], None]
     """Fetches the body of a job for a connection."""
     spare_others: Callable[[Exception], None]
-    """Logs a bug that only one client has met, and raises any other."""
+    """Logs a bug that can have affected only one client; raises any other."""
 
 
 class Connection(asyncio.Protocol):
@@ -67,21 +67,21 @@ class Connection(asyncio.Protocol):
         self._turns = host.turns
         self._group = host.group
         self._owed = 0
-        """How many times the group commit holds replies of ours."""
+        """How many of this connection's calls of ``GroupCommit.hold`` have not been released yet."""
         self._reading = True
         self._unread_bytes = 0
-        """How much the client had left to read when that became too much; 0 if it reads its replies fast enough."""
+        """Unread reply bytes when they exceeded the limit; 0 while the client reads its replies fast enough."""
         self._deaf = False
-        """The server is stopping, and carries out no more commands."""
+        """Set when the server is stopping and carries out no more commands."""
         self._leaving = False
-        """Nothing more is sent."""
+        """Set once nothing more is to be sent."""
         self._resuming = False
-        """Something will have the session continue: its turn, or the body that it waits for."""
+        """Set while a resumption is pending: a later turn, or a body being fetched, will continue the session."""
 
-    # -- what asyncio calls
+    # -- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come; one too many is closed at once."""
+        """Set up a session for a new client, or close the connection at once if it exceeds a limit."""
         self.transport = cast(asyncio.Transport, transport)
         self.session = self._new_session(self._host.service, peer_name(transport))
         self.transport.set_write_buffer_limits(high=self._host.buffers.unread_max_bytes)
@@ -89,10 +89,10 @@ class Connection(asyncio.Protocol):
             self.cut_off()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come: every command starts here."""
+        """Pass received bytes to the session: every command starts here."""
         now_ns = self._turns.received(len(data))
         try:
-            # Others come first; whoever waits for each reply is among them, unless it puts something large.
+            # Let others go first. A client that waits for each reply is not held back, unless it puts a large body.
             if now_ns == LATE or (
                 (self._owed or len(data) > SMALL_BYTES or self.session.put is not None) and self._group.full
             ):
@@ -100,33 +100,33 @@ class Connection(asyncio.Protocol):
                 self._settle_rest()
                 return
             self.session.receive(data, now_ns)
-        except Exception as bug:  # noqa: BLE001 - what concerns others is raised again
+        except Exception as bug:  # noqa: BLE001 - a bug that concerns other clients is raised again
             self._fail(bug)
         answers = len(self.session.replies)
         self.settle()
-        self._turns.wake(now_ns)  # now, so that what they wait for is stored in the same batch
+        self._turns.wake(now_ns)  # now, so that the jobs they are given are stored in the same batch
         if self.session.put is not None or self._host.buffers.amounts:
             self._note_buffers()
         self._turns.served(one_by_one=answers <= ONE_BY_ONE_MAX and self.session.blocked is not YIELDING)
 
     def eof_received(self) -> bool:
-        """The client sends no more: what is due to it is still sent."""
+        """The client has half-closed: it sends no more, but still gets its outstanding replies."""
         self._turns.leave(self._half_close)
         return True
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name, for who inherits
-        """The client is gone, and with it whatever it had not finished."""
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name, for subclasses
+        """The client is gone: end its wait at once, and disconnect it in its turn."""
         self._leaving = True
-        self.session.stop_waiting()  # now, or it would be given a job before its turn to leave comes
+        self.session.stop_waiting()  # now, lest it be given a job before its turn to leave
         self._turns.leave(self._leave)
 
     def pause_writing(self) -> None:
-        """The client does not read: it is not served, nor read from, until it does."""
+        """The client is not reading its replies: neither serve it nor read from it until it does."""
         self._unread_bytes = self.transport.get_write_buffer_size()
         self._read_or_pause()
 
     def resume_writing(self) -> None:
-        """The client has read what it was sent."""
+        """The client has read its replies, or most of them: serve it again."""
         self._unread_bytes = 0
         self._read_or_pause()
         self._settle_rest()
@@ -137,11 +137,11 @@ class Connection(asyncio.Protocol):
     # -- the client's end
 
     def _half_close(self) -> None:
-        if self._leaving:  # it was to have its turn later, and meanwhile all was over
+        if self._leaving:  # its turn was put off, and meanwhile the connection ended
             self.transport.close()
             return
         now_ns = self._turns.now()
-        self._turns.wake(now_ns)  # what has come true by now is told first
+        self._turns.wake(now_ns)  # waits that are already over are answered first
         try:
             self.session.half_close(now_ns)
         except Exception as bug:  # noqa: BLE001 - as above
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         self._turns.wake(now_ns)
 
     def cut_off(self) -> None:
-        """Close it at once, whatever is left to send."""
+        """Close the connection at once, discarding unsent replies."""
         self._leaving = True
         self.transport.abort()
 
@@ -163,9 +163,9 @@ class Connection(asyncio.Protocol):
         self._turns.disconnect(self.session.client)
 
     def part(self) -> None:
-        """No more commands; what has been answered is sent before the connection is closed."""
+        """Carry out no more commands, and close the connection once all replies so far have been sent."""
         self._leaving = True
-        self._disconnect()  # now, not when the socket is closed: whoever asks next finds the reservations returned
+        self._disconnect()  # now, not when the socket is closed: the next client finds the reservations returned
         if self.session.half_closed:
             self.transport.close()
         elif not self.transport.is_closing():
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
     # -- replies
 
     def settle(self) -> None:
-        """Send what may leave, or have it wait for the journal; to be called when the session has done something."""
+        """Send the session's replies, or hold them for the journal; to be called after each call into the session."""
         if self._leaving:
             return
         session = self.session
@@ -191,33 +191,33 @@ class Connection(asyncio.Protocol):
             self._abandon(bug)
 
     def release(self, replies: bytes) -> None:
-        """What these replies waited for is stored: send them."""
+        """Send replies that were held: the changes they acknowledge are durable."""
         session, self._owed = self.session, self._owed - 1
         try:
             if not self._owed:
                 session.replies_sent()
                 if session.replies and not self._group.in_doubt:
-                    replies += session.take_replies()  # answered meanwhile, and true already
+                    replies += session.take_replies()  # answered meanwhile, and not waiting for the journal
             if not self._leaving:
                 self.transport.write(replies)
             if session.replies and not self._owed:
-                self.settle()  # in doubt, they wait for the next batch
+                self.settle()  # the journal is in doubt: they wait for the next batch
             if session.blocked or session.half_closed:
                 self._settle_rest()
         except Exception as bug:  # noqa: BLE001 - as above
             self._abandon(bug)
 
     def listen_no_more(self) -> None:
-        """The server is about to stop: carry out no more commands."""
+        """Carry out no more commands, because the server is about to stop."""
         self._deaf = True
         self._read_or_pause()
 
     def _settle_rest(self) -> None:
-        """What only some connections need: to resume later, to be closed, to be held back."""
+        """Do what only some connections need: resume later, fetch bodies, close, or stop reading."""
         if self._leaving:
             return
         session = self.session
-        # A kick's next slice waits until the one before is stored: a batch never gathers more than one.
+        # The next slice of a kick waits until the previous one is durable: a batch never has more than one.
         if (
             (session.blocked is KICKING and not self._owed)
             or (session.blocked is YIELDING and not self._unread_bytes)
@@ -236,9 +236,9 @@ class Connection(asyncio.Protocol):
         self._read_or_pause()
 
     def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
-        """The client has waited for this."""
+        """Pass on the outcome of the client's wait in a reserve."""
         if self._leaving or self.session.blocked is CLOSING:
-            return  # it is gone, or has met a bug since; what it was given goes back when it is closed
+            return  # it is gone, or has met a bug since; a job it was given goes back when it is closed
         try:
             self.session.wake(outcome, now_ns)
         except Exception as bug:  # noqa: BLE001 - as above
@@ -246,7 +246,7 @@ class Connection(asyncio.Protocol):
         self.settle()
 
     def resume(self) -> None:
-        """Let the session continue where it was blocked."""
+        """Continue the session where it was blocked."""
         self._resuming = False
         session = self.session
         if self._leaving or self._deaf or session.blocked is None:
@@ -260,7 +260,7 @@ class Connection(asyncio.Protocol):
         self._turns.wake(now_ns)
 
     def lack_memory(self) -> None:
-        """There is no memory for the body that the session waits for."""
+        """Fail the session, because there is no memory for a body that it waits for."""
         self._resuming = False
         self._fail(MemoryError("for the body of a job"))
         self.settle()
@@ -269,15 +269,15 @@ class Connection(asyncio.Protocol):
         if not self._leaving:
             self._host.buffers.note(self, self.session.pending + self._unread_bytes)
 
-    # -- our own bugs
+    # -- bugs in the server
 
     def _fail(self, bug: Exception) -> None:
-        """The client has met a bug: it is told so in its turn, and closed. A bug that concerns others is raised."""
+        """Send the client an error after its other replies, and close it. A bug that concerns others is raised."""
         self._host.spare_others(bug)
         self.session.fail(bug)
 
     def _abandon(self, bug: Exception) -> None:
-        """The same where replies may have been lost: none can be sent after them."""
+        """Like ``_fail``, but close at once: replies may have been lost, and none can be sent after them."""
         self._fail(bug)
         self.cut_off()
 
@@ -285,7 +285,7 @@ class Connection(asyncio.Protocol):
         return bool(self._owed or self.session.replies)
 
     def _read_or_pause(self) -> None:
-        """Read from the client unless it is ahead of us, or does not read itself."""
+        """Read from the client unless it is too far ahead, does not read its replies, or the server is stopping."""
         reading = self.session.wants_more and not self._unread_bytes and not self._deaf
         self._note_buffers()
         if reading != self._reading and not self.transport.is_closing():
@@ -297,7 +297,7 @@ class Connection(asyncio.Protocol):
 
 
 class Part:
-    """Waits for one of the bodies that a connection needs, and is the fetcher's ``Waiter`` for it."""
+    """Waits for one of the bodies that a connection needs, as the fetcher's ``Waiter``."""
 
     __slots__ = ("_connection", "_job")
 
@@ -306,10 +306,10 @@ class Part:
         self._job = job
 
     def resume(self, body: bytes | None) -> None:
-        """Hand over the body, or None if the job is gone."""
+        """Pass on the body, or None if the job is gone, and resume the session once it has all its bodies."""
         if self._connection.session.bring(self._job, body):
             self._connection.resume()
 
     def lack_memory(self) -> None:
-        """There is no memory for the body."""
+        """Pass on that there is no memory for the body."""
         self._connection.lack_memory()

@@ -1,4 +1,4 @@
-"""What is logged about connections and commands at debug level; at any other, these classes are not used."""
+"""Logs connections and refused commands at debug level. At other levels these classes are not used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from beanlite.net.connection import Connection
 from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.session import Service
 
-# Replies to commands that have done nothing because they were wrong, or came at the wrong time.
+# Replies to commands that were not carried out because they were wrong, or came at the wrong time.
 REFUSALS: Final = (
     b"BAD_FORMAT",
     b"DRAINING",
@@ -20,30 +20,30 @@ REFUSALS: Final = (
     b"OUT_OF_MEMORY",
     b"UNKNOWN_COMMAND",
 )
-# How many bytes of such a command the log shows.
+# How many bytes of a refused command are logged.
 SHOWN_MAX: Final = 80
-# How many lines of what comes at once are looked at one by one: to log them all would hold other clients up.
+# How many of the lines that are received at once are examined one by one: logging all would hold up other clients.
 LINES_MAX: Final = 16
 
 
 class LoggedConnection(Connection):
-    """Tells when it is opened and closed, and which commands are refused."""
+    """Logs when it is opened and closed, and which commands are refused."""
 
     __slots__ = ()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
+        """Log that the connection is opened, unless it is one too many."""
         super().connection_made(transport)
         if not self._leaving:
             log.debug("connection opened", address=self.session.client.peer.address)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
+        """Log that the connection is closed, if that was not logged before."""
         self._tell_once()
         super().connection_lost(exc)
 
     def part(self) -> None:
-        """The server has nothing more to say to the client."""
+        """Log that the connection is closed, because the server has ended it."""
         self._tell_once()
         super().part()
 
@@ -56,7 +56,7 @@ class LoggedConnection(Connection):
 
 
 class LoggedSession(FramedSession):
-    """Looks at the replies of the first lines that come at once; what is put off until a later turn it does not see."""
+    """Logs which of the first lines received at once are refused, except those that are put off until a later turn."""
 
     __slots__ = ("_answered", "_line")
 
@@ -64,10 +64,10 @@ class LoggedSession(FramedSession):
         super().__init__(service, address)
         self._answered = True
         self._line = b""
-        """The command being received, as far as it is shown."""
+        """The part of the command being received that would be logged."""
 
     def receive(self, data: bytes, now_ns: int) -> None:
-        """Carry out what is complete, the first lines one by one."""
+        """Carry out complete commands, the first lines one by one."""
         at = lines = 0
         while at < len(data):
             lines += 1
@@ -88,7 +88,7 @@ class LoggedSession(FramedSession):
             at = end
 
     def _tell(self, reply: bytes) -> None:
-        line, _, _ = self._line.partition(b"\r\n")  # and nothing of a body
+        line, _, _ = self._line.partition(b"\r\n")  # without the body
         log.debug(
             "command refused",
             address=self.client.peer.address,

@@ -1,4 +1,4 @@
-"""The two connections of a client that is forwarded: its own, and the one to the active server that stands for it."""
+"""The two connections of a forwarded client: its own, and the one made for it to the active server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
-# No command has a longer line.
+# No command line is longer.
 LINE_BYTES: Final = 256
 # How long a client has to close its side once the active server has closed its own.
 FAREWELL_S: Final = 2.0
@@ -20,39 +20,39 @@ _KEEPALIVE: Final = (
 
 
 class End(asyncio.BufferedProtocol):
-    """One of the two connections of a client: what comes from it leaves by the other one."""
+    """One of the two connections of a client: what is received on it is sent on the other one."""
 
     __slots__ = ("_chunk", "_is_cut", "_over", "early", "ended", "is_lost", "other", "transport")
 
     def __init__(self, chunk: memoryview, over: Callable[[], None]) -> None:
-        """``chunk`` is what is read into; ``over`` is called when this one is closed, and the other one as well."""
+        """``chunk`` is the read buffer; ``over`` is called when this connection and the other one are both closed."""
         self._chunk = chunk
         self._over = over
         self._is_cut = False
         self.other: End | None = None
         self.transport: asyncio.Transport | None = None
         self.ended = False
-        """Nothing more comes from it."""
+        """Nothing more is taken from it."""
         self.is_lost = False
-        """It is closed."""
+        """The connection is closed."""
         self.early = b""
-        """What came from it before the other one was there."""
+        """What was received before the other connection was made."""
 
-    # -- what asyncio calls
+    # -- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is there; it may have been cut off meanwhile."""
+        """Keep the transport, or abort it if ``cut_off`` was called before the connection was made."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=0)
         if self._is_cut:
             self.transport.abort()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        """All share one buffer, as what is read leaves it at once."""
+        """Return the read buffer: all connections share one, as it is emptied at once."""
         return self._chunk
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
+        """Forward received bytes to the other connection, or keep them until it is made."""
         other = self._open_other()
         if self.ended:
             return
@@ -62,12 +62,12 @@ class End(asyncio.BufferedProtocol):
             self.early += self._chunk[:nbytes].tobytes()
 
     def eof_received(self) -> bool:
-        """No more come; returns whether any may still go there."""
+        """The peer has half-closed; return whether bytes may still be sent to it."""
         self.end()
         return self.other is not None and not self.other.ended
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """It is closed, and so the other one is of no use any more."""
+        """Abort the other connection as well; if both are closed, call ``over``."""
         self.transport, self.is_lost = None, True
         other = self._open_other()
         if other is not None:
@@ -76,21 +76,21 @@ class End(asyncio.BufferedProtocol):
             self._over()
 
     def pause_writing(self) -> None:
-        """Whoever is there does not read: nothing more is read for it."""
+        """The peer is not reading: stop reading from the other connection."""
         other = self._open_other()
         if other is not None:
             other.pause_reading()
 
     def resume_writing(self) -> None:
-        """It has read everything."""
+        """The peer has read everything: read from the other connection again."""
         other = self._open_other()
         if other is not None and self.other is not None and not self.other.ended:
             other.resume_reading()
 
-    # -- its end
+    # -- closing
 
     def end(self) -> None:
-        """Take nothing more from it, and tell the other one so."""
+        """Take nothing more from this connection, and half-close the other one; if that has ended, too, close it."""
         self.ended = True
         other = self._open_other()
         if other is None or self.other is None:
@@ -104,13 +104,13 @@ class End(asyncio.BufferedProtocol):
             other.abort()
 
     def hear_no_more(self) -> None:
-        """Do as if it had sent its last."""
+        """Stop reading, as if the peer had half-closed."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
             self.end()
 
     def cut_off(self) -> None:
-        """Close it at once, or as soon as it is there."""
+        """Close the connection at once, or as soon as it is made."""
         self._is_cut = True
         if self.transport is not None:
             self.transport.abort()
@@ -121,7 +121,7 @@ class End(asyncio.BufferedProtocol):
 
 
 class ServerEnd(End):
-    """The one to the active server, which is done with the client when it closes its side."""
+    """The connection to the active server. When the server closes its side, it is done with the client."""
 
     __slots__ = ("names", "sock")
 
@@ -130,10 +130,10 @@ class ServerEnd(End):
         super().__init__(chunk, over)
         self.sock = sock
         self.names: tuple[object, object] = sock.getsockname(), sock.getpeername()
-        """Its addresses, on this side and on the other one."""
+        """The local and the remote address of the socket."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It gets what the client, which was there before, has sent meanwhile."""
+        """Send what has been received meanwhile on the client's connection, which was made first."""
         super().connection_made(transport)
         client, own = self.other, self.transport
         if client is None or own is None or own.is_closing():
@@ -147,14 +147,14 @@ class ServerEnd(End):
             client.end()
 
     def eof_received(self) -> bool:
-        """The client has a while to close its own."""
+        """Close the client's connection FAREWELL_S later, unless the client closes it sooner."""
         client = self._open_other()
         if client is not None:
             asyncio.get_running_loop().call_later(FAREWELL_S, client.close)
         return super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client still gets the replies that have come."""
+        """Close the client's connection, but only after the replies received so far are sent."""
         client = self._open_other()
         if client is not None:
             client.close()
@@ -162,10 +162,10 @@ class ServerEnd(End):
 
 
 class Guest:
-    """A client of the active server: its socket, and how that is connected.
+    """A forwarded client: its socket, and its connection to the active server.
 
-    Its socket is left untouched until the active server is there and takes what it has sent: up to then it can be
-    passed on to another one, or be served here.
+    Nothing is consumed from its socket until an active server is connected and takes what the client has sent. Until
+    then the client can be forwarded to another server, or be served by this one.
     """
 
     __slots__ = ("_awaited", "client", "peer", "server", "sock", "task")
@@ -177,32 +177,35 @@ class Guest:
         self.client = client
         self.server: ServerEnd | None = None
         self.task: asyncio.Task[None] | None = None
-        """Connects it."""
+        """Connects the client to the active server."""
 
     def has_asked(self) -> bool:
-        """Whether it has sent a line; if not, its socket is readable again when there is more. OSError: it has gone."""
+        """Whether the client has sent a line; if not, wait for more of it to be readable. OSError: it is gone."""
         try:
             said = self.sock.recv(LINE_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
             return False
-        # An error is told by the loop once only, even if there is still something to read.
+        # The loop reports an error only once, even if there is still something to read.
         if not said or self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise ConnectionAbortedError("it has closed its side")
-        # If that is less than was waited for, no more comes, or the socket does not know how to wait for it.
+        # With fewer bytes than were waited for, no more will come, or the socket does not support SO_RCVLOWAT.
         if b"\n" in said or not self._awaited <= len(said) < LINE_BYTES:
             return True
         self._await(len(said) + 1)
         return False
 
     def release(self) -> None:
-        """It is others' now."""
+        """Restore the socket's options, because others take it over."""
         self._await(1)
 
     def pass_on(self, server: ServerEnd, most: int) -> bool:
-        """Send the active server what there is, or so many bytes; False: it takes nothing, and all is still there."""
+        """Send the active server up to ``most`` bytes of what the client has sent.
+
+        False: the server takes nothing, and all of it is still in the client's socket.
+        """
         try:
             said = self.sock.recv(most, socket.MSG_PEEK)
-        except OSError:  # the client has gone, which is noticed soon
+        except OSError:  # the client is gone, which is noticed soon
             return True
         try:
             sent = server.sock.send(said)
@@ -212,14 +215,14 @@ class Guest:
         return True
 
     async def tie(self, server: ServerEnd) -> None:
-        """It has this connection to the active server from now on."""
+        """Join the client's connection with this one to the active server."""
         self.server = server
         self.client.other, server.other = server, self.client
-        await _join(self.client, self.sock)  # first, as its end can keep what comes
+        await _join(self.client, self.sock)  # first, as this end can keep what is received before the other is ready
         await _join(server, server.sock)
 
     def untie(self) -> None:
-        """Or the two would keep each other."""
+        """Break the reference cycle between the two ends."""
         if self.server is not None:
             self.client.other = self.server.other = None
 
@@ -230,23 +233,23 @@ class Guest:
             self.server.cut_off()
 
     def _await(self, nbytes: int) -> None:
-        """Have the socket be readable only when there are so many bytes."""
+        """Make the socket readable only when there are ``nbytes`` bytes."""
         if nbytes != self._awaited:
             self._awaited = nbytes
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
 
 
 async def _join(end: End, sock: socket.socket) -> None:
-    """Have the loop look after it."""
+    """Attach a connected socket and its protocol to the loop; if that fails, it counts as closed."""
     try:
         await asyncio.get_running_loop().connect_accepted_socket(lambda: end, sock)
-    except OSError:  # whoever is there has gone
+    except OSError:  # the peer is gone
         sock.close()
         end.connection_lost(None)
 
 
 async def connect(host: str, port: int, chunk: memoryview, over: Callable[[], None]) -> ServerEnd:
-    """A connection to the active server, which has not closed it yet. OSError: there is none."""
+    """Connect to the active server; the connection is not closed yet on its side. OSError: that fails."""
     loop = asyncio.get_running_loop()
     problem = "the name has no address"
     for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -260,7 +263,7 @@ async def connect(host: str, port: int, chunk: memoryview, over: Callable[[], No
             return ServerEnd(chunk, over, sock)
         except OSError as error:
             sock.close()
-            problem = str(error)  # the error itself would keep this frame, and that the error
+            problem = str(error)  # keeping the error itself would make a reference cycle with this frame
         except BaseException:
             sock.close()
             raise
@@ -268,7 +271,7 @@ async def connect(host: str, port: int, chunk: memoryview, over: Callable[[], No
 
 
 def _look_at(sock: socket.socket) -> None:
-    """OSError: it was closed on the other side."""
+    """Check a new connection. OSError: the other side has closed it."""
     try:
         sock.recv(1, socket.MSG_PEEK)
     except BlockingIOError:

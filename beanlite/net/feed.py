@@ -1,4 +1,4 @@
-"""Tells those who watch what happens to jobs, once it is durable."""
+"""Sends events of jobs to the clients that watch, once the events are durable."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from beanlite.core.tube import Client
 from beanlite.net.connection import Connection
 from beanlite.protocol.operator_replies import event_reply, lost_reply
 
-# Events that wait for a client to be told; more are lost to it.
+# Events queued for a client; further ones are lost to it.
 QUEUE_MAX: Final = 10_000
-# Events told in one go, before others have their turn.
+# Events sent to a client in one go, before others have their turn.
 AT_ONCE: Final = 200
-# Bytes that a client may have left to read and be told more. If it is too much, how long to wait for it.
+# A client with more unread bytes than this is sent no events; it is tried again after RETRY_S.
 UNREAD_MAX: Final = 1 << 16
 RETRY_S: Final = 0.1
 
 
 class Watcher:
-    """What a client watches, and what it has not been told yet."""
+    """What a client watches, and the events that it has not been sent yet."""
 
     __slots__ = ("_lost", "_tube", "_what", "queue")
 
@@ -31,12 +31,12 @@ class Watcher:
         self._tube = tube
         self._what = what
         self.queue: deque[Event | int] = deque()
-        """A number stands for so many that were lost."""
+        """Events; a number stands for that many lost ones."""
         self._lost = 0
-        """How many have been lost since the last one in the queue."""
+        """How many events have been lost since the last one in the queue."""
 
     def hear(self, event: Event) -> None:
-        """Something has happened."""
+        """Queue an event if the client watches it; count it as lost if the queue is full."""
         if (self._tube is not None and event.tube.name != self._tube) or (
             self._what is not None and event.what not in self._what
         ):
@@ -50,7 +50,7 @@ class Watcher:
         self.queue.append(event)
 
     def take(self, most: int, utc_s: Callable[[int], float]) -> bytes:
-        """The next of what it has to be told."""
+        """Take up to ``most`` entries from the queue; return them as replies."""
         told: list[bytes] = []
         while self.queue and len(told) < most:
             event = self.queue.popleft()
@@ -62,7 +62,7 @@ class Watcher:
 
 
 class Feed:
-    """All watchers. Events are made for their sake only as long as there are any."""
+    """All watchers. For their sake events are recorded only while there are any."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Feed:
         connections: dict[Client, Connection],
         utc_s: Callable[[int], float],
     ) -> None:
-        """``connections`` are those of all clients, as they come and go; ``utc_s`` tells what a time is in UTC."""
+        """``connections`` are those of all clients, kept up to date; ``utc_s`` converts a time to UTC."""
         self._utc_s = utc_s
         self._loop = loop
         self._ledger = ledger
@@ -80,13 +80,13 @@ class Feed:
         self._timer: asyncio.Handle | None = None
 
     def watch(self, client: Client, tube: bytes | None, what: list[str] | None) -> None:
-        """Tell this client from now on what happens to jobs; in one tube, or of one kind, if these are given."""
+        """Send a client events of jobs from now on: only those of ``tube``, and of the kinds in ``what``, if given."""
         if client not in self._watchers:
             self._ledger.start_recording()
         self._watchers[client] = Watcher(tube, what)
 
     def tell(self, events: list[Event]) -> None:
-        """Something has happened, and is durable."""
+        """Queue events, which are durable, for the watchers, and have them sent."""
         if not self._watchers:
             return
         for watcher in self._watchers.values():

@@ -1,9 +1,10 @@
-"""What a server that stands by does with clients: their bytes go to the active server, and its replies come back.
+"""Forwards clients of a standby: their bytes go to the active server, and its replies come back.
 
-Nobody looks at the bytes, but for whether there is a line. Clients that have not sent one wait, and all others do while
-no server is active, accepted or still with the kernel. Nothing is read of what they send before the active server has
-it: so all of it reaches whichever server is active next, be it this one. Once it has something of a client, that client
-loses its connection with the server: whether a command without a reply was carried out is known to nobody.
+The bytes are not examined, except for whether there is a line. Clients that have not sent one wait; while no server is
+active all clients wait, either accepted or in the kernel's backlog. What a client sends stays in its socket until the
+active server takes it, so all of it reaches whichever server is active next, which may be this one. Once the active
+server has taken something from a client, losing the server closes the client's connection, too: nobody can know whether
+a command without a reply was carried out.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from beanlite.values import host_and_port, is_place
 if TYPE_CHECKING:
     from beanlite.config import Settings
 
-# How long the active server may take to accept a connection, and how long after a failure it is tried again.
+# How long the active server may take to accept a connection, and how long after a failure to try again.
 CONNECT_S: Final = 2.0
 AGAIN_S: Final = 0.1
-# How long it may take at the stop until all that was sent is answered.
+# How long the stop waits for replies to what clients have sent.
 STOP_S: Final = 2.0
-# How much is read at once; as much at most is held for each direction of a connection.
+# How much is read at once, and the most that is buffered for each direction of a connection.
 CHUNK_BYTES: Final = 1 << 14
 
 
 def make_forwarder(settings: Settings, listener: Listener) -> Forwarder | None:
-    """What looks after clients while another server is active, if the settings want them forwarded to it."""
+    """Make what looks after clients while another server is active; None if the settings don't have them forwarded."""
     if settings.database is None or settings.standby == "refuse":
         return None
-    most = room_for(2 * settings.max_connections) // 2  # each client takes two descriptors
+    most = room_for(2 * settings.max_connections) // 2  # each client takes two file descriptors
     per_address = settings.connections_per_address
     addresses = Addresses(per_address, spare_local=settings.max_connections_per_address is None)
     refusals = Refusals()
@@ -48,15 +49,15 @@ def make_forwarder(settings: Settings, listener: Listener) -> Forwarder | None:
 
 
 class Forwarder:
-    """Looks after clients while this server stands by.
+    """Looks after clients while this server is a standby.
 
-    Its attributes are what it was told, and the clients by how far they have come.
+    Its attributes are what it was made with, the active server's address, and the clients by how far they have come.
     """
 
     def __init__(
         self, listener: Listener, own: str, most: int, addresses: Addresses, operators: Operators, refusals: Refusals
     ) -> None:
-        """``own`` is where others reach this server; ``most`` is how many clients it serves at a time."""
+        """``own`` is the address of this server for others; ``most`` is how many clients it serves at a time."""
         self._listener = listener
         self._own = own
         self._most = most
@@ -69,22 +70,22 @@ class Forwarder:
         self._accepts = False
         self._timer: asyncio.TimerHandle | None = None
         self._silent: dict[socket.socket, Guest] = {}
-        """Those who have not asked for anything yet."""
+        """Clients that have not sent a line yet."""
         self._waiting: dict[socket.socket, Guest] = {}
-        """Those who are not connected to the active server yet, who asked first at the front."""
+        """Clients that have sent a line but are not connected to the active server yet, the earliest first."""
         self._served: dict[socket.socket, Guest] = {}
         self._own_ends: set[tuple[object, object]] = set()
-        """Both addresses of each of our own connections to the active server."""
+        """The local and remote addresses of our own connections to the active server."""
         self._empty: asyncio.Event | None = None
-        """At the stop: set when nobody is served any more."""
+        """At the stop: set when no client is connected to the active server."""
 
     @property
     def forwards_to(self) -> str | None:
-        """The address of the active server, as long as clients are forwarded there."""
+        """The address of the active server while clients are forwarded to it."""
         return self._active if self._accepts else None
 
     def stand_by(self, active: str | None) -> None:
-        """Another server is active now, and reached at that address; None: this one is active."""
+        """Forward clients to the active server at this address, from now on; None: this server is active."""
         self._let_go()
         self._cut_off()
         self._active = active
@@ -100,7 +101,7 @@ class Forwarder:
                 self._try()
 
     def hand_over(self) -> list[socket.socket]:
-        """Those who still wait, for this server to serve them itself, now that it is active."""
+        """Give up the clients that still wait; return their sockets, to be served by this server itself, or closed."""
         loop = asyncio.get_running_loop()
         for sock in self._silent:
             loop.remove_reader(sock)
@@ -111,7 +112,7 @@ class Forwarder:
         return [guest.sock for guest in waiting]
 
     async def close(self) -> None:
-        """Let nobody in any more, and have what was sent answered, which may take STOP_S."""
+        """Accept no more clients, and wait up to STOP_S for replies to what has been sent."""
         self._let_go()
         for sock in self.hand_over():
             sock.close()
@@ -124,10 +125,10 @@ class Forwarder:
                     await self._empty.wait()
         self._cut_off()
 
-    # -- who comes
+    # -- accepting clients
 
     def _let_go(self) -> None:
-        """Forward nobody any more for now."""
+        """Stop accepting and connecting clients for now."""
         self._accept(accepts=False)
         for guest in self._waiting.values():
             if guest.task is not None:
@@ -139,7 +140,7 @@ class Forwarder:
             guest.cut_off()
 
     def _turn_away(self) -> None:
-        """Clients can't be forwarded to this active server."""
+        """Refuse all clients, because they can't be forwarded to this active server."""
         self._let_go()
         self._cut_off()
         self._listener.refuse(True)  # noqa: FBT003 - as it is declared
@@ -147,7 +148,7 @@ class Forwarder:
             sock.close()
 
     def _accept(self, *, accepts: bool) -> None:
-        """Accept clients, or leave them with the kernel for now."""
+        """Accept clients, or leave them in the kernel's backlog for now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -163,7 +164,7 @@ class Forwarder:
                 loop.remove_reader(sock)
 
     def _try(self) -> None:
-        """Connect the first of those who wait to the active server; if there is none, accept one."""
+        """Connect the first waiting client to the active server; if there is none, accept clients."""
         self._timer = None
         for guest in self._waiting.values():
             if guest.task is None:
@@ -180,7 +181,7 @@ class Forwarder:
             sock, peer = listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
-        except OSError as error:  # there are no descriptors left
+        except OSError as error:  # there are no file descriptors left
             self._oddities.warning("a client can't be accepted", error=error)
             self._try_later()
             return
@@ -215,7 +216,7 @@ class Forwarder:
         self._leave(sock)
         sock.close()
 
-    # -- how they are connected
+    # -- connecting clients
 
     def _start(self, guest: Guest) -> None:
         assert self._active is not None
@@ -250,17 +251,17 @@ class Forwarder:
         server.sock.close()
 
     def _reached(self) -> None:
-        """The active server is there: all may come."""
+        """The active server accepts connections: connect all waiting clients, and accept new ones."""
         for guest in self._waiting.values():
             if guest.task is None:
                 self._start(guest)
         self._accept(accepts=True)
 
     def _is_let_through(self, guest: Guest, server: ServerEnd) -> bool:
-        """Whether a client may have this connection to the active server."""
+        """Whether a client may be joined with this connection to the active server."""
         name = server.names[0]
         self._own_ends.add(server.names)
-        # Both ends: the kernel gives the same port to a client, if that is connected to another one.
+        # Compare both ends: the kernel may give a client the same local port, if it connects to a different address.
         if (guest.peer, guest.sock.getsockname()) in self._own_ends:
             log.error(
                 "clients are refused: what is forwarded comes back; advertise has to lead to one server",
@@ -274,7 +275,7 @@ class Forwarder:
         return True
 
     def _leave(self, sock: socket.socket) -> None:
-        """It is over with a client, or others look after it."""
+        """Forget a client, which is gone, or is looked after by others."""
         guest = self._silent.pop(sock, None) or self._waiting.pop(sock, None) or self._served.pop(sock)
         guest.untie()
         if guest.server is not None:

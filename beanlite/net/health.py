@@ -1,6 +1,6 @@
-"""The answers to those who watch the server itself: whether it lives, whether it is ready, and its metrics.
+"""The HTTP endpoints for monitoring the server: whether it is alive, whether it is ready, and its metrics.
 
-It speaks as much of HTTP as a probe or Prometheus needs: a GET or HEAD without a body, and one for each connection.
+They speak as much of HTTP as a probe or Prometheus needs: GET or HEAD without a body, one request per connection.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, Final, cast
 from beanlite import log
 from beanlite.errors import ListenError
 
-# Connections served at a time; one too many is closed at once.
+# Connections served at a time; further ones are closed at once.
 CONNECTIONS_MAX: Final = 8
-# Bytes of a request.
+# The most bytes of a request.
 REQUEST_MAX: Final = 8192
-# How long a connection may last, be it that the request comes slowly or that the answer is read slowly.
+# How long a connection may last, whether the request arrives slowly or the response is read slowly.
 LASTS_S: Final = 10.0
 
 PLAIN: Final = "text/plain; charset=utf-8"
@@ -31,7 +31,7 @@ _REASONS: Final = {
 
 
 class Health:
-    """The listener of a server."""
+    """The HTTP listener of a server."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Health:
         page: Callable[[], Awaitable[bytes]],
         page_type: str,
     ) -> None:
-        """``readiness`` tells whether clients are served, and how or why not; ``page`` makes the metrics."""
+        """``readiness`` returns whether clients are served, and how or why not; ``page`` makes the page of metrics."""
         self.loop = loop
         self.readiness = readiness
         self.page = page
@@ -49,17 +49,17 @@ class Health:
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int) -> None:
-        """Begin to listen. ListenError: that fails."""
+        """Start listening. ListenError: that fails."""
         try:
             server: Any = await self.loop.create_server(lambda: Visit(self), host, port, backlog=2 * CONNECTIONS_MAX)
         except OSError as error:
             raise ListenError(f"can't listen on {host} port {port}: {error.strerror or error}") from error
         self._server = server
-        bound = server.sockets[0].getsockname()  # of what asyncio calls a tuple, uvloop has a list
+        bound = server.sockets[0].getsockname()  # a tuple in asyncio, a list in uvloop
         log.info("health and metrics are told", host=bound[0], port=bound[1])
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop listening, and close all connections."""
         if self._server is not None:
             self._server.close()
         for visit in list(self.connections):
@@ -67,7 +67,7 @@ class Health:
 
 
 class Visit(asyncio.Protocol):
-    """One connection: a request and its answer."""
+    """One connection: a request and its response."""
 
     __slots__ = ("_health", "_received", "_task", "_timer", "_transport")
 
@@ -75,12 +75,12 @@ class Visit(asyncio.Protocol):
         self._health = health
         self._received = b""
         self._task: asyncio.Task[None] | None = None
-        """Makes the answer, if that takes a while."""
+        """Makes the response, if that takes a while."""
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody has come."""
+        """Start the connection's timeout; close the connection at once if there are too many."""
         self._transport = cast(asyncio.Transport, transport)
         connections = self._health.connections
         if len(connections) >= CONNECTIONS_MAX:
@@ -90,7 +90,7 @@ class Visit(asyncio.Protocol):
         self._timer = self._health.loop.call_later(LASTS_S, self.cut_off)
 
     def data_received(self, data: bytes) -> None:
-        """Some of a request has come; what comes after it is of no interest."""
+        """Gather a request and answer it; whatever follows the request is ignored."""
         if self._transport is None or self._transport.is_closing() or self._task is not None:
             return
         self._received += data
@@ -100,18 +100,18 @@ class Visit(asyncio.Protocol):
             self._send(400, "the request is too long\n")
 
     def eof_received(self) -> bool:
-        """No more comes: an answer that is being made is still sent."""
+        """Keep the connection open for a response that is still being made."""
         return self._task is not None
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
-        """It is over."""
+        """Forget the connection."""
         self._health.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._transport = None
 
     def cut_off(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -1,4 +1,4 @@
-"""Sockets to listen on, how many connections there is room for, and the user to serve as."""
+"""Listening sockets, the limit of open files, and the user to serve as."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from beanlite.errors import ConfigError, ListenError
 if TYPE_CHECKING:
     from beanlite.config import Settings
 
-# How many connections the kernel keeps until they are accepted.
+# How many connections the kernel queues until they are accepted.
 BACKLOG: Final = 1024
-# What stands in the place of the address of systemd's sockets, and the first of them.
+# What stands in for the address of sockets passed by systemd, and the first file descriptor of those.
 HANDED: Final = "systemd"
 _FIRST_FD: Final = 3
-# Descriptors that the server itself needs: its files and the loop's, a few more at times, and those of connections
-# about to be refused, and of probes.
+# File descriptors that the server itself needs: for its files and the loop's, for a few more at times, for connections
+# about to be refused, and for probes.
 _OWN: Final = 40
 
 
 class Listener:
-    """Sockets that are listening: a client that comes before the server is ready waits, instead of being refused."""
+    """Listening sockets: a client that connects before the server is ready waits, instead of being refused."""
 
     __slots__ = ("_refuses", "address", "path", "sockets")
 
@@ -42,12 +42,12 @@ class Listener:
         self.sockets = sockets
         self.address = address
         self.path = path
-        """Where the unix socket is, if we have made one."""
+        """The path of the Unix socket, if we have made one."""
 
     def refuse(self, refuses: bool) -> None:  # noqa: FBT001 - as the standby calls it
-        """Refuse connections for now, or listen again, so that who checks the port sees which server is active.
+        """Refuse connections, or listen again, so that a check of the port shows which server is active.
 
-        Only TCP sockets of our own can do so; at others clients wait.
+        Only our own TCP sockets can refuse; on others clients wait.
         """
         if refuses == self._refuses or self.address == HANDED:
             return
@@ -60,32 +60,32 @@ class Listener:
                     _begin(sock, self.address)
 
     def stand_by(self, active: str | None) -> None:
-        """Refuse connections as long as another server is active, at that address."""
+        """Refuse connections while another server is active; ``active`` is its address, or None."""
         self.refuse(active is not None)
 
     def close(self) -> None:
-        """Stop listening, and remove the unix socket."""
+        """Stop listening, and remove the Unix socket."""
         for sock in self.sockets:
-            sock.close()  # the loop has done so already, unless the start failed before
+            sock.close()  # the loop has done so already, unless the start failed
         if self.path is not None:
-            # After -u we may have no right to; the next start removes what is left.
+            # After -u we may lack permission; the next start removes what is left.
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 self.path.unlink()
 
 
 def open_listener(settings: Settings) -> Listener:
-    """Listen where the settings say, or on the sockets that systemd has handed over. ListenError: that fails."""
+    """Listen where the settings say, or on the sockets passed by systemd. ListenError: that fails."""
     handed = _from_systemd()
     if handed:
         return Listener(handed, HANDED)
     place = str(settings.socket) if settings.socket is not None else (settings.host, settings.port)
-    # Until it is known that no other server is active.
+    # Refuse connections until it is known that no other server is active.
     refuses = settings.database is not None and settings.socket is None and settings.standby == "refuse"
     return _early.pop(place, None) or _listen(place, refuses=refuses)
 
 
 def advertised(settings: Settings, listener: Listener) -> str:
-    """Where other servers reach the one that listens there."""
+    """Return the address at which other servers reach this one."""
     if settings.advertise is not None:
         return settings.advertise
     for sock in listener.sockets:
@@ -96,22 +96,22 @@ def advertised(settings: Settings, listener: Listener) -> str:
     return listener.address
 
 
-_Place = str | tuple[str, int]  # the path of a unix socket, or a host and a port
+_Place = str | tuple[str, int]  # the path of a Unix socket, or a host and a port
 _early: dict[_Place, Listener] = {}
 
 
 def listen_early(args: list[str]) -> None:
-    """Listen before the settings are read, if the command line has none but beanstalkd's flags and --no-journal.
+    """Listen before the settings are read, if the command line has only beanstalkd's flags and --no-journal.
 
-    Clients' test suites start the server and give it 0.1 s. Reading the settings takes longer; whoever connects in the
-    meantime waits. If the settings turn out to be wrong, the process ends, and this socket with it.
+    Clients' test suites start the server and give it 0.1 s. Reading the settings takes longer; clients that connect in
+    the meantime wait. If the settings turn out to be wrong, the process ends, and this socket is closed with it.
     """
     try:
         given, rest = getopt.getopt(args, "l:p:b:f:Fz:u:s:V", ["no-journal"])
     except getopt.GetoptError:
         return
     flags = dict(given)
-    elsewhere = {"LISTEN_PID", f"{ENV_PREFIX}DATABASE"}  # what else may say where to listen, and when
+    elsewhere = {"LISTEN_PID", f"{ENV_PREFIX}DATABASE"}  # what else may determine where and when to listen
     if "-l" not in flags:
         elsewhere |= {f"{ENV_PREFIX}HOST", f"{ENV_PREFIX}SOCKET"}
     if "-p" not in flags:
@@ -120,16 +120,16 @@ def listen_early(args: list[str]) -> None:
     if rest or elsewhere & os.environ.keys() or not port.isdecimal():
         return
     place = host.removeprefix("unix:") if host.startswith("unix:") else (host, int(port))
-    with contextlib.suppress(ListenError, OverflowError):  # the second attempt says what is wrong
+    with contextlib.suppress(ListenError, OverflowError):  # the second attempt reports it
         _early[place] = _listen(place)
 
 
 def room_for(connections: int, there: int = 0) -> int:
-    """Raise the limit of open files for so many connections; returns how many it allows. ConfigError: none.
+    """Raise the limit of open files for this many connections; return how many it allows. ConfigError: none.
 
     ``there`` is how many of them are open already.
 
-    Without a descriptor to spare, the loop could not even refuse a connection, and would wake for it endlessly.
+    Without a file descriptor to spare, the loop could not even refuse a connection, and would wake for it endlessly.
     """
     beside = _open_now() - there + _OWN
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -154,7 +154,7 @@ def _open_now() -> int:
 
 
 def become(user: str) -> None:
-    """Exchange root's rights for a user's. ConfigError: there is no such user, or we may not become it."""
+    """Switch from root to a user. ConfigError: there is no such user, or switching is not permitted."""
     try:
         entry = pwd.getpwnam(user)
         os.initgroups(user, entry.pw_gid)
@@ -167,7 +167,7 @@ def become(user: str) -> None:
 
 
 def _from_systemd() -> list[socket.socket]:
-    """The sockets of the socket activation protocol (sd_listen_fds(3)), if they are meant for this process."""
+    """Return the sockets passed by socket activation (sd_listen_fds(3)), if they are meant for this process."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return []
     count = os.environ.get("LISTEN_FDS", "")
@@ -186,7 +186,7 @@ def _from_systemd() -> list[socket.socket]:
 
 
 def _notice_dead_clients(sock: socket.socket) -> None:
-    """Have the kernel ask clients that are silent whether they are still there; connections inherit it."""
+    """Have the kernel detect dead clients with TCP keepalives; accepted connections inherit the option."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
@@ -239,9 +239,9 @@ def _unix(path: Path) -> Listener:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket that a killed server has left. OSError: somebody is listening on it."""
+    """Remove a socket that a killed server has left behind. OSError: another process is listening on it."""
     if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
-        return  # if something is wrong, bind says so
+        return  # if something is wrong, bind reports it
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))

@@ -1,4 +1,4 @@
-"""Who may give operators' commands."""
+"""Decides which clients may give operators' commands."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from beanlite.values import operator_networks
 
 
 class Operators:
-    """The addresses of operators, as the setting has them."""
+    """The addresses of operators, as in the setting."""
 
     def __init__(self, setting: str) -> None:
         self._local, self._networks = operator_networks(setting)
         self._has = lru_cache(maxsize=1024)(self._look_up)
 
     def include(self, peer: object) -> bool:
-        """Whether a client from there is one of them; ``peer`` is what the socket calls it."""
+        """Whether a client is an operator; ``peer`` is its address as the socket reports it."""
         return self._has(peer[0]) if isinstance(peer, tuple) else self._local
 
     def _look_up(self, host: str) -> bool:
-        address = ip_address(host.partition("%")[0])  # what follows is the interface of a link-local address
+        address = ip_address(host.partition("%")[0])  # a link-local address is followed by its interface
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         return any(address in network for network in self._networks)

@@ -1,4 +1,4 @@
-"""What clients were refused: counted, and logged so seldom that a flood can't fill the log."""
+"""Counts what clients were refused, and logs it so seldom that a flood can't fill the log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from beanlite import log
 
-# The log's words for each kind of refusal.
+# The log message for each kind of refusal.
 _EVENTS: Final = {
     "connections": "connection refused",
     "connections-per-address": "connection refused: its address has too many",
@@ -18,20 +18,20 @@ _EVENTS: Final = {
 
 
 def is_rare(times: int) -> bool:
-    """Whether it is the 1st, 2nd, 4th, 8th … time."""
+    """Whether ``times`` is a power of two: the 1st, 2nd, 4th, 8th … time."""
     return times & (times - 1) == 0
 
 
 class Refusals:
-    """How often each of the limits was met since the start. A limit's name here is its setting's without ``max``."""
+    """How often each limit was met since the start. A limit is named after its setting, without ``max``."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(_EVENTS, 0)
         self.limits = dict.fromkeys(_EVENTS, 0)
-        """What the log says of each."""
+        """The value of each limit, for the log."""
 
     def note(self, limited: str) -> None:
-        """A client was refused something."""
+        """Count a refusal, and log it if it is rare."""
         times = self.counts[limited] = self.counts[limited] + 1
         if is_rare(times):
             log.warning(_EVENTS[limited], limit=self.limits[limited], refused=times)

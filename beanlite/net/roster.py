@@ -1,4 +1,4 @@
-"""Who is connected: how many clients are let in, how each is reached, and how their connections are ended."""
+"""The connected clients: admits them within the limits, finds the connection of each, and ends connections."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from beanlite.net.connection import Connection
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals, is_rare
 
-# How long a client that is done has to close its side.
+# How long a client that is done may take to close its side.
 FAREWELL_S: Final = 2.0
-# When the server stops, one that has sent nothing for so long is not waited for.
+# At the stop, the server does not wait for a client that has sent nothing for this long.
 QUIET_S: Final = 0.02
-# So many connections are looked at in one go when there are other operators.
+# How many connections are examined in one go when the operators have changed.
 SLICE: Final = 500
 
 
@@ -42,19 +42,19 @@ class Roster:
         self._operators = operators
         self._refusals = refusals
         self._farewells: dict[Client, Farewell] = {}
-        """Of clients that are done, the one parted from first at the front."""
+        """The farewells of clients that are done, the earliest first."""
         self._closed = False
         self._empty: asyncio.Event | None = None
-        """At the stop: set when no socket is open any more."""
+        """At the stop: set when no socket is open."""
         self._bugs: dict[str, int] = {}
-        """How often clients have met bugs of ours, by the place of each."""
+        """How often clients have met each bug in the server, by its file and line."""
 
     def __len__(self) -> int:
-        """How many sockets are open."""
+        """The number of open sockets."""
         return len(self.connections) + len(self._farewells)
 
     def admit(self, connection: Connection, transport: asyncio.BaseTransport) -> bool:
-        """Take a new connection, if there is room for one more and the server is not stopping."""
+        """Add a new connection and return True, unless a limit is reached or the server is stopping."""
         if self._closed:
             return False
         if len(self) >= self._max and not self._make_room():
@@ -72,9 +72,9 @@ class Roster:
         return True
 
     async def change(self, max_connections: int, operators: Operators) -> None:
-        """Other limits hold from now on: fewer connections for those to come, other operators for those that are there.
+        """Apply changed limits to new connections, and changed operators to existing connections as well.
 
-        Of these, some are looked at in one go.
+        Existing connections are examined in slices.
         """
         self._max = max_connections
         self._operators = operators
@@ -84,25 +84,25 @@ class Roster:
                 await asyncio.sleep(0)
 
     def forget(self, client: Client) -> None:
-        """Its connection is closed."""
+        """Remove a client, whose connection is closed."""
         self.connections.pop(client, None)
         self._addresses.drop(client)
         self._tell_if_empty()
 
     def wake(self, client: Client, outcome: Job | Outcome, now_ns: int) -> None:
-        """Tell a client what has ended its wait, unless it has just gone, and the job with it."""
+        """Pass on the outcome of a client's wait, unless the client is just gone, so that its job goes back."""
         connection = self.connections.get(client)
         if connection is not None:
             connection.wake(outcome, now_ns)
 
     def part(self, client: Client, transport: asyncio.Transport) -> None:
-        """Close the connection of a client that is done, without losing what it has not read yet."""
+        """Close the connection of a client that is done, without losing replies that it has not read yet."""
         self.connections.pop(client, None)
         quiet_s = QUIET_S if self._closed else FAREWELL_S
         self._farewells[client] = Farewell(self, client, transport, self._loop, quiet_s)
 
     def parted(self, client: Client) -> None:
-        """The farewell is over."""
+        """Remove a client whose farewell is over."""
         self._farewells.pop(client, None)
         self._addresses.drop(client)
         self._tell_if_empty()
@@ -112,9 +112,9 @@ class Roster:
             self._empty.set()
 
     def _make_room(self, address: bytes | None = None) -> bool:
-        """Cut short the oldest farewell that has nothing left to send, if there is one: new clients matter more.
+        """Cut short the oldest farewell that has nothing left to send, to make room for a new client.
 
-        With an address, one that it has.
+        If an address is given, only farewells of its clients count. Returns whether there was one.
         """
         for client, farewell in self._farewells.items():
             if (address is None or self._addresses.has(client, address)) and farewell.cut_short():
@@ -123,7 +123,7 @@ class Roster:
         return False
 
     def spare_others(self, bug: Exception) -> None:
-        """Log a bug that one client has met, and that has left alone what others share; raise any other."""
+        """Log a bug that one client has met, if it can't have harmed what clients share; raise any other."""
         if not spares_others(bug):
             raise bug
         place = place_of(bug)
@@ -132,16 +132,16 @@ class Roster:
             met = "a lack of memory" if isinstance(bug, MemoryError) else "a bug of ours"
             log.error(f"a client has met {met}, and is closed", exc=bug, place=place, times=times)
 
-    # -- the end
+    # -- the stop
 
     def close(self) -> None:
-        """Let nobody in any more, and take no more commands: what there is to store might never end otherwise."""
+        """Admit no more clients, and carry out no more commands: otherwise there might always be more to store."""
         self._closed = True
         for connection in self.connections.values():
             connection.listen_no_more()
 
     async def part_from_all(self) -> None:
-        """Close all connections once what has been answered is sent; returns when they are, or after FAREWELL_S."""
+        """Close all connections once their replies are sent; return when all are closed, or after FAREWELL_S."""
         for farewell in self._farewells.values():
             farewell.cut_short()
         for connection in list(self.connections.values()):
@@ -154,10 +154,10 @@ class Roster:
 
 
 class Farewell(asyncio.Protocol):
-    """What follows the last reply: the server sends no more, and reads on until the client has closed its side, too.
+    """What follows the last reply: the server half-closes, and reads on until the client has closed its side, too.
 
-    If a socket is closed while there is something to read in it, the client's kernel is told RESET instead of the end,
-    and replies on their way are lost. What the client sends after ``quit`` is read and thrown away for that reason.
+    If a socket is closed with unread data in it, the kernel sends RST instead of FIN, and replies in flight are lost.
+    That is why everything that the client sends after ``quit`` is read and discarded.
     """
 
     __slots__ = ("_client", "_heard", "_loop", "_quiet_s", "_roster", "_timer", "_transport", "_until_s")
@@ -170,7 +170,7 @@ class Farewell(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         quiet_s: float,
     ) -> None:
-        """``quiet_s``: how long the client must have been quiet not to be waited for; FAREWELL_S at most."""
+        """``quiet_s``: a client that has sent nothing for this long is not waited for; FAREWELL_S at most."""
         self._roster = roster
         self._client = client
         self._transport = transport
@@ -187,20 +187,20 @@ class Farewell(asyncio.Protocol):
             transport.abort()
 
     def data_received(self, _data: bytes) -> None:
-        """The client still sends."""
+        """Discard the data, but note that the client still sends."""
         self._heard = True
 
     def eof_received(self) -> bool:
-        """The client has closed its side."""
-        return False  # the transport closes itself
+        """Let the transport close itself, because the client has closed its side."""
+        return False
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """The socket is closed."""
+        """End the farewell."""
         self._timer.cancel()
         self._roster.parted(self._client)
 
     def _on_timer(self) -> None:
-        # In the turn after the next: if the process was halted, there may be something to read by now.
+        # Check in the turn after the next: if the process was suspended, there may be something to read by then.
         self._loop.call_soon(self._loop.call_soon, self._end_if_quiet)
 
     def _end_if_quiet(self) -> None:
@@ -211,7 +211,7 @@ class Farewell(asyncio.Protocol):
             self._transport.close()
 
     def cut_short(self) -> bool:
-        """Wait no longer for the client, unless there is something left to send; returns whether that is so."""
+        """Close the connection without waiting for the client and return True, unless replies are left to send."""
         if self._transport.get_write_buffer_size():
             return False
         self._transport.close()

@@ -1,4 +1,4 @@
-"""Fairness: who is served when."""
+"""Fairness: decides which client is served when."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from beanlite.core.timers import NEVER_NS
 from beanlite.core.tube import Client
 from beanlite.protocol.framing import STEPS_MAX
 
-# A client may send this many bytes before the clock is read again: some thousands of commands.
+# The clock is read again after this many bytes have been received: some thousands of commands.
 TURN_BYTES: Final = 1 << 16
-# After this long in one turn of the loop, whoever has much to do continues in a later one.
+# After this long in one turn of the loop, the remaining work continues in a later one.
 TURN_NS: Final = 2_000_000
-# So much of a turn is for those who have more to do than fits in one go, if others were served who send one by one.
-# It doubles with each turn in which no such client came, up to TURN_NS: what they have not sent yet may be on its way.
+# The share of a turn for clients with more to do than fits in one go, if clients that send one command at a time were
+# served, too. It doubles, up to TURN_NS, with each turn without such a client: its next command may be on its way.
 RESUMED_NS: Final = 200_000
-# So many lines and bodies of each of them are carried out in one go then: STEPS_MAX would take much longer than that.
+# In that case this many lines and bodies of each are carried out in one go: STEPS_MAX would take much longer.
 RESUMED_STEPS: Final = 20
 # The loop's timer is never set further ahead than this.
 TIMER_MAX_S: Final = 3600.0
-# While a batch is being synced, its end is looked for each time that so many clients have been served.
+# While a batch is being synced, the journal is polled for the end of the sync after every so many clients served.
 POLL_EVERY: Final = 8
-# What a method returns instead of the time when the turn has lasted long enough.
+# Returned instead of the time when the turn has lasted long enough.
 LATE: Final = 0
 
 
@@ -37,16 +37,17 @@ class Turns:
 
     A turn is one pass of the event loop. Its rules:
 
-    - The clock is read at the first command of a turn, and again after every TURN_BYTES received; reading it for each
-      command would cost a noticeable part of the speed; so commands that may take long say so. It never goes back.
-    - Whatever has fallen due is done when the clock is read, one slice in a turn. The end of the turn follows up on
-      all that has changed: it tells the clients whose wait is over, has deferred changes written, and sets the timer.
+    - The clock is read at the first command of a turn, and again after every TURN_BYTES received. Reading it for each
+      command would be noticeably slower, so commands that may take long ask for a new reading. It never goes back.
+    - Timers that are due are handled when the clock is read, one slice per turn. The end of the turn follows up on all
+      changes: it wakes the clients whose wait is over, has deferred changes written, and sets the timer.
     - Once a turn has lasted TURN_NS, clients that send or leave are put off until a later one.
-    - Those that were put off, or have more to do than fits in one go, resume in the order in which they came, and only
-      while the batch being gathered has room: each at most once in a turn and for RESUMED_NS in all, or for longer if
-      nobody was served who sends one by one. Clients that leave do not fill a batch, and so do not wait for it.
+    - Clients that were put off, or have more to do than fits in one go, resume in order of arrival, and only while the
+      batch being gathered has room: each at most once per turn, and for RESUMED_NS in all. Both limits are relaxed if
+      no client was served that sends one command at a time. Clients that leave don't fill a batch, and so don't wait
+      for room in it.
 
-    It has more attributes than most classes because these rules share them.
+    The class has many attributes because these rules share them.
     """
 
     __slots__ = (
@@ -79,7 +80,7 @@ class Turns:
         clock: Callable[[], int],
         tell: Callable[[Client, Job | Outcome, int], None],
     ) -> None:
-        """``tell`` is called with a client whose wait is over, what ended it, and the time in nanoseconds."""
+        """``tell`` is called with a client whose wait is over, the outcome, and the time in nanoseconds."""
         self._loop = loop
         self._engine = engine
         self._timers = engine.timers
@@ -89,29 +90,32 @@ class Turns:
         self._now_ns = 0
         """The time as last read in this turn; 0 if it has not been read yet."""
         self._until_ns = 0
-        """When this turn will have lasted long enough."""
+        """When this turn will have lasted TURN_NS."""
         self._bytes_left = 0
         """How many bytes may still be received before the clock is read again."""
         self._behind = False
-        """More is due than one slice: the timer continues, once in each turn."""
+        """More timers are due than fit in one slice: the loop's timer does the rest, one slice per turn."""
         self._leaving: deque[Callable[[], None]] = deque()
         self._resuming: deque[Callable[[], None]] = deque()
         self._resume_due = False
         self._share_ns = RESUMED_NS
-        """For how long of a turn some may resume. RESUMED_NS: such others were served since some last resumed."""
+        """How much of a turn resuming clients get; RESUMED_NS if clients sending one by one were served meanwhile."""
         self.steps = STEPS_MAX
-        """How many lines and bodies who resumes has carried out in one go."""
+        """How many lines and bodies of a resuming client are carried out in one go."""
         self._served = 0
         """How many clients were served in this turn."""
         self._beside_sync = 0
-        """How many were while a batch was being synced."""
+        """How many clients were served while a batch was being synced."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = NEVER_NS
 
     # -- the time
 
     def now(self) -> int:
-        """Read the clock and do what is due by then, or a slice of it. The end of the turn will follow up."""
+        """Read the clock and return the time, after handling due timers, or a slice of them.
+
+        The end of the turn will follow up.
+        """
         now_ns = self._clock()
         if not self._now_ns:
             self._loop.call_soon(self._end_turn)
@@ -125,23 +129,23 @@ class Turns:
         return now_ns
 
     def now_unless_late(self) -> int:
-        """The same, but LATE if the turn has lasted long enough."""
+        """Like ``now``, but return LATE if the turn has lasted long enough."""
         now_ns = self.now()
         return LATE if now_ns > self._until_ns else now_ns
 
     def received(self, size: int) -> int:
-        """The time for a client that has sent so many bytes, or LATE if they have to be put off."""
+        """Return the time for a client that has sent ``size`` bytes, or LATE if they have to be put off."""
         self._bytes_left -= size
         return self._now_ns if self._bytes_left > 0 else self.now_unless_late()
 
     def look_at_clock(self) -> None:
-        """Something has taken long: whoever sends next may be late."""
+        """Have the clock read for the next client that sends, because something has taken long."""
         self._bytes_left = 0
 
     def served(self, *, one_by_one: bool) -> None:
-        """A client has been served: now and then see whether the batch that others wait for has become durable.
+        """Count a client as served, and now and then poll for the end of a sync that other clients wait for.
 
-        ``one_by_one``: it sends a command when the one before is answered, or nearly so.
+        ``one_by_one``: it waits for each reply before it sends the next command, or nearly so.
         """
         if one_by_one:
             self._share_ns = RESUMED_NS
@@ -157,10 +161,10 @@ class Turns:
         self._now_ns = self._bytes_left = self._served = 0
         self.follow_up(now_ns)
 
-    # -- what follows from changes
+    # -- following up on changes
 
     def follow_up(self, now_ns: int) -> None:
-        """After anything has changed: wake whoever waited for it, have it written, set the timer."""
+        """Follow up on changes: wake clients whose wait is over, have deferred changes written, and set the timer."""
         ledger = self._engine.ledger
         self.wake(now_ns)
         if not self._group.deferring and (ledger.deferred or ledger.changed or ledger.pauses or ledger.events):
@@ -169,14 +173,14 @@ class Turns:
             self._set_timer(now_ns)
 
     def wake(self, now_ns: int) -> None:
-        """Tell the clients whose wait is over."""
+        """Report to the clients whose wait is over."""
         clients = self._engine.clients
         while clients.woken:
             for client, outcome in clients.take_woken():
                 self._tell(client, outcome, now_ns)
 
     def disconnect(self, client: Client) -> None:
-        """A client has gone: what it had not finished is for others. Does nothing if that was known."""
+        """Disconnect a client, so that its reserved jobs are for others. Does nothing if it is disconnected already."""
         if not client.gone:
             self._engine.clients.disconnect(client, self.now())
 
@@ -193,7 +197,7 @@ class Turns:
         self._behind = False
         self.follow_up(self.now())
 
-    # -- who resumes
+    # -- resuming and leaving
 
     def resume_later(self, resume: Callable[[], None]) -> None:
         """Call ``resume`` in a later turn, for a client that has more to do."""
@@ -201,7 +205,7 @@ class Turns:
         self.resume_soon()
 
     def leave(self, leave: Callable[[], None]) -> None:
-        """Call ``leave``, for a client that leaves: now, or in a later turn if this one has lasted long enough."""
+        """Call ``leave`` for a client that leaves: now, or in a later turn if this one has lasted long enough."""
         if self.now_unless_late() == LATE:
             self._leaving.append(leave)
             self.resume_soon()
@@ -209,7 +213,7 @@ class Turns:
             leave()
 
     def resume_soon(self) -> None:
-        """Have those resume that can, if there are any; to be called when a batch has been taken, too."""
+        """Schedule the clients that can resume, if any; also to be called when a batch has been taken."""
         if not self._resume_due and (self._leaving or (self._resuming and not self._group.full)):
             self._resume_due = True
             self._loop.call_soon(self._resume)
@@ -222,7 +226,7 @@ class Turns:
         until_ns = self.now() + self._share_ns
         self._share_ns = min(2 * self._share_ns, TURN_NS)
         resuming, leaving = len(self._resuming), len(self._leaving)
-        while resuming or leaving:  # one of each in turn, so that neither holds up the other
+        while resuming or leaving:  # alternate, so that neither kind holds up the other
             if leaving:
                 leaving -= 1
                 self._leaving.popleft()()

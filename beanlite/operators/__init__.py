@@ -1,1 +1,1 @@
-"""What the operators' commands do: where they look, which jobs they mean, and how they show what they found."""
+"""What the operators' commands are made of: sources of jobs, filters, lists, changes and output."""

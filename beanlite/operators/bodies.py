@@ -1,4 +1,4 @@
-"""How the body of a job is shown."""
+"""Shows the body of a job."""
 
 import json
 from typing import Final
@@ -11,7 +11,7 @@ _HEX_LINE: Final = 16
 
 
 def body_lines(body: bytes, form: str) -> str:
-    """A body in one of these forms; "auto" takes JSON if it is some, and text if it can be read. ConfigError."""
+    """Return a body in one of the FORMS; "auto" is JSON if possible, else text, else hex. ConfigError: it's no JSON."""
     if form == "hex":
         return _as_hex(body)
     if form == "text":
@@ -27,7 +27,7 @@ def body_lines(body: bytes, form: str) -> str:
 def _as_json(body: bytes) -> str | None:
     try:
         lines = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):  # it is none, or is nested too deeply to be read
+    except (ValueError, RecursionError):  # it is not JSON, or is nested too deeply to be parsed
         return None
     return units.on_lines(lines)
 
@@ -41,7 +41,7 @@ def _as_text(body: bytes) -> str | None:
 
 
 def _as_hex(body: bytes) -> str:
-    """Sixteen bytes a line: where they stand, what they are, and as ASCII."""
+    """Return sixteen bytes a line: their offset, their values, and as ASCII."""
     lines = []
     for at in range(0, len(body), _HEX_LINE):
         part = body[at : at + _HEX_LINE]

@@ -1,4 +1,4 @@
-"""Changing many jobs, in slices that hold nobody up."""
+"""Changes many jobs, in slices so that clients are not held up."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from beanlite.errors import BeanliteError
 from beanlite.operators.filters import Filter, Record
 from beanlite.operators.live import Live
 
-# What is said of the jobs that a command has changed.
+# The word in messages for the jobs that a command has changed.
 DONE_WORDS: Final = {
     "kick": "kicked",
     "bury": "buried",
@@ -21,35 +21,35 @@ DONE_WORDS: Final = {
     "reprioritise": "reprioritised",
     "delay": "delayed",
 }
-# How many ids a request may have.
+# How many ids a request may list.
 _IDS: Final = 1000
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How far a change has come."""
+    """The progress of a change."""
 
     done: int = 0
-    """Jobs changed, or that would be."""
+    """Jobs that were changed, or would be in a dry run."""
     skipped: int = 0
-    """Jobs that are in no state for it."""
+    """Jobs that are in the wrong state for the change."""
     interrupted: bool = False
-    """Whether it was told to end before it was through."""
+    """Whether the change was interrupted before it was complete."""
     ended: bool = False
-    """Whether it is through."""
+    """Whether the change is complete."""
     last_id: int | None = field(default=None, repr=False)
-    """The last id that had been given out when it began: no job above it has been looked at."""
+    """The last id that had been given out when the change began: jobs with higher ids are not examined."""
 
 
 class Interrupt:
-    """Whether Ctrl-C or SIGTERM has told us to end."""
+    """Whether Ctrl-C or SIGTERM has asked us to end."""
 
     def __init__(self) -> None:
         self.came = False
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Until the end of this block the first one is only noted."""
+        """In this block only note the first signal; a second one raises KeyboardInterrupt."""
 
         def note(*_: object) -> None:
             if self.came:
@@ -65,9 +65,9 @@ class Interrupt:
 
 
 def change(server: Live, what: Record, which: Filter, progress: Callable[[Outcome], None] = lambda _: None) -> Outcome:
-    """Do something to all jobs that are meant; `what` is a request without its filter. BeanliteError.
+    """Change all jobs that the filter selects; `what` is a request without its filter. BeanliteError: that fails.
 
-    A tube that does not exist is an error, too. Each slice is durable before the next one is asked for. Ctrl-C ends it
+    A tube that does not exist is an error, too. Each slice is durable before the next one is requested. Ctrl-C stops
     between two slices.
     """
     outcome = Outcome()
@@ -84,7 +84,7 @@ def change(server: Live, what: Record, which: Filter, progress: Callable[[Outcom
 
 
 def slices(server: Live, what: Record, which: Filter, outcome: Outcome) -> Iterator[Outcome]:
-    """The same slice by slice, without regard to Ctrl-C: how far it has come, after each. BeanliteError."""
+    """Like ``change``, but yield the progress after each slice, and don't handle Ctrl-C. BeanliteError: it fails."""
     requests = [{**what, **part.request()} for part in _parts(which)]
     while requests:
         reply = _slice(server, requests[0], outcome)
@@ -102,7 +102,7 @@ def slices(server: Live, what: Record, which: Filter, outcome: Outcome) -> Itera
 
 
 def _parts(which: Filter) -> list[Filter]:
-    """The filter, or several that have no more ids than a request may have."""
+    """Return the filter, or split it into several if it has more ids than a request may list."""
     if which.ids is None:
         return [which]
     ids = sorted(set(which.ids))

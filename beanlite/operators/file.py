@@ -1,4 +1,4 @@
-"""A database file, asked as a server is."""
+"""A database file, with the same methods for questions as a server."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -31,22 +31,22 @@ class File:
         self._runner.close()
 
     def list_jobs(self, request: Record) -> Record:
-        """A slice of the jobs."""
+        """Return a slice of the jobs."""
         return self._runner.run(self._look.list_jobs(request))
 
     def list_tubes(self, request: Record) -> Record:
-        """All tubes."""
+        """Return all tubes."""
         return self._runner.run(self._look.list_tubes(request))
 
     def show_job(self, job_id: int) -> Record | None:
-        """All that is known of a job."""
+        """Return all facts about a job, of which its history may be the only one left; None if there are none."""
         return self._runner.run(self._look.show_job(job_id))
 
     def check_tube(self, tube: str) -> None:
-        """BeanliteError: there is no such tube, as far as a file can tell."""
+        """Check that the file has a tube. BeanliteError: it has no job in it, and no pause of it."""
         if all(each["name"] != tube for each in self.list_tubes({"like": tube})["tubes"]):
             raise BeanliteError(f"there is no tube {tube} in {self._path}: it has no job, and is not paused")
 
     def stats(self) -> Record:
-        """Who has the file, and how many jobs there are."""
+        """Return who has the file open, and how many jobs it has."""
         return self._runner.run(self._look.stats())

@@ -1,4 +1,4 @@
-"""Which jobs an operator means, and in which order they are listed."""
+"""The filter by which an operator selects jobs."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -7,14 +7,14 @@ from beanlite.errors import ConfigError
 from beanlite.operators import units
 
 Record = dict[str, Any]
-"""What is known of a job, a tube or a client, under the names that the protocol gives it."""
+"""The facts about a job, a tube or a client, under the protocol's names."""
 
 STATES: Final = ("ready", "reserved", "delayed", "buried")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Jobs of which all of this is true; None says nothing. It has as many attributes as jobs can be told apart by."""
+    """Selects the jobs that match all attributes; None matches any job. There is one attribute for each criterion."""
 
     ids: tuple[int, ...] | None = None
     tube: str | None = None
@@ -30,21 +30,21 @@ class Filter:
     up_to_id: int | None = None
 
     def __post_init__(self) -> None:
-        """ConfigError: no job is in such a state."""
+        """Check the state. ConfigError: there is no such state."""
         if self.state is not None and self.state not in STATES:
             raise ConfigError(f"--state: there is no state {self.state!r}, only {', '.join(STATES)}")
 
     @property
     def is_empty(self) -> bool:
-        """Whether it means all jobs."""
+        """Whether the filter selects all jobs."""
         return not self.request()
 
     def request(self) -> Record:
-        """The filter as a part of a request."""
+        """Return the filter as a part of a request."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
     def __str__(self) -> str:
-        """What it means, behind a number of jobs: "buried in tube mail, put more than 2 d ago"."""
+        """Describe the filter, to follow a number of jobs: "buried in tube mail, put more than 2 d ago"."""
         parts = []
         if self.state is not None:
             parts.append(self.state)

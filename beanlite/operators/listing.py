@@ -1,4 +1,4 @@
-"""Lists of jobs, tubes and clients, slice by slice from a server or a file, as docs/protocol.md describes it."""
+"""Lists of jobs, tubes and clients, slice by slice from a server or a file, as described in docs/protocol.md."""
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
@@ -9,10 +9,10 @@ from beanlite.operators.filters import Filter, Record
 
 # How many records to ask for at a time.
 _SLICE: Final = 200
-# How many bytes of a body are shown in a list.
+# How many bytes of each body are shown in a list.
 _PREVIEW: Final = 200
 
-# By what jobs can be sorted beside the order of their ids and of their queue, and whether the largest comes first.
+# The facts that jobs can be sorted by, besides by id and by queue, and whether the largest comes first.
 _SORTS: Final[dict[str, tuple[str, bool]]] = {
     "age": ("age_s", True),
     "in-state": ("in_state_s", True),
@@ -23,27 +23,27 @@ _SORTS: Final[dict[str, tuple[str, bool]]] = {
 JOB_SORTS: Final = ("id", "queue", *_SORTS)
 
 
-# By what tubes can be sorted: names from a to z, of all else the largest first.
+# What tubes can be sorted by: names from a to z, all else with the largest first.
 TUBE_SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "oldest", "bytes", "waiting")
 
 
 class Source(Protocol):
-    """Where jobs and tubes are found."""
+    """A source of jobs and tubes: a server or a file."""
 
     def list_jobs(self, request: Record) -> Record:
-        """A slice of the jobs."""
+        """Return a slice of the jobs."""
 
     def list_tubes(self, request: Record) -> Record:
-        """A slice of the tubes."""
+        """Return a slice of the tubes."""
 
     def show_job(self, job_id: int) -> Record | None:
-        """All that is known of a job, its body as bytes; None: there is no such job."""
+        """Return all facts about a job, its body as bytes; None if there is no such job."""
 
     def check_tube(self, tube: str) -> None:
-        """BeanliteError: there is no such tube."""
+        """Check that a tube exists. BeanliteError: it does not."""
 
     def stats(self) -> Record:
-        """What is known of the whole."""
+        """Return the facts about the source as a whole."""
 
 
 class Listed(NamedTuple):
@@ -51,17 +51,17 @@ class Listed(NamedTuple):
 
     records: list[Record]
     after: str | None
-    """From where to go on; None: there is nothing more, or no way to tell."""
+    """Where to continue; None: there is nothing more, or the list can't be continued."""
 
 
 def everything(ask: Callable[[Record], Record], request: Record, key: str) -> Iterator[Record]:
-    """All slices of a list, one record after the other."""
+    """Yield the records of all slices of a list."""
     for records, _ in _slices(ask, {**request, "limit": _SLICE}, key):
         yield from records
 
 
 def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None) -> Listed:
-    """Up to `limit` jobs, 0 meaning all, sorted. ConfigError: they can't be sorted like that."""
+    """Return up to `limit` jobs, 0 meaning all, sorted. ConfigError: there is no such order, or not of these jobs."""
     if sort not in JOB_SORTS:
         raise ConfigError(f"--sort: jobs are sorted by {', '.join(JOB_SORTS)}, not by {sort!r}")
     request: Record = {**which.request(), "preview": _PREVIEW}
@@ -83,17 +83,17 @@ def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None
 
 
 def tubes(source: Source, like: str, sort: str, limit: int) -> tuple[list[Record], int]:
-    """Up to `limit` tubes of such a name, 0 meaning all, sorted; and how many there are. ConfigError: no such order."""
+    """Return up to `limit` tubes whose names match, 0 meaning all, sorted; and their number. ConfigError: bad order."""
     if sort not in TUBE_SORTS:
         raise ConfigError(f"--sort: tubes are sorted by {', '.join(TUBE_SORTS)}, not by {sort!r}")
     found = list(everything(source.list_tubes, {"like": like}, "tubes"))
-    if sort == "oldest":  # a server knows this only of the job that is next
+    if sort == "oldest":  # a server knows only how long the next job has been ready
         sort = "oldest_ready_s" if found and "oldest_ready_s" in found[0] else "first_ready_s"
     return first(found, sort, largest=sort != "name", limit=limit), len(found)
 
 
 def first(records: Iterable[Record], key: str, *, largest: bool, limit: int) -> list[Record]:
-    """The first of them in the order of one fact, of which those that lack it come last; all if `limit` is 0."""
+    """Return the first `limit` records sorted by one fact, 0 meaning all; records that lack the fact come last."""
 
     def order(record: Record) -> tuple[bool, Any]:
         value = record.get(key)
@@ -105,12 +105,12 @@ def first(records: Iterable[Record], key: str, *, largest: bool, limit: int) -> 
 
 
 def _next_slice(limit: int, found: int) -> int:
-    """How many records to ask for, so that the cursor points behind the last one that is wanted."""
+    """Return how many records to ask for, so that the cursor ends up right after the last one wanted."""
     return min(_SLICE, limit - found) if limit else _SLICE
 
 
 def _slices(ask: Callable[[Record], Record], request: Record, key: str) -> Iterator[tuple[list[Record], str | None]]:
-    """Each slice of a list, and where to go on; `request` may be changed in between."""
+    """Yield each slice of a list, and where to continue; `request` may be changed in between."""
     while True:
         reply = ask(request)
         request["after"] = reply["next"]

@@ -1,4 +1,4 @@
-"""A running server, asked over the wire; docs/protocol.md describes what it is asked."""
+"""A connection to a running server, for the operators' commands that are described in docs/protocol.md."""
 
 import base64
 import json
@@ -12,11 +12,11 @@ from beanlite.operators.filters import Record
 
 
 class Unreachable(BeanliteError):
-    """The server can't be reached, or has gone."""
+    """The server can't be reached, or the connection was lost."""
 
 
 class Live:
-    """A connection to a server. BeanliteError: it can't be reached, refuses what it is asked, or does not know it."""
+    """A connection to a server. BeanliteError: it can't be reached, or refuses or does not know a command."""
 
     def __init__(self, address: Address) -> None:
         self.name = f"{address[0]}:{address[1]}" if len(address) == 2 else f"unix:{address[0]}"
@@ -33,34 +33,34 @@ class Live:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self.client.close()
 
     def stats(self) -> Record:
-        """What ``stats`` tells, its numbers as numbers."""
+        """Return the reply to ``stats``, its numbers as numbers."""
         with self.conversation():
             return {key: _value(text) for key, text in self.client.stats().items()}
 
     def list_jobs(self, request: Record) -> Record:
-        """A slice of the jobs."""
+        """Return a slice of the jobs."""
         return self.ask("list-jobs", request)
 
     def list_tubes(self, request: Record) -> Record:
-        """A slice of the tubes."""
+        """Return a slice of the tubes."""
         return self.ask("list-tube-stats", request)
 
     def list_clients(self, request: Record) -> Record:
-        """A slice of the clients."""
+        """Return a slice of the clients."""
         return self.ask("list-clients", request)
 
     def show_job(self, job_id: int) -> Record | None:
-        """All that is known of a job, its body as bytes; None: there is no such job."""
+        """Return all facts about a job, its body as bytes; None if there is no such job."""
         self._check()
         job = self._read(b"show-job %d\r\n" % job_id)
         return None if job is None else {**job, "body": base64.b64decode(job["body"])}
 
     def ask(self, word: str, request: Record) -> Record:
-        """What a command that takes an object is answered."""
+        """Return the reply to a command that takes a JSON object."""
         self._check()
         body = json.dumps(request, ensure_ascii=False).encode(errors="surrogateescape")
         reply = self._read(b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
@@ -69,12 +69,12 @@ class Live:
         return reply
 
     def check_tube(self, tube: str) -> None:
-        """BeanliteError: there is no such tube."""
+        """Check that a tube exists. BeanliteError: it does not."""
         if not self.list_tubes({"names": [tube]})["tubes"]:
             raise no_tube(tube)
 
     def pause(self, tube: str, pause_s: int) -> None:
-        """Let nobody reserve from a tube for so long."""
+        """Pause a tube: nothing is reserved from it for ``pause_s`` seconds."""
         with self.conversation():
             line = self.client.ask(b"pause-tube %b %d\r\n" % (tube.encode(), pause_s))
         if line == b"NOT_FOUND\r\n":
@@ -83,7 +83,7 @@ class Live:
             raise BeanliteError(f"{self.name} refused pause-tube: {line.decode(errors='replace').strip()}")
 
     def watch(self, request: Record) -> Iterator[Record]:
-        """What happens from now on, one event after the other, until the server has gone."""
+        """Yield events as they happen, until the connection is lost, which raises BeanliteError."""
         self.ask("watch-events", request)
         self.client.wait_as_long_as_it_takes()
         while True:
@@ -92,7 +92,7 @@ class Live:
             yield event
 
     def _check(self) -> None:
-        """Find out whether it knows what only beanlite knows, by a command that harms nobody who does not."""
+        """Check that the server knows beanlite's own commands, by one that is harmless to other servers."""
         if not self._understands:
             with self.conversation():
                 line = self.client.ask(b"show-job 0\r\n")
@@ -115,7 +115,7 @@ class Live:
 
     @contextmanager
     def conversation(self) -> Iterator[None]:
-        """Turn what can go wrong with the connection into a BeanliteError."""
+        """Turn the errors of the connection into a BeanliteError."""
         try:
             yield
         except TimeoutError as error:
@@ -125,12 +125,12 @@ class Live:
 
 
 def no_tube(name: str) -> BeanliteError:
-    """The error that there is no such tube."""
+    """Return the error that there is no such tube."""
     return BeanliteError(f"there is no tube {name}: it has no job, and nobody uses or watches it")
 
 
 def _value(text: str) -> int | float | str:
-    """What the text of a statistic stands for."""
+    """Return the value of a statistic: a number if its text is one."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -8,7 +8,7 @@ from beanlite.operators.filters import Record
 
 
 def login_name() -> str:
-    """Who has typed the command; empty if the machine has no name for them."""
+    """Return the login name of the person who runs the command; empty if the system has none."""
     try:
         return os.environ.get("SUDO_USER") or getpass.getuser()
     except (KeyError, OSError):  # Python 3.13 raises the latter
@@ -16,7 +16,7 @@ def login_name() -> str:
 
 
 def on_behalf_of(person: str) -> Record:
-    """The person as a part of a request, the name as the server takes it; nothing if there is none."""
+    """Return the person as a part of a request, with the name as the server accepts it; empty without a name."""
     printable = "".join(character if character.isprintable() else "·" for character in person)
     name = printable.encode()[:PERSON_BYTES_MAX].decode(errors="ignore")
     return {"by": name} if name else {}

@@ -1,4 +1,4 @@
-"""Putting jobs: from arguments, from stdin, from a file of JSON lines."""
+"""Puts jobs from arguments, from stdin, or from a file of JSON lines."""
 
 import base64
 import json
@@ -12,8 +12,8 @@ from beanlite.operators.filters import Record
 from beanlite.operators.live import Live
 from beanlite.operators.person import on_behalf_of
 
-# How many jobs, and how many bytes of their bodies, are put at a time: all of them or none. Escaped as JSON, bytes can
-# become six times as many, and a request may have 1 MiB.
+# How many jobs, and how many bytes of bodies, are put at a time: all of them or none. Escaping a body as JSON can make
+# it six times as long, and a request may have 1 MiB.
 _BATCH_JOBS: Final = 500
 _BATCH_BYTES: Final = 128 << 10
 _U32_MAX: Final = (1 << 32) - 1
@@ -31,7 +31,7 @@ class NewJob:
 
     @classmethod
     def from_line(cls, line: bytes, defaults: Mapping[str, object]) -> Self:
-        """Read it from a JSON object, which may leave out all but the body. ValueError: it can't be read."""
+        """Parse a job from a JSON object, in which all but the body may be left out. ValueError: it is malformed."""
         record = json.loads(line)
         if not isinstance(record, dict):
             raise ValueError("it is no JSON object")  # noqa: TRY004 - one kind of error for a line
@@ -51,7 +51,7 @@ class NewJob:
         return cls(**given)
 
     def record(self) -> Record:
-        """The job as a part of a request."""
+        """Return the job as a part of a request."""
         others = {"tube": self.tube, "pri": self.pri, "delay_s": self.delay_s, "ttr_s": self.ttr_s}
         try:
             return {"body": self.body.decode(), **others}
@@ -66,7 +66,7 @@ def _body(value: object, *, encoded: bool) -> bytes:
 
 
 def read_jobs(lines: Iterable[bytes], name: str, defaults: Mapping[str, object]) -> Iterator[NewJob]:
-    """The jobs of a file of JSON lines. ConfigError: a line can't be read."""
+    """Yield the jobs of a file of JSON lines. ConfigError: a line is malformed."""
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
@@ -78,9 +78,9 @@ def read_jobs(lines: Iterable[bytes], name: str, defaults: Mapping[str, object])
 
 
 def put(server: Live, jobs: Iterable[NewJob], person: str) -> Iterator[list[int]]:
-    """Put jobs on behalf of a person, and give the ids of each batch when it is durable. BeanliteError.
+    """Put jobs on behalf of a person, and yield the ids of each batch when it is durable. BeanliteError: that fails.
 
-    Ctrl-C ends it between two batches, so that the ids tell what has been put.
+    Ctrl-C stops between two batches, so that the ids are exactly those of the jobs put.
     """
     done = 0
     interrupt = Interrupt()
@@ -120,7 +120,7 @@ def _put_batch(server: Live, batch: list[NewJob], person: str) -> list[int]:
 
 
 def _put_one(server: Live, job: NewJob) -> int:
-    """Put a job as any client does, without a person's name."""
+    """Put a job with ``put``, as any client does, without a person's name."""
     with server.conversation():
         used = server.client.ask(b"use %b\r\n" % job.tube.encode())
         if not used.startswith(b"USING "):

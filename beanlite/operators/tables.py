@@ -16,38 +16,38 @@ from beanlite.operators import units
 from beanlite.operators.bodies import body_lines
 from beanlite.operators.filters import Record
 
-# What is not shown on a terminal is not cut to fit one.
+# The width of output that does not go to a terminal: nothing is cut to fit.
 _ENDLESS: Final = 1 << 20
-# What stands between two columns, and how narrow a column of text may become.
+# The gap between two columns, and the width that columns of text shrink to before other columns are left out.
 _GAP: Final = "  "
 _SHRUNK: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One fact about each record: under which key it is found, and how it is shown."""
+    """A column: the key of the fact that it shows about each record, and how to show it."""
 
     key: str
     title: str
     show: Callable[[Any], str]
     shrinks: bool = False
-    """Whether it is cut when the terminal is too narrow: it is text, the others are numbers."""
+    """Whether the column is cut when the terminal is too narrow. Such a column has text, all others have numbers."""
     leaves: int = 0
-    """If that is not enough the columns that have a number here are left out, the largest first."""
+    """If cutting is not enough, columns with a number here are left out, the largest number first."""
 
     def text(self, record: Record) -> str:
-        """What stands in the column, on one line."""
+        """Return the column's text for a record, on one line."""
         value = record.get(self.key)
         return "" if value is None else units.on_one_line(self.show(value))
 
 
 def peer(peer: Record) -> str:
-    """A client, as its address and the number of its connection."""
+    """Return a client's address and the number of its connection."""
     return f"{peer['address']} #{peer['number']}"
 
 
 def doer(by: Record) -> str:
-    """Who has done something, and on whose behalf."""
+    """Return the client that did something, and the person on whose behalf it did."""
     person = f" for {units.on_one_line(by['person'])}" if by["person"] else ""
     return f"{'operator ' if by['operator'] else ''}{peer(by)}{person}"
 
@@ -96,13 +96,13 @@ CLIENTS: Final = (
 
 
 def console() -> Console:
-    """Where tables are printed to: as wide as the terminal, or without an end if it is none."""
+    """Return the console that tables are printed to: as wide as the terminal, or unlimited if stdout is not one."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _ENDLESS)
 
 
 def print_table(records: Iterable[Record], columns: Sequence[Column]) -> int:
-    """Print a line for each record, and leave out the columns that are empty in all; returns how many there were."""
+    """Print a line for each record, without columns that are empty in all; return how many records there were."""
     rows = [[column.text(record) for column in columns] for record in records]
     shown = [at for at in range(len(columns)) if any(row[at] for row in rows)]
     widths = [max(map(cell_len, [column.title, *(row[at] for row in rows)])) for at, column in enumerate(columns)]
@@ -113,7 +113,7 @@ def print_table(records: Iterable[Record], columns: Sequence[Column]) -> int:
             break
         shown.remove(leaving)
     _shrink(widths, [at for at in shown if columns[at].shrinks], sum(widths[at] for at in shown) - _room(shown, target))
-    # Line by line: to lay out a table of rich takes a minute for 50,000 rows.
+    # Print line by line: laying out a rich Table of 50,000 rows takes a minute.
     if rows:
         title = _GAP.join(_cell(columns[at], columns[at].title, widths[at]) for at in shown)
         target.print(Text(title.rstrip(), style="bold"), soft_wrap=True)
@@ -123,12 +123,12 @@ def print_table(records: Iterable[Record], columns: Sequence[Column]) -> int:
 
 
 def _room(shown: Sequence[int], target: Console) -> int:
-    """How many characters there are on a line beside the gaps."""
+    """Return how many characters of a line are left for the columns, without the gaps."""
     return target.width - len(_GAP) * (len(shown) - 1)
 
 
 def _shrink(widths: list[int], shrinking: Sequence[int], over: int) -> None:
-    """Make the widest of these columns narrower, until all are by so many characters or have none left."""
+    """Narrow the widest of these columns, one character at a time, by ``over`` in all; each keeps at least one."""
     for _ in range(over):
         at = max(shrinking, key=widths.__getitem__, default=None)
         if at is None or widths[at] == 1:
@@ -137,7 +137,7 @@ def _shrink(widths: list[int], shrinking: Sequence[int], over: int) -> None:
 
 
 def _cell(column: Column, text: str, width: int) -> str:
-    """A text, cut or filled up to a width."""
+    """Return a text cut or padded to a width."""
     blanks = width - cell_len(text)
     if blanks < 0:
         return set_cell_size(text, width - 1) + "…"
@@ -145,12 +145,12 @@ def _cell(column: Column, text: str, width: int) -> str:
 
 
 def _least(column: Column, width: int) -> int:
-    """How many characters a column needs, and the gap behind it."""
+    """Return how many characters a column needs at least, including the gap behind it."""
     return (min(width, _SHRUNK) if column.shrinks else width) + len(_GAP)
 
 
 def print_facts(facts: Record) -> None:
-    """Print what is known of one thing, a line for each fact that there is."""
+    """Print facts, one per line; those that are None are left out."""
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, len(_GAP), 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -165,7 +165,7 @@ def print_facts(facts: Record) -> None:
 
 
 def job_text(job: Record, form: str) -> str:
-    """What is known of a job, a fact a line, its body and its history. ConfigError: the body has no such form."""
+    """Return the facts about a job, one per line, its body and its history. ConfigError: the body has no such form."""
     history = [event_line(event) for event in job.get("history", ())]
     parts = [] if "body" not in job else ["\n".join(_job_lines(job)), body_lines(job["body"], form)]
     if history:
@@ -185,7 +185,7 @@ def _job_lines(job: Record) -> list[str]:
 
 
 def event_line(event: Record) -> str:
-    """Something that has happened to a job or a tube, in a line."""
+    """Return an event of a job or a tube as one line."""
     if "lost" in event:
         return f"{event['lost']:,} events were lost, because they were not read in time"
     if event["id"]:
@@ -205,13 +205,13 @@ def event_line(event: Record) -> str:
 
 
 def print_json(records: Iterable[Record]) -> None:
-    """Print an object a line."""
+    """Print the records as JSON, one object per line."""
     for record in records:
         print(json.dumps(record, ensure_ascii=False))  # noqa: T201 - as the command line does
 
 
 def body_fields(body: bytes) -> Record:
-    """A body as JSON can have it: as text, or as base64 if it is none."""
+    """Return a body as JSON can hold it: as text, or as base64 if it is not UTF-8."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Sizes, ages and times, as people write and read them; and text that a terminal can be trusted with."""
+"""Sizes, ages and times as people write and read them; and text made safe for a terminal."""
 
 import re
 import time
@@ -7,12 +7,12 @@ _UNITS_S = {
     "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800,
 }  # fmt: skip
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
-# What moves the cursor, changes colours or reverses the direction of writing when a terminal is given it.
+# Characters that make a terminal move the cursor, change colours or reverse the writing direction.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def parse_age(text: str) -> float:
-    """Seconds, of "90", "90s", "5min", "1.5h" or "2d 3h". ValueError: it is something else."""
+    """Return the seconds in "90", "90s", "5min", "1.5h" or "2d 3h". ValueError: it is something else."""
     parts = _PART.findall(text.strip().lower())
     if not parts or _PART.sub("", text.strip().lower()).strip():
         raise ValueError(f"{text!r} is no length of time; write it as 90s, 5min, 3h, 2d or 1h30min")
@@ -23,7 +23,7 @@ def parse_age(text: str) -> float:
 
 
 def age(seconds: float | None) -> str:
-    """A length of time in its two largest units: "3 h 12 min"."""
+    """Return a length of time in its two largest units: "3 h 12 min"."""
     if seconds is None:
         return ""
     left = round(abs(seconds))
@@ -40,7 +40,7 @@ def age(seconds: float | None) -> str:
 
 
 def size(number: float | None) -> str:
-    """A number of bytes: "1.2 MiB"."""
+    """Return a number of bytes as text: "1.2 MiB"."""
     if number is None:
         return ""
     if number < 1024:
@@ -53,12 +53,12 @@ def size(number: float | None) -> str:
 
 
 def count(number: float | None) -> str:
-    """A number with its thousands apart: "1,234"."""
+    """Return a number with thousands separators: "1,234"."""
     return "" if number is None else f"{number:,.0f}"
 
 
 def short(number: float | None) -> str:
-    """A number in no more than six characters: "12,345", "1.2M"."""
+    """Return a number in no more than six characters: "12,345", "1.2M"."""
     if number is None or number < 100_000:
         return count(number)
     for unit in ("k", "M", "G"):
@@ -69,32 +69,32 @@ def short(number: float | None) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """A short time: "0.3 ms"."""
+    """Return a short time as text: "0.3 ms"."""
     return f"{1000 * seconds:.1f} ms"
 
 
 def jobs(number: int) -> str:
-    """So many jobs."""
+    """Return a number of jobs as text: "1 job", "1,234 jobs"."""
     return f"{number:,} job{'s' if number != 1 else ''}"
 
 
 def rate(per_s: float | None) -> str:
-    """A number of things in a second; three digits are enough."""
+    """Return a rate per second, to about three digits."""
     if per_s is None:
         return ""
     return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.1f}" if per_s >= 0.05 or not per_s else f"{per_s:.3f}"
 
 
 def utc(at: float | None) -> str:
-    """A moment, given in UTC seconds, readable."""
+    """Return the date and time of a UTC timestamp."""
     return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
 
 
 def on_one_line(text: str) -> str:
-    """Text as a table can show it: what would break the line or command the terminal becomes a dot."""
+    """Make text safe for a table: characters that break the line or control the terminal become dots."""
     return _UNSAFE.sub("·", text)
 
 
 def on_lines(text: str) -> str:
-    """Text as a terminal can show it, with its lines and tabs."""
+    """Make text safe for a terminal, but keep its lines and tabs."""
     return "\n".join("\t".join(map(on_one_line, line.split("\t"))) for line in text.split("\n"))

@@ -1,7 +1,7 @@
-"""Reading the arguments of commands. None means BAD_FORMAT: nothing that a peer sends raises.
+"""Parsing the arguments of commands. None means BAD_FORMAT: nothing that a peer sends raises an exception.
 
-Numbers are read as the reference reads them: leading blanks are skipped; a sign is an error, and so is a number
-that is too large.
+Numbers are parsed as the reference does: leading blanks are skipped; a sign is an error, and so is a number that is too
+large.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PAUSE: Final = re.compile(rb" *([A-Za-z0-9+/;.$_()-]+) +([0-9]+)")
 
 
 class Put:
-    """The arguments of a put, ``pri delay_s ttr_s size``; or, as ``is_request``, of another command with a body."""
+    """The arguments of a put, ``pri delay_s ttr_s size``; with ``is_request``, of another command with a body."""
 
     __slots__ = ("delay_s", "ends_well", "is_request", "pri", "size", "ttr_s")
 
@@ -39,12 +39,12 @@ class Put:
         self.size = size
         """Bytes of the body."""
         self.ends_well = ends_well
-        """Nothing follows. A job that is too big is refused as such even where something does."""
+        """Nothing follows the arguments. If something does, a job that is too big is still refused as JOB_TOO_BIG."""
 
 
-@lru_cache(maxsize=1024)  # a producer's puts are mostly alike, and to look one up is much cheaper than to read it
+@lru_cache(maxsize=1024)  # a producer's puts are mostly alike, and a lookup is much cheaper than parsing
 def parse_put(args: bytes) -> Put | None:
-    """The arguments of a put; a ttr of 0 counts as 1."""
+    """Parse the arguments of a put; a ttr of 0 counts as 1."""
     found = _PUT.match(args)
     if found is None or b"\0" in args:
         return None
@@ -55,7 +55,7 @@ def parse_put(args: bytes) -> Put | None:
 
 
 def parse_id(args: bytes) -> int | None:
-    """A job's id."""
+    """Parse a job's id."""
     if not args.isdigit():
         found = _ID.fullmatch(args)
         if found is None:
@@ -66,7 +66,7 @@ def parse_id(args: bytes) -> int | None:
 
 
 def parse_bury(args: bytes) -> tuple[int, int] | None:
-    """``id pri``."""
+    """Parse ``id pri``."""
     found = _ID_PRI.fullmatch(args)
     if found is None:
         return None
@@ -75,7 +75,7 @@ def parse_bury(args: bytes) -> tuple[int, int] | None:
 
 
 def parse_release(args: bytes) -> tuple[int, int, int] | None:
-    """``id pri delay_s``."""
+    """Parse ``id pri delay_s``."""
     found = _ID_PRI_DELAY.fullmatch(args)
     if found is None:
         return None
@@ -84,7 +84,7 @@ def parse_release(args: bytes) -> tuple[int, int, int] | None:
 
 
 def parse_timeout(args: bytes) -> int | None:
-    """The seconds of a reserve-with-timeout. What follows the number is ignored, as in the reference."""
+    """Parse the seconds of a reserve-with-timeout. What follows the number is ignored, as in the reference."""
     found = _ID.match(args)
     if found is None or b"\0" in args:
         return None
@@ -93,7 +93,7 @@ def parse_timeout(args: bytes) -> int | None:
 
 
 def parse_kick(args: bytes) -> int | None:
-    """The bound of a kick, as C's strtoul reads it: white space and a sign may precede it, and anything may follow."""
+    """Parse the bound of a kick as C's strtoul does: white space and a sign may precede it, and anything may follow."""
     found = _STRTOUL.match(args)
     if found is None or b"\0" in args:
         return None
@@ -104,13 +104,13 @@ def parse_kick(args: bytes) -> int | None:
 
 
 def parse_size(args: bytes) -> int | None:
-    """The bytes of a body."""
+    """Parse the size of a body in bytes."""
     size = parse_id(args)
     return size if size is not None and size <= U32_MAX else None
 
 
 def parse_batch(args: bytes) -> tuple[int, int] | None:
-    """``jobs timeout_s``."""
+    """Parse ``jobs timeout_s``."""
     found = _ID_PRI.fullmatch(args)
     if found is None:
         return None
@@ -119,12 +119,12 @@ def parse_batch(args: bytes) -> tuple[int, int] | None:
 
 
 def parse_name(args: bytes) -> bytes | None:
-    """A tube's name: 1 to 200 bytes, not beginning with a hyphen."""
+    """Parse a tube's name: 1 to 200 bytes, not beginning with a hyphen."""
     return args if is_tube_name(args) else None
 
 
 def parse_pause(args: bytes) -> tuple[bytes, int] | None:
-    """``tube pause_s``. Whether a tube can have this name is left to be checked."""
+    """Parse ``tube pause_s``. The caller has to check whether the tube's name is valid."""
     found = _PAUSE.fullmatch(args)
     if found is None or int(found[2]) > U32_MAX:
         return None

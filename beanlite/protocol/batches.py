@@ -1,4 +1,4 @@
-"""Putting and reserving many jobs at once. ``docs/protocol.md`` says what these commands take and tell."""
+"""Putting and reserving many jobs at once. ``docs/protocol.md`` describes these commands and their replies."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from beanlite.protocol.session import REPLIES_MAX, Session
 
 DRAINING: Final = "DRAINING"
 OUT_OF_MEMORY: Final = "OUT_OF_MEMORY"
-# If nothing else is said, a job's ttr in seconds.
+# The default ttr of a job, in seconds.
 TTR_S: Final = 60
-# Tubes looked at by a batch of reserves, each of which looks at all that the client watches.
+# Tubes looked at by a batch of reserves; each reserve looks at all tubes that the client watches.
 LOOKS_MAX: Final = 100 * SLICE
 
 
 def refusal_of_puts(engine: Engine, size: int, jobs: int = 1) -> str | None:
-    """Why jobs whose bodies have this size in all can't be put now; None: they can."""
+    """Why jobs whose bodies have this total size can't be put now; None if they can."""
     admission = engine.admission
     if admission.draining:
         return DRAINING
@@ -36,13 +36,13 @@ def refusal_of_puts(engine: Engine, size: int, jobs: int = 1) -> str | None:
 
 
 def on_behalf_of(person: str | None, client: Client) -> Peer:
-    """The client as it is recorded with what it does, if it has said for whom."""
+    """The identity with which the client's changes are recorded, including the person that it named, if any."""
     peer = client.peer
     return peer if person is None else Peer(peer.address, peer.number, person)
 
 
 def acting_in(tube: Tube, by: Peer) -> Client:
-    """Who does something in a tube that it doesn't use: it is none of those who are connected."""
+    """A client to act with in a tube that ``by`` doesn't use; it is not one of the connected clients."""
     return Client(tube, 0, by)
 
 
@@ -116,7 +116,7 @@ def _batch_reply(session: Session, jobs: list[Job], fetched: dict[Job, bytes | N
     told: list[bytes] = []
     for job in jobs:
         body = fetched.get(job, job.body)
-        if body is None:  # others have deleted it
+        if body is None:  # another client has deleted the job
             continue
         if job.id > engine.ledger.stored_id:
             session.waits = True  # as to a single reserve

@@ -1,11 +1,11 @@
-"""Why a session doesn't carry out its next command."""
+"""Why a session does not carry out its next command yet."""
 
 from enum import Enum
 from typing import Final
 
 
 class Blocked(Enum):
-    """The reasons, of which a session has at most one at a time. They are compared by identity."""
+    """The reasons; a session has at most one at a time. They are compared by identity."""
 
     WAITING = "waiting in a reserve"
     KICKING = "in a kick of many jobs, which is done in slices"
@@ -15,7 +15,7 @@ class Blocked(Enum):
     CLOSING = "the client has said quit, or met a bug of ours"
 
 
-# The same under names of their own: to look a member up in its class costs more than the comparison does.
+# The same as module constants: looking a member up in its class costs more than the comparison.
 WAITING: Final = Blocked.WAITING
 KICKING: Final = Blocked.KICKING
 FETCHING: Final = Blocked.FETCHING

@@ -1,7 +1,7 @@
 """What each command does, and the table of all commands.
 
-A function here is given the session, the arguments as they have been read, and the time. It returns the reply, or None
-if that comes later. When the reply acknowledges a change, which has to be stored first, it sets ``session.waits``.
+A command's function takes the session, the parsed arguments and the time. It returns the reply, or None if the reply
+comes later. If the reply acknowledges a change, which has to be stored first, the function sets ``session.waits``.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from beanlite.protocol.operator import finish_request
 from beanlite.protocol.session import Command, Session
 from beanlite.protocol.stats import job_stats, server_stats, tube_list, tube_stats
 
-WATCHED_MANY: Final = 100  # tubes; a reserve that has to look at more takes so long that others have their turn then
+WATCHED_MANY: Final = 100  # tubes; a reserve that has to look at more takes so long that others get their turn next
 
 
 # -- putting
 
 
 def put(session: Session, line: Put, _now_ns: int) -> bytes | None:
-    """A put's line. The body follows even if the put is refused."""
+    """Carry out the line of a put. The body follows even if the put is refused."""
     engine = session.engine
     if line.size > session.service.max_job_size:
         session.refuse(line, replies.JOB_TOO_BIG)
@@ -48,7 +48,7 @@ def put(session: Session, line: Put, _now_ns: int) -> bytes | None:
 
 
 def finish_put(session: Session, line: Put, body: bytes | None, now_ns: int) -> bytes | None:
-    """The body of a put, or of a request, has come; None if what follows it is not the end of the line."""
+    """Carry out a put, or a request, whose body has come. ``body`` is None if CR LF does not follow it."""
     session.put = None
     if line.is_request:
         return finish_request(session, line, body, now_ns)
@@ -106,7 +106,7 @@ def reserve_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
     return session.job_reply(replies.RESERVED, job, job.body, replies.NOT_FOUND)
 
 
-# -- what is done with a job
+# -- changing jobs
 
 
 def delete(session: Session, job_id: int, now_ns: int) -> bytes:
@@ -144,7 +144,7 @@ def kick(session: Session, bound: int, now_ns: int) -> bytes | None:
 
 
 def resume_kick(session: Session, now_ns: int) -> None:
-    """Kick a slice of the jobs. The rest follows when the session is resumed, after others have had their turn."""
+    """Kick a slice of the jobs. The rest follow when the session is resumed, after others have had their turn."""
     assert session.kick is not None
     queue, left, done = session.kick
     kicked = session.engine.kick(session.client, queue, left, now_ns)
@@ -260,9 +260,9 @@ def pause_tube(session: Session, line: tuple[bytes, int], now_ns: int) -> bytes:
 
 
 def new_commands() -> list[Command]:
-    """All commands, none of them given yet; in the order in which the statistics tell of them.
+    """All commands, with counts of 0, in the order of the statistics.
 
-    ``quit`` is not among them: any line that begins with it is one.
+    ``quit`` is not among them: any line that begins with that word is a quit.
     """
     return [
         Command(b"put", arguments.parse_put, put),

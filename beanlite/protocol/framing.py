@@ -1,4 +1,4 @@
-"""From bytes to commands: finds the lines and bodies in what a client sends, and carries them out in order."""
+"""From bytes to commands: finds the lines and bodies in a client's input, and carries them out in order."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from beanlite.protocol.operator import give
 from beanlite.protocol.session import Service, Session
 
 LINE_MAX: Final = 224  # bytes of a command line with its CR LF
-UNSENT_MAX: Final = 10_000  # replies that are not sent yet; with more, a client has to read first
-# A client may send this many bytes ahead while it waits in a reserve; then it is no longer read from.
+UNSENT_MAX: Final = 10_000  # replies that are not sent yet; with more, the client has to read some first
+# A client may send this many bytes ahead while its session is blocked; beyond that the server stops reading from it.
 READ_AHEAD_MAX: Final = 1 << 18
-STEPS_MAX: Final = 200  # lines and bodies carried out in one go, before others have their turn
+STEPS_MAX: Final = 200  # lines and bodies carried out in one go, before others get their turn
 
 
 def line_closes_from(max_job_size: int) -> int:
-    """With how many bytes that no line's end follows a client is closed: it may have meant them as a body."""
+    """The size from which a line without an end closes the connection; a shorter one may have been meant as a body."""
     return max(1 << 20, max_job_size)
 
 
 class FramedSession(Session):
     """A session as its connection sees it: bytes go in, and replies come out.
 
-    The connection calls ``receive`` with what has come, or ``postpone`` if others are to be served first;
-    ``half_close`` when the client sends no more; ``wake`` when the engine reports that its wait is over;
-    ``resume`` as said below; and ``fail`` if any of these has raised.
+    The connection calls ``receive`` with the bytes that have arrived, or ``postpone`` if others are to be served first;
+    ``half_close`` when the client sends no more; ``wake`` when the engine reports that its wait is over; ``resume`` as
+    described below; and ``fail`` if any of these has raised an exception.
 
-    After each of them it looks for ``replies``. If the session ``waits``, they are taken with ``hold``, to be sent when
-    the batch being gathered is stored; this holds for a slice of a kick, too, which waits without a reply. Otherwise
-    they are taken and sent at once, but not before any that are still held. When none is held any longer, the
+    After each call it looks for ``replies``. If the session ``waits``, they are taken with ``hold``, to be sent when
+    the batch being gathered is stored. This also applies to a slice of a kick, which waits without a reply. Otherwise
+    the replies are taken and sent at once, but not before any that are still held. When none are held any more, the
     connection calls ``replies_sent``.
 
-    Then it sees to what has ``blocked`` the session:
+    Then it acts on the reason for which the session is ``blocked``:
 
-    - None: all that was complete has been carried out. If the client has sent its last (``half_closed``), the
-      connection is closed when the replies are sent.
+    - None: all complete input has been carried out. If the client sends no more (``half_closed``), the connection is
+      closed when the replies are sent.
     - WAITING: nothing is to be done before ``wake``.
-    - FETCHING: the bodies that it is ``gathering`` are fetched from the journal, and each is handed to ``bring``;
-      ``resume`` is called after the last one.
-    - KICKING: ``resume`` carries out the next slice, when the one before is stored.
+    - FETCHING: the bodies that the session is ``gathering`` are fetched from the journal, and each is handed to
+      ``bring``; ``resume`` is called after the last one.
+    - KICKING: ``resume`` is called when the slice is stored, and carries out the next one.
     - YIELDING: ``resume`` is called when others have had their turn.
     - REPLETE: ``resume`` is called when the replies are sent.
     - CLOSING: the connection is closed when the replies are sent.
 
-    As long as the session is blocked, ``receive`` only keeps what comes; of a client too far ahead no more is read.
+    While the session is blocked, ``receive`` only keeps its input, and from a client too far ahead no more is read.
     """
 
     __slots__ = ("_missing", "_parts", "_skipped_bytes")
@@ -56,16 +56,16 @@ class FramedSession(Session):
     def __init__(self, service: Service, address: str) -> None:
         super().__init__(service, address)
         self._parts: list[bytes] = []
-        """What has been received and not yet carried out."""
+        """Input that has been received and not yet carried out."""
         self._missing = 0
-        """How many bytes have to come before there is something to carry out."""
+        """How many more bytes are needed before there is something to carry out."""
         self._skipped_bytes = 0
-        """How much has come of a line that is too long; what comes next is its rest."""
+        """How many bytes of an overlong line have been skipped; if not 0, the next input is the rest of that line."""
 
     # -- what the connection calls
 
     def receive(self, data: bytes, now_ns: int) -> None:
-        """Take bytes from the client, and carry out what is complete."""
+        """Take bytes from the client, and carry out all that is complete."""
         if self._parts or self.blocked is not None:
             self._parts.append(data)
             self._missing -= len(data)
@@ -78,11 +78,11 @@ class FramedSession(Session):
         """Take bytes from the client, to be carried out in a later turn by ``resume``."""
         self._parts.append(data)
         self._missing -= len(data)
-        if self._missing <= 0 and self.blocked is None:  # until a large body is complete there is nothing to resume
+        if self._missing <= 0 and self.blocked is None:  # there is nothing to resume until a large body is complete
             self.blocked = YIELDING
 
     def resume(self, now_ns: int, steps: int = STEPS_MAX) -> None:
-        """Carry out what comes next: another slice of a kick, or so many steps of what comes after whatever blocked."""
+        """Unblock the session, or carry out another slice of a kick; then carry out up to ``steps`` more steps."""
         if self.blocked is REPLETE or self.blocked is YIELDING:
             self.blocked = None
         elif self.blocked is KICKING:
@@ -93,7 +93,7 @@ class FramedSession(Session):
             self._carry_out(self._take_parts(now_ns), now_ns, steps)
 
     def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
-        """The wait is over, and this has ended it; the commands after the reserve are carried out."""
+        """End the wait with its outcome, and carry out the commands after the reserve."""
         self.blocked = None
         if isinstance(outcome, Job):
             reply = self.job_reply(self.wait_form, outcome, outcome.body)
@@ -105,7 +105,7 @@ class FramedSession(Session):
             self.resume(now_ns)
 
     def half_close(self, now_ns: int) -> None:
-        """The client sends no more, but may still read. From now on none of its reserves waits."""
+        """Note that the client sends no more, but may still read. From now on none of its reserves waits."""
         self.half_closed = True
         if self.blocked is WAITING:
             self.engine.clients.stop_waiting(self.client)
@@ -114,12 +114,12 @@ class FramedSession(Session):
             self.resume(now_ns)
 
     def stop_waiting(self) -> None:
-        """The client is gone: whatever it waits for in a reserve is for others, and no body is for it."""
+        """Note that the client is gone: give it no job, and do without the bodies that are being fetched for it."""
         self.gathering = None
         self.engine.clients.stop_waiting(self.client)
 
     def fail(self, bug: Exception) -> None:
-        """The client has met a bug of ours, or a lack of memory: it is told so after all other replies, and closed."""
+        """Report a bug of ours, or a lack of memory, to the client after all other replies, and close the session."""
         if self.blocked is CLOSING:
             return
         self.engine.clients.stop_waiting(self.client)
@@ -130,21 +130,21 @@ class FramedSession(Session):
 
     @property
     def pending(self) -> int:
-        """Bytes received and not yet carried out."""
+        """How many bytes have been received and not yet carried out."""
         return sum(map(len, self._parts)) if self._parts else 0
 
     @property
     def wants_more(self) -> bool:
-        """Whether the client may send more, or is far enough ahead."""
+        """Whether to read more from the client, rather than let it get further ahead."""
         return not self.blocked or (self.blocked is not YIELDING and self.pending <= READ_AHEAD_MAX)
 
     # -- framing
 
     def _take_parts(self, now_ns: int) -> bytes:
-        """All that has been received and not yet carried out, as one buffer.
+        """Take all input that has been received and not yet carried out, as one buffer.
 
-        If that begins with a body which is complete, its put is finished here: to cut a large body out of the buffer
-        would copy it once more.
+        If the input begins with a complete body, its put is finished here: cutting a large body out of the buffer would
+        copy it once more.
         """
         parts, put = self._parts, self.put
         if put is not None:
@@ -166,7 +166,7 @@ class FramedSession(Session):
         return buffer
 
     def _carry_out(self, buffer: bytes, now_ns: int, steps: int = STEPS_MAX) -> None:
-        """Carry out so many steps of the buffer, as far as it is complete and nothing blocks; keep the rest."""
+        """Carry out up to ``steps`` complete lines and bodies of the buffer, until something blocks; keep the rest."""
         answers = self.replies
         bare = self.service.bare
         with_arguments = self.service.with_arguments
@@ -212,25 +212,25 @@ class FramedSession(Session):
             self._keep(buffer[at:], more=not steps)
 
     def _keep(self, rest: bytes, *, more: bool) -> None:
-        """Keep what is to be carried out later. ``more``: some of it is complete, but others have their turn first."""
+        """Keep ``rest`` to be carried out later. ``more``: the steps were used up, so others get their turn first."""
         if more and self.blocked is None:
             self.blocked = YIELDING
         if rest and self.blocked is not CLOSING:
             self._parts.append(rest)
             if self.blocked is YIELDING and len(self.replies) > UNSENT_MAX:
                 self.blocked = REPLETE
-        elif self.blocked is YIELDING:  # with nothing left to do there is no need
+        elif self.blocked is YIELDING:  # nothing is left to do, so there is no need
             self.blocked = None
 
     def _keep_line(self, buffer: bytes, at: int) -> int:
-        """Keep a line whose end has not come, or skip it if it is too long; returns where the next line begins."""
+        """Keep a line whose end has not come yet, or skip it if it is too long; returns where the next line begins."""
         if len(buffer) - at >= LINE_MAX:
             return self._skip_long_line(buffer, at)
         self._parts.append(buffer[at:])
         return len(buffer)
 
     def _odd_line(self, line: bytes, now_ns: int) -> bytes | None:
-        """A line that begins with no client's word. The reference is content with the beginning of some words."""
+        """Handle a line that begins with no client's command: an operator's, or what the reference takes by prefix."""
         if self.operator:
             word, _, args = line.partition(b" ")
             command = self.service.operator_commands.get(word)
@@ -251,7 +251,7 @@ class FramedSession(Session):
         return replies.BAD_FORMAT if more_than_should else replies.UNKNOWN_COMMAND
 
     def _skip_refused(self, buffer: bytes, at: int) -> int:
-        """Skip the body of a put that was refused, as far as it has come; returns where the next line begins."""
+        """Skip what has come of the body of a refused put; returns where the next line begins."""
         skipped = min(self.refused_bytes, len(buffer) - at)
         self.refused_bytes -= skipped
         if not self.refused_bytes:
@@ -259,7 +259,7 @@ class FramedSession(Session):
         return at + skipped
 
     def _skip_long_line(self, buffer: bytes, at: int) -> int:
-        """Skip the rest of a line that is too long, as far as it has come; returns where the next line begins."""
+        """Skip what has come of the rest of an overlong line; returns where the next line begins."""
         end = buffer.find(b"\r\n", at)
         if end >= 0:
             self._skipped_bytes = 0
@@ -271,5 +271,5 @@ class FramedSession(Session):
             self.replies.append(replies.BAD_FORMAT)
             self.blocked = CLOSING
         elif buffer.endswith(b"\r"):
-            self._parts.append(b"\r")  # perhaps the first half of the line's end
+            self._parts.append(b"\r")  # perhaps the first half of CR LF
         return len(buffer)

@@ -1,6 +1,6 @@
-"""Operators' commands, which ``docs/protocol.md`` describes: how a request is received, and the table of them.
+"""Operators' commands, which ``docs/protocol.md`` describes: how a request is received, and the table of commands.
 
-Most of them take a JSON object, which follows their line as its body follows a put's.
+Most of them take a JSON object, which follows the command line as a put's body does.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from beanlite.protocol.operator_requests import (
 )
 from beanlite.protocol.session import Command, Session
 
-REQUEST_MAX: Final = 1 << 20  # bytes of a body
+REQUEST_MAX: Final = 1 << 20  # bytes in the body of a request
 
 _Given = TypeVar("_Given", bound=Request)
 
 
 class RequestLine(Put):
-    """The line of a command that takes an object, whose body comes next."""
+    """The line of a command that takes an object, which comes next as its body."""
 
     __slots__ = ("carry_out", "model")
 
@@ -45,7 +45,7 @@ class RequestLine(Put):
 
 
 def give(session: Session, command: Command, args: bytes, now_ns: int) -> bytes | None:
-    """Carry out a command of the table below, or have its body received first."""
+    """Carry out a command from the table below, or have its body received first."""
     assert command.read is not None
     given = command.read(args)
     if given is None:
@@ -55,7 +55,7 @@ def give(session: Session, command: Command, args: bytes, now_ns: int) -> bytes 
 
 
 def finish_request(session: Session, line: Put, body: bytes | None, now_ns: int) -> bytes | None:
-    """The body of a request has come; None if what follows it is not the end of the line."""
+    """Carry out a request whose body has come. ``body`` is None if CR LF does not follow it."""
     assert isinstance(line, RequestLine)
     if body is None:
         return replies.EXPECTED_CRLF
@@ -70,13 +70,13 @@ def finish_request(session: Session, line: Put, body: bytes | None, now_ns: int)
 
 
 def watch_events(session: Session, request: WatchEvents, _now_ns: int) -> bytes:
-    """Have the client told of what happens to jobs from now on."""
+    """Send the client the events of jobs from now on."""
     session.service.watch(session.client, request.tube, request.what)
     return session.ok_reply(as_json({}))
 
 
 def _taking(word: bytes, model: type[_Given], carry_out: Callable[[Session, _Given, int], bytes | None]) -> Command:
-    """A command that takes such an object."""
+    """Make a command that takes an object described by ``model``."""
 
     def receive(session: Session, size: int, _now_ns: int) -> bytes | None:
         line = RequestLine(size, model, carry_out)
@@ -90,7 +90,7 @@ def _taking(word: bytes, model: type[_Given], carry_out: Callable[[Session, _Giv
 
 
 def new_operator_commands() -> list[Command]:
-    """All of them, none of them given yet."""
+    """All operators' commands, with counts of 0."""
     return [
         _taking(b"list-jobs", ListJobs, list_jobs),
         Command(b"show-job", arguments.parse_id, show_job, in_stats=False),

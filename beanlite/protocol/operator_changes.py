@@ -1,4 +1,4 @@
-"""Operators' command that changes many jobs. ``docs/protocol.md`` says what it takes and tells."""
+"""The operators' command that changes many jobs. ``docs/protocol.md`` describes it and its reply."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def change_jobs(session: Session, request: ChangeJobs, now_ns: int) -> bytes | N
 
 
 class Change:
-    """What is done to the jobs that a slice has found."""
+    """A change to the jobs that a slice has found."""
 
     __slots__ = (
         "_asked",
@@ -60,10 +60,10 @@ class Change:
         self._to: Tube | None = None
         """The tube to move or copy to, once a job needs it."""
         self._stopped: str | None = None
-        """Why the rest has been left undone: a put's refusal."""
+        """Why the rest was left undone: the word with which a put is refused."""
 
     def carry_out(self, fetched: dict[Job, bytes | None], now_ns: int) -> bytes:
-        """Do it; returns the reply. ``fetched`` are bodies that were not in memory."""
+        """Make the change, and return the reply. ``fetched``: the bodies that were not in memory."""
         session, found = self._session, self._found
         next_place, place = found.next, max(0, place_of(self._request))
         for job in found.jobs:
@@ -91,12 +91,12 @@ class Change:
         return session.ok_reply(as_json(reply))
 
     def _concerns(self, job: Job) -> bool:
-        """Whether there is something to be done to this job."""
+        """Whether the change can apply to this job."""
         request = self._request
         return job.state in CONCERNS[request.do] and not (request.do == MOVE and job.tube.name == request.to)
 
     def _change(self, job: Job, body: bytes | None, now_ns: int) -> bool:
-        """Do it to one job; False: it can't be done now."""
+        """Change one job; returns False if that can't be done now."""
         request, engine = self._request, self._engine
         do, operator, by = request.do, engine.operator, self._by
         pri = job.pri if request.pri is None else request.pri
@@ -123,7 +123,7 @@ class Change:
         return True
 
     def _copy(self, body: bytes, pri: int, delay_s: int, ttr_s: int, now_ns: int) -> bool:
-        """Put a copy, if a put is accepted."""
+        """Put a copy, if puts are accepted; returns whether that was done."""
         engine, by = self._engine, self._by
         self._stopped = refusal_of_puts(engine, len(body))
         tube = None if self._stopped else self._tube()
@@ -134,7 +134,7 @@ class Change:
         return True
 
     def _tube(self) -> Tube | None:
-        """The tube to move or copy to; None: there are too many."""
+        """The tube to move or copy to, or None if there are too many tubes."""
         to = self._request.to
         if self._to is None and to is not None:
             self._to = self._engine.clients.tube(to)

@@ -1,4 +1,4 @@
-"""Operators' commands that look at jobs, tubes and clients. ``docs/protocol.md`` says what they take and tell."""
+"""Operators' commands that look at jobs, tubes and clients. ``docs/protocol.md`` describes them and their replies."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from beanlite.protocol.operator_replies import Record, as_json, client_record, c
 from beanlite.protocol.operator_requests import Chosen, ListClients, ListJobs, ListTubeStats
 from beanlite.protocol.session import Session
 
-# How many records a reply has if nothing else is asked for.
+# How many records a reply has by default.
 LIMIT: Final = 100
 # Tubes looked at in a slice.
 TUBES_LOOKED_AT: Final = 5000
-# Clients in a slice, as long as they watch few tubes: of the names it has so many, and those of one more client.
+# A slice of clients ends with the one that brings it beyond this many names of watched tubes.
 NAMES_MAX: Final = 4000
 
-_BEFORE_ALL: Final = -1  # no id, key, serial number or number of a connection
+_BEFORE_ALL: Final = -1  # smaller than any id or key
 
 
 def filter_of(engine: Engine, chosen: Chosen, now_ns: int) -> Filter | None:
-    """What a request asks of jobs; None: no job can fit, because there is no such tube."""
+    """The filter that a request describes; None if no job can fit, because there is no such tube."""
     up_to_id = chosen.fixed if chosen.after is not None else engine.last_id
     asked = Filter(up_to_id if chosen.up_to_id is None else min(up_to_id, chosen.up_to_id))
     if chosen.tube is not None:
@@ -58,7 +58,7 @@ def filter_of(engine: Engine, chosen: Chosen, now_ns: int) -> Filter | None:
 
 
 def place_of(request: Chosen) -> int:
-    """After which place a slice begins."""
+    """The place after which a slice begins."""
     return _BEFORE_ALL if request.place is None else request.place
 
 
@@ -94,7 +94,7 @@ def list_jobs(session: Session, request: ListJobs, now_ns: int) -> bytes | None:
 
 
 def still_fits(asked: Filter, job: Job, fetched: dict[Job, bytes | None]) -> bool:
-    """Whether a job that was found is asked for, now that the bodies that were missing are here."""
+    """Whether a job that was found still fits, now that the missing bodies have been fetched."""
     if job.state is GONE or not asked.fits(job):
         return False
     body = fetched.get(job, b"")
@@ -133,7 +133,7 @@ def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
 def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> bytes:
     engine = session.engine
     if request.names is None:
-        tubes = list(engine.tubes.values())  # they stand in the order of their serial numbers
+        tubes = list(engine.tubes.values())  # these are in the order of their serial numbers
     else:
         tubes = sorted({engine.tubes[name] for name in request.names if name in engine.tubes}, key=_serial)
     first = 0 if request.place is None else bisect_right(tubes, request.place, key=_serial)
@@ -168,7 +168,7 @@ _serial: Final = attrgetter("serial")
 
 
 def _first(engine: Engine, tubes: list[Tube], order: str, limit: int, now_ns: int) -> list[Tube]:
-    """The first tubes in an order: that of their names, or the one with the largest number first."""
+    """The first ``limit`` tubes by name, or those with the largest numbers of what ``order`` names, largest first."""
     if order == "name":
         return nsmallest(limit, tubes, key=attrgetter("name"))
 
@@ -183,7 +183,7 @@ def _first(engine: Engine, tubes: list[Tube], order: str, limit: int, now_ns: in
 
 
 def _facts(engine: Engine, tubes: list[Tube], fact: str, now_ns: int) -> list[Any]:
-    """One fact of each: a fact at a time, because there are many tubes."""
+    """One fact about each tube: done fact by fact, because there are many tubes."""
     if fact == "name":
         return [tube.name.decode() for tube in tubes]
     if fact == "first_ready_s":

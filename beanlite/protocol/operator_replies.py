@@ -1,4 +1,4 @@
-"""What operators are answered: objects, as JSON."""
+"""The replies to operators: JSON objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Record = dict[str, object]
 
 
 def as_json(record: Record) -> bytes:
-    """The body of a reply."""
+    """Encode an object as the body of a reply."""
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -27,12 +27,12 @@ def refused(why: str) -> bytes:
 
 
 def cursor(place: int | None, fixed: int) -> str | None:
-    """Where to go on, and what the first slice has fixed for all; None: there is nothing more."""
+    """Make a cursor of the place to continue after and the ``fixed`` bound of all slices; None if there is no more."""
     return None if place is None else f"{place}-{fixed}"
 
 
 def job_record(job: Job, now_ns: int, utc_s: Callable[[int], float]) -> Record:
-    """A job, without its body. ``utc_s`` tells what a moment of the clock is in UTC."""
+    """A job, without its body. ``utc_s`` converts a time of the clock to UTC."""
     facts = job_snapshot(job, now_ns)
     timed = job.state is DELAYED or job.state is RESERVED
     return {
@@ -58,7 +58,7 @@ def job_record(job: Job, now_ns: int, utc_s: Callable[[int], float]) -> Record:
 
 
 def peer_record(peer: Peer | None) -> Record | None:
-    """Who a client is."""
+    """The identity of a client."""
     return None if peer is None else {"address": peer.address, "number": peer.number}
 
 
@@ -77,7 +77,7 @@ def client_record(client: ClientSnapshot, buffered: int) -> Record:
 
 
 def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
-    """What those who watch are told of an event; ``utc_s`` as above."""
+    """The reply that reports an event to clients that watch; ``utc_s`` as above."""
     peer, by = event.by, peer_record(event.by)
     if peer is not None and by is not None:
         by |= {"operator": event.by_operator, "person": peer.person or None}
@@ -97,6 +97,6 @@ def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
 
 
 def lost_reply(lost: int) -> bytes:
-    """What they are told who have missed so many."""
+    """The reply that reports to a client that watches how many events it has missed."""
     body = as_json({"lost": lost})
     return EVENT % (len(body), body)

@@ -1,7 +1,6 @@
-"""What operators' commands take: the objects that are their bodies.
+"""The objects that operators' commands take as their bodies.
 
-This file is not compiled, because pydantic reads the classes as they stand. Their fields are described in
-``docs/protocol.md``.
+This file is not compiled, because pydantic inspects the classes. ``docs/protocol.md`` describes their fields.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from beanlite.core.tube import PERSON_BYTES_MAX, is_person, is_tube_name
 IDS_MAX: Final = 1000
 RECORDS_MAX: Final = 200
 PREVIEW_MAX: Final = 4096
-# Facts of a tube that are told of all the tubes that a slice has looked at.
+# How many facts can be asked for with ``only``, which returns them for all tubes that a slice looks at.
 ONLY_MAX: Final = 2
-# Jobs changed by a slice: to write them, and what has been done to them, must not keep others waiting.
+# Jobs changed by a slice: writing them and their events must not keep others waiting.
 CHANGED_MAX: Final = 100
-# What an age can be, in seconds: some thousand years.
+# The largest age in seconds: some thousand years.
 _AGE_MAX_S: Final = 1e11
 _U64_MAX: Final = (1 << 64) - 1
 
@@ -57,29 +56,29 @@ Limit = Annotated[int, Field(ge=1, le=RECORDS_MAX)]
 
 
 class Request(BaseModel):
-    """Any of them."""
+    """The base of all requests."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Paged(Request):
-    """One that may take several slices."""
+    """A request that may take several slices."""
 
     after: Cursor | None = None
 
     @property
     def place(self) -> int | None:
-        """After which place to go on; None: at the beginning."""
+        """The place to continue after; None: begin at the beginning."""
         return None if self.after is None else int(self.after.partition("-")[0])
 
     @property
     def fixed(self) -> int:
-        """What the first slice has fixed for the others."""
+        """The highest id to look at, fixed by the first slice for the others; 0 where there is no such bound."""
         return 0 if self.after is None else int(self.after.partition("-")[2])
 
 
 class Chosen(Paged):
-    """One that chooses jobs."""
+    """A request that selects jobs."""
 
     ids: list[JobId] | None = Field(None, max_length=IDS_MAX)
     tube: TubeName | None = None
@@ -162,7 +161,7 @@ class ListClients(Paged):
 
 
 class NewJob(Request):
-    """A job of ``put-jobs``."""
+    """A job in ``put-jobs``."""
 
     body: bytes | None = None
     base64: Annotated[bytes, AfterValidator(_decode)] | None = None
@@ -196,11 +195,11 @@ _Model = TypeVar("_Model", bound=Request)
 
 
 class Refused(Exception):
-    """A request can't be carried out; the text says why."""
+    """A request that can't be carried out; the text says why."""
 
 
 def read(model: type[_Model], body: bytes) -> _Model | None:
-    """The request that a body is; None if it is no JSON object. Refused: it is not one that is allowed."""
+    """Parse the body of a request; None if it isn't a JSON object. Raises Refused if it isn't a valid request."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:

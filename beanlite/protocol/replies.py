@@ -1,4 +1,4 @@
-"""The replies' texts. Those with numbers or a body in them are forms, to be filled in with ``%``."""
+"""The texts of replies. Those with numbers or a body are templates, to be filled in with ``%``."""
 
 from typing import Final
 
@@ -15,11 +15,11 @@ OUT_OF_MEMORY: Final = b"OUT_OF_MEMORY\r\n"
 RESERVED: Final = b"RESERVED %d %d\r\n%b\r\n"
 FOUND: Final = b"FOUND %d %d\r\n%b\r\n"
 RESERVED_BATCH: Final = b"RESERVED_BATCH %d\r\n"
-BATCH_OF_ONE: Final = RESERVED_BATCH % 1 + RESERVED  # to whom a single job comes while it waits for a batch
+BATCH_OF_ONE: Final = RESERVED_BATCH % 1 + RESERVED  # to a client that is given a job while it waits for a batch
 DEADLINE_SOON: Final = b"DEADLINE_SOON\r\n"
 TIMED_OUT: Final = b"TIMED_OUT\r\n"
 
-# To what is done with a job
+# To commands that change a job
 DELETED: Final = b"DELETED\r\n"
 RELEASED: Final = b"RELEASED\r\n"
 BURIED: Final = b"BURIED\r\n"
@@ -27,8 +27,8 @@ TOUCHED: Final = b"TOUCHED\r\n"
 KICKED: Final = b"KICKED %d\r\n"
 KICKED_JOB: Final = b"KICKED\r\n"
 
-# To what is done with tubes
-USING: Final = b"USING "  # goes on with the tube's name and END: to put it together so is cheaper than a form
+# To commands on tubes
+USING: Final = b"USING "  # followed by the tube's name and END: concatenation is cheaper than a template
 WATCHING: Final = b"WATCHING %d\r\n"
 NOT_IGNORED: Final = b"NOT_IGNORED\r\n"
 PAUSED: Final = b"PAUSED\r\n"
@@ -36,10 +36,10 @@ PAUSED: Final = b"PAUSED\r\n"
 # Statistics and lists: size, body
 OK: Final = b"OK %d\r\n%b\r\n"
 
-# To operators, of whom a request was refused: size, and an object that says why
+# To an operator's request that is refused: size, and an object that says why
 REFUSED: Final = b"REFUSED %d\r\n%b\r\n"
 
-# To those who watch, without being asked each time: size, and an object
+# To clients that watch, unasked: size, and an object
 EVENT: Final = b"EVENT %d\r\n%b\r\n"
 
 # To any command
@@ -48,7 +48,7 @@ BAD_FORMAT: Final = b"BAD_FORMAT\r\n"
 UNKNOWN_COMMAND: Final = b"UNKNOWN_COMMAND\r\n"
 INTERNAL_ERROR: Final = b"INTERNAL_ERROR\r\n"
 
-# Those that say what could not be done
+# The replies that are errors
 ERRORS: Final = [
     EXPECTED_CRLF,
     JOB_TOO_BIG,

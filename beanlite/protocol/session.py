@@ -1,6 +1,6 @@
-"""What a session is: whose it is, what it has been answered, and why it may have to stop.
+"""The state of a session: its client, its replies, and why it may be blocked.
 
-This is what the commands see and change. How bytes become commands is in ``framing``.
+This is what the commands see and change. ``framing`` turns bytes into commands.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from beanlite.protocol.blocked import FETCHING, REPLETE, YIELDING, Blocked
 from beanlite.protocol.replies import OK, RESERVED, TIMED_OUT
 from beanlite.protocol.stats import Facts
 
-# Bytes of bodies in replies that are not sent yet: a client that has been given more has to read first.
+# Bytes of bodies in replies that are not sent yet; beyond that the client has to read some first.
 REPLIES_MAX: Final = 1 << 20
-# No reply that is an error is as long.
+# Every error reply is shorter than this.
 ERROR_BYTES: Final = 20
 
 
@@ -29,8 +29,8 @@ _Given = TypeVar("_Given")
 class Command:
     """A command of a server: its word, how its arguments are read, what carries it out, and how often it was given.
 
-    ``read`` is None where there are no arguments; its result is None where they are malformed. Otherwise the command is
-    counted, and carried out. ``in_stats``: the statistics tell the count.
+    ``read`` is None if the command takes no arguments. It returns None if they are malformed; otherwise the command is
+    counted and carried out. ``in_stats``: the statistics report the count.
     """
 
     __slots__ = ("carry_out", "count", "in_stats", "read", "word")
@@ -51,7 +51,7 @@ class Command:
 
 
 class Service:
-    """What the sessions of a server share: its attributes are as many as the commands have use for."""
+    """What the sessions of a server share. It has as many attributes as the commands need."""
 
     __slots__ = (
         "bare",
@@ -85,10 +85,10 @@ class Service:
         *,
         journaled: bool,
     ) -> None:
-        """``refused`` is told what a client can't have; ``took_long`` is called by commands that may take a while.
+        """``refused`` is called with the limit that refuses a client; ``took_long`` by commands that may take a while.
 
-        ``buffered`` tells how many bytes are buffered for a client; ``watch`` has it told what happens to jobs.
-        ``utc_s`` tells what a moment of the clock is in UTC.
+        ``buffered`` returns how many bytes are buffered for a client; ``watch`` has a client sent events. ``utc_s``
+        converts a time of the clock to UTC.
         """
         self.engine = engine
         self.max_job_size = max_job_size
@@ -101,14 +101,14 @@ class Service:
         self.utc_s = utc_s
         self.commands = commands
         self.errors: dict[bytes, int] | None = None
-        """How often each of these replies was given, once somebody has it counted."""
+        """How often each of these error replies was given; None unless they are to be counted."""
         self.operator_commands = {command.word: command for command in operator_commands}
         self.bare = {command.word: command for command in commands if command.read is None}
         self.with_arguments = {command.word: command for command in commands if command.read is not None}
 
 
 class Gathering:
-    """Bodies on their way from the journal, for one reply."""
+    """Bodies that are being fetched from the journal for one reply."""
 
     __slots__ = ("bodies", "jobs", "then")
 
@@ -116,7 +116,7 @@ class Gathering:
         self.jobs = jobs
         self.then = then
         self.bodies: dict[Job, bytes | None] = {}
-        """Those that have come; None for a job that is gone."""
+        """The bodies that have come so far; None for a job that is gone."""
 
 
 class Session:
@@ -144,12 +144,12 @@ class Session:
     )
 
     def __init__(self, service: Service, address: str) -> None:
-        """``address`` is where the client is, for those who ask who it was."""
+        """``address`` is the client's, recorded with what it does."""
         self.service = service
         self.engine = service.engine
         self.client = service.engine.clients.connect(address)
         self.replies: list[bytes] = []
-        """What has been answered and not yet been taken."""
+        """Replies that have not been taken yet."""
         self.waits = False
         """Some of these replies may leave only when the batch being gathered is stored."""
         self.blocked: Blocked | None = None
@@ -161,30 +161,30 @@ class Session:
         self.put: Put | None = None
         """The put, or the request, whose body comes next."""
         self.refused_bytes = 0
-        """How much is still to come of a body that was refused."""
+        """How many bytes are still to come of a refused body."""
         self.refusal = b""
-        """What it is to be answered then."""
+        """The reply to be given when all of that body has come."""
         self.kick: tuple[KeyHeap, int, int] | None = None
-        """A kick under way: the queue, how many jobs are left to kick, how many have been."""
+        """A kick under way: the queue, how many jobs are left to kick, and how many have been kicked."""
         self.gathering: Gathering | None = None
-        """The bodies that are on their way for a reply."""
+        """The bodies that are being fetched for a reply."""
         self.wait_form = RESERVED
-        """How a job is told that ends the client's wait."""
+        """The template of the reply if a job ends the client's wait."""
         self._body_bytes = 0
         """Bytes of bodies in replies that are not sent yet."""
 
     def refuse(self, put: Put, refusal: bytes) -> None:
-        """Skip the body of a put, or of a request, and answer this."""
+        """Skip the body of a put or a request, and then answer with this refusal."""
         self.refused_bytes = put.size + 2
         self.refusal = refusal
 
     def job_reply(self, form: bytes, job: Job, body: bytes | None, gone: bytes = TIMED_OUT) -> bytes | None:
-        """One of the two forms of a reply with a job and its body; None if the body has to be fetched first.
+        """Make a reply with a job and its body from the template ``form``; None if the body has to be fetched first.
 
-        ``gone`` is the reply if the job is no more when its body would have come.
+        ``gone`` is the reply if the job turns out to be deleted when its body is fetched.
         """
         if job.id > self.engine.ledger.stored_id:
-            self.waits = True  # nobody works on, or sees, a job that a crash could still undo
+            self.waits = True  # no client works on, or sees, a job that a crash could still undo
         if body is None:
             self.gather([job], lambda bodies, _now_ns: self._fetched_reply(form, job, bodies[job], gone))
             return None
@@ -197,21 +197,21 @@ class Session:
         return form % (job.id, size, body)
 
     def ok_reply(self, body: bytes) -> bytes:
-        """OK, with statistics or a list: to make it has taken long, and others have their turn before the next one."""
+        """Make an OK reply with statistics or a list. Making these takes long, so others get their turn afterwards."""
         self.service.took_long()
         self.blocked = YIELDING
         self.count_bytes(len(body))
         return OK % (len(body), body)
 
     def count_bytes(self, size: int) -> None:
-        """So much more is to be sent: beyond some of it the client has to read first."""
+        """Count bytes of bodies that are to be sent, and block the client if it has to read some first."""
         self._body_bytes += size
         if self._body_bytes > REPLIES_MAX:
             self.blocked = REPLETE
 
     def _fetched_reply(self, form: bytes, job: Job, body: bytes | None, gone: bytes) -> bytes:
         reply = None if body is None else self.job_reply(form, job, body)
-        return gone if reply is None else reply  # others have deleted it, perhaps after its ttr
+        return gone if reply is None else reply  # another client has deleted it, perhaps after its ttr
 
     def gather(self, jobs: list[Job], then: Callable[[dict[Job, bytes | None], int], bytes | None]) -> None:
         """Have the bodies of jobs fetched; ``then`` is called with them and the time, and returns the reply."""
@@ -219,15 +219,15 @@ class Session:
         self.gathering = Gathering(jobs, then)
 
     def bring(self, job: Job, body: bytes | None) -> bool:
-        """One of the bodies has come, or its job is gone (None); returns whether it was the last."""
+        """Take one of the bodies, or None if its job is gone; returns whether it was the last."""
         gathering = self.gathering
-        if gathering is None:  # the client has met a bug meanwhile
+        if gathering is None:  # the client has met a bug since
             return False
         gathering.bodies[job] = body
         return len(gathering.bodies) == len(gathering.jobs)
 
     def answer_with_bodies(self, now_ns: int) -> None:
-        """All have come."""
+        """Make the reply for which bodies were gathered; to be called when all have come."""
         assert self.gathering is not None
         gathering = self.gathering
         self.gathering = self.blocked = None
@@ -237,11 +237,11 @@ class Session:
 
     def _count_errors(self, errors: dict[bytes, int]) -> None:
         for reply in self.replies:
-            if len(reply) < ERROR_BYTES and reply in errors:  # to look a long one up would take long
+            if len(reply) < ERROR_BYTES and reply in errors:  # looking up a long reply would take long
                 errors[reply] += 1
 
     def take_replies(self, *, hold: bool = False) -> bytes:
-        """All replies so far, to be sent now; or, with ``hold``, later, when ``replies_sent`` is to be called."""
+        """Take all replies so far, to be sent now or, with ``hold``, later; then ``replies_sent`` is to be called."""
         replies = self.replies
         if self.service.errors is not None:
             self._count_errors(self.service.errors)
@@ -253,5 +253,5 @@ class Session:
         return data
 
     def replies_sent(self) -> None:
-        """None of the replies is held any longer: the client may be given as much again."""
+        """Note that no reply is held any more: the client may be given more bodies again."""
         self._body_bytes = 0

@@ -1,6 +1,6 @@
-"""The bodies that the stats commands and the lists answer with.
+"""The bodies with which the stats commands and the lists answer.
 
-The keys stand in the order of beanstalkd 1.13, and strings are quoted as it quotes them; keys of our own come last.
+The keys are in the order of beanstalkd 1.13, and strings are quoted as it does; keys of our own come last.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from beanlite.core.snapshot import JobSnapshot, ServerSnapshot, TubeSnapshot
 
 
 class Facts(NamedTuple):
-    """What ``stats`` tells of the process, the machine and the journal. It has as many attributes as that takes."""
+    """What ``stats`` reports of the process, the machine and the journal. It has as many attributes as that takes."""
 
     pid: int
     version: str
@@ -27,14 +27,14 @@ class Facts(NamedTuple):
     batches: int  # committed since the database was made
     records: int  # rows written since the start
     wal_bytes: int  # the size of the -wal file
-    wal_bytes_max: int  # what that file is cut back to
-    refused: Mapping[str, int]  # how often clients were refused what is limited, since the start
+    wal_bytes_max: int  # the size to which that file is cut back
+    refused: Mapping[str, int]  # how often each limit was enforced on clients since the start
     backup_succeeded_at: int = 0  # when the newest scheduled backup was made, in UTC seconds; 0: there is none
-    backup_failed_at: int = 0  # when the last one failed; 0: none has since the start
+    backup_failed_at: int = 0  # when a scheduled backup last failed; 0: none has since the start
 
 
 def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], facts: Facts, max_job_size: int) -> bytes:
-    """The body of ``stats``. ``commands``: how often each was given, as keys and numbers."""
+    """The body of ``stats``. ``commands``: how often each command was given, as keys and numbers."""
     return _yaml(
         ("current-jobs-urgent", server.urgent),
         ("current-jobs-ready", server.ready),

@@ -1,1 +1,1 @@
-"""The page in the browser: a process of its own that asks the server what any operator may ask."""
+"""The page in the browser: a process of its own that uses the server's commands for operators."""

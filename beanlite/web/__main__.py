@@ -1,7 +1,8 @@
-"""The page as the server starts it beside itself: ``python -m beanlite.web OBJECT``.
+"""The page as a child process of the server: ``python -m beanlite.web OBJECT``.
 
-The object, in JSON, says which ``server`` to ask and where to ``listen``, perhaps its ``db``, and the folder of its
-``backups``. The process ends when its standard input does: the server has the other end, and loses it however it ends.
+The JSON object has the address of the ``server``, the address to ``listen`` on, and optionally the server's ``db`` and
+the folder of its ``backups``. The process ends at the end of its stdin, a pipe whose other end the server holds:
+however the server ends, the pipe is closed.
 """
 
 import contextlib
@@ -20,12 +21,12 @@ from beanlite.web import serving
 from beanlite.web.backups import Folder
 from beanlite.web.site import Site
 
-# Where memory runs out, the page goes before the queue does; the kernel adds this to what it thinks of a process.
+# If memory runs out, the page is to be killed before the queue; the kernel adds this to the process's badness score.
 GOES_FIRST: Final = 500
 
 
 def main() -> int:
-    """Serve the page; returns the exit code."""
+    """Serve the page, and return the exit code."""
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(GOES_FIRST), encoding="ascii")
@@ -51,7 +52,7 @@ def main() -> int:
 
 
 def _end_with_the_server() -> None:
-    """Wait for the end of the standard input, on which nothing comes, and end in order if that is possible."""
+    """Wait for the end of stdin, on which nothing is sent; then stop in order, or exit if that takes too long."""
     with contextlib.suppress(OSError):
         while os.read(0, 1):
             pass

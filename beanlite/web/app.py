@@ -1,4 +1,4 @@
-"""The application: which page is where, who is let in, and what becomes of errors."""
+"""The application: its routes, its access checks, and its error pages."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,12 +23,12 @@ from beanlite.web.safety import HEADERS, User, is_own_host, is_own_origin
 from beanlite.web.samples import sample
 from beanlite.web.site import Site, site_of
 
-# What a form may have at most.
+# The most bytes of a form.
 FORM_BYTES_MAX: Final = 1 << 20
 
 
 class Gate(BaseHTTPMiddleware):
-    """Lets nobody in who may not, and nothing out without the headers that keep a page to itself."""
+    """Refuses requests that are not permitted, and adds the security headers to every response."""
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         """Answer a request."""
@@ -40,7 +40,7 @@ class Gate(BaseHTTPMiddleware):
 
 
 async def _refused(request: Request) -> Response | None:
-    """What is answered instead of the page, if that is not to be seen."""
+    """Return the response that refuses a request; None if the request is permitted."""
     site = site_of(request)
     if site.hosts and not is_own_host(request.headers.get("host", ""), site.hosts):
         return PlainTextResponse("This is no name of this page; see beanlite web --host.\n", 421)
@@ -66,7 +66,7 @@ def _refused_change(request: Request, user: User) -> Response | None:
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    """A page that says what can't be done."""
+    """Return a page that shows an error."""
     if isinstance(error, Unreachable):
         context = {"title": "The server can't be reached", "why": str(error), "retry": True}
         return render(request, "error.html", context, 503)
@@ -77,7 +77,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 def make_app(site: Site) -> Starlette:
-    """The application for this site."""
+    """Make the application for a site."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""The backups of a server: which there are, and one more when somebody asks for it."""
+"""The backups of a server: lists them, and makes one on request."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from beanlite.journal.sqlite.dated import dated_backups
 
 
 class Backup(NamedTuple):
-    """One of them."""
+    """A backup."""
 
     name: str
     made_at: float
@@ -22,30 +22,30 @@ class Backup(NamedTuple):
 
 
 class Folder:
-    """A folder for backups of one database. One is made by a process of its own, and no older one is deleted for it."""
+    """A folder for backups of one database. Each is made by a process of its own; no older one is deleted for it."""
 
     def __init__(self, path: Path, db: Path) -> None:
         self.path = path
         self._db = db
         self._making: asyncio.Task[None] | None = None
         self.error = ""
-        """Why the last one that was asked for here was not made."""
+        """Why the last backup requested here failed; empty if it did not."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is being made that was asked for here."""
+        """Whether a backup requested here is being made."""
         return self._making is not None and not self._making.done()
 
     def found(self) -> list[Backup]:
-        """Those that there are, the newest first. OSError: the folder can't be read."""
+        """Return the existing backups, the newest first. OSError: the folder can't be read."""
         found = []
         for file, made_at in reversed(dated_backups(self.path, self._db)):
-            with contextlib.suppress(FileNotFoundError):  # it was deleted in between, for a newer one
+            with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile, for a newer one
                 found.append(Backup(file.name, made_at, file.stat().st_size))
         return found
 
     def begin(self) -> asyncio.Task[None]:
-        """Have one made. BeanliteError: one is being made."""
+        """Start making a backup. BeanliteError: one is being made already."""
         if self.is_busy:
             raise BeanliteError("a backup is being made already")
         self.error = ""
@@ -53,7 +53,7 @@ class Folder:
         return self._making
 
     async def _make(self) -> None:
-        folder = f"{self.path}/"  # or, where there is none, a file of that name would be made
+        folder = f"{self.path}/"  # without the slash, a file of that name would be made if the folder is missing
         command = [sys.executable, "-m", "beanlite", "backup", folder, "--db", str(self._db)]
         try:
             process = await asyncio.create_subprocess_exec(
@@ -70,7 +70,7 @@ class Folder:
             output, _ = await process.communicate()
         except asyncio.CancelledError:
             with contextlib.suppress(ProcessLookupError):
-                process.terminate()  # which leaves nothing
+                process.terminate()  # it cleans up after itself
             await process.wait()
             raise
         if process.returncode:
@@ -78,7 +78,7 @@ class Folder:
             self.error = last_line.removeprefix("beanlite: ") or f"exit code {process.returncode}"
 
     async def close(self) -> None:
-        """Give up one that is being made."""
+        """Cancel a backup that is being made."""
         if self._making is not None:
             self._making.cancel()
             await asyncio.gather(self._making, return_exceptions=True)

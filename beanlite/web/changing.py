@@ -1,4 +1,4 @@
-"""What changes something: asked for by a form of ours, and if it concerns jobs, asked for twice."""
+"""The pages that change something, requested by our own forms; changes of jobs are to be confirmed first."""
 
 import asyncio
 from functools import partial
@@ -18,13 +18,13 @@ from beanlite.web.running import described
 from beanlite.web.safety import User
 from beanlite.web.site import site_of
 
-# For how long a change is waited for before a page tells how far it has come.
+# How long to wait for a change before showing a page with its progress instead.
 WAIT_S: Final = 0.5
 _LENGTH: Final = "a length of time, such as 90s, 5min or 3h"
 
 
 async def change(request: Request) -> Response:
-    """Do something to the jobs that a form means: first tell how many they are, then do it."""
+    """Change the jobs that a form selects: ask for confirmation with their number first, then do it."""
     site, fields = site_of(request), await form(request)
     what, which = _meant(fields)
     back = _back(fields)
@@ -44,7 +44,7 @@ async def change(request: Request) -> Response:
 
 
 async def follow(request: Request) -> Response:
-    """How far a change has come."""
+    """Show the progress of a change."""
     running = site_of(request).changes.all.get(request.path_params["number"])
     if running is None:
         raise BeanliteError("this change is not remembered any more")
@@ -52,7 +52,7 @@ async def follow(request: Request) -> Response:
 
 
 async def pause(request: Request) -> Response:
-    """Let nobody reserve from a tube for so long."""
+    """Pause a tube."""
     site, fields = site_of(request), await form(request)
     tube, pause_s = fields.get("tube", ""), seconds(fields, "for")
     if pause_s is None:
@@ -75,7 +75,7 @@ async def put(request: Request) -> Response:
             "pri": 1024 if pri is None else pri,
             "delay_s": int(seconds(fields, "delay") or 0),
             "ttr_s": 60 if ttr_s is None else int(ttr_s),
-            "body": fields.get("body", "").replace("\r\n", "\n"),  # a browser sends CR LF for the end of a line
+            "body": fields.get("body", "").replace("\r\n", "\n"),  # browsers send line breaks as CR LF
         }
         what = {"jobs": [job], **_on_behalf(request)}
         reply = await site_of(request).questions.ask_once(lambda live: live.ask("put-jobs", what))
@@ -85,7 +85,7 @@ async def put(request: Request) -> Response:
 
 
 async def back_up(request: Request) -> Response:
-    """Have a backup made."""
+    """Make a backup."""
     folder = site_of(request).backups
     if folder is None:
         raise ConfigError("no folder for backups is configured")
@@ -97,13 +97,13 @@ async def back_up(request: Request) -> Response:
 
 
 def _on_behalf(request: Request) -> Record:
-    """The user as a part of what the server is asked."""
+    """Return the user as a part of a request to the server."""
     user: User = request.state.user
     return on_behalf_of(user.name)
 
 
 def _meant(fields: dict[str, str]) -> tuple[Record, Filter]:
-    """What is to be done, and to which jobs. ConfigError: that can't be meant."""
+    """Return the change that a form requests, and the filter of its jobs. ConfigError: the form is wrong."""
     do = fields.get("do", "")
     if do not in DONE_WORDS:
         raise ConfigError("do: say what is to be done")
@@ -118,7 +118,7 @@ def _meant(fields: dict[str, str]) -> tuple[Record, Filter]:
 
 
 def _how(do: str, fields: dict[str, str]) -> Record:
-    """What a change needs beside the jobs. ConfigError: it is missing."""
+    """Return what a change needs besides the jobs. ConfigError: it is missing."""
     to, pri, delay_s = fields.get("to", "").strip(), number(fields, "pri", U32_MAX), seconds(fields, "delay")
     if do in {"move", "copy"}:
         if not to:
@@ -143,11 +143,11 @@ def _count(live: Live, what: Record, which: Filter) -> Outcome:
 
 
 def _back(fields: dict[str, str]) -> str:
-    """The page that the form was on, if it is one of ours."""
+    """Return the page that the form was on, if it is on this site; otherwise the first page."""
     back = fields.get("back", "/")
     return back if back.startswith("/") and not back.startswith(("//", "/\\")) and len(back) < 4000 else "/"
 
 
 def _done(path: str, said: str) -> Response:
-    """Back to a page, which then tells what has been done."""
+    """Redirect to a page, which then shows what was done."""
     return RedirectResponse(f"{path}{'&' if '?' in path else '?'}{link('', done=said)[1:]}", 303)

@@ -1,4 +1,4 @@
-"""Numbers over time as the path of a small picture, which needs no script to be seen."""
+"""Numbers over time as SVG paths, so that curves need no script."""
 
 import time
 from collections.abc import Iterable
@@ -7,28 +7,28 @@ from typing import Final, NamedTuple
 
 from beanlite.operators.filters import Record
 
-# The picture's own units; a page draws it in whatever size it likes. A line at the very top would be cut in half.
+# In the picture's own units; pages scale it. The margin at the top keeps a line there from being cut in half.
 WIDTH: Final = 600
 HEIGHT: Final = 100
 _TOP: Final = 4
 
 
 class Curve(NamedTuple):
-    """A curve as SVG has it."""
+    """A curve as SVG paths, with its scale."""
 
     line: str
     area: str
     most: float
-    """The largest of the numbers, at which the curve is at the top."""
+    """The largest number, at which the curve reaches the top."""
     total: float
     from_at: float
     to_at: float
 
 
 def curve(rows: Iterable[Record], key: str, span_s: int, points: int, *, gaps: bool = False) -> Curve:
-    """One fact of rows that each stand for a span of time, up to now.
+    """Make a curve of one fact of rows that each stand for a span of time, up to now.
 
-    Where there is no row it is 0, or not known, which leaves a gap.
+    A span without a row counts as 0, or, with ``gaps``, leaves a gap.
     """
     last = int(time.time()) // span_s * span_s
     first = last - (points - 1) * span_s
@@ -45,7 +45,7 @@ def curve(rows: Iterable[Record], key: str, span_s: int, points: int, *, gaps: b
 
 
 def _piece(run: list[tuple[int, float]], most: float, points: int) -> tuple[str, str]:
-    """A piece of the line without a gap, and the area below it."""
+    """Return the paths of a piece of the line without gaps, and of the area below it."""
     step, height = WIDTH / (points - 1), HEIGHT - _TOP
     places = [f"{at * step:.1f},{HEIGHT - (height * value / most if most else 0):.1f}" for at, value in run]
     line = f"M{'L'.join(places)}" + ("h1" if len(run) == 1 else "")

@@ -1,4 +1,4 @@
-"""What the first page tells: how the server is, what is wrong, and its tubes."""
+"""The contents of the first page: the server's state, its problems, and its tubes."""
 
 import time
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from beanlite.operators.live import Live
 
 # Tubes on one page.
 PAGE: Final = 50
-# By what tubes can be sorted.
+# What tubes can be sorted by.
 SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "waiting", "first_ready_s")
-# A job that has been ready for so long is worth a look.
+# A job that has been ready for this long is shown as a problem.
 LONG_S: Final = 3600
-# How many tubes are named under what is wrong.
+# How many tubes are named among the problems, for each kind.
 NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Tubes:
-    """A page of them."""
+    """A page of tubes."""
 
     tubes: list[Record]
     page: int
@@ -35,24 +35,24 @@ class Problem:
     text: str
     tube: str | None = None
     state: str | None = None
-    """Which of its jobs are concerned."""
+    """The state of the tube's jobs that are concerned."""
     urgent: bool = False
-    """It keeps the queue from doing its work."""
+    """Whether it concerns the server as a whole."""
 
 
 def tubes(live: Live, like: str, sort: str, page: int) -> Tubes:
-    """A page of the tubes whose name fits, in this order."""
+    """Return a page of the tubes whose names match ``like``, in this order."""
     names = _in_order(live, like, sort)
     end = page * PAGE
     places = {name: place for place, name in enumerate(names[end - PAGE : end])}
     found: list[Record] = []
-    if places:  # one of them may have gone in between
+    if places:  # a tube may be gone by then
         found = live.list_tubes({"names": list(places), "limit": PAGE})["tubes"]
     return Tubes(sorted(found, key=lambda tube: places[tube["name"]]), page, len(names) > end)
 
 
 def _in_order(live: Live, like: str, sort: str) -> list[str]:
-    """The names of all tubes that fit, and no more of them than it takes to sort: so each page costs the same."""
+    """Return the sorted names of all matching tubes. Only what sorting needs is requested: all pages cost the same."""
     request: Record = {"like": like} if like else {}
     if sort == "name":
         return sorted(name for (name,) in slices(live, {**request, "only": ["name"]}))
@@ -62,7 +62,7 @@ def _in_order(live: Live, like: str, sort: str) -> list[str]:
 
 
 def slices(live: Live, request: Record) -> list[Any]:
-    """What all slices tell of tubes."""
+    """Return the tubes of all slices of a list."""
     found: list[Any] = []
     while True:
         reply = live.list_tubes(request)
@@ -73,7 +73,7 @@ def slices(live: Live, request: Record) -> list[Any]:
 
 
 def problems(live: Live, stats: Record) -> list[Problem]:
-    """What is wrong with the server and its tubes, the worst first."""
+    """Return the problems of the server and its tubes, the urgent ones first."""
     found = _of_server(stats)
     stuck = [tube for tube in slices(live, {"order": "first_ready_s", "limit": 20}) if tube["ready"]]
     for tube in listing.first(stuck, "first_ready_s", largest=True, limit=NAMED):
@@ -107,7 +107,7 @@ def _of_server(stats: Record) -> list[Problem]:
 
 
 class Rates:
-    """How fast things go, from one look at the statistics to the next."""
+    """Rates per second, from one reading of the statistics to the next."""
 
     _COUNTED: Final = {
         "puts": ("cmd-put",),
@@ -120,7 +120,7 @@ class Rates:
         self._rates: dict[str, float] = {}
 
     def since_last(self, stats: Record) -> dict[str, float]:
-        """How many of each there were in a second; nothing at first, and after the server was started anew."""
+        """Return the rates since the previous statistics; empty at first, and after the server was restarted."""
         now_s = time.monotonic()
         before_s, before = self._before
         if stats is not before:

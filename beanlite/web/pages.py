@@ -1,4 +1,4 @@
-"""Making a page of a template, and reading what its forms send."""
+"""Renders pages from templates, and reads the fields of forms."""
 
 import json
 from collections.abc import Mapping
@@ -18,17 +18,17 @@ from beanlite.operators.filters import STATES, Filter
 from beanlite.operators.units import parse_age
 from beanlite.web.site import site_of
 
-# The most that a pri or a number of seconds can be, and that an id can be.
+# The largest pri or number of seconds, and the largest id.
 U32_MAX: Final = (1 << 32) - 1
 U64_MAX: Final = (1 << 64) - 1
-# How many values a form may have, and how long one may be that is no body.
+# How many values a form may have, and how long a value other than a body may be.
 _FIELDS_MAX: Final = 1100
 _VALUE_MAX: Final = 1000
 _IDS_MAX: Final = 25_000
 
 
 def _time(at: float | None) -> Markup:
-    """A moment; the page's script puts it into the reader's zone."""
+    """Return a moment as HTML; the page's script converts it to the reader's time zone."""
     if at is None:
         return Markup()
     moment = datetime.fromtimestamp(at, UTC)
@@ -65,7 +65,7 @@ def _environment() -> Environment:
 
 
 def link(path: str, **query: object) -> str:
-    """A path with those parts of a query that say something."""
+    """Return a path with a query of the given values, except those that are empty or None."""
     said = {name: value for name, value in query.items() if value not in {None, ""}}
     return f"{path}?{urlencode(said)}" if said else path
 
@@ -74,7 +74,7 @@ _TEMPLATES: Final = _environment()
 
 
 def render(request: Request, template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
-    """A page; ``context`` is what its template asks for."""
+    """Render a page; ``context`` has its template's variables."""
     user, query = request.state.user, dict(request.query_params)
     done = query.pop("done", "")[:_VALUE_MAX]
     common = {
@@ -90,7 +90,7 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
 
 
 async def form(request: Request) -> dict[str, str]:
-    """What a form has sent, the last value of each name; ``ids`` are all that were ticked. ConfigError."""
+    """Return the fields of a form, the last value of each name; ``ids`` joins all that are ticked. ConfigError."""
     try:
         pairs = parse_qsl((await request.body()).decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
     except ValueError as error:
@@ -102,7 +102,7 @@ async def form(request: Request) -> dict[str, str]:
 
 
 def number(fields: Mapping[str, str], name: str, most: int) -> int | None:
-    """A whole number from 0 on; None if it is left out. ConfigError: it is something else, or too large."""
+    """Return a whole number from 0 on; None if it is left out. ConfigError: it is something else, or too large."""
     text = fields.get(name, "").strip()
     if not text:
         return None
@@ -112,7 +112,7 @@ def number(fields: Mapping[str, str], name: str, most: int) -> int | None:
 
 
 def seconds(fields: Mapping[str, str], name: str) -> float | None:
-    """A length of time; None if it is left out. ConfigError: it is something else, or too long."""
+    """Return a length of time; None if it is left out. ConfigError: it is something else, or too long."""
     text = fields.get(name, "").strip()
     if not text:
         return None
@@ -126,7 +126,7 @@ def seconds(fields: Mapping[str, str], name: str) -> float | None:
 
 
 def chosen(fields: Mapping[str, str]) -> Filter:
-    """The jobs that a form or the query of a page means. ConfigError: none can be meant by that."""
+    """Return the filter that a form or the query of a page describes. ConfigError: it is malformed."""
     for name, most in (("tube", _VALUE_MAX), ("state", _VALUE_MAX), ("text", _VALUE_MAX), ("ids", _IDS_MAX)):
         if len(fields.get(name, "")) > most:
             raise ConfigError(f"{name}: {most} characters at most")

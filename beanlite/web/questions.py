@@ -1,4 +1,4 @@
-"""The server's answers for pages: asked for in threads, over a few connections, and kept for a moment."""
+"""Asks the server for what pages show: in threads, over a few connections, with a short-lived cache of answers."""
 
 import asyncio
 import time
@@ -11,15 +11,15 @@ from beanlite.operators.live import Live, Unreachable
 
 Answer = TypeVar("Answer")
 
-# How many questions the server is asked at the same time: however many browsers there are, it has no more to do.
+# How many questions the server is asked at the same time, however many browsers there are.
 CONNECTIONS: Final = 4
-# For how long an answer serves all who ask the same, and how many are kept.
+# How long an answer is reused for the same question, and how many answers are kept.
 KEEP_S: Final = 1.0
 KEEP_MAX: Final = 100
 
 
 class Questions:
-    """Connections to one server. What is asked may raise BeanliteError; Unreachable if there is no server."""
+    """Connections to one server. Questions may raise BeanliteError; Unreachable if there is no server."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -28,19 +28,19 @@ class Questions:
         self._kept: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
 
     async def ask(self, question: Callable[[Live], Answer]) -> Answer:
-        """The answer to a question that changes nothing: it is asked again if a connection turns out to have ended."""
+        """Return the answer to a question that changes nothing: it is repeated if a connection turns out to be lost."""
         async with self._free:
             return await asyncio.to_thread(self._ask, question)
 
     async def ask_once(self, question: Callable[[Live], Answer]) -> Answer:
-        """The answer to a question that is not to be asked twice, because it changes something."""
+        """Return the answer to a question that must not be repeated, because it changes something."""
         async with self._free:
             return await asyncio.to_thread(self._ask_anew, question)
 
     async def ask_seldom(self, key: Hashable, question: Callable[[Live], Answer]) -> Answer:
-        """The answer to a question that many ask under this key; it may be KEEP_S old.
+        """Return the answer to a question that many requests share under this key; it may be KEEP_S old.
 
-        An answer that took long is kept for as long as it took, so that the server has rest in between.
+        An answer that took long is kept for as long as it took, so that the server can rest in between.
         """
         now_s = time.monotonic()
         until_s, task = self._kept.get(key, (0.0, None))
@@ -50,7 +50,7 @@ class Questions:
             if len(self._kept) < KEEP_MAX:
                 self._kept[key] = now_s + KEEP_S, task
                 task.add_done_callback(lambda ended: self._answered(key, ended, now_s))
-        # Who goes away does not take the answer from the others.
+        # A request that is cancelled must not cancel the answer for the others.
         answer: Answer = await asyncio.shield(task)
         return answer
 
@@ -65,7 +65,7 @@ class Questions:
         if self._idle:
             try:
                 return self._put_to(self._idle.pop(), question)
-            except Unreachable:  # the server has been restarted, or is gone: the next connection will tell
+            except Unreachable:  # the server was restarted, or is gone, which the next connection will show
                 pass
         return self._ask_anew(question)
 
@@ -79,7 +79,7 @@ class Questions:
             is_good = True
         except Unreachable:
             raise
-        except BeanliteError:  # it was refused, and the connection is as good as before
+        except BeanliteError:  # the command was refused, but the connection is still good
             is_good = True
             raise
         finally:
@@ -90,6 +90,6 @@ class Questions:
         return answer
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()

@@ -1,4 +1,4 @@
-"""Changes that go on slice by slice, whether or not somebody looks."""
+"""Changes that run slice by slice in the background."""
 
 import asyncio
 import time
@@ -12,13 +12,13 @@ from beanlite.operators.changes import DONE_WORDS, Outcome, slices
 from beanlite.operators.filters import Filter, Record
 from beanlite.operators.live import Live
 
-# How many are remembered, and how many may be under way.
+# How many changes are remembered, and how many may run at a time.
 KEPT: Final = 50
 AT_ONCE: Final = 4
 
 
 def described(which: Filter) -> str:
-    """The jobs that are meant, in words."""
+    """Describe the jobs that a filter selects."""
     if which.ids is None:
         return f"all jobs {which}"
     chosen = f"job {which.ids[0]}" if len(which.ids) == 1 else f"{units.jobs(len(which.ids))} one by one"
@@ -28,27 +28,27 @@ def described(which: Filter) -> str:
 
 @dataclass(slots=True)
 class Running:
-    """One of them."""
+    """A change, and its progress."""
 
     number: int
     title: str
     back: str
-    """The page that it was asked for on."""
+    """The page on which it was requested."""
     outcome: Outcome = field(default_factory=Outcome)
     error: str = ""
     ended: bool = False
 
 
 class Changes:
-    """Those that were begun here, by number."""
+    """The changes that were begun here, by number."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
-        self._last = int(time.time())  # so that after a new start no number means another one
+        self._last = int(time.time())  # so that numbers are not reused after a restart
         self.all: dict[int, Running] = {}
 
     def begin(self, live: Live, what: Record, which: Filter, back: str) -> tuple[Running, asyncio.Task[None]]:
-        """Begin one, on a connection of its own. BeanliteError: there are too many."""
+        """Begin a change, on a connection of its own. BeanliteError: too many are running."""
         if len(self._tasks) >= AT_ONCE:
             live.close()
             raise BeanliteError(f"{AT_ONCE} changes are under way; wait until one of them has ended")
@@ -62,7 +62,7 @@ class Changes:
         return running, task
 
     async def close(self) -> None:
-        """Go no further; what has been done of each stays done."""
+        """Stop all changes; the slices that are done stay done."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

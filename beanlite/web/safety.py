@@ -1,4 +1,4 @@
-"""Who may see the pages and who may change anything; and what a browser may do with them."""
+"""Who may see the pages, who may change anything, and what browsers may do with the pages."""
 
 import base64
 import binascii
@@ -15,7 +15,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from beanlite.errors import ConfigError
 
-# A page loads nothing from elsewhere, and nothing that stands in it is run.
+# A page loads nothing from other sites, and inline scripts are not run.
 HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src"
     " 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -25,29 +25,29 @@ HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
 }
 ROLES: Final = ("operator", "reader")
-# How many passwords that were right are remembered, since checking one takes long on purpose.
+# How many correct passwords are remembered, since checking one is slow on purpose.
 _REMEMBERED_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks."""
+    """The user who makes a request."""
 
     name: str
-    """Empty if nobody has to say who they are."""
+    """Empty if users are not asked to log in."""
     may_change: bool
 
 
 class Passwords:
-    """The users in a file, a line ``NAME:ROLE:HASH`` each."""
+    """The users in a file, one line ``NAME:ROLE:HASH`` each."""
 
     def __init__(self, path: Path) -> None:
-        """ConfigError: it can't be read, or is no such file."""
+        """Read the file. ConfigError: it can't be read, or is malformed."""
         self._hasher = PasswordHasher()
         self._users: dict[str, tuple[str, str]] = {}
         self._right: set[bytes] = set()
         self._secret = secrets.token_bytes(32)
-        # Checked for names that don't exist, so that these take as long.
+        # Checked for names that don't exist, so that checking them takes as long.
         self._nobody = self._hasher.hash(secrets.token_hex())
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -65,7 +65,7 @@ class Passwords:
             raise ConfigError(f"{path} has no user in it")
 
     def check(self, authorization: str) -> User | None:
-        """Who has sent this header, if the password is right; to be called in a thread, because it takes long."""
+        """Return the user in this header if the password is correct; to be called in a thread, because it is slow."""
         scheme, _, value = authorization.partition(" ")
         try:
             name, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
@@ -89,7 +89,7 @@ class Passwords:
 
 
 def password_line(name: str, role: str, password: str) -> str:
-    """The line of a user. ConfigError: no user has such a name or role."""
+    """Return the file's line for a user. ConfigError: the name or the role is invalid."""
     if not name or ":" in name or not name.isprintable() or role not in ROLES:
         raise ConfigError(f"a user has a name without a colon, and is {' or '.join(ROLES)}")
     return f"{name}:{role}:{PasswordHasher().hash(password)}"
@@ -105,7 +105,7 @@ def is_own_origin(headers: Mapping[str, str]) -> bool:
 
 
 def is_own_host(host: str, names: frozenset[str]) -> bool:
-    """Whether a browser asks for us by a name of ours: by another it may be a page whose name was rebound to us."""
+    """Whether a browser uses one of our own host names. Any other may be a sign of DNS rebinding."""
     try:
         return (urlsplit(f"//{host}").hostname or "") in names
     except ValueError:

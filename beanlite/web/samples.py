@@ -1,4 +1,4 @@
-"""The last hour of each tube: how many jobs were ready, and how many came and went, sampled while pages are served."""
+"""Samples of each tube's last hour, taken while pages are served: jobs ready, jobs put and jobs deleted."""
 
 import asyncio
 import time
@@ -12,28 +12,28 @@ from beanlite.operators.live import Live
 from beanlite.web.overview import slices
 from beanlite.web.questions import Questions
 
-# A sample is taken so often; but if the server takes long to answer it has ten times as long a rest.
+# The interval between samples; but if the server takes long to answer, it rests for ten times as long.
 EVERY_S: Final = 10.0
 REST: Final = 10
 KEEP_S: Final = 3600
-# With more tubes than this only those are sampled whose pages were looked at within KEEP_S.
+# With more tubes than this, only those are sampled whose pages were viewed within KEEP_S.
 TUBES_MAX: Final = 1000
-# A curve has a point for each of these: with several samples to each, one that is late leaves no gap.
+# The span of a point of a curve: several samples, so that a late one leaves no gap.
 POINT_S: Final = 30
-# The numbers of a sample: when, ready, put and deleted since the tube was made.
+# The numbers of a sample: its time, the jobs ready, and the jobs put and deleted since the tube was made.
 _WIDTH: Final = 4
 _TRIM: Final = 60 * _WIDTH
 
 
 class Samples:
-    """What was sampled. Times are those of the clock on the wall, in seconds."""
+    """The samples of each tube. Times are wall-clock times, in seconds."""
 
     def __init__(self) -> None:
         self._of: dict[str, array[float]] = {}
         self._looked_at: dict[str, float] = {}
 
     def note(self, tubes: Iterable[Record], now_s: float) -> None:
-        """Take notice of how tubes are now."""
+        """Add a sample of each of these tubes."""
         for tube in tubes:
             row = self._of.setdefault(tube["name"], array("d"))
             row.extend((now_s, tube["ready"], tube["total_jobs"], tube["deletes"]))
@@ -43,28 +43,28 @@ class Samples:
             self._of = {name: row for name, row in self._of.items() if row[-_WIDTH] >= now_s - KEEP_S}
 
     def look_at(self, name: str, now_s: float) -> None:
-        """Somebody looks at this tube."""
+        """Note that a tube's page is viewed."""
         self._looked_at.pop(name, None)
         self._looked_at[name] = now_s
         if len(self._looked_at) > TUBES_MAX:
             del self._looked_at[next(iter(self._looked_at))]
 
     def looked_at(self, now_s: float) -> list[str]:
-        """The tubes that somebody has looked at lately."""
+        """Return the tubes whose pages were viewed within KEEP_S."""
         return [name for name, at_s in self._looked_at.items() if at_s >= now_s - KEEP_S]
 
     def rates(self, name: str, now_s: float) -> tuple[float, float] | None:
-        """How many jobs came and went in a second, lately; None: that is not known."""
+        """Return the rates of puts and deletes per second between the last two samples; None if they are not known."""
         row = self._of.get(name, array("d"))
         if len(row) < 2 * _WIDTH or row[-_WIDTH] < now_s - KEEP_S:
             return None
         before_s, _, put_before, deleted_before, at_s, _, put, deleted = row[-2 * _WIDTH :]
-        if put < put_before:  # it had gone, and was made anew
+        if put < put_before:  # it was dropped and made again
             return None
         return (put - put_before) / (at_s - before_s), (deleted - deleted_before) / (at_s - before_s)
 
     def points(self, name: str) -> list[Record]:
-        """A curve's points: jobs that are ready, and jobs a second that came and went."""
+        """Return the points of a tube's curves: jobs ready, and jobs put and deleted per second."""
         row = self._of.get(name, array("d"))
         last = {row[at] // POINT_S: row[at : at + _WIDTH] for at in range(0, len(row), _WIDTH)}
         found = []
@@ -79,7 +79,7 @@ class Samples:
 
 
 async def sample(questions: Questions, samples: Samples) -> None:
-    """Take samples until cancelled. While the server can't be asked there are none, and the curves have a gap."""
+    """Take samples until cancelled. While the server can't be reached there are none, and the curves have a gap."""
     while True:
         began_s = time.monotonic()
         try:
@@ -92,7 +92,7 @@ async def sample(questions: Questions, samples: Samples) -> None:
 
 
 def _tubes(live: Live, looked_at: list[str]) -> list[Record]:
-    """How the tubes are that are sampled."""
+    """Return the current state of the tubes to sample."""
     if live.stats()["current-tubes"] <= TUBES_MAX:
         return slices(live, {"limit": 200})
     return slices(live, {"names": looked_at, "limit": 200}) if looked_at else []

@@ -22,16 +22,16 @@ from beanlite.web.pages import U64_MAX, chosen, link, number, render
 from beanlite.web.samples import KEEP_S, POINT_S
 from beanlite.web.site import Site, site_of
 
-# Jobs on one page, clients on theirs, and the most of a body that is shown.
+# The limits: jobs per page, clients on the page of clients, bytes of a body that are shown, and page numbers.
 JOBS: Final = 50
 CLIENTS_MAX: Final = 1000
 BODY_BYTES_MAX: Final = 1 << 20
 PAGES_MAX: Final = 100_000
-# The fields by which jobs are chosen, as they stand in a query.
+# The fields of a query by which jobs are filtered.
 FILTERS: Final = ("tube", "state", "text", "older", "newer", "in_state", "pri_min", "pri_max", "holder", "ids")
 _HOUR_S: Final = 3600
-# What the curves of a tube go back to: the span that one point stands for, and how many there are. The last hour is
-# sampled, the rest is in the database.
+# How far back the curves of a tube go: the span of a point in seconds, and the number of points. The last hour is
+# sampled; the others are in the database.
 SAMPLED: Final = "hour"
 SPANS: Final = {
     SAMPLED: (POINT_S, KEEP_S // POINT_S),
@@ -42,7 +42,7 @@ SPANS: Final = {
 
 
 async def overview(request: Request) -> Response:
-    """How the server is, and its tubes."""
+    """Show the state of the server, and its tubes."""
     site, query = site_of(request), request.query_params
     like, sort = query.get("like", "").strip()[:200], query.get("sort", "name")
     if sort not in looks.SORTS:
@@ -67,12 +67,12 @@ async def overview(request: Request) -> Response:
 
 
 async def jobs(request: Request) -> Response:
-    """Jobs of whatever tubes."""
+    """Show jobs of any tube."""
     return await _jobs(request, chosen(request.query_params), "jobs.html", {"tube": None})
 
 
 async def tube(request: Request) -> Response:
-    """A tube, its curves and its jobs."""
+    """Show a tube, its curves and its jobs."""
     site, name = site_of(request), request.path_params["name"]
     reply = await site.questions.ask(lambda live: live.list_tubes({"names": [name]}))
     if not reply["tubes"]:
@@ -110,7 +110,7 @@ async def _jobs(request: Request, which: Filter, template: str, context: Record)
 
 
 async def job(request: Request) -> Response:
-    """All that is known of one job."""
+    """Show all facts about a job."""
     site, job_id = site_of(request), request.path_params["id"]
     form = request.query_params.get("body", "auto")
     if job_id > U64_MAX or form not in FORMS:
@@ -142,7 +142,7 @@ async def job(request: Request) -> Response:
 
 
 async def clients(request: Request) -> Response:
-    """Who is connected."""
+    """Show the connected clients."""
 
     def first(live: Live) -> list[Record]:
         found: list[Record] = []
@@ -158,14 +158,14 @@ async def clients(request: Request) -> Response:
 
 
 async def journal(request: Request) -> Response:
-    """What the server tells of itself: its journal, its memory, its backups, what it has refused."""
+    """Show the statistics of the server: its journal, its memory, its backups, what it has refused."""
     stats = await site_of(request).questions.ask_seldom("stats", Live.stats)
     refused = {key.removeprefix("refused-"): times for key, times in stats.items() if key.startswith("refused-")}
     return render(request, "journal.html", {"stats": stats, "refused": refused})
 
 
 async def backups(request: Request) -> Response:
-    """The backups that there are, also of a server that has gone: that is when they are needed."""
+    """Show the existing backups, even if the server is gone: that is when they are needed."""
     site = site_of(request)
     try:
         stats = await site.questions.ask_seldom("stats", Live.stats)
@@ -199,7 +199,7 @@ async def _history(db: Path | None, job_id: int) -> list[Record]:
 
 
 async def _hours(site: Site, names: list[str]) -> dict[str, Curve]:
-    """What was put into each tube in the last hours."""
+    """Return curves of the jobs put into each tube in the last 24 hours."""
     if site.db is None or not names:
         return {}
     async with looking(site.db) as look:

@@ -1,4 +1,4 @@
-"""Running the application."""
+"""Runs the application."""
 
 import contextlib
 import os
@@ -13,23 +13,23 @@ from beanlite.errors import BeanliteError
 from beanlite.web.app import make_app
 from beanlite.web.site import Site
 
-# By these names browsers find what listens on the loopback interface.
+# The host names by which browsers reach the loopback interface.
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-# Browsers that are served at the same time, and how long one may do nothing.
+# Connections served at the same time, and how long one may be idle.
 CONNECTIONS_MAX: Final = 200
 IDLE_S: Final = 30
 STOPS_WITHIN_S: Final = 2
-# On a machine with few cores, pages that are made every two seconds must not keep the queue's clients waiting.
+# The nice value: with few cores, pages that are made every two seconds must not keep the queue's clients waiting.
 GIVES_WAY: Final = 10
 
 
 def is_loopback(address: Address) -> bool:
-    """Whether only this machine can reach it; a Unix socket is as open as its file."""
+    """Whether only this machine can reach the address. True for a Unix socket, which is as open as its file."""
     return len(address) != 2 or values.is_loopback(address[0])
 
 
 def listen(address: Address) -> socket.socket:
-    """What browsers connect to. BeanliteError: it can't be had."""
+    """Open the socket that browsers connect to. BeanliteError: that fails."""
     try:
         if len(address) == 2:
             family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
@@ -43,7 +43,7 @@ def listen(address: Address) -> socket.socket:
 
 
 def url(listening: socket.socket) -> str:
-    """What a browser is told."""
+    """Return the URL to open in a browser, or ``unix:PATH``."""
     name = listening.getsockname()
     if isinstance(name, str):
         return f"unix:{name}"
@@ -51,8 +51,8 @@ def url(listening: socket.socket) -> str:
 
 
 def serve(site: Site, listening: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C, and give way to whatever else the machine has to do."""
-    with contextlib.suppress(OSError):  # where that is not allowed, it serves all the same
+    """Serve until SIGTERM or Ctrl-C, at a low priority."""
+    with contextlib.suppress(OSError):  # if that is not permitted, serve at normal priority
         os.nice(GIVES_WAY)
     how = uvicorn.Config(
         make_app(site),
@@ -62,6 +62,6 @@ def serve(site: Site, listening: socket.socket) -> None:
         limit_concurrency=CONNECTIONS_MAX,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=STOPS_WITHIN_S,
-        proxy_headers=False,  # who asks is told by the header that was configured, or not at all
+        proxy_headers=False,  # the user is taken only from the configured header, if any
     )
     uvicorn.Server(how).run([listening])

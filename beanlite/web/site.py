@@ -1,4 +1,4 @@
-"""What the pages are made from, and for whom."""
+"""What requests share: the options, the connections to the server, and the users."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -21,14 +21,14 @@ class Site:
 
     address: Address
     db: Path | None = None
-    """Where history and totals are read; None: nowhere."""
+    """The database to read history and totals from, or None."""
     backups: Folder | None = None
-    """Where backups of that server are; None: nobody has said."""
+    """The folder of the server's backups; None if it is not known."""
     passwords: Passwords | None = None
     user_header: str | None = None
-    """The header in which a proxy says who asks."""
+    """The header in which a proxy passes the user's name."""
     hosts: frozenset[str] = frozenset()
-    """The names that browsers may ask for; any, if there are none."""
+    """The host names that browsers may use; any if this is empty."""
     read_only: bool = False
     hide_bodies: bool = False
     questions: Questions = field(init=False)
@@ -41,11 +41,11 @@ class Site:
 
     @property
     def name(self) -> str:
-        """The server's address as people write it."""
+        """The server's address as text."""
         return f"{self.address[0]}:{self.address[1]}" if len(self.address) == 2 else f"unix:{self.address[0]}"
 
     async def user(self, request: Request) -> User | None:
-        """Who asks; None: they have to say so first."""
+        """Return the user who makes a request; None if they have to log in first."""
         if self.passwords is not None:
             given = request.headers.get("authorization", "")
             found = await asyncio.to_thread(self.passwords.check, given) if given else None

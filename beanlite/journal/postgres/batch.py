@@ -1,8 +1,8 @@
-"""A batch of changes as one statement, which does all of it or nothing.
+"""A batch of changes as one statement, which takes effect as a whole or not at all.
 
-The first part of the statement is the fence: it finds the row of the lease only if this server still has the lease, and
-the batch before it is the last one that is stored. All other parts depend on it. A part that has not changed as many
-rows as it should divides by zero in the end, so that nothing of the batch is stored.
+The first part of the statement is the fence: it finds the row of the lease only if this server still has the lease and
+the previous batch is the last one stored. All other parts depend on it. If any part changes a different number of rows
+than it should, the statement ends with a division by zero, and nothing of the batch is stored.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from beanlite.journal.totals import Totals
 
 Parameters = list[object]
 
-# What each statement has first: the epoch, the numbers of the last batch and of this one, the last id, and what time it
-# is.
+# The parameters of every statement begin with the epoch, the numbers of the last batch and of this one, the last id,
+# and the time.
 _FENCE: Final = """
     fence AS (
         UPDATE lease SET batch = $3, last_id = $4, beat = beat + 1, seen_at = $5
@@ -33,15 +33,15 @@ _FENCED: Final = "WHERE EXISTS (SELECT FROM fence)"
 
 
 class _Part(NamedTuple):
-    """One of the statement's parts."""
+    """A part of the statement."""
 
     name: str
     types: tuple[str, ...]
-    """Of its parameters, each of which is an array with a column of values."""
+    """The types of its parameters; each parameter is an array that holds one column of values."""
     sql: str
-    """With ``{rows}`` in the place of ``unnest`` of all parameters, or ``{array}`` in that of the only one."""
+    """The SQL, with ``{rows}`` for the ``unnest`` of all parameters, or ``{array}`` for the only parameter."""
     counted: str
-    """What counts the rows that it has changed, as they should be."""
+    """The expression that counts the rows that it has changed; empty if the number is not checked."""
 
 
 _ALL: Final = """
@@ -51,7 +51,7 @@ _ALL: Final = """
 _PLACED: Final = ("float8", "bigint")
 _COUNTED: Final = ("bigint",) * 5
 _HELD: Final = ("float8", "text", "bigint", "text")
-# Most jobs are first written as this: such a job is in its state since it was put.
+# Most jobs are first written this way: they have been in the ready state ever since they were put.
 _PUT: Final = _Part(
     "put",
     ("bigint", "text", "bigint", "bigint", "bigint", "float8", "bigint", "bytea"),
@@ -69,8 +69,8 @@ _PUT_OTHERWISE: Final = _Part(
     f"INSERT INTO jobs ({_ALL}) SELECT * FROM {{rows}} AS new {_FENCED} RETURNING 1",  # noqa: S608
     "count(*)",
 )
-# An insert that always meets a row, instead of an update that joins the rows: if the table was empty when it was last
-# analysed, the planner would compare each row of the table with each of the batch.
+# An insert that always conflicts, instead of an update that joins: if the table was empty when it was last analysed,
+# the planner would choose to compare each row of the table with each row of the batch.
 _CHANGED: Final = _Part(
     "changed",
     ("bigint", "text", "text", "bigint", "bigint", *_PLACED, *_COUNTED, *_HELD),
@@ -88,7 +88,7 @@ _CHANGED: Final = _Part(
         since = excluded.since, holder = excluded.holder, holder_conn = excluded.holder_conn, why = excluded.why
     RETURNING xmax
     """,  # noqa: S608
-    "count(*) FILTER (WHERE xmax <> 0)",  # only of a row that was there
+    "count(*) FILTER (WHERE xmax <> 0)",  # only if the row existed before
 )
 _GONE: Final = _Part(
     "gone",
@@ -110,7 +110,7 @@ _RESUMED: Final = _Part(
     "resumed",
     ("text",),
     "DELETE FROM pauses WHERE tube = ANY ({array}) AND EXISTS (SELECT FROM fence)",
-    "",  # a pause may have come and gone within a batch
+    "",  # a pause may have begun and ended within one batch
 )
 _TOTALS: Final = _Part(
     "added",
@@ -131,7 +131,7 @@ _PARTS: Final = (_PUT, _PUT_OTHERWISE, _CHANGED, _GONE, _PAUSED, _RESUMED, _TOTA
 
 
 class Batch(NamedTuple):
-    """A batch, as it was when it was taken: the jobs may change again before it is stored."""
+    """A batch, as of the moment when it was taken: the jobs may change again before it is stored."""
 
     number: int
     last_id: int
@@ -145,7 +145,7 @@ _statements: dict[tuple[bool, ...], str] = {}
 
 
 def _statement(present: tuple[bool, ...]) -> str:
-    """The statement that has these of the parts; made once, so that each connection prepares it once."""
+    """Return the statement with those parts that are present; cached, so that each connection prepares it only once."""
     statement = _statements.get(present)
     if statement is None:
         number = _FENCE_PARAMETERS
@@ -172,7 +172,7 @@ def batch_of(changes: Changes, totals: Totals) -> Batch:
     gone: list[tuple[object, ...]] = []
     first_id = changes.first_id
     for job in changes.jobs:
-        state = job.state  # its text is read as _value_, which is .value without a call
+        state = job.state  # its text is read from _value_, which is .value without a call
         if state is GONE:
             gone.append((job.id,))
             continue
@@ -181,7 +181,7 @@ def batch_of(changes: Changes, totals: Totals) -> Batch:
             changed.append(row + condition_of(job))
             continue
         body = job.body
-        assert body is not None  # it stays in memory at least until it is stored
+        assert body is not None  # a body stays in memory at least until it is stored
         name, created_s, checksum = job.tube.name.decode(), utc_s(job.created_ns), crc32(body)
         if state is READY and not job.reserves and job.past is NO_PAST and job.since_ns == job.created_ns:
             put.append((job.id, name, job.pri, job.delay_s, job.ttr_s, created_s, checksum, body))

@@ -1,4 +1,4 @@
-"""A queue in PostgreSQL as the lines of ``journal/lines.py``, and such lines into PostgreSQL."""
+"""Exports a queue in PostgreSQL as the lines of ``journal/lines.py``, and imports such lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from beanlite.journal.postgres.schema import check, make
 # How many jobs are read or written at a time.
 _CHUNK: Final = 1000
 _JOBS: Final = f"SELECT * FROM jobs WHERE id > $1 ORDER BY id LIMIT {_CHUNK}"  # noqa: S608 - our own number
-# Who imports has the lease meanwhile, as a server would; and only if no server has it.
+# An import holds the lease while it runs, as a server would, and takes it only if no server has it.
 _TAKE: Final = """
     UPDATE lease SET epoch = epoch + 1, beat = beat + 1, node = 'import', version = $1, started_at = $2, seen_at = $2
     WHERE stopped_at IS NOT NULL
@@ -37,9 +37,9 @@ _T = TypeVar("_T")
 
 
 def export(url: str, sink: BinaryIO, progress: Callable[[int], None] | None = None) -> int:
-    """Write the lines of a queue, served or not, as of one moment, and return their number.
+    """Write the lines of a queue, served or not, as of a single moment, and return their number.
 
-    BeanliteError: it can't be read. OSError: the sink takes no more.
+    BeanliteError: the queue can't be read. OSError: the sink can't be written to.
     """
 
     async def run() -> int:
@@ -55,7 +55,7 @@ def export(url: str, sink: BinaryIO, progress: Callable[[int], None] | None = No
 
 
 async def _dump(link: Link, name: str) -> AsyncIterator[Iterable[str]]:
-    """All lines, some at a time."""
+    """Yield all lines, in chunks."""
     connection = link.connection
     state = await link.row("SELECT last_id FROM lease")
     if state is None:
@@ -79,10 +79,10 @@ def _lines_of(rows: list[asyncpg.Record], name: str) -> Iterator[str]:
 
 
 def load(lines: Iterable[bytes], url: str, *, new_ids: bool, progress: Callable[[int], None] | None) -> tuple[int, int]:
-    """Put what the lines say into a queue that no server has: all of it, or nothing; returns jobs and pauses.
+    """Import the lines, all or none, into a queue that no server has; return the numbers of jobs and pauses.
 
-    They first make a database file, which checks them as any import does. BeanliteError: a line is wrong, an id is
-    taken, or a server has the queue.
+    The lines are first loaded into a database file, which checks them as any import does. BeanliteError: a line is
+    wrong, an id is taken, or a server has the queue.
     """
     from beanlite.journal.sqlite.load import load as load_file  # noqa: PLC0415 - a server needs none of it
 
@@ -121,7 +121,7 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
 
 
 def _rows(source: sqlite3.Connection, above_id: int, buried: int) -> Iterator[list[tuple[object, ...]]]:
-    """The rows of the file, some at a time, with ids and burials behind those that are there already."""
+    """Yield the rows of the file in chunks, with ids and burial numbers above those already in the database."""
     names = ", ".join(_COLUMNS[1:-1])
     jobs = source.execute(
         f"""

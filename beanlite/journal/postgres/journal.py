@@ -1,4 +1,4 @@
-"""The journal in PostgreSQL: from a batch of changes to the database and its standby, and back at the start."""
+"""The journal in PostgreSQL: stores batches in the database and its standby, and recovers the queue at the start."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from beanlite.journal.postgres.sender import AGAIN_S, Sender
 from beanlite.journal.rows import fitted
 from beanlite.journal.totals import HOUR_S, Totals
 
-# How often the log tells how far the recovery has come.
+# How often the log reports the progress of the recovery.
 _PROGRESS_S: Final = 1.0
 
 
 class Place(NamedTuple):
-    """Which database it is, and as whom it is used."""
+    """Which database to use, and this server's identity in it."""
 
     url: str
     node: str
-    """What people call this server."""
+    """The name of this server, for people."""
     address: str
-    """Where others reach it."""
+    """Where other servers reach this one."""
     lease_s: float
     require_sync: bool
 
 
 class PostgresJournal(Journal):
-    """Stores each batch by one statement; it is durable when the database says so.
+    """Stores each batch with one statement; the batch is durable once the database has confirmed it.
 
-    Its attributes are its settings and its parts.
+    The attributes are its settings and its parts.
     """
 
     fetches = True
 
     def __init__(self, place: Place, since_boot_ns: Callable[[], int], stand_by: Callable[[str | None], None]) -> None:
-        """``since_boot_ns`` tells how time passes; ``stand_by`` is called as ``Applicant`` says."""
+        """``since_boot_ns`` is a monotonic clock; ``stand_by`` is called as documented in ``Applicant``."""
         self._name = shown(place.url)
         self._since_boot_ns = since_boot_ns
         self._tell_standing_by = stand_by
@@ -75,7 +75,7 @@ class PostgresJournal(Journal):
         self._tell_standing_by(active)
 
     async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
-        """Wait for the lease, and fill the engine with the jobs; see ``Journal.recover``."""
+        """Wait for the lease, then fill the engine with the jobs; see ``Journal.recover``."""
         taken = await take(self._applicant, stopped)
         if taken is None:
             return False
@@ -108,17 +108,17 @@ class PostgresJournal(Journal):
         return is_whole
 
     def _refuse(self, error: Exception) -> NoReturn:
-        """The queue can't be restored."""
+        """Raise JournalRefused: the queue can't be restored."""
         self._sender.end()
         if isinstance(error, MemoryError):
-            self._engine.forget_jobs()  # makes room for the way out
+            self._engine.forget_jobs()  # to have memory for the orderly end
             raise JournalRefused(f"there is not enough memory for what {self._name} holds") from error
         raise JournalRefused(str(error)) from error
 
     async def _restore(self, engine: Engine, clock: Clock) -> bool:
-        """Restore all jobs and pauses; False if a stop was asked for meanwhile."""
+        """Restore all jobs and pauses; return False if that was cut short by a request to stop or a failure."""
         began_s = shown_s = time.monotonic()
-        # The times of what is stored are by the database's clock: those of two nodes may differ by hours.
+        # Stored times are by the database's clock: the clocks of two nodes may differ by hours.
         clock.set(await self._reader.now_ns())
         of = await self._reader.count()
         jobs = 0
@@ -153,7 +153,7 @@ class PostgresJournal(Journal):
         self._prune_totals()
 
     def _prune_totals(self) -> None:
-        """Take away what is too old of them, now and every hour."""
+        """Delete totals that are too old, now and every hour."""
         self._pruning = self._loop.create_task(self._reader.prune_totals(time.time()))
         self._loop.call_later(HOUR_S, self._prune_totals)
 
@@ -161,12 +161,12 @@ class PostgresJournal(Journal):
 
     @property
     def busy(self) -> bool:
-        """Whether a batch is under way, or something else that keeps the lease."""
+        """Whether a batch is under way, or another statement, such as one that keeps the lease."""
         return self._task is not None or self._sender.busy
 
     @property
     def syncing(self) -> bool:
-        """Never: a batch can't be hurried on."""
+        """Always False: a batch can't be hurried on."""
         return False
 
     @property
@@ -176,7 +176,7 @@ class PostgresJournal(Journal):
 
     @property
     def is_elsewhere(self) -> bool:
-        """The database can be away without any fault of this process."""
+        """Always True: the database can be out of reach without any fault of this process."""
         return True
 
     def commit(self, changes: Changes) -> None:
@@ -191,7 +191,7 @@ class PostgresJournal(Journal):
             if self._measures is not None:
                 self._measures.batch_jobs.note(batch.jobs)
                 self._measures.commits.note(self._since_boot_ns() - began_ns)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing more may be acknowledged
             self._fails(error)
             return
         self._task = None
@@ -215,7 +215,7 @@ class PostgresJournal(Journal):
             admission.accept_puts(NO_BOUND)
 
     def _fails(self, error: Exception) -> None:
-        """Nothing more becomes durable."""
+        """End after an error: nothing more becomes durable."""
         self._sender.end()
         self._reader.close()
         if self._failure is None:
@@ -228,26 +228,26 @@ class PostgresJournal(Journal):
             self._listener.ready()
 
     def _moved(self) -> None:
-        """Another host may be the primary now: what is read from this one may be old."""
+        """Have the reader connect again: another host may be the primary now, and the old one may return stale rows."""
         self._reader.drop()
 
     async def fetch(self, job_ids: Sequence[int]) -> list[bytes | None]:
-        """Read bodies while others are served; see ``Journal.fetch``."""
+        """Read bodies while other clients are served; see ``Journal.fetch``."""
         return await self._reader.bodies(job_ids)
 
     def poll(self) -> None:
-        """There is nothing to look at."""
+        """Do nothing: a batch reports its own end."""
 
     # -- the end
 
     def begin_stop(self) -> None:
-        """There is no upkeep."""
+        """Do nothing: there is no upkeep."""
 
     async def flush(self) -> None:
-        """What was called durable is."""
+        """Do nothing: every batch that was reported durable already is."""
 
     def facts(self) -> JournalFacts:
-        """What the statistics say of it."""
+        """What the statistics say of it; see ``Journal.facts``."""
         sent_ns = self._sender.sent_ns
         unsynced_s = 0.0 if sent_ns is None else (self._since_boot_ns() - sent_ns) / SECOND_NS
         return JournalFacts(keeps_jobs=True, records=self._records, log_bytes=0, log_bytes_max=0, unsynced_s=unsynced_s)

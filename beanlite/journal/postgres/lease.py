@@ -1,13 +1,13 @@
-"""Who may write: a row in the database that one server has at a time.
+"""The lease: a row in the database that decides which server may write; one server holds it at a time.
 
-The active server changes the row with each batch, and now and then when it is idle. One that stands by looks at it
-again and again, and takes it over when it stood still for the time of the lease while the database answered: its own or
-that of the active server, whichever is longer. That time is the one that passes on its own clock: no two clocks are
-compared, and an outage of the database begins it anew.
+The active server changes the row with each batch, and at intervals when it is idle. A standby polls the row, and takes
+the lease over when the row has not changed for the time of the lease (its own setting or that of the active server,
+whichever is longer) although the database answered throughout. The standby measures that time by its own clock alone:
+no two clocks are compared. An outage of the database starts the measurement anew.
 
-The active server may not have been heard of for a while and still live. So it takes the lease for its own only for a
-part of that time since it sent what was last confirmed (``Sender.sure_until_ns``); and whatever it would still store
-names the epoch of its lease, which the other has raised.
+An active server that has been cut off for a while may still be alive. So it relies on its lease only for a part of
+the lease's time, counted from when it sent the statement that was last confirmed (``Sender.sure_until_ns``). Anything
+that it still tries to store later names the epoch of its lease, which the new active server has raised.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from beanlite.errors import JournalRefused
 from beanlite.journal.postgres.link import TROUBLE, Link, connect, name_of, said
 from beanlite.journal.postgres.schema import check, heed_fsync, make, migrate
 
-# A lease is looked at so many times in its time, and at least so often, so that what is given back is soon taken.
+# A standby polls the lease _LOOKS times in the time of the lease, and at least every _LOOK_S, so that a lease that is
+# given back is soon taken.
 _LOOKS: Final = 10
 _LOOK_S: Final = 0.1
-# How often it is tried again to reach the database.
+# The pause between attempts to reach the database.
 _AGAIN_S: Final = 0.5
-# The shortest time from one word to systemd to the next.
+# The shortest time between two status messages to systemd.
 _TELL_NS: Final = 1_000_000_000
 
-# The column lease_s may not be there yet: the schema is brought up to date by whoever has the lease.
+# The column lease_s may not exist yet: the schema is brought up to date by the server that has the lease.
 _SEEN: Final = """
     SELECT epoch, beat, node, address, stopped_at IS NOT NULL AS is_free,
            (to_jsonb(lease) ->> 'lease_s')::float8 AS lease_s
@@ -43,7 +44,7 @@ _TAKE: Final = """
     WHERE epoch = $1 AND beat = $2
     RETURNING epoch, batch, last_id
 """
-# Said before anything is served: until then what the last one said is waited for.
+# Stored before anything is served; until then a standby waits for the lease time that the previous server stored.
 _SAY: Final = "UPDATE lease SET lease_s = $2 WHERE epoch = $1"
 BEAT: Final = "UPDATE lease SET beat = beat + 1, seen_at = $2 WHERE epoch = $1 RETURNING batch"
 GIVE_BACK: Final = """
@@ -52,40 +53,40 @@ GIVE_BACK: Final = """
 
 
 class Taken(NamedTuple):
-    """A lease that has been taken, and what the row says of the queue."""
+    """A lease that has been taken, and the state of the queue according to its row."""
 
     link: Link
     epoch: int
     batch: int
     last_id: int
     sent_ns: int
-    """When it was asked for."""
+    """When the statement that took it was sent."""
 
 
 class Applicant(NamedTuple):
     """A server that wants the lease."""
 
     url: str
-    """Of the database."""
+    """The URL of the database."""
     name: str
-    """What people call the database: the URL without its password."""
+    """The name of the database, for people: the URL without its password."""
     node: str
     address: str
-    """Where others reach it."""
+    """Where other servers reach this one."""
     lease_s: float
     require_sync: bool
     clock_ns: Callable[[], int]
-    """Counts on while the machine is suspended."""
+    """A monotonic clock that also counts the time for which the machine is suspended."""
     stand_by: Callable[[str | None], None]
-    """Called with the address of the server that is found to be active, and with None when the lease is ours."""
+    """Called with the address of the server that is found to be active, and with None once the lease is ours."""
 
 
 class _Stopped(Exception):
-    """The server is to stop."""
+    """The server has been asked to stop."""
 
 
 async def take(applicant: Applicant, stopped: asyncio.Event) -> Taken | None:
-    """Wait until the lease is free, and take it; None: the server is to stop. JournalRefused: it can't ever be had."""
+    """Wait until the lease can be taken, and take it; None: the server is to stop. JournalRefused: it can't be had."""
     waiting = _Waiting(applicant, stopped)
     try:
         while True:
@@ -102,7 +103,7 @@ async def take(applicant: Applicant, stopped: asyncio.Event) -> Taken | None:
 
 
 class _Waiting:
-    """One that waits for the lease."""
+    """Waits for the lease, over one connection after another."""
 
     def __init__(self, applicant: Applicant, stopped: asyncio.Event) -> None:
         self._applicant = applicant
@@ -110,16 +111,16 @@ class _Waiting:
         self._oddities = log.Seldom()
         self._stands_by = False
         self._active_at: str | None = None
-        """The address of the active server, as it was told last."""
+        """The address of the active server that was last passed to ``stand_by``."""
         self._told: tuple[str, int] | None = None
-        """What systemd was told, and when."""
+        """The last status that was sent to systemd, and when."""
 
     def lost(self, error: BaseException) -> None:
-        """The database can't be reached."""
+        """Log that the database can't be reached."""
         self._oddities.warning("the database can't be reached", database=self._applicant.name, error=said(error))
 
     async def pause(self, seconds: float) -> None:
-        """Wait for so long. _Stopped: that was cut short."""
+        """Wait for this time. _Stopped: the server is to stop."""
         self._tell("Standing by" if self._stands_by else "Waiting for the database")
         try:
             async with asyncio.timeout(seconds):
@@ -135,7 +136,7 @@ class _Waiting:
             systemd.waiting(what)
 
     async def run(self) -> Taken:
-        """Connect, and wait for the lease. One of TROUBLE: the connection is lost."""
+        """Connect, and wait for the lease. Raises one of TROUBLE if the connection is lost."""
         applicant = self._applicant
         link = await connect(applicant.url, name_of(applicant.node))
         try:
@@ -151,7 +152,7 @@ class _Waiting:
         return taken
 
     async def _watch(self, link: Link) -> Taken:
-        """Look at the lease until it can be taken."""
+        """Poll the lease until it can be taken, and take it."""
         look_s = min(_LOOK_S, self._applicant.lease_s / _LOOKS)
         seen: tuple[int, int] | None = None
         since_ns = 0
@@ -164,7 +165,7 @@ class _Waiting:
                 raise JournalRefused(f"{self._applicant.name}: its table lease is empty")
             lease_ns = round(max(self._applicant.lease_s, row["lease_s"] or 0) * 1_000_000_000)
             if now_ns - before_ns > lease_ns // 2:
-                # For so long nothing was heard that the active server may have been cut off, or halted, too.
+                # The database took so long to answer that the active server may have been cut off or halted as well.
                 seen = None
             if seen != (row["epoch"], row["beat"]):
                 seen, since_ns = (row["epoch"], row["beat"]), now_ns
@@ -178,7 +179,7 @@ class _Waiting:
             await self.pause(look_s)
 
     async def _take(self, link: Link, seen: tuple[int, int]) -> Taken | None:
-        """Take the lease unless it has changed since it was looked at."""
+        """Take the lease, unless it has changed since it was last seen; then return None."""
         applicant = self._applicant
         sent_ns = applicant.clock_ns()
         row = await link.row(_TAKE, *seen, applicant.node, applicant.address, __version__, time.time())

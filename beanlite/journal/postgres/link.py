@@ -1,4 +1,4 @@
-"""A connection to the database that may write, and what its errors mean."""
+"""Connections to the database that can write, and what their errors mean."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from asyncpg.connect_utils import SessionAttribute
 
 from beanlite.errors import JournalRefused
 
-# How long it may take to get a connection to one of the hosts.
+# The time limit for connecting to one of the hosts.
 CONNECT_S: Final = 2.0
-# What each session has set. A commit has to wait for the synchronous standby, whatever the database's default is.
-# Rows are always found by their key: the planner may think that the table is empty.
+# The settings of each session. A commit has to wait for the synchronous standby, whatever the database's default is.
+# Rows are always found by their key, even when the planner believes that the table is empty.
 _SESSION: Final = {
     "synchronous_commit": "on",
     "statement_timeout": "0",
@@ -31,7 +31,7 @@ _SESSION: Final = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
-# By default the kernel would wait for a quarter of an hour for a machine that is lost.
+# By default the kernel would wait a quarter of an hour for a machine that is lost.
 _DEAD_MS: Final = 5000
 _KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -42,43 +42,43 @@ _KEEPALIVE: Final = (
 )
 # A host in a URL, with its port.
 _PLACE: Final = re.compile(r"([^:\[\]]*|\[[^\]]*\])(:[0-9]*)?")
-# The errors that mean that the connection is of no use any more, or that what it was asked may or may not be done.
+# The errors after which the connection is unusable, or after which the statement may or may not have been carried out.
 TROUBLE: Final = (
-    OSError,  # with TimeoutError
+    OSError,  # includes TimeoutError
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,  # shut down, starting, cancelled
     asyncpg.TooManyConnectionsError,
-    asyncpg.ReadOnlySQLTransactionError,  # it is a standby now
+    asyncpg.ReadOnlySQLTransactionError,  # the host has become a standby
     asyncpg.TargetServerAttributeNotMatched,
 )
 
 
 class Cancelled(ConnectionError):
-    """The wait for the synchronous standby was cancelled: PostgreSQL calls that a success, but it may be none."""
+    """The wait for the synchronous standby was cancelled: PostgreSQL reports success, but the commit may be lost."""
 
 
 class Link:
-    """A connection, and whether what it says can be believed."""
+    """A connection, and whether its replies can be trusted."""
 
     def __init__(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
         self.connection = connection
         self.pid = int(connection.get_server_pid())
-        """The process that serves it; once the connection has ended asyncpg does not tell any more."""
+        """The server process of the connection; asyncpg does not give it once the connection has ended."""
         self._cancelled = False
         connection.add_log_listener(self._noticed)
 
     def _noticed(self, _connection: object, message: asyncpg.PostgresLogMessage) -> None:
-        # PostgreSQL has no code of its own for "canceling wait for synchronous replication"; and a batch gives no
-        # reason for any other warning.
+        # PostgreSQL has no code of its own for "canceling wait for synchronous replication", but a batch gives no cause
+        # for any other warning.
         self._cancelled = self._cancelled or message.sqlstate == "01000"
 
     async def row(self, statement: str, *parameters: object, within_s: float | None = None) -> asyncpg.Record | None:
-        """Carry out a statement, and return its only row, or None. One of TROUBLE: whether it is done is unknown.
+        """Execute a statement, and return its only row, or None. One of TROUBLE: it may or may not have taken effect.
 
-        ``within_s``: if it takes longer, the connection is dropped. (A timeout of asyncpg's would have the database
-        cancel the statement, by another connection.)
+        ``within_s``: if the statement takes longer, the connection is dropped. (A timeout of asyncpg's would have the
+        database cancel the statement, over another connection.)
         """
         timer = None if within_s is None else asyncio.get_running_loop().call_later(within_s, self.drop)
         try:
@@ -86,7 +86,7 @@ class Link:
         except AttributeError as error:
             if not self.connection.is_closed():
                 raise
-            # asyncpg meets its own end if that came between two of its steps.
+            # asyncpg trips over its own state if the connection ended between two of its steps.
             raise ConnectionError("the connection has ended") from error
         finally:
             if timer is not None:
@@ -95,20 +95,20 @@ class Link:
         return row
 
     def believe(self) -> None:
-        """Raise Cancelled unless all that it was asked is done for good."""
+        """Raise Cancelled unless everything committed over this connection is known to be durable."""
         if self._cancelled:
             raise Cancelled("the wait for the synchronous standby was cancelled")
 
     def drop(self) -> None:
-        """End it at once, without a word; whoever waits for it gets one of TROUBLE."""
+        """Close the connection abruptly; a statement that is under way raises one of TROUBLE."""
         self.connection.terminate()
 
 
 async def connect(url: str, name: str) -> Link:
-    """Connect to that of the hosts that may write, each of which has CONNECT_S.
+    """Connect to the host that accepts writes; each host has CONNECT_S to answer.
 
-    ``name`` is what the database shows as the application's. One of TROUBLE: none can be had now. JournalRefused:
-    that will not change by itself.
+    ``name`` is the application name that the database shows. One of TROUBLE: no such host answers at present.
+    JournalRefused: that will not change by itself.
     """
     trouble: Exception | None = None
     refusal: JournalRefused | None = None
@@ -133,20 +133,20 @@ async def connect(url: str, name: str) -> Link:
     if trouble is None:
         assert refusal is not None
         raise refusal
-    if refusal is not None:  # the others may do by and by
+    if refusal is not None:  # the other hosts may recover
         raise ConnectionError(str(refusal)) from trouble
     raise trouble
 
 
 def _notice_dead_hosts(connection: asyncpg.Connection[asyncpg.Record]) -> None:
-    sock = cast(Any, connection)._transport.get_extra_info("socket")  # noqa: SLF001 - there is no other way to it
+    sock = cast(Any, connection)._transport.get_extra_info("socket")  # noqa: SLF001 - there is no other way to get the socket
     if sock.family != socket.AF_UNIX:
         for level, option, value in _KEEPALIVE:
             sock.setsockopt(level, option, value)
 
 
 def _split(url: str) -> tuple[SplitResult, str, list[str]]:
-    """The URL's parts, the user with the password, and the hosts. ValueError: there is no telling them apart."""
+    """Return the URL's parts, the user with the password, and the hosts. ValueError: they can't be told apart."""
     parts = urlsplit(url)
     who, _, places = parts.netloc.rpartition("@")
     hosts = places.split(",")
@@ -156,14 +156,14 @@ def _split(url: str) -> tuple[SplitResult, str, list[str]]:
 
 
 def _hosts(url: str) -> list[str]:
-    """The same URL for each host that it names: a host that does not answer must not use up the time of the others."""
+    """Return a URL for each host: one that does not answer must not use up the time of the others."""
     parts, who, hosts = _split(url)
     at = "@" if who else ""
     return [urlunsplit(parts._replace(netloc=f"{who}{at}{host}")) for host in hosts]
 
 
 def shown(url: str) -> str:
-    """The URL without the password, for people; hardly anything of one in which the password may be anywhere."""
+    """Return the URL without its password, for people; only its scheme if the password could be anywhere in it."""
     try:
         parts, who, hosts = _split(url)
     except ValueError:
@@ -176,38 +176,38 @@ def shown(url: str) -> str:
 
 
 def name_of(node: str) -> str:
-    """What the database shows as the name of the program that a server is; it cuts off what is longer."""
+    """Return the application name of a server, cut to the length that PostgreSQL allows."""
     return f"beanlite {node}".encode("ascii", "replace").decode()[:63]
 
 
 @contextmanager
 def _refusing(url: str) -> Iterator[None]:
-    """Turn what only the operator can mend into JournalRefused."""
+    """Turn errors that only the operator can mend into JournalRefused."""
     try:
         yield
     except (
-        asyncpg.InvalidAuthorizationSpecificationError,  # with a wrong password
+        asyncpg.InvalidAuthorizationSpecificationError,  # including a wrong password
         asyncpg.InvalidCatalogNameError,
         asyncpg.ClientConfigurationError,
         asyncpg.InsufficientPrivilegeError,
-        ssl.CertificateError,  # which is a ValueError, too
+        ssl.CertificateError,  # which is also a ValueError
     ) as error:
         raise JournalRefused(f"{shown(url)} can't be used: {said(error)}") from error
-    except ValueError:  # which may say the password
+    except ValueError:  # whose text may contain the password
         raise JournalRefused(
             f"{shown(url)} is no address of a database; what is special in its password has to be percent-encoded"
         ) from None
 
 
 def said(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """Return the text of an error, in one line."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 async def close(link: Link) -> None:
-    """End a connection in an orderly way, if it can be had at once."""
+    """Close a connection in an orderly way if that succeeds within CONNECT_S; else drop it."""
     try:
         async with asyncio.timeout(CONNECT_S):
             await link.connection.close()

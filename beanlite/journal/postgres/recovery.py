@@ -1,4 +1,4 @@
-"""Reading the queue at the start, and single bodies later, by a connection of its own."""
+"""Reads the queue at the start, and single bodies later, over a connection of its own."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.journal.postgres.link import CONNECT_S, TROUBLE, Link, connect, said
 from beanlite.journal.totals import KEPT_S
 
-# How many jobs are read at a time, and how many bytes of bodies, if that is not less than one of them.
+# How many jobs are read at a time, and how many bytes of bodies (but at least one body).
 _CHUNK: Final = 5000
 _CHUNK_BYTES: Final = 4 << 20
-# How long to wait until it is tried again to reach the database.
+# The pause between attempts to reach the database.
 _AGAIN_S: Final = 0.2
-# What the engine needs is made by PostgreSQL, as ``StoredJob`` has it. It knows the size of a body without reading it.
+# PostgreSQL itself makes the fields of a ``StoredJob``. It knows the size of a body without reading the body.
 _JOBS: Final = f"""
     SELECT id, tube::bytea, CASE state WHEN 'ready' THEN NULL ELSE state END, pri, delay_s, ttr_s,
            ((created_at - {EPOCH_S}) * 1e9)::bigint,
@@ -51,7 +51,7 @@ _crc32 = itemgetter(14)
 
 
 class Pause(NamedTuple):
-    """A tube's pause, as ``Engine.restore_pause`` takes it."""
+    """A tube's pause: the arguments of ``Engine.restore_pause``."""
 
     tube: bytes
     pause_s: int
@@ -59,12 +59,12 @@ class Pause(NamedTuple):
 
 
 class Reader:
-    """Reads what the server that has the lease has stored; connects anew whenever that is needed."""
+    """Reads from the database in which this server holds the lease; reconnects whenever necessary."""
 
     def __init__(self, url: str, name: str, node: str, stored: Callable[[], tuple[int, int]]) -> None:
-        """``name`` is what people call the database, ``node`` what it calls us.
+        """``name`` is the database's name for people, ``node`` the name under which the database knows this server.
 
-        ``stored`` tells the epoch of the lease and the last batch that is stored.
+        ``stored`` returns the epoch of the lease and the last batch that is stored.
         """
         self._url = url
         self._name = name
@@ -76,7 +76,7 @@ class Reader:
         self._oddities = log.Seldom()
 
     async def _fetch(self, statement: str, *parameters: object) -> list[asyncpg.Record]:
-        """What a statement finds, however often that has to be tried. JournalFailed: it can't be read at all."""
+        """Return the rows of a query, retried as often as necessary. JournalFailed: the rows can't be read at all."""
         async with self._one_at_a_time:
             return await self._try(statement, *parameters)
 
@@ -95,7 +95,7 @@ class Reader:
             await asyncio.sleep(_AGAIN_S)
 
     async def _connect(self) -> Link:
-        """Connect to the database that has our lease: an old primary may be there, too, and be found first."""
+        """Connect to the database that has our lease: an old primary may still run, and be found first."""
         epoch, batch = self._stored()
         link = self._link = await connect(self._url, self._node)
         if self._closed:  # meanwhile
@@ -107,22 +107,22 @@ class Reader:
         return link
 
     async def count(self) -> int:
-        """How many jobs there are. JournalFailed."""
+        """Return the number of jobs. Raises JournalFailed."""
         return int((await self._fetch(_COUNTS))[0]["jobs"])
 
     async def now_ns(self) -> int:
-        """What the clock of the database shows, as ours counts. JournalFailed."""
+        """Return the time of the database's clock, in the units of ours. Raises JournalFailed."""
         return clock_ns((await self._fetch(_NOW))[0]["now"])
 
     async def pauses(self) -> list[Pause]:
-        """All pauses, with those that have ended. JournalFailed."""
+        """Return all pauses, including those that have ended. Raises JournalFailed."""
         rows = await self._fetch(_PAUSES)
         return [Pause(row["tube"].encode(), row["pause_s"], clock_ns(row["until"])) for row in rows]
 
     async def jobs(self, wants_bodies: Callable[[], bool]) -> AsyncIterator[list[StoredJob]]:
-        """All jobs in the order of their ids, with their bodies as long as these are wanted, else with their sizes.
+        """Yield all jobs in order of id, with their bodies as long as these are wanted, and otherwise with their sizes.
 
-        While some are looked at, the next are on their way. JournalRefused: a body is not the one that was put.
+        The next chunk is fetched while one is processed. JournalRefused: a body is not the one that was put. Raises
         JournalFailed.
         """
         found = await self._fetch(_WITH_BODIES, 0)
@@ -130,30 +130,30 @@ class Reader:
             statement = _WITH_BODIES if wants_bodies() else _WITHOUT_BODIES
             coming = asyncio.ensure_future(self._fetch(statement, found[-1][0]))
             try:
-                rows = cast(list[StoredJob], list(map(tuple, found)))  # which are read by position
+                rows = cast(list[StoredJob], list(map(tuple, found)))  # fields are read by position
                 self._check(rows)
                 yield rows
                 found = await coming
             finally:
                 if not coming.done():
-                    self.drop()  # or asyncpg would have the database cancel it, by another connection
+                    self.drop()  # or asyncpg would have the database cancel the query, over another connection
                     coming.cancel()
 
     def _check(self, rows: list[StoredJob]) -> None:
         if not isinstance(_body(rows[0]), bytes):
-            return  # nor are the others here
+            return  # this chunk has no bodies
         if list(map(crc32, map(_body, rows))) != list(map(_crc32, rows)):
             bad = next(row for row in rows if crc32(_body(row)) != _crc32(row))
             raise JournalRefused(f"{self._name} is damaged: the body of job {bad[0]} has changed; restore a backup")
 
     def check_names(self, names: Iterable[bytes]) -> None:
-        """Raise JournalRefused if one of these names, which jobs have, can't be a tube's."""
+        """Raise JournalRefused if one of these names, read from jobs, is not a valid name of a tube."""
         for name in names:
             if not is_tube_name(name):
                 raise JournalRefused(f"{self._name} is damaged: a job is in the tube {name!r:.100}")
 
     async def bodies(self, job_ids: Sequence[int]) -> list[bytes | None]:
-        """The bodies of these jobs; None for one that is not there. JournalFailed."""
+        """Return the bodies of these jobs; None for a job that does not exist. Raises JournalFailed."""
         found: dict[int, bytes] = {}
         for job_id, body, checksum in await self._fetch(_BODIES, job_ids):
             if crc32(body) != checksum:
@@ -162,7 +162,7 @@ class Reader:
         return [found.get(job_id) for job_id in job_ids]
 
     async def prune_totals(self, now_s: float) -> None:
-        """Take away what is too old of the totals; ``now_s`` is UTC."""
+        """Delete totals that are too old; ``now_s`` is UTC."""
         try:
             for span_s, kept_s in KEPT_S.items():
                 await self._fetch(_PRUNE, span_s, int(now_s) - kept_s)
@@ -176,7 +176,7 @@ class Reader:
         self.drop()
 
     def drop(self) -> None:
-        """Read by another connection from now on."""
+        """Drop the connection; the next read makes another one."""
         if self._link is not None:
             self._link.drop()
             self._link = None

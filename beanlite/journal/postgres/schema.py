@@ -1,4 +1,4 @@
-"""What a database has to be before its rows are looked at: set up safely, ours, and of our version."""
+"""Checks a database before its rows are read: it has to be set up safely, be ours, and have our schema version."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from beanlite.journal.migrations import FOLDER, find_migrations
 from beanlite.journal.postgres.link import CONNECT_S, Link, said
 
 MIGRATIONS: Final = FOLDER / "postgres"
-# The oldest version of PostgreSQL that it is tried with is 15; what is used of it came with 14.
+# The oldest version of PostgreSQL that is tested is 15; the features that are used came with 14.
 _OLDEST: Final = 14
-# The number of a lock that whoever makes or changes the schema has; it is ours alone in this database.
+# The number of the advisory lock that is held while the schema is made or changed; no other program uses it in this
+# database.
 _LOCK: Final = 0x6265616E
 _FACTS: Final = """
     SELECT current_setting('server_version_num')::integer / 10000 AS version,
@@ -26,7 +27,7 @@ _FACTS: Final = """
 
 
 async def check(link: Link, name: str, *, require_sync: bool) -> None:
-    """Raise JournalRefused unless what this database acknowledges can be believed; ``name`` is what it is called."""
+    """Raise JournalRefused unless this database's acknowledgements can be trusted; ``name`` is its name for people."""
     row = await link.row(_FACTS, within_s=CONNECT_S)
     assert row is not None
     if row["version"] < _OLDEST:
@@ -41,19 +42,19 @@ async def check(link: Link, name: str, *, require_sync: bool) -> None:
 
 
 async def heed_fsync(link: Link, name: str) -> None:
-    """Warn of a database that may lose what it acknowledges."""
+    """Log a warning if the database runs with fsync off and may lose acknowledged commits."""
     row = await link.row(_FACTS, within_s=CONNECT_S)
     if row is not None and row["fsync"] != "on":
         log.warning("the database does not sync to its disk: a power failure can lose everything", database=name)
 
 
 async def make(link: Link, name: str) -> None:
-    """Make the schema in an empty database. JournalRefused: it has something else, or we may not."""
+    """Make the schema in an empty database. JournalRefused: it is not empty, or permission is missing."""
     await _migrate(link, name, found_only=0)
 
 
 async def migrate(link: Link, name: str) -> None:
-    """Bring an older schema up to date; to be called by whoever has the lease. JournalRefused: that fails."""
+    """Bring an older schema up to date; to be called only while holding the lease. JournalRefused: that failed."""
     await _migrate(link, name, found_only=None)
 
 
@@ -78,7 +79,7 @@ async def _migrate(link: Link, name: str, found_only: int | None) -> None:
 
 
 async def _version(link: Link, name: str) -> int:
-    """The number of the last migration that has been applied; 0 for a database with nothing of ours."""
+    """Return the number of the last migration applied; 0 for a database without our tables."""
     row = await link.row(_FACTS)
     assert row is not None
     if "schema_version" not in row["tables"]:

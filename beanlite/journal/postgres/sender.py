@@ -1,8 +1,8 @@
-"""Sends one statement after the other to the database, and finds out what became of one whose answer was lost.
+"""Sends one statement after another to the database, and finds out the outcome of a statement whose answer was lost.
 
-After a lost connection the answer is found by *writing*: a new connection raises the beat of the lease, and so waits,
-as the lost commit does, until the synchronous standby has everything up to there. Reading would show a commit that the
-standby has not confirmed, and that is gone if it is promoted.
+After a lost connection the outcome is found by *writing*: a new connection raises the beat of the lease, and so waits,
+as the lost commit does, until the synchronous standby has everything up to that point. A read could show a commit that
+the standby has not confirmed, and that would be lost if the standby is promoted.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from beanlite.journal.postgres.lease import BEAT, GIVE_BACK, Applicant, Taken
 from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, name_of, said
 from beanlite.journal.postgres.schema import check
 
-# The active server raises its beat when nothing has been confirmed for this part of the lease, and takes the lease for
-# its own for this part of it after what was last confirmed was sent.
+# The active server raises its beat _BEATS times in the time of the lease while nothing else is confirmed. It relies on
+# the lease for the share _SURE of that time, counted from when the last confirmed statement was sent.
 _BEATS: Final = 5
 _SURE: Final = 0.9
-# A statement that is not answered for so long is looked after, by another connection, again and again.
+# A statement that has been unanswered for this long is checked on, repeatedly, over another connection.
 _LOOK_AFTER_S: Final = 1.0
-# How often it is tried again to reach the database, or to store a batch for which there was no room.
+# The pause between attempts to reach the database, or to store a batch for which there was no room.
 AGAIN_S: Final = 0.2
 _WHOSE: Final = "SELECT epoch, batch, node, address FROM lease"
 _IS_SERVED: Final = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND application_name = $2) AS served"
 
 
 class Sender:
-    """Keeps the lease, and a connection to the database, which it makes anew when that is lost.
+    """Keeps the lease, and a connection to the database, which is made anew when it is lost.
 
-    Its attributes are the lease, the connection, and the statement that is under way.
+    The attributes are the lease, the connection, and the statement that is under way.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class Sender:
         quiet: Callable[[], None],
         moved: Callable[[], None],
     ) -> None:
-        """``failed`` hears that the lease is lost, or more; ``quiet`` that nothing is under way any more.
+        """``failed`` is called when the lease or more is lost; ``quiet`` after a beat, when nothing is under way.
 
-        ``moved`` hears of a new connection, perhaps to another host.
+        ``moved`` is called after a reconnection, perhaps to another host.
         """
         self._applicant = applicant
         self._link: Link | None = taken.link
@@ -63,11 +63,11 @@ class Sender:
         self._clock_ns = applicant.clock_ns
         self._lease_ns = round(applicant.lease_s * 1_000_000_000)
         self.sure_until_ns = taken.sent_ns + round(self._lease_ns * _SURE)
-        """Until then nobody else can have the lease."""
+        """Until then no other server can have the lease."""
         self.sent_ns: int | None = None
-        """Since when a statement is under way; None: none is."""
+        """When the statement that is under way was sent; None if there is none."""
         self._one_at_a_time = asyncio.Lock()
-        """A batch and a beat may begin in the same turn of the loop, and there is one connection for both."""
+        """A batch and a beat may begin in the same turn of the loop, and share one connection."""
         self._oddities = log.Seldom()
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking = False
@@ -86,9 +86,9 @@ class Sender:
     # -- what is sent
 
     async def store(self, batch: Batch) -> None:
-        """Store a batch. JournalFull: there is no room, it can be tried again.
+        """Store a batch. JournalFull: there is no room, and the call can be repeated.
 
-        LeaseLost: another server has the lease. JournalFailed: the batch can't be stored, or others are lost.
+        LeaseLost: another server has the lease. JournalFailed: the batch can't be stored, or earlier ones are lost.
         """
         async with self._one_at_a_time:
             self.sent_ns = self._clock_ns()
@@ -100,7 +100,7 @@ class Sender:
                 self.sent_ns = None
 
     async def _stored(self, batch: Batch) -> bool:
-        """Send a batch; False if it was not stored and has to be sent again."""
+        """Send a batch; return False if it was not stored and has to be sent again."""
         try:
             if self._link is None:
                 raise ConnectionError("there is no connection")
@@ -128,7 +128,7 @@ class Sender:
         self.sure_until_ns = max(self.sure_until_ns, sent_ns + round(self._lease_ns * _SURE))
 
     async def _resolve(self, trouble: BaseException) -> int:
-        """The connection is lost: make another one, and return the last batch that is stored.
+        """Replace a lost connection, and return the number of the last batch that is stored.
 
         LeaseLost, JournalFailed: as for ``store``.
         """
@@ -163,7 +163,7 @@ class Sender:
         return int(row["batch"])
 
     async def _find_out(self) -> None:
-        """Raise what it means that the row of the lease is not as we have left it, if it is not."""
+        """If the row of the lease is not as this server left it, raise the error that this means."""
         assert self._link is not None
         row = await self._link.row(_WHOSE)
         if row is not None and row["epoch"] > self.epoch:
@@ -177,10 +177,10 @@ class Sender:
                 f" {self.batch}; see what was promoted there"
             )
 
-    # -- while nothing is sent
+    # -- the beat, and checks on unanswered statements
 
     def _look(self) -> None:
-        """Now and then: raise the beat, or look after a statement that is not answered."""
+        """Run by a timer: raise the beat if it is due, or check on a statement that has gone unanswered."""
         if self._ended:
             return
         self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._look)
@@ -198,9 +198,9 @@ class Sender:
         task.add_done_callback(self._tasks.discard)
 
     async def _beat(self) -> None:
-        """Raise the beat, so that others see us."""
+        """Raise the beat, so that standbys see that this server is alive."""
         if self.busy:
-            return  # what is sent does as well
+            return  # the statement that is under way does as well
         try:
             async with self._one_at_a_time:
                 self.sent_ns = self._clock_ns()
@@ -208,7 +208,7 @@ class Sender:
                     await self._raise_beat(self.sent_ns)
                 finally:
                     self.sent_ns = None
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing more may be acknowledged
             self._failed(error)
             return
         self._quiet()
@@ -227,9 +227,9 @@ class Sender:
             self._confirmed(sent_ns)
 
     async def _look_after(self, link: Link) -> None:
-        """Drop a connection of which the database does not know, or that can't be reached otherwise either.
+        """Drop the connection if the database does not know it, or if the database can't be reached otherwise either.
 
-        Whoever waits for the synchronous standby is rightly not answered, and goes on waiting.
+        A statement that waits for the synchronous standby is rightly unanswered, and keeps waiting.
         """
         served = False
         try:
@@ -253,13 +253,13 @@ class Sender:
     # -- the end
 
     async def until_quiet(self) -> None:
-        """Wait for what is under way, if the database answers."""
+        """Stop the timer, and wait for a beat or a check that is under way, but not for long."""
         self._end()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_LOOK_AFTER_S)
 
     async def give_back(self, last_id: int) -> None:
-        """Give the lease back, so that another server can have it at once; JournalFailed: that can't be done now."""
+        """Give the lease back, so that another server can take it at once. JournalFailed: that can't be done now."""
         self._end()
         if self._link is None or self.busy:
             self._drop()
@@ -272,7 +272,7 @@ class Sender:
             raise JournalFailed(f"the lease could not be given back: {said(error)}") from error
 
     def end(self) -> None:
-        """Send nothing more: what is under way is left to itself."""
+        """Send nothing more, and drop the connection; a statement that is under way is abandoned."""
         self._end()
         self._drop()
 
@@ -282,7 +282,7 @@ class Sender:
 
 
 async def _is_served(url: str, name: str, pid: int) -> bool:
-    """Whether the database has this process, which serves our connection. One of TROUBLE; JournalRefused."""
+    """Return whether the server process of our connection still exists. Raises one of TROUBLE, or JournalRefused."""
     other = await connect(url, f"{name} looks after itself")
     try:
         row = await other.row(_IS_SERVED, pid, name, within_s=_LOOK_AFTER_S)
@@ -292,6 +292,6 @@ async def _is_served(url: str, name: str, pid: int) -> bool:
 
 
 def _changed(name: str, error: Exception | None) -> JournalFailed:
-    """Rows are not as this server has left them."""
+    """Return the error for rows that are not as this server left them."""
     how = "" if error is None else f" ({said(error)})"
     return JournalFailed(f"another program has changed rows of {name}{how}; it no longer is what was served")

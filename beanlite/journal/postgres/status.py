@@ -1,4 +1,4 @@
-"""Which servers use a database, and how safe it is, as the database itself knows it."""
+"""Which servers use a database, and how it is replicated, as the database itself reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REPLICAS: Final = """
 
 
 def status(url: str) -> dict[str, Any]:
-    """What is known of it. BeanliteError: it can't be asked. JournalRefused: it is none of ours."""
+    """Return the status of a database. BeanliteError: it can't be queried. JournalRefused: it has no queue of ours."""
     try:
         return asyncio.run(_ask(url))
     except asyncpg.UndefinedTableError as error:

@@ -1,7 +1,7 @@
-"""Whether the file still holds what the server has written, to be asked when another program has been at it.
+"""Checks that the file still holds what the server wrote, after another program has written to it.
 
-The triggers keep other programs from our rows, but not those that are determined to change them. Comparing all rows
-takes long, so it is done in slices while clients are served.
+The triggers keep other programs from changing our rows, but can't stop a program that is determined to. Comparing all
+rows takes long, so it is done in slices while clients are served.
 """
 
 import sqlite3
@@ -19,22 +19,22 @@ from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.fileformat import failing
 from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX
 
-# A slice ends after this many jobs, or when its bodies have more than this many bytes.
+# A slice ends after this many jobs, or when its bodies add up to more than this many bytes.
 SLICE_JOBS: Final = 500
 SLICE_BYTES: Final = 1 << 20
-# Times in the file are rounded, and may differ by less than this from those in memory.
+# Times in the file are rounded, and may differ from those in memory by less than this.
 _NEAR_S: Final = 0.001
 
 _ROWS: Final = f"SELECT {COLUMNS} FROM jobs WHERE id > ? AND id <= ?"  # noqa: S608 - our own words
 _BODIES: Final = "SELECT id, body FROM bodies WHERE id > ? AND id <= ?"
 _Row = tuple[object, ...]
-_ROW_CRC32: Final = 18  # its place in a row
+_ROW_CRC32: Final = 18  # its index in a row
 
 
 def audit(connection: sqlite3.Connection, path: Path, engine: Engine, promised_id: int) -> Iterator[None]:
-    """Compare the file with memory, a slice for each step, to be taken while no batch is being written.
+    """Compare the file with memory, one slice per step, to be run while no batch is being written.
 
-    JournalFailed: another program has changed it.
+    JournalFailed: another program has changed the file.
     """
     try:
         with failing(path):
@@ -44,7 +44,7 @@ def audit(connection: sqlite3.Connection, path: Path, engine: Engine, promised_i
 
 
 class _Different(Exception):
-    """Something that the server has not written; the text says what."""
+    """Something in the file is not what the server wrote; the text names it."""
 
 
 def _slices(connection: sqlite3.Connection, engine: Engine, promised_id: int) -> Iterator[None]:
@@ -62,12 +62,12 @@ def _slices(connection: sqlite3.Connection, engine: Engine, promised_id: int) ->
             _compare_jobs(connection, engine, above_id, part[-1], part)
             above_id = part[-1]
             yield
-        _compare_jobs(connection, engine, above_id, last_id, [])  # there may be rows for which there are no jobs
+        _compare_jobs(connection, engine, above_id, last_id, [])  # there may be rows without a job
         last_id = before_id
 
 
 def _parts(engine: Engine, ids: list[int]) -> Iterator[list[int]]:
-    """The ids in slices so small that nobody notices the time they take."""
+    """The ids in slices small enough that clients don't notice the time they take."""
     part: list[int] = []
     size = 0
     for job_id in ids:
@@ -90,7 +90,7 @@ def _compare_pauses(connection: sqlite3.Connection, engine: Engine) -> None:
 
 
 def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int, to_id: int, ids: list[int]) -> None:
-    """Compare the jobs with these ids, and all rows between the bounds."""
+    """Compare the jobs with these ids to all rows above ``above_id`` and up to ``to_id``."""
     rows: dict[object, _Row] = {row[0]: row for row in connection.execute(_ROWS, (above_id, to_id))}
     bodies = dict(connection.execute(_BODIES, (above_id, to_id)))
     for job_id in {*ids, *rows, *bodies}:
@@ -108,13 +108,13 @@ def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int,
 
 
 def _row_with(row: _Row, job: Job, body: bytes) -> _Row:
-    """What the row should be. One that an older version has written has no checksum until the job changes."""
+    """The row as it should be. A row written by an older version has no checksum until the job changes."""
     checksum = None if row[_ROW_CRC32] is None else checksum_of_row(row[:_ROW_CRC32])
     return *row_of(job), checksum, crc32(body)
 
 
 def _is_body(stored: object, job: Job) -> TypeGuard[bytes]:
-    """Whether this may be the body of a job; the checksum tells the rest where the body is not in memory."""
+    """Whether this may be the body of a job; if the body is not in memory, the checksum settles the rest."""
     return stored == job.body if job.body is not None else isinstance(stored, bytes) and len(stored) == job.size
 
 

@@ -1,4 +1,4 @@
-"""Staying awake for the end of a short sync."""
+"""Keeps the processor awake until a short sync has ended."""
 
 from __future__ import annotations
 
@@ -7,51 +7,51 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# A sync that should take no longer than this is worth staying awake for.
+# The loop stays awake for syncs that are expected to take no longer than this.
 AWAKE_S: Final = 0.0005
 
 
 class StayAwake:
-    """Keeps the loop turning until a sync that should be short has ended.
+    """Keeps the loop running, without blocking, until a sync that is expected to be short has ended.
 
-    A processor that has gone to sleep, above all a virtual one, is slow to wake and then works slowly for a while. With
-    few clients that takes longer than the sync itself. ``poll`` lets other processes have the core meanwhile.
+    A processor that has gone to sleep, above all a virtual one, is slow to wake and then runs slowly for a while. With
+    few clients, that takes longer than the sync itself. ``poll`` yields the core to other processes meanwhile.
     """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, poll: Callable[[], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``poll`` looks for the end of the sync; ``clock`` tells seconds."""
+        """``poll`` checks whether the sync has ended; ``clock`` returns seconds."""
         self._loop = loop
         self._poll = poll
         self._clock = clock
         self._began_s = 0.0
         self._until_s = 0.0
-        """When to give up; in the past if no sync is under way."""
+        """When to stop staying awake; 0.0, or in the past, if there is nothing to stay awake for."""
         self._last_s = 0.0
         """How long the last sync took."""
         self._turning = False
 
     def sync_begins(self) -> None:
-        """A sync begins."""
+        """Note that a sync begins."""
         self._began_s = self._clock()
         self._until_s = self._began_s + AWAKE_S if self._last_s < AWAKE_S else 0.0
 
     def sync_waits(self) -> None:
-        """The sync that has begun is under way."""
+        """Stay awake, if worthwhile, because the sync has not ended at once."""
         if self._until_s and not self._turning:
             self._turning = True
             self._loop.call_soon(self._turn)
 
     def sync_ended(self) -> float:
-        """It has ended; returns how many seconds it took."""
+        """Note that the sync has ended; returns how many seconds it took."""
         self._until_s = 0.0
         self._last_s = self._clock() - self._began_s
         return self._last_s
 
     @property
     def syncing_s(self) -> float:
-        """For how long a sync has been under way, while one is."""
+        """For how long the current sync has been under way; meaningful only while there is one."""
         return self._clock() - self._began_s
 
     def _turn(self) -> None:

@@ -1,6 +1,6 @@
-"""A copy of a database file, whether a server is running on it or not.
+"""Copies a database file, whether a server is running on it or not.
 
-To be used in a process of its own: in the server's, closing the source would drop SQLite's locks on it.
+To be used in a separate process: in the server's own, closing the source would drop SQLite's locks on it.
 """
 
 import os
@@ -18,15 +18,15 @@ from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import check_count, check_jobs, read_jobs, read_state
 from beanlite.journal.sqlite.wholefile import unserved, written_whole
 
-# After how many steps of its virtual machine SQLite calls back: about every hundred jobs.
+# The number of virtual machine steps between SQLite's calls of the progress handler: about a hundred jobs.
 _STEPS_PER_CALL = 500
-# The copy is synced whenever this much of it has been written: little enough for a sync to be short.
+# The copy is synced each time this much has been written: little enough for each sync to be short.
 _SYNC_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """What a finished backup holds: the state between two batches."""
+    """The contents of a finished backup, which holds the state between two batches."""
 
     jobs: int
     size: int
@@ -39,8 +39,8 @@ def backup(
     """Copy the present state to a new file `dest` of mode 0600, which appears once it has been synced and read back.
 
     The source is only read. `progress` is called every few MiB with the number of bytes written so far. With `replace`
-    the copy takes the place of a file that is there. JournalRefused: the source is not ours, or damaged. BeanliteError:
-    `dest` exists, is being served, or can't be written.
+    the copy may replace an existing file. JournalRefused: the source is not ours, or damaged. BeanliteError: `dest`
+    exists, is being served, or can't be written.
     """
     source, dest = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
     try:
@@ -56,14 +56,15 @@ def backup(
 
 
 def copy(connection: sqlite3.Connection, source: Path, partial: Path, progress: Callable[[int], None] | None) -> None:
-    """Write what one read transaction sees; a plain copy of a file that is being written to would be torn."""
+    """Write the snapshot of one read transaction; a plain copy of a file that is being written to would be torn."""
     with closing(_Syncs(partial, progress)) as syncs:
         connection.set_progress_handler(syncs, _STEPS_PER_CALL)
         try:
             connection.execute("VACUUM INTO ?", (str(partial),))
         except (sqlite3.Error, UnicodeDecodeError) as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
-                # A signal just as SQLite calls back ends that call before its first line, and SQLite swallows it.
+                # A signal that arrives just as SQLite calls the handler raises before its first line, and SQLite
+                # swallows the exception.
                 raise syncs.error or KeyboardInterrupt from error
             if is_damage(error):
                 with refused(source):
@@ -71,13 +72,13 @@ def copy(connection: sqlite3.Connection, source: Path, partial: Path, progress: 
             raise BeanliteError(f"the copy of {source} to {partial.parent} failed: {said(error)}") from error
         finally:
             connection.set_progress_handler(None, 0)
-            Path(f"{partial}-journal").unlink(missing_ok=True)  # there when the disk was full
+            Path(f"{partial}-journal").unlink(missing_ok=True)  # left behind when the disk was full
 
 
 class _Syncs:
-    """Syncs a file while SQLite writes it; SQLite calls it every so often.
+    """Syncs a file while SQLite writes it; SQLite calls it regularly.
 
-    Otherwise everything would go to the disk at once in the end, and the server's commits would wait behind it.
+    Otherwise everything would go to the disk at once at the end, and the server's commits would have to wait.
     """
 
     def __init__(self, file: Path, progress: Callable[[int], None] | None) -> None:
@@ -87,7 +88,7 @@ class _Syncs:
         self.error: BaseException | None = None
 
     def __call__(self) -> bool:
-        """Whether SQLite has to give up the copy, because of ``error``."""
+        """Sync if that is due; returns whether SQLite has to abort the copy because of ``error``."""
         try:
             self._sync_if_due()
         except BaseException as error:  # noqa: BLE001 - SQLite would turn any of them into "interrupted"
@@ -107,7 +108,7 @@ class _Syncs:
 
 
 def _read_back(copy: Path, source: Path) -> BackupResult:
-    """Read the copy as the start of a server would; what is wrong with it is wrong with the source."""
+    """Read the copy as a server would at its start; any fault in the copy is a fault of the source."""
     with reading(copy) as connection, refused(source):
         check_schema(connection, source, find_migrations()[: read_version(connection)])
         read_state(connection, source)

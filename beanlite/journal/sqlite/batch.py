@@ -1,6 +1,6 @@
-"""A batch of changes as rows and statements: each job once, in its latest state, however often it changed.
+"""Converts a batch of changes to rows and statements: each job once, in its latest state, however often it changed.
 
-A job that was put and deleted within a batch is never written at all.
+A job that was put and deleted within the same batch is never written at all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from beanlite.journal.totals import KEPT_S
 Parameters = Sequence[Sequence[object]]
 
 _INSERT: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * 21)})"  # noqa: S608 - our own words
-# Most jobs are first written as this: fewer parameters to bind, and several rows in one statement, are much cheaper.
+# The row as which most jobs are first written: binding fewer parameters, and several rows per statement, is much
+# cheaper.
 _READY: Final = (
     "(?{0}, ?{1}, 'ready', ?{2}, ?{3}, ?{4}, ?{5}, NULL, NULL, 0, 0, 0, 0, 0, ?{5}, NULL, NULL, NULL, ?{6}, ?{7}, ?{8})"
 )
@@ -39,7 +40,7 @@ _READY_PARAMETERS: Final = 9
 
 
 def _insert_ready(rows: int) -> str:
-    """A statement that inserts so many of these; such a job is in its state since it was put."""
+    """A statement that inserts this many ``_READY`` rows; such jobs have been ready since they were put."""
     first = range(1, rows * _READY_PARAMETERS, _READY_PARAMETERS)
     values = [_READY.format(*range(number, number + _READY_PARAMETERS)) for number in first]
     return f"INSERT INTO jobs ({COLUMNS}) VALUES {', '.join(values)}"  # noqa: S608 - likewise
@@ -53,40 +54,40 @@ _UPDATE: Final = """
            due_at = ?8, buried_seq = ?9, reserves = ?10, timeouts = ?11, releases = ?12, buries = ?13, kicks = ?14,
            since = ?15, holder = ?16, holder_conn = ?17, why = ?18, row_crc32 = ?19 WHERE id = ?1
 """
-# Jobs are mostly deleted in the order in which they came, so consecutive ids are deleted by one statement.
+# Jobs are mostly deleted in the order of their ids, so runs of consecutive ids are deleted by one statement.
 _DELETE: Final = "DELETE FROM jobs WHERE id BETWEEN ? AND ?"
 _DELETE_BODY: Final = "DELETE FROM bodies WHERE id = ?"
 
-# An upper bound of the frames (pages of the -wal) that a transaction takes.
+# These give an upper bound on the frames (pages of the -wal) that a transaction takes.
 BODY_BYTES_PER_FRAME: Final = 4000
 FRAMES_PER_ROW: Final = 3
 FRAMES_BESIDE_ROWS: Final = 50
 
 
 class Batch(NamedTuple):
-    """The rows of a batch, as they were when it was taken: the jobs may change again before it is stored."""
+    """The rows of a batch, as of when it was taken: the jobs may change again before the batch is stored."""
 
     number: int
     last_id: int
     jobs: int
     growth: int
-    """How many jobs more there are then; less than 0 if there are fewer."""
+    """By how much the batch changes the number of stored jobs; negative if it falls."""
     changes: list[tuple[str, int, Parameters]]
-    """Each statement, how many jobs it has to change in all, and its parameters."""
+    """Each statement, how many rows it has to change in all, and its parameters."""
     pauses: list[tuple[str, tuple[int, float] | None]]
     """Each tube, with its pause_s and until, or with None if the pause is over."""
     tallies: list[Tally]
-    """What is to be added to the totals."""
+    """The amounts to be added to the totals."""
     events: int
-    """How many rows it adds to the history."""
+    """How many rows the batch adds to the history."""
     frames: int
-    """The most that it takes in the -wal."""
+    """The most frames that the batch can take in the -wal."""
     body_bytes: int
-    """What it has of large bodies."""
+    """The total size of its large bodies."""
 
 
 def _runs(ids: list[int]) -> list[tuple[int, int]]:
-    """The first and the last of each run of consecutive ids."""
+    """The first and the last id of each run of consecutive ids."""
     ids.sort()
     runs = []
     first = last = 0  # no id
@@ -102,7 +103,7 @@ def _runs(ids: list[int]) -> list[tuple[int, int]]:
 
 
 def _several(several: str, one: str, values: list[object], width: int) -> list[tuple[str, int, Parameters]]:
-    """The values of rows as parameters of a statement that takes AT_ONCE rows, and the rest of one that takes one."""
+    """Split the values of rows into parameters for ``several``, which takes AT_ONCE rows, and for ``one``."""
     rows = len(values) // width
     most = rows // AT_ONCE * AT_ONCE
     step, end = AT_ONCE * width, most * width
@@ -112,7 +113,7 @@ def _several(several: str, one: str, values: list[object], width: int) -> list[t
 
 
 def _are_alike(job: Job, other: Job) -> bool:
-    """Whether two jobs were put alike at the same time."""
+    """Whether two jobs were put at the same time with the same tube, pri, delay and ttr."""
     return (
         job.created_ns == other.created_ns
         and job.tube is other.tube
@@ -123,7 +124,7 @@ def _are_alike(job: Job, other: Job) -> bool:
 
 
 def batch_of(changes: Changes, history: History) -> Batch:
-    """Make the rows of a batch."""
+    """Convert changes to a batch of rows."""
     past = history.rows_of(changes.events)
     ready: list[object] = []
     inserts: list[tuple[object, ...]] = []
@@ -131,7 +132,7 @@ def batch_of(changes: Changes, history: History) -> Batch:
     deleted: list[int] = []
     bodies: list[tuple[object, ...]] = []
     body_deletes: list[tuple[object, ...]] = []
-    alike: Job | None = None  # the last one that is as it was put; those that came with it have most in common
+    alike: Job | None = None  # the last job unchanged since its put; jobs put along with it share most of its values
     put: tuple[object, ...] = ()
     of_put = 0
     first_id = changes.first_id
@@ -148,7 +149,7 @@ def batch_of(changes: Changes, history: History) -> Batch:
             updates.append((*row, checksum_of_row(row)))
             continue
         body = job.body
-        assert body is not None  # it stays in memory at least until it is stored
+        assert body is not None  # a body stays in memory at least until it is stored
         checksum = crc32(body)
         inline = body if job.size <= INLINE_MAX else None
         if inline is None:
@@ -160,7 +161,7 @@ def batch_of(changes: Changes, history: History) -> Batch:
                 as_put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
                 put = (job.tube.name.decode(), *as_put)
                 of_put = checksum_of_put(job.tube.name, *as_put)
-            ready.append(job.id)  # one after the other, which is cheaper than a tuple of all
+            ready.append(job.id)  # appending each value is cheaper than building one tuple
             ready += put
             ready += (with_id(job.id, of_put), checksum, inline)
         else:

@@ -1,7 +1,7 @@
-"""Reading bodies back while the server runs, on a connection and in a thread of their own.
+"""Reads bodies back while the server runs, on a separate connection and thread.
 
-Nobody else waits while the disk is read. Many bodies are read as one row, because the thread has to get the GIL back
-after each row, and beside busy clients that takes long.
+No other clients wait while the disk is read. Many bodies are read as one row, because the thread has to reacquire the
+GIL after each row, which takes long while clients are busy.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import aiosqlite
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite.fileformat import WHAT_TO_DO, failing, refused
 
-# Bodies in a row: few for a client that waits, many for those that are read ahead. SQLite joins up to 64 tables, and
-# from a joined table it hands a body over without copying it once more.
+# Bodies per row: few for a client that waits, many for read-ahead. SQLite joins up to 64 tables, and returns a body
+# from a joined table without an additional copy.
 _FEW: Final = 4
 _MANY: Final = 30
 _COLUMNS: Final = 3
-# The memory that this connection keeps pages in, in KiB. Bodies are read once, so that a cache is of little use.
+# The page cache of this connection, in KiB. Bodies are read only once, so a cache is of little use.
 _CACHE_KIB: Final = 512
 
 
@@ -43,7 +43,7 @@ class BodyReader:
     """A connection that only reads bodies."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file; this reads its first page. JournalRefused."""
+        """Open the file, which reads its first page. Raises JournalRefused."""
         self._path = path
         with refused(path):
             connection = sqlite3.connect(
@@ -51,7 +51,7 @@ class BodyReader:
             )
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             connection.execute("PRAGMA mmap_size = 0")
-        # An error in the connector would be told to a loop that is closed by then.
+        # An error in the connector would be reported to a loop that is closed by then.
         self._connection = aiosqlite.Connection(lambda: connection, iter_chunk_size=64)
 
     async def open(self) -> None:
@@ -59,7 +59,7 @@ class BodyReader:
         await self._connection
 
     async def read(self, ids: Sequence[int]) -> list[bytes | None]:
-        """The bodies of these jobs, None for one that is gone. JournalFailed: one is not what was put."""
+        """Read the bodies of these jobs, None for a job that is gone. JournalFailed: a body is not what was put."""
         bodies: list[bytes | None] = []
         for at in range(0, len(ids), _MANY):
             part = ids[at : at + _MANY]
@@ -77,5 +77,5 @@ class BodyReader:
         return bodies
 
     async def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         await self._connection.close()

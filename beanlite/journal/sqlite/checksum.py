@@ -1,8 +1,8 @@
-"""The checksum of a job's row, its body aside, which has one of its own.
+"""The checksum of a job's row, excluding the body, which has its own.
 
-It is made of what a start reads: times are those of the server's clock, as SQLite computes them from what is stored.
-Of a ready job to which nothing has happened since its put, as most are when they are written, it is made of what the
-put said alone.
+It is computed over the values that a start reads: times are those of the server's clock, as SQLite computes them from
+the stored values. For a ready job to which nothing has happened since its put, as most are when they are written, it
+covers only the id and the values of the put.
 """
 
 import struct
@@ -16,30 +16,30 @@ from beanlite.core.restore import StoredJob
 # pri, delay_s, ttr_s and created_ns.
 _PUT: Final = struct.Struct("<4q").pack
 _ID_BYTES: Final = 8
-# The same with the id; and with the place, the five counters, since_ns and holder_conn.
+# The same and the id; and also the place, the five counters, since_ns and holder_conn.
 _AS_PUT: Final = struct.Struct("<5q").pack
 _CHANGED: Final = struct.Struct("<13q").pack
-# What is read of a job that is as it was put: its place and counters, and its holder and why it is buried.
+# The values read for a job that is unchanged since its put: place and counters; holder, holder_conn and why.
 _NEVER: Final = (None, 0, 0, 0, 0, 0)
 _NOBODY: Final = (None, None, None)
-# What stands for a number that is NULL.
+# Stands for a number that is NULL.
 _NONE: Final = -1
-# What a value that is not of its type, or a time that can't be, raises here.
+# The exceptions that a value of the wrong type, or an impossible time, raises here.
 _WRONG: Final = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
 
 
 def checksum_of_put(tube: bytes, pri: int, delay_s: int, ttr_s: int, created_s: float) -> int:
-    """Of what jobs have in common that were put at the same time and are alike but for their ids and bodies."""
+    """The checksum of what jobs share that were put at the same time and differ only in their ids and bodies."""
     return crc32(_PUT(pri, delay_s, ttr_s, clock_ns(created_s)), crc32(tube))
 
 
 def with_id(job_id: int, of_put: int) -> int:
-    """Of one of them, as long as it is ready and as it was put."""
+    """The row checksum of one of these jobs, while it is ready and unchanged since its put."""
     return crc32(job_id.to_bytes(_ID_BYTES, "little"), of_put)
 
 
 def checksum_of_row(row: tuple[Any, ...]) -> int | None:
-    """Of the columns that ``journal.rows.row_of`` makes, in its order; None: a value is not of its type."""
+    """The checksum of the columns of ``journal.rows.row_of``, in its order; None: a value has the wrong type."""
     (
         job_id, tube, state, pri, delay_s, ttr_s, created_at, place, buried_seq, reserves, timeouts, releases, buries,
         kicks, since, holder, holder_conn, why,
@@ -62,13 +62,13 @@ def checksum_of_row(row: tuple[Any, ...]) -> int | None:
 def find_changed(rows: Iterable[StoredJob], unchecked_id: int) -> int | None:
     """The id of the first of these jobs whose row is not what was written; None if there is none.
 
-    Up to ``unchecked_id`` a row may have no checksum.
+    Rows up to ``unchecked_id`` may lack a checksum.
     """
-    alike: tuple[bytes, int, int, int, int] = (b"", 0, 0, 0, 0)  # of the job before; most have it in common
+    alike: tuple[bytes, int, int, int, int] = (b"", 0, 0, 0, 0)  # of the previous job; most jobs share it
     of_put = _NONE
     for row in rows:
         try:
-            # A value that is not of its type raises here: no call, and so no cost.
+            # A value of the wrong type raises an exception here, so no calls are needed to check the types.
             (
                 job_id, tube, state, pri, delay_s, ttr_s, created_ns, place, reserves,
                 timeouts, releases, buries, kicks, _, _, since_ns, holder, holder_conn, why, row_crc32,
@@ -100,7 +100,7 @@ def find_changed(rows: Iterable[StoredJob], unchecked_id: int) -> int | None:
     return None
 
 
-_Any = Any  # whatever damage has made of it
+_Any = Any  # damage may have left a value of any type
 
 
 def _checksum(
@@ -115,7 +115,7 @@ def _checksum(
         and place is holder is holder_conn is why is None
     ):
         return crc32(tube + _AS_PUT(pri, delay_s, ttr_s, created_ns, job_id))
-    # One call for all of it: with one for each part this would be the larger half of what a changed row costs.
+    # A single call: with one call per part, this would account for more than half of the cost of a changed row.
     numbers = _CHANGED(
         pri,
         delay_s,

@@ -1,4 +1,4 @@
-"""What the file tells of the past, and of the server itself: totals, history, and a sign of life."""
+"""What the file records about the past and about the server itself: totals, history, and a heartbeat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from beanlite.journal.totals import Totals
 
 
 class Chronicle:
-    """Writes it on a connection, whenever the caller may use that: with a batch, or in a slice of its own."""
+    """Writes these records on a connection when the caller may use it: with a batch, or in a separate slice."""
 
     def __init__(self, connection: sqlite3.Connection, address: str, bounds: HistoryBounds, clock: Clock) -> None:
         """``address`` is where the server listens."""
@@ -24,13 +24,13 @@ class Chronicle:
         self.history = History(bounds, clock)
 
     def begin(self, *, has_room: bool) -> None:
-        """The server has the file from now on, and writes so if there is room."""
+        """Begin to record for this server, with a heartbeat if there is room."""
         self.history.read(self._db)
         if has_room:
             self.beat()
 
     def write(self, batch: Batch) -> None:
-        """Write what goes with a batch, in its transaction, beside its rows."""
+        """Write the records that go with a batch, in the transaction of its rows."""
         if batch.tallies:
             add_totals(self._db, self._totals.rows(batch.tallies, time.time()))
         if batch.events:
@@ -38,15 +38,15 @@ class Chronicle:
         self._heartbeat.beat(BUSY_S)
 
     def beat(self) -> bool:
-        """Tell that the server lives, if no batch has done so lately; returns whether."""
+        """Write a heartbeat, unless a batch has done so lately; returns whether one was written."""
         return self._heartbeat.beat(IDLE_S)
 
     def prune(self) -> bool:
-        """Take a slice of what is too old away; returns whether there may be more."""
+        """Delete a slice of the records that are too old; returns whether there may be more."""
         now_s = time.time()
         more_totals = prune_totals(self._db, now_s)
         return self.history.prune(self._db, PRUNED_MAX, now_s) or more_totals
 
     def end(self) -> None:
-        """The server stops in an orderly way."""
+        """Record the orderly stop of the server."""
         self._heartbeat.end()

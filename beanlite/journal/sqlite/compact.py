@@ -1,4 +1,4 @@
-"""Giving back what a stopped database takes on the disk beyond what it holds."""
+"""Gives back the disk space that a stopped database occupies but does not use."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from beanlite.journal.sqlite.replace import copy_checked, replacing
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """What has become smaller."""
+    """The result of compacting a database."""
 
     jobs: int
     before: int
@@ -22,10 +22,10 @@ class CompactResult:
 
 
 def compact(path: Path, progress: Callable[[int], None] | None = None) -> CompactResult:
-    """Put a copy of the database without gaps in its place, checked and synced; `progress` is called as for a backup.
+    """Replace the database by a compact copy, checked and synced; `progress` is called as for a backup.
 
-    JournalRefused: a server holds the file, or has been killed on it; or it is not ours, or damaged. BeanliteError:
-    there is no room, or the like. After both the file is as it was.
+    JournalRefused: a server holds the file, or was killed while holding it; or the file is not ours, or damaged.
+    BeanliteError: the copy could not be made, for want of room for example. Both leave the file as it was.
     """
     path = Path(os.path.realpath(path))
     check_readable(path)

@@ -1,8 +1,8 @@
 """Opening and closing the database file.
 
-Two kinds of locks are on it. Ours (flock) keeps a second server out, and is taken before SQLite sees the file. SQLite's
-own (fcntl) are lost as soon as this process closes any descriptor of the file. So the descriptor that holds our lock
-stays open until SQLite has closed the file, and nothing else here opens it.
+Two kinds of locks protect the file. Ours (flock) keeps a second server out, and is taken before SQLite opens the file.
+SQLite's own locks (fcntl) are lost as soon as this process closes any descriptor of the file. The descriptor that holds
+our lock therefore stays open until SQLite has closed the file, and nothing else here opens it.
 """
 
 import fcntl
@@ -41,23 +41,23 @@ from beanlite.journal.sqlite.wholefile import sync, written_whole
 
 # The first version with STRICT tables.
 _OLDEST_SQLITE = (3, 37, 0)
-# More than a row needs beside its body.
+# More than a row needs apart from its body.
 ROW_BYTES = 1000
-# How long to wait for a reader's lock. It has one only for moments: when it recovers the -wal, or is the last to close.
+# How long to wait for a reader's lock. Readers hold one only briefly, to recover the -wal or as the last to close.
 _BUSY_TIMEOUT_S = 1.0
-# How many commits may be in the -wal that nobody has been told of, because they are not synced: a batch, and a slice of
-# the upkeep beside it.
+# How many commits in the -wal may be unsynced, and therefore unacknowledged, at the same time: a batch, and a slice of
+# the upkeep that runs alongside.
 UNSYNCED_MAX = 2
-# The unit of st_blocks, whatever the blocks of the disk are.
+# The unit of st_blocks, whatever the file system's block size is.
 _BLOCK_BYTES = 512
-# What SQLite needs to begin a -wal.
+# The disk space that SQLite needs to start a -wal.
 _NEW_WAL_BYTES = 32 << 10
-# A checkpoint cuts the -wal back to this size: several times what it grows to from one to the next, so that it is cut
-# only after a reader has held it up for long.
+# A checkpoint truncates the -wal to this size. It is several times the growth between two checkpoints, so that the -wal
+# is truncated only after a reader has held checkpoints up for long.
 WAL_BYTES_MAX = 64 << 20
-# How the connection is set up. The writer decides when to checkpoint. Debian's builds of SQLite have secure_delete on,
-# which makes deleting large bodies slow. The cache (in KiB) holds a whole batch, because one that does not fit is
-# written to the -wal twice. The guard triggers name a function of ours, which only a trusted schema may call.
+# How the connection is set up. The writer decides when to checkpoint. Debian builds SQLite with secure_delete on, which
+# makes deleting large bodies slow. The cache (in KiB) is large enough for a whole batch, because a batch that does not
+# fit is written to the -wal twice. The guard triggers refer to a function of ours, which only a trusted schema may do.
 _PRAGMAS = (
     "synchronous = FULL",
     "wal_autocheckpoint = 0",
@@ -72,29 +72,29 @@ _PRAGMAS = (
 
 @dataclass(slots=True)
 class Database:
-    """An open database file that no other server can open, and that no other program can write to."""
+    """An open database file that no other server can open and no other program can write to."""
 
     connection: sqlite3.Connection
-    """In autocommit mode; may be used from any thread, one at a time."""
+    """In autocommit mode; may be used from any thread, but only from one at a time."""
     path: Path
     """Absolute, symbolic links resolved."""
     lost_batches: int
-    """How many batches stand in the -wal behind the place where SQLite's recovery ended."""
+    """How many batches are in the -wal after the point where SQLite's recovery ended."""
     damaged_wal: Path | None
-    """A copy of that -wal; None if no more is lost than a power failure may rightly take."""
+    """A copy of that -wal; None if nothing is lost but what a power failure may legitimately lose."""
     objects: frozenset[str]
     """The names of our tables and views."""
     room: Room
     file: int
-    """A descriptor of the file, which holds our lock."""
+    """The file descriptor that holds our lock."""
     index: int
     """A descriptor of the -shm, SQLite's index of the -wal."""
 
     def close(self) -> str | None:
-        """Move everything into the one file and close it; returns what is left beside it and why, None if nothing is.
+        """Move everything into a single file and close it; returns what is left beside it and why, or None.
 
         JournalFailed: the disk failed meanwhile. Not to be called after a failed commit, because it writes: the process
-        has to end as it is, and the next start recovers.
+        must then end without calling this, and the next start recovers.
         """
         left = None
         try:
@@ -114,10 +114,10 @@ class Database:
 
 
 def open_database(path: Path, migrations_folder: Path = FOLDER, *, fsync: str = "always") -> Database:
-    """Lock, check, recover and migrate the database file; if it is missing or empty, make it.
+    """Lock, check, recover and migrate the database file; create it if it is missing or empty.
 
-    ``fsync`` is the setting with which it will be served, noted for the next start. JournalRefused: the file can't be
-    used, and has not been written to. A process may not have the same file open twice.
+    ``fsync`` is the setting under which the file will be served, noted for the next start. JournalRefused: the file
+    can't be used, and has not been written to. A process must not have the same file open twice.
     """
     _check_sqlite()
     migrations = find_migrations(migrations_folder)
@@ -158,7 +158,7 @@ def open_database(path: Path, migrations_folder: Path = FOLDER, *, fsync: str = 
         if index < 0:
             index = _open_index(path, after_sqlite)
         serving_mark(file, path, fsync).write(file)
-        os.fsync(file)  # after a power failure the mark tells which commits may rightly be lost
+        os.fsync(file)  # after a power failure, the mark determines which commits may legitimately be lost
         undo.pop_all()
     return Database(connection, path, lost_batches, damaged_wal, objects, room, file, index)
 
@@ -181,9 +181,9 @@ def check_body_size(max_job_size: int) -> None:
 
 
 def lock_file(path: Path, undo: ExitStack) -> int:
-    """Open the file, made if there is none, and lock it against servers; the descriptor holds the lock.
+    """Open the file, creating it if necessary, and lock it against other servers; the descriptor holds the lock.
 
-    JournalRefused: it can't be opened, or a server holds it.
+    JournalRefused: the file can't be opened, or a server has locked it.
     """
     created = False
     try:
@@ -216,25 +216,26 @@ def _set_up(connection: sqlite3.Connection) -> None:
 
 
 def _bytes_to_start(path: Path) -> int:
-    """How much room on the disk SQLite takes to read the file and to begin writing, beyond what it has already."""
+    """How much more disk space SQLite needs to read the file and to begin writing."""
     wal_bytes = wal_size(path)
     needed = index_size(wal_bytes // PAGE_SIZE) + (0 if wal_bytes else _NEW_WAL_BYTES)
     with suppress(FileNotFoundError):
-        needed -= shm_of(path).stat().st_blocks * _BLOCK_BYTES  # SQLite will use these blocks for a new one
+        needed -= shm_of(path).stat().st_blocks * _BLOCK_BYTES  # SQLite will reuse these blocks for a new -shm
     return max(0, needed)
 
 
 def _open_index(path: Path, after_sqlite: ExitStack) -> int:
-    """A descriptor of the -shm, to be closed after SQLite has closed its own, whose locks would be lost otherwise."""
+    """Open the -shm; closed only after SQLite has closed its own descriptor, whose locks would be lost otherwise."""
     index = os.open(shm_of(path), os.O_RDWR | os.O_CLOEXEC)
     after_sqlite.callback(os.close, index)
     return index
 
 
 def _open_bystander(path: Path, bystander: ExitStack) -> None:
-    """Open the file once more: otherwise a refusal, as the last to close it, would move the -wal into it.
+    """Open the file a second time, read-only, until the file has been accepted.
 
-    A connection that can only read, as this one, never does so.
+    Otherwise a refusal would close the last connection to the file, and that moves the -wal into it. When a read-only
+    connection is the last to close, it never does so.
     """
     reader = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
     bystander.callback(reader.close)
@@ -242,16 +243,16 @@ def _open_bystander(path: Path, bystander: ExitStack) -> None:
 
 
 def _has_unsynced(mark: Mark | None, fsync: str) -> bool:
-    """Whether a power failure may rightly have taken the last commits; without a mark the present setting tells."""
+    """Whether a power failure may legitimately have lost the last commits; ``fsync`` decides if there is no mark."""
     return fsync != "always" if mark is None else mark.has_unsynced
 
 
 def _lost_batches(commits: list[int], recovered: int, written: int | None) -> int:
-    """How many of these commits SQLite has not recovered, if its recovery ended at frame ``recovered``.
+    """How many of these commits SQLite has not recovered, given that its recovery ended at frame ``recovered``.
 
-    ``written``: how many frames a killed server had written, if known. If another program has opened the file since,
-    this is what SQLite recovered then. Where it does not help, as few commits as may be unsynced at the same time do
-    not count as lost: they were being written when the power failed.
+    ``written`` is the number of frames that a killed server had written, if known; if another program has opened the
+    file since, it is the number that SQLite recovered then. Where ``written`` is of no use, up to UNSYNCED_MAX missing
+    commits do not count as lost: they were being written when the power failed.
     """
     if written is not None and recovered < written:
         return sum(recovered < number <= written for number in commits)
@@ -260,9 +261,10 @@ def _lost_batches(commits: list[int], recovered: int, written: int | None) -> in
 
 
 def _move_wal(connection: sqlite3.Connection, path: Path, *, anew: bool) -> None:
-    """Have the -wal used from its beginning, which takes no more room; if the disk is too full for that, don't.
+    """Checkpoint, so that the -wal is reused from its beginning and takes no more room; skipped if the disk is full.
 
-    ``anew``: empty it. If this start ends before it writes, the next one would take what is lost for its commits.
+    ``anew``: empty the -wal as well. Otherwise, if this start ended before it wrote anything, the next one would take
+    the lost commits for commits of this one.
     """
     try:
         connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if anew else 'PASSIVE'})").fetchone()
@@ -272,7 +274,7 @@ def _move_wal(connection: sqlite3.Connection, path: Path, *, anew: bool) -> None
 
 
 def _keep_wal(path: Path) -> Path:
-    """Copy the -wal before it is begun anew."""
+    """Copy the -wal before it is emptied."""
     wal = wal_of(path)
     copy = wal.with_name(f"{wal.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
     for partial in path.parent.glob(f".{wal.name}.damaged-*.partial"):  # left by a start that was killed here
@@ -286,8 +288,8 @@ def _keep_wal(path: Path) -> Path:
 
 
 def _switch_to_wal(connection: sqlite3.Connection, path: Path) -> None:
-    """To be done last, so that the schema and its version are in the file itself before there is a -wal."""
+    """Switch to WAL mode; done last, so that the schema and its version are in the file itself before a -wal exists."""
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise JournalRefused(f"{path} can't have a write-ahead log where it is; put it on a local disk")
-    connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # this makes the -shm
+    connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # this creates the -shm

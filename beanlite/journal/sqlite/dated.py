@@ -1,4 +1,4 @@
-"""Files named after the moment at which they were made: backups in a folder, and what a restore has set aside.
+"""Files named after the time at which they were made: backups in a folder, and files that a restore has set aside.
 
 The names sort by time, which is UTC with milliseconds: queue-20261122T213456.789Z.db.
 """
@@ -17,23 +17,23 @@ from beanlite.journal.sqlite.fileformat import check_file, open_regular
 
 _STAMP: Final = r"(\d{8}T\d{6})\.(\d{3})Z"
 _SUFFIX: Final = ".db"
-# A partial file that has not been written to for as long was left by a backup that was killed.
+# A partial file that has not been written to for this long was left by a backup that was killed.
 _STALE_S: Final = 86400.0
 
 
 def stamp(at_s: float) -> str:
-    """A moment, in UTC seconds, as it stands in a name."""
+    """A time, in UTC seconds, in the form used in names."""
     at_ms = int(at_s * 1000)
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(at_ms // 1000))}.{at_ms % 1000:03}Z"
 
 
 def dated(folder: Path, source: Path, at_s: float) -> Path:
-    """The name in the folder of a backup that is made of the source now, in UTC seconds."""
+    """The path in the folder of a backup of the source that is made at ``at_s``, in UTC seconds."""
     return folder / f"{source.stem}-{stamp(at_s)}{_SUFFIX}"
 
 
 def dated_files(folder: Path, before: str, after: str = "") -> list[tuple[Path, float]]:
-    """The files there that are named `before`, a moment and `after`, oldest first, each with its moment.
+    """The files in the folder named `before`, a time and `after`, oldest first, each with its time in UTC seconds.
 
     OSError: the folder can't be read.
     """
@@ -48,18 +48,18 @@ def dated_files(folder: Path, before: str, after: str = "") -> list[tuple[Path, 
 
 
 def dated_backups(folder: Path, source: Path) -> list[tuple[Path, float]]:
-    """The backups of the source in the folder, oldest first, each with the moment at which it was made.
+    """The backups of the source in the folder, oldest first, each with the time at which it was made.
 
-    What is named so and isn't a database of ours is left out. OSError: the folder can't be read.
+    Files with such a name that are not databases of ours are left out. OSError: the folder can't be read.
     """
     found = dated_files(folder, f"{source.stem}-", _SUFFIX)
     return [(file, moment_s) for file, moment_s in found if _is_ours(file)]
 
 
 def delete_oldest(folder: Path, source: Path, keep: int, newest: Path) -> list[Path]:
-    """Delete the oldest backups of the source in the folder beyond so many, but not the newest; returns which.
+    """Delete the oldest backups of the source in the folder until `keep` are left, sparing `newest`; returns which.
 
-    So are the beginnings of copies that were killed. OSError: one can't be deleted.
+    Partial files left by backups that were killed are deleted too. OSError: a file can't be deleted.
     """
     _delete_stale(folder, source)
     others = [file for file, _ in dated_backups(folder, source) if file != newest]

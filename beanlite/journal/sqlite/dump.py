@@ -1,4 +1,4 @@
-"""A database file as the lines of ``journal/lines.py``; ``load`` is the way back."""
+"""Exports a database file as the lines of ``journal/lines.py``; ``load`` is the inverse."""
 
 import os
 import sqlite3
@@ -17,23 +17,23 @@ from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import check_count, read_state, read_unchecked_id
 from beanlite.journal.sqlite.wholefile import unserved, written_whole
 
-# The columns of times, which are UTC in a line, and by the server's clock in a row.
+# The columns that hold times: in UTC in a line, by the server's clock in a row.
 TIMES: Final = ("created_at", "due_at", "since")
-# What a line does not have: the checksums, and the body, for which it has "body" or "base64".
+# The columns that a line lacks: the checksums, and the body, which is in "body" or "base64" instead.
 LEFT_OUT: Final = ("row_crc32", "crc32", "body")
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses ORDER BY tube"
 
 
 def columns_of_jobs(connection: sqlite3.Connection) -> list[str]:
-    """What a job has in this database, body and checksums aside, in the order of rows.py."""
+    """The columns of a job in this database, except body and checksums, in the order of rows.py."""
     rows = connection.execute("SELECT name FROM pragma_table_info('jobs') ORDER BY cid")
     return [name for (name,) in rows if name not in LEFT_OUT]
 
 
 def export(source: Path, sink: BinaryIO, progress: Callable[[int], None] | None = None) -> int:
-    """Write the lines of a database, served or not, and return their number; `progress` hears it every so often.
+    """Write the lines of a database, served or not, and return their number; `progress` is given it now and then.
 
-    JournalRefused: the source is not ours, or damaged. OSError: the sink takes no more.
+    JournalRefused: the source is not ours, or damaged. OSError: writing to the sink has failed.
     """
     source = Path(os.path.realpath(source))
     with reading(source) as connection:
@@ -43,7 +43,7 @@ def export(source: Path, sink: BinaryIO, progress: Callable[[int], None] | None 
 def export_to_file(
     source: Path, dest: Path, progress: Callable[[int], None] | None = None, *, replace: bool = False
 ) -> int:
-    """Write the lines of a database to a file of mode 0600, which appears when it is whole; returns their number.
+    """Write the lines of a database to a file of mode 0600, which appears when it is complete; returns their number.
 
     JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists and is not to be replaced, is the
     source or a live database, or can't be written.
@@ -62,9 +62,9 @@ def export_to_file(
 
 
 def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
-    """The lines of a database, the state of one moment: pauses, and jobs by their ids.
+    """The lines of a database, a snapshot of its state: pauses, then jobs by ascending id.
 
-    JournalRefused: it is damaged.
+    JournalRefused: the database is damaged.
     """
     with refused(path):
         connection.execute("BEGIN")
@@ -86,7 +86,7 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
             is_unchecked = of_row is None and values[0] <= unchecked_id
             if not is_unchecked and checksum_of_row(tuple(values)) != of_row:
                 raise damaged(path, f"the row of job {values[0]} has changed")
-            if values[0] <= last_id:  # a page stands where another should be
+            if values[0] <= last_id:  # a page is in the place of another
                 raise damaged(path, f"job {values[0]} stands behind {last_id}")
             last_id = values[0]
             if not isinstance(body, bytes) or crc32(body) != checksum:
@@ -102,7 +102,7 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
 
 
 def _is_whole(job: dict[str, Any]) -> bool:
-    """Whether a job has what its state asks for, and no more: to the checksum, some of it is as good as its absence."""
+    """Whether a job has exactly the values that its state requires: the checksum can't tell some values from NULL."""
     state = job.get("state")
     return (
         ("due_at" in job) == (state in {"delayed", "reserved"})

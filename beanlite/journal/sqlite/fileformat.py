@@ -1,4 +1,4 @@
-"""Which files are ours, told by their first bytes before SQLite touches them; and how errors about them are worded."""
+"""Recognises our files by their first bytes, before SQLite touches them, and words the errors about them."""
 
 import errno
 import os
@@ -11,31 +11,31 @@ from pathlib import Path
 
 from beanlite.errors import JournalFailed, JournalRefused
 
-# SQLite's mark of the program that a file belongs to, "bean", at byte 68.
+# SQLite's application id, which identifies the program that a file belongs to: "bean", at byte 68.
 APPLICATION_ID = 0x6265616E
-# Bytes of a page: what the file system has, too.
+# The size of a page in bytes, the same as that of most file systems' blocks.
 PAGE_SIZE = 4096
-# Bytes of the header that a database file begins with.
+# The size in bytes of the header at the beginning of a database file.
 HEADER_BYTES = 100
 # Bytes 18 and 19 of a file that has, or may have, a -wal.
 WAL_MODE = b"\x02\x02"
 
-# The errors by which SQLite tells of damage. TOOBIG: a row claims to be larger than any can be. CONSTRAINT: a row could
-# never have been inserted as it is.
+# The errors with which SQLite reports damage. TOOBIG: a row claims to be larger than any row can be. CONSTRAINT: a row
+# could never have been inserted with its present values.
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT)
-# Those by which it also tells that the disk could not read a page.
+# Those with which SQLite also reports that the disk could not read a page.
 _UNREAD = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-# How many bytes are read at a time to see whether the disk can read a file at all.
+# How many bytes are read at a time to check whether the disk can read a file at all.
 _READ_BYTES = 1 << 20
-# How many characters of SQLite's own words are repeated: of a damaged schema it quotes everything.
+# How many characters of SQLite's messages are repeated: SQLite quotes all of a damaged schema.
 _SAID_MAX = 200
 # What an operator can do about a damaged file.
 WHAT_TO_DO = "restore a backup, or save what is sound with beanlite salvage"
-# Where a write of SQLite's has failed, at least as much is tried: it writes a page at a time.
+# The size of the test allocation after a failed write of SQLite's: more than the page that SQLite writes at a time.
 _QUOTA_PROBE_BYTES = 1 << 16
 # How SQLite's rollback journal begins (https://sqlite.org/fileformat.html).
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
-# Where it has the number of pages to which the file is cut back.
+# The bytes that hold the number of pages to which a rollback truncates the file.
 _JOURNAL_PAGES = slice(16, 20)
 
 
@@ -58,9 +58,10 @@ def wal_size(path: Path) -> int:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a regular file. OSError: it can't be opened, or is something else.
+    """Open a regular file. OSError: it can't be opened, or is not a regular file.
 
-    It is looked at first: a pipe would be waited for, a device may be changed, and a socket says nothing clear.
+    The type is checked before opening: opening a pipe would block, opening a device may have effects, and the error for
+    a socket is unclear.
     """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
@@ -71,7 +72,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_at(descriptor: int, size: int, offset: int) -> bytes:
-    """So many bytes from there on, and fewer only where the file ends: the system may give them in parts."""
+    """Read ``size`` bytes at an offset, fewer only at the end of the file: the system may return them in parts."""
     found = os.pread(descriptor, size, offset)
     while len(found) < size and (more := os.pread(descriptor, size - len(found), offset + len(found))):
         found += more
@@ -79,7 +80,7 @@ def read_at(descriptor: int, size: int, offset: int) -> bytes:
 
 
 def journal_of(path: Path) -> Path:
-    """The name of SQLite's rollback journal, which exists while a file is made or its mode is changed."""
+    """The name of SQLite's rollback journal, which exists while a file is created or its mode is changed."""
     return path.with_name(path.name + "-journal")
 
 
@@ -94,9 +95,9 @@ def is_full(error: sqlite3.Error | OSError, path: Path) -> bool:
 
 
 def has_used_up_quota(path: Path, size: int) -> bool:
-    """Whether a quota does not allow as much more on the disk of the file.
+    """Whether a quota forbids ``size`` more bytes on the disk of the file.
 
-    That has to be tried: SQLite says of a quota what it says of a disk that fails, and statvfs may say nothing of it.
+    Only an attempt can tell: SQLite reports an exceeded quota like a failing disk, and statvfs may not show quotas.
     """
     try:
         with tempfile.TemporaryFile(dir=path.parent) as probe:
@@ -107,7 +108,7 @@ def has_used_up_quota(path: Path, size: int) -> bool:
 
 
 def said(what: Exception | str) -> str:
-    """What SQLite or the system says, in one line of limited length: it may quote what stands in the file."""
+    """The message of SQLite or the system as one line of limited length, as it may quote the contents of the file."""
     text = " ".join(str(what).split())[:_SAID_MAX]
     return "".join(character if character.isprintable() else "?" for character in text)
 
@@ -115,8 +116,8 @@ def said(what: Exception | str) -> str:
 def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
     """Whether the error means that SQLite, or Python's layer above it, can make no sense of the file.
 
-    An error without a code comes from Python's layer: some text in the file is not text. So does a UnicodeDecodeError,
-    when SQLite quotes a damaged schema.
+    An error without a code comes from Python's layer: some text in the file is not valid text. A UnicodeDecodeError
+    does too, when SQLite quotes a damaged schema.
     """
     if isinstance(error, UnicodeDecodeError):
         return True
@@ -124,14 +125,14 @@ def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
 
 
 def damaged(path: Path, how: str) -> JournalRefused:
-    """The refusal of a damaged file."""
+    """The error with which a damaged file is refused."""
     return JournalRefused(f"{path} is damaged: {how}; {WHAT_TO_DO}")
 
 
 def check_file(descriptor: int, path: Path, newest: int) -> None:
     """Raise JournalRefused unless the open file is empty, or ours and of a version up to `newest`.
 
-    The offsets are those of SQLite's database header. What is only in the -wal is not looked at here.
+    The offsets are those of SQLite's database header. Changes that are only in the -wal are not considered here.
     """
     status = os.fstat(descriptor)
     if status.st_nlink > 1:
@@ -142,7 +143,7 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
         raise JournalRefused(f"{path} is missing or empty, but {wal_of(path)} is not; put back what belongs to that")
     pages_before = _pages_before(path)
     if not header or (pages_before == 0 and not any(header[68:72])):
-        return  # this is the first start, or the first one was cut short: then SQLite empties the file again
+        return  # this is the first start, or the first one was interrupted, and SQLite will empty the file again
     if len(header) < HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
         raise JournalRefused(f"{path} is not an SQLite file; name another one")
     if not _is_bare(header, status.st_size):
@@ -162,22 +163,22 @@ def _check_ours(header: bytes, path: Path, newest: int) -> None:
 
 def _check_whole(header: bytes, path: Path, size: int) -> None:
     if not wal_size(path):
-        # Beside a -wal the file may rightly be short: a checkpoint that was cut off is repeated from there.
+        # With a -wal, the file may legitimately be short: an interrupted checkpoint is repeated from the -wal.
         claimed = claimed_size(header)
         if size < claimed:
             raise JournalRefused(f"{path} is damaged: {size} bytes are left of {claimed}; {WHAT_TO_DO}")
     elif header[18:20] != WAL_MODE:
-        # SQLite would still write the pages of the -wal over it. Backups are in this mode until they are first served.
+        # SQLite would still overwrite pages with those of the -wal. Backups are not in WAL mode until first served.
         raise JournalRefused(f"{wal_of(path)} belongs to another file than {path}, as after a restore; remove it")
 
 
 def claimed_size(header: bytes) -> int:
-    """How many bytes a database file has, by its own header."""
+    """The size in bytes of a database file according to its header."""
     return int.from_bytes(header[16:18]) * int.from_bytes(header[28:32])
 
 
 def _pages_before(path: Path) -> int | None:
-    """How many pages the file had before a change that was cut short, which SQLite will undo; None: there was none."""
+    """The number of pages before an interrupted change that SQLite will roll back; None: there is no such change."""
     try:
         with journal_of(path).open("rb", buffering=0) as journal:
             header = read_at(journal.fileno(), 28, 0)
@@ -187,7 +188,7 @@ def _pages_before(path: Path) -> int | None:
 
 
 def _is_bare(header: bytes, size: int) -> bool:
-    """Whether the file has one page with nothing in it, as version 0.1 left it when its first start was cut short."""
+    """Whether the file is a single empty page, as version 0.1 left it when its first start was interrupted."""
     empty = not (any(header[40:44]) or any(header[60:64]) or any(header[68:72]))  # schema, version, owner
     return size == PAGE_SIZE and empty and int.from_bytes(header[64:68]) == 1  # auto_vacuum = INCREMENTAL
 
@@ -199,17 +200,18 @@ def check_version(path: Path, version: int, newest: int) -> None:
 
 
 def rule_out_disk(path: Path) -> None:
-    """Raise JournalRefused if the disk can't read the file or its -wal, or could not, which SQLite takes for damage.
+    """Raise JournalRefused if the disk can't read the file or its -wal, or briefly could not, and there is no damage.
 
-    Closing the file here drops SQLite's locks on it, so nothing may be written any more.
+    SQLite reports such errors as damage. Closing the file here drops SQLite's locks on it, so nothing may be written
+    afterwards.
     """
     _read_all(path)
-    if not path.exists() or _is_sound(path):  # in the first case it was new, and what has failed removed it
+    if not path.exists() or _is_sound(path):  # a missing file was new, and was removed when its creation failed
         raise JournalRefused(f"{path} could not be read a moment ago; check the disk, and try again")
 
 
 def _is_sound(path: Path) -> bool:
-    how = "mode=ro" if wal_of(path).exists() else "immutable=1"  # which leaves nothing beside it
+    how = "mode=ro" if wal_of(path).exists() else "immutable=1"  # immutable leaves no files beside it
     uri = f"{path.absolute().as_uri()}?{how}"
     with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
         found: list[tuple[str]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
@@ -231,7 +233,7 @@ def _read_all(path: Path) -> None:
 
 @contextmanager
 def failing(path: Path | str) -> Iterator[None]:
-    """Turn what SQLite or the system says of the file while it is served into JournalFailed."""
+    """Convert errors of SQLite or the system about the file while it is served into JournalFailed."""
     try:
         yield
     except OSError as error:
@@ -242,7 +244,7 @@ def failing(path: Path | str) -> Iterator[None]:
 
 @contextmanager
 def refused(path: Path) -> Iterator[None]:
-    """Turn what SQLite or the system says about the file into JournalRefused."""
+    """Convert errors of SQLite or the system about the file into JournalRefused."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -257,7 +259,7 @@ def refused(path: Path) -> Iterator[None]:
                 rule_out_disk(path)
             raise JournalRefused(f"{path} is damaged ({said(error)}); {WHAT_TO_DO}") from error
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
-            raise damaged(path, said(error)) from error  # our statements make sense, so the schema does not
+            raise damaged(path, said(error)) from error  # our statements are valid, so the schema must be wrong
         advice = "check the disk, and the owner and the mode of the folder, the file, its -wal and its -shm"
         raise JournalRefused(f"{path} can't be used: {said(error)}; {advice}") from error
     except JournalFailed as error:  # the disk failed before anything was served

@@ -1,4 +1,4 @@
-"""Bringing jobs from elsewhere into a database that no server has open: all of them or none."""
+"""Adds jobs from elsewhere to a database that no server has open: all of them or none."""
 
 import os
 import sqlite3
@@ -24,7 +24,7 @@ _INSERT_BODY = "INSERT INTO bodies (id, body) VALUES (?, ?)"
 
 
 class NewJob(NamedTuple):
-    """A job as the table has it; its attributes are the columns. Times are UTC seconds since 1970."""
+    """A job as stored in the table; its attributes are the columns. Times are UTC seconds since 1970."""
 
     id: int
     tube: str
@@ -34,9 +34,9 @@ class NewJob(NamedTuple):
     ttr_s: int
     created_at: float
     due_at: float | None
-    """Delayed: when it becomes ready."""
+    """When the job becomes ready, if it is delayed."""
     buried_seq: int | None
-    """Buried: its place in the order of burials."""
+    """The job's place in the order of burials, if it is buried."""
     reserves: int
     timeouts: int
     releases: int
@@ -46,20 +46,20 @@ class NewJob(NamedTuple):
 
 
 class Filling:
-    """The one transaction by which jobs come into a database."""
+    """The single transaction that adds jobs to a database."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self._ahead_s = read_ahead_s(connection)
         self.left: str | None = None
-        """In the end: what is left beside the file and why, None if nothing is."""
+        """Set at the end: what is left beside the file and why, None if nothing is."""
 
     def has_jobs(self) -> bool:
-        """Whether there are any, from before or added."""
+        """Whether the database holds any jobs, including those just added."""
         return bool(self.connection.execute("SELECT EXISTS (SELECT 1 FROM jobs)").fetchone()[0])
 
     def add(self, job: NewJob) -> None:
-        """Add a job. This is quickest by rising id."""
+        """Add a job. This is fastest in the order of ascending ids."""
         body = job.body
         created_at = job.created_at + self._ahead_s
         due_at = None if job.due_at is None else job.due_at + self._ahead_s
@@ -72,19 +72,19 @@ class Filling:
             self.connection.execute(_INSERT_BODY, (job.id, body))
 
     def set_last_id(self, last_id: int) -> None:
-        """Have the ids of later jobs begin above this one."""
+        """Make the ids of later jobs start above this one."""
         self.connection.execute("UPDATE meta SET last_id = max(last_id, ?)", (last_id,))
 
 
 @contextmanager
 def filling(path: Path) -> Iterator[Filling]:
-    """Open a database, made if it is missing, for a transaction that is committed at the end of the block.
+    """Open a database, creating it if it is missing, for a transaction that is committed at the end of the block.
 
-    If the block raises, nothing comes in, and a file that was made is gone. JournalRefused: the database can't be used.
-    BeanliteError: it can't be written. Until the end there is as much beside the file as was added to it.
+    If the block raises, nothing is added, and a newly created file is removed. JournalRefused: the database can't be
+    used. BeanliteError: it can't be written. Until the end, the -wal takes as much room as what has been added.
     """
     path = Path(os.path.realpath(path))
-    is_new = not os.path.exists(path)  # noqa: PTH110 - Path.exists raises an error where it may not look
+    is_new = not os.path.exists(path)  # noqa: PTH110 - Path.exists raises an error if access is denied
     database = open_database(path)
     queue = Filling(database.connection)
     try:
@@ -93,7 +93,7 @@ def filling(path: Path) -> Iterator[Filling]:
         yield queue
         database.connection.execute("COMMIT")
     except BaseException as error:
-        with suppress(sqlite3.Error, JournalFailed):  # whatever fails here, what was not committed is not in the file
+        with suppress(sqlite3.Error, JournalFailed):  # even if this fails, nothing uncommitted is in the file
             database.connection.rollback()
             database.close()
         if is_new:

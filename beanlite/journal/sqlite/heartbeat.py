@@ -1,4 +1,4 @@
-"""The row that tells which server has the file, when it was last seen alive, and what its clock showed then."""
+"""The row that records which server has the file, when it was last seen alive, and what its clock showed then."""
 
 import math
 import os
@@ -14,10 +14,10 @@ from beanlite.core.restore import FAR_NS
 from beanlite.journal.sqlite.fileformat import damaged, refused
 from beanlite.journal.sqlite.mark import boot_id
 
-# How often the row is written with the batches at most, and how often while there are none.
+# The shortest interval between two writes of the row with batches, and the interval while there are no batches.
 BUSY_S: Final = 1.0
 IDLE_S: Final = 10.0
-# To what comes later than that, no delay could be added: its ns would not fit into 64 bits.
+# No delay could be added to a time later than this: its ns would not fit into 64 bits.
 _FAR_NS: Final = FAR_NS // 2
 
 _COLUMNS: Final = "one, version, pid, address, started_at, boot, offset_ns, ahead_s, seen_at, stopped_at"
@@ -34,19 +34,20 @@ _LAST: Final = """
 
 
 class LastSeen(NamedTuple):
-    """What the last server of a file has said of its clock."""
+    """What the last server of a file recorded about its clock."""
 
     utc_ns: int
-    """When it was last seen alive, by the clock of the machine."""
+    """When the server was last seen alive, by the machine's clock."""
     clock_ns: int
-    """What its own showed then."""
+    """The same time by the server's own clock."""
     boot: bytes | None
+    """The id of the machine's boot; None: unknown."""
     offset_ns: int | None
-    """What its own showed at that boot."""
+    """The time of that boot by the server's own clock."""
 
 
 def read_ahead_s(connection: sqlite3.Connection) -> float:
-    """By how much the times in a file are ahead of UTC, as its last server knew; an older file does not say."""
+    """By how much the times in a file are ahead of UTC, according to its last server; 0 for an older file."""
     if connection.execute("SELECT 1 FROM pragma_table_info('server') WHERE name = 'ahead_s'").fetchone() is None:
         return 0.0
     found = connection.execute("SELECT CAST(ahead_s AS REAL) FROM server").fetchone()
@@ -54,7 +55,7 @@ def read_ahead_s(connection: sqlite3.Connection) -> float:
 
 
 def read_last_seen(connection: sqlite3.Connection, path: Path) -> LastSeen | None:
-    """What the last server has said; None if no time depends on it. JournalRefused: the file is damaged."""
+    """Read the last server's record; None if no stored time depends on it. JournalRefused: the file is damaged."""
     with refused(path):
         row = connection.execute(_LAST).fetchone()
     if row is None:
@@ -69,7 +70,7 @@ def read_last_seen(connection: sqlite3.Connection, path: Path) -> LastSeen | Non
 
 
 def last_seen(seen_s: object, ahead_s: object, boot: bytes | None, offset_ns: object) -> LastSeen | None:
-    """What a row of the table says; None if no server can have written it."""
+    """Convert the values of a row; None if no server can have written it."""
     if not (isinstance(seen_s, float | int) and isinstance(ahead_s, float | int) and isinstance(offset_ns, int | None)):
         return None
     if max(abs(seen_s), abs(ahead_s)) > FAR_NS:
@@ -81,10 +82,10 @@ def last_seen(seen_s: object, ahead_s: object, boot: bytes | None, offset_ns: ob
 
 
 def set_clock(clock: Clock, last: LastSeen | None) -> None:
-    """Set the clock of a server that is about to read a file: it goes on where that of the last one was.
+    """Set the clock of a server that is about to read a file, so that it continues the last server's clock.
 
-    As long as the machine was not booted since, that is known for sure. Else its clock tells how much time has passed
-    since the file was last written, if it says that any has.
+    If the machine has not been rebooted since, the time is known exactly. Otherwise the machine's clock determines how
+    much time has passed since the file was last written; if that clock is behind, none has.
     """
     if last is None:
         return
@@ -92,13 +93,13 @@ def set_clock(clock: Clock, last: LastSeen | None) -> None:
     boot = boot_id()
     if last.offset_ns is not None and boot is not None and last.boot == boot.encode():
         counted_ns = clock.since_boot_ns() + last.offset_ns
-        if counted_ns > last.clock_ns - SECOND_NS:  # else it was counted elsewhere, as in a container with its own time
+        if counted_ns > last.clock_ns - SECOND_NS:  # else the offset is from elsewhere, e.g. another time namespace
             now_ns = counted_ns
     clock.set(now_ns)
 
 
 class Heartbeat:
-    """Writes the row, on a connection that the caller may use at that moment."""
+    """Writes the row, on a connection of which the caller has exclusive use at that moment."""
 
     def __init__(self, connection: sqlite3.Connection, address: str, clock: Clock) -> None:
         """``address`` is where the server listens."""
@@ -108,7 +109,7 @@ class Heartbeat:
         self._beat_s = -math.inf
 
     def beat(self, every_s: float) -> bool:
-        """The server lives; returns whether it was time to say so again."""
+        """Write the row if the last write was ``every_s`` ago or longer; returns whether it was written."""
         now_s = time.monotonic()
         if now_s - self._beat_s < every_s:
             return False
@@ -117,7 +118,7 @@ class Heartbeat:
         return True
 
     def end(self) -> None:
-        """The server stops in an orderly way."""
+        """Record the orderly stop of the server."""
         self._write(stopped=True)
 
     def _write(self, *, stopped: bool) -> None:

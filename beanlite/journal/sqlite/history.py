@@ -1,4 +1,4 @@
-"""The history: a row for each thing that has happened to a job, and how the oldest rows are taken away."""
+"""The history: a row for each event in the life of a job, and the pruning of the oldest rows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from beanlite.clock import Clock
 from beanlite.core.events import DELETE, Event
 
 _DAY_S: Final = 24 * 3600
-# How long what operators do is kept where no other history is.
+# How long the actions of operators are kept if no other history is.
 OPERATORS_KEPT_S: Final = 400 * _DAY_S
-# About what a row takes beside its body.
+# The approximate size of a row without its body.
 ROW_BYTES: Final = 60
-# Rows taken away in one go while there is nothing else to do, and for each row that is written.
+# The most rows deleted at a time while there is nothing else to do, and the rows deleted per row that is written.
 PRUNED_MAX: Final = 500
 PRUNED_EACH: Final = 2
 
@@ -22,18 +22,18 @@ _COLUMNS: Final = "n, at, job, tube, what, by, conn, pri, delay_s, body"
 _ROW: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"
 INSERT: Final = f"INSERT INTO history ({_COLUMNS}) VALUES {_ROW}"  # noqa: S608 - our own words
 WIDTH: Final = 9
-# Several rows in one statement are cheaper.
+# Inserting several rows per statement is cheaper.
 AT_ONCE: Final = 16
 INSERT_SEVERAL: Final = f"INSERT INTO history ({_COLUMNS}) VALUES {', '.join([_ROW] * AT_ONCE)}"  # noqa: S608 - likewise
 STORE_BODY: Final = "UPDATE history SET body = ? WHERE n = ?"
-# Of a job that is deleted, the body that was not in memory: before the job itself is deleted.
+# Copies the body of a job that is being deleted, if it was not in memory; runs before the job itself is deleted.
 FETCH_BODY: Final = """
     UPDATE history SET body = (
         SELECT coalesce(jobs.body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
         FROM jobs WHERE jobs.id = history.job
     ) WHERE n = ?
 """
-# A time that is none, as only damage makes it, is long ago, so that its row is the next to go.
+# A value that is no time, which only damage can cause, counts as long ago, so that its row is the next to be deleted.
 _AT: Final = "coalesce(CAST(at AS REAL), 0.0)"
 _OLDEST: Final = f"SELECT n, {_AT} FROM history ORDER BY n LIMIT 1"  # noqa: S608 - our own words
 _NTH: Final = "SELECT n FROM history ORDER BY n LIMIT 1 OFFSET ?"
@@ -43,24 +43,24 @@ Row = tuple[object, ...]
 
 
 class HistoryBounds(NamedTuple):
-    """What is kept of what has happened."""
+    """How much history is kept."""
 
     kept_s: int | None
-    """For how long; None: only what operators do is recorded."""
+    """For how long rows are kept; None: only the actions of operators are recorded."""
     max_bytes: int
     bodies: bool
-    """Whether the bodies of deleted jobs are kept, too."""
+    """Whether the bodies of deleted jobs are kept too."""
 
 
 class Rows(NamedTuple):
-    """What has happened, as rows."""
+    """Events as rows of the history."""
 
     values: list[object]
     """WIDTH values for each row, in the order of the columns."""
     bodies: list[Row]
-    """The bodies that some of them have, each with the number of its row."""
+    """The bodies to be stored with rows, each with the number of its row."""
     to_fetch: list[Row]
-    """The numbers of those whose body is to be taken from the job's row."""
+    """The numbers of the rows whose body is to be copied from the job's row."""
     body_bytes: int
 
     @property
@@ -70,41 +70,41 @@ class Rows(NamedTuple):
 
 
 class History:
-    """Numbers the rows, and says which are to go.
+    """Numbers the rows, and prunes the oldest.
 
-    The number of a row is that of the one before plus about what the row takes: so the difference of two numbers tells
-    how many bytes are between them.
+    The number of a row is that of the previous row plus the approximate size of the row, so the difference of two
+    numbers is about the number of bytes between them.
     """
 
     def __init__(self, bounds: HistoryBounds, clock: Clock) -> None:
-        """``clock`` is the server's, by which events have their times."""
+        """``clock`` is the server's clock, by which events have their times."""
         self.bound(bounds)
         self._clock = clock
         self._last = 0
         """The number of the last row."""
         self._oldest: tuple[int, float] | None = None
-        """The number and the time of the oldest one, as far as is known; None if there is none."""
+        """The number and the time of the oldest row, as far as known; None if there are no rows."""
 
     def bound(self, bounds: HistoryBounds) -> None:
-        """Keep what these bounds allow from now on."""
+        """Apply new bounds."""
         self._bounds = bounds
         self._kept_s = OPERATORS_KEPT_S if bounds.kept_s is None else bounds.kept_s
 
     def read(self, connection: sqlite3.Connection) -> None:
-        """Continue after what the file has."""
+        """Read the numbers of the newest and the oldest row in the file, to continue from there."""
         (last,) = connection.execute("SELECT max(n) FROM history").fetchone()
         self._last = last or 0
         self._oldest = connection.execute(_OLDEST).fetchone()
 
     def rows_of(self, events: Sequence[Event]) -> Rows:
-        """The rows of what has happened, those left out that nobody asked for."""
+        """The rows for these events, except those that the bounds exclude."""
         values: list[object] = []
         bodies: list[Row] = []
         to_fetch: list[Row] = []
         body_bytes = 0
         all_of_them, with_bodies = self._bounds.kept_s is not None, self._bounds.bodies
         n = self._last
-        # What is the same for many of them is made once: it takes a good part of the time.
+        # Values that many rows share are computed once: they account for much of the time.
         at_ns, at_s, tube, name = -1, 0.0, None, ""
         for event in events:
             if not (all_of_them or event.by_operator):
@@ -137,7 +137,7 @@ class History:
         return Rows(values, bodies, to_fetch, body_bytes)
 
     def prune(self, connection: sqlite3.Connection, rows: int, now_s: float) -> bool:
-        """Take up to so many of the oldest rows away, if it is time; returns whether there may be more."""
+        """Delete up to ``rows`` of the oldest rows that exceed the bounds; returns whether there may be more."""
         if self._oldest is None:
             return False
         before_s, before_n = now_s - self._kept_s, self._last - self._bounds.max_bytes

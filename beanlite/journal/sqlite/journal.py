@@ -1,4 +1,4 @@
-"""The journal in an SQLite file: from a batch of changes to its place on the disk, and back at the start."""
+"""The journal in an SQLite file: stores batches of changes on disk and replays them at the start."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ from beanlite.journal.sqlite.timing import Timing
 from beanlite.journal.sqlite.upkeep import Upkeep
 from beanlite.journal.sqlite.writer import Writer
 
-# During recovery: how often the log tells how far it has come, and how often signals are heard.
+# During recovery: how often progress is logged, and how often the loop runs so that signals are handled.
 PROGRESS_S: Final = 1.0
 HEAR_S: Final = 0.05
-# Jobs are worth counting before a start if they may take more than this part of the memory there is: an eighth.
+# Jobs are counted before they are read if they might take more than this fraction of the memory limit: an eighth.
 FEW_JOBS: Final = 8
-# A batch with more bytes of large bodies is written in the other thread.
+# A batch whose large bodies add up to more than this is written in the worker thread.
 APART_BYTES: Final = 6 << 20
 
 
 class SqliteJournal(Journal):
-    """Commits each batch as one transaction, and syncs it before it is acknowledged, by time, or not at all.
+    """Commits each batch as one transaction, and syncs it before it is acknowledged, at intervals, or not at all.
 
-    Its attributes are its settings and its parts.
+    Its attributes are its settings and its components.
     """
 
     fetches = True
@@ -67,10 +67,10 @@ class SqliteJournal(Journal):
         address: str,
         history: HistoryBounds,
     ) -> None:
-        """``fsync`` is the setting as it was given, to be noted at the file; ``sync_interval_ms`` is what it means.
+        """``fsync`` is the setting as given, to be noted in the file's mark; ``sync_interval_ms`` is its meaning.
 
-        0 syncs each batch before it is called durable, None leaves syncing to the system. ``address`` is where the
-        server listens.
+        A ``sync_interval_ms`` of 0 syncs each batch before it is reported durable; None leaves syncing to the
+        operating system. ``address`` is where the server listens.
         """
         self._path = path
         self._fsync = fsync
@@ -86,7 +86,7 @@ class SqliteJournal(Journal):
         try:
             return await self._recover(engine, clock, stopped)
         except MemoryError as error:
-            engine.forget_jobs()  # makes room for the way out
+            engine.forget_jobs()  # frees memory for the error path
             raise JournalRefused(f"there is not enough memory for what {self._path} holds") from error
 
     async def _recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
@@ -115,11 +115,11 @@ class SqliteJournal(Journal):
         has_room = self._writer.prepare()
         if has_room and engine.ledger.recording:
             await self._record_restart(engine, now_ns)
-        signals.hold()  # in the thread that this starts; signals are for the thread of the loop
+        signals.hold()  # the threads started here inherit the mask; signals are for the loop's thread
         try:
             await self._writer.start()
             await self._bodies.open()
-        except RuntimeError as error:  # threading's; the process has to end at once, because the first may be there
+        except RuntimeError as error:  # from threading; the process must end at once, as one thread may have started
             raise JournalFailed(f"no thread can be started: {error}") from error
         finally:
             signals.hear()
@@ -130,7 +130,7 @@ class SqliteJournal(Journal):
         return True
 
     async def _record_restart(self, engine: Engine, now_ns: int) -> None:
-        """Write what the start has done to jobs, slice by slice, with its history."""
+        """Write the changes that the start itself made to jobs, and their history, slice by slice."""
         ledger = engine.ledger
         while ledger.has_deferred:
             changes = ledger.take_restarted(now_ns)
@@ -146,7 +146,7 @@ class SqliteJournal(Journal):
     async def _restore_jobs(
         self, database: Database, engine: Engine, now_ns: int, stopped: asyncio.Event
     ) -> int | None:
-        """Restore all jobs, and return how many there are; None if a stop was asked for meanwhile."""
+        """Restore all jobs and return their number, or None if a stop was requested meanwhile."""
         jobs = of = 0
         shown_s = heard_s = time.monotonic()
         with closing(_read_jobs(database, engine)) as chunks:
@@ -156,7 +156,7 @@ class SqliteJournal(Journal):
                 except (TypeError, ValueError):
                     check_jobs(database.connection, database.path)
                     check_pages(database.connection, database.path)
-                    raise  # the file is as it should be, so the bug is ours
+                    raise  # the file is sound, so this is a bug of ours
                 jobs += len(rows)
                 now_s = time.monotonic()
                 if now_s - shown_s > PROGRESS_S:
@@ -173,7 +173,7 @@ class SqliteJournal(Journal):
         return jobs
 
     def attach(self, listener: Listener) -> None:
-        """Begin to commit for the listener."""
+        """Start committing on behalf of the listener."""
         loop = asyncio.get_running_loop()
         self._listener = listener
         self._upkeep = Upkeep(self._writer, self._engine, loop, listener.ready, listener.failed)
@@ -187,7 +187,7 @@ class SqliteJournal(Journal):
 
     @property
     def busy(self) -> bool:
-        """Whether no batch may be committed now."""
+        """Whether no batch may be committed at the moment."""
         return self._upkeep.busy
 
     @property
@@ -196,7 +196,7 @@ class SqliteJournal(Journal):
         return self._upkeep.syncing
 
     def commit(self, changes: Changes) -> None:
-        """Write a batch, and sync it if that is what being durable means; see ``Journal.commit``."""
+        """Write a batch, and sync it if the ``fsync`` setting requires that; see ``Journal.commit``."""
         self._upkeep.busy = True
         self._timing.begins()
         batch = batch_of(changes, self._writer.chronicle.history)
@@ -210,7 +210,7 @@ class SqliteJournal(Journal):
                 self._upkeep.try_again(batch, error, self._written)
             else:
                 self._written(batch)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
+        except Exception as error:  # noqa: BLE001 - after any error, nothing more may be acknowledged
             self._listener.failed(error)
 
     def _written(self, batch: Batch) -> None:
@@ -233,7 +233,7 @@ class SqliteJournal(Journal):
             self._timing.synced(took_s)
             try:
                 self._durable(batch)
-            except Exception as bug:  # noqa: BLE001 - this may be called between the commands of any client
+            except Exception as bug:  # noqa: BLE001 - this may run between the commands of an unrelated client
                 self._listener.failed(bug)
 
         self._writer.begin_sync(synced)
@@ -246,14 +246,14 @@ class SqliteJournal(Journal):
         self._upkeep.batch_ends()
 
     async def fetch(self, job_ids: Sequence[int]) -> list[bytes | None]:
-        """Read bodies while others are served; see ``Journal.fetch``."""
+        """Read bodies while other clients are served; see ``Journal.fetch``."""
         return await self._bodies.read(job_ids)
 
     def poll(self) -> None:
-        """Let the kernel continue with the sync, and see whether it has ended.
+        """Let the kernel continue with the sync, and check whether it has completed.
 
-        The kernel syncs on the core that asked for it, and would get that core only some milliseconds later beside
-        clients that keep this process busy.
+        The kernel performs the sync on the core that requested it. While clients keep this process busy, the kernel
+        would otherwise get that core only some milliseconds later.
         """
         sched_yield()
         self._writer.poll()
@@ -261,7 +261,7 @@ class SqliteJournal(Journal):
     # -- the end
 
     def begin_stop(self) -> None:
-        """Begin no more upkeep."""
+        """Start no more upkeep."""
         self._upkeep.begin_stop()
 
     async def flush(self) -> None:
@@ -269,12 +269,12 @@ class SqliteJournal(Journal):
         await self._upkeep.flush()
 
     def reconfigure(self, history_s: int | None, history_bytes: int, *, history_bodies: bool) -> None:
-        """Keep another history from now on, and log commits or not; see ``Journal.reconfigure``."""
+        """Apply new settings for the history and for the logging of commits; see ``Journal.reconfigure``."""
         self._timing.heed_log()
         self._writer.chronicle.history.bound(HistoryBounds(history_s, history_bytes, history_bodies))
 
     def facts(self) -> JournalFacts:
-        """What the statistics say of the file and its -wal."""
+        """Statistics about the file and its -wal."""
         return JournalFacts(
             keeps_jobs=True,
             records=self._writer.records,
@@ -289,7 +289,7 @@ class SqliteJournal(Journal):
         return self._awake.syncing_s if self._upkeep.syncing else 0.0
 
     async def close(self) -> str | None:
-        """Leave one file with everything in it; see ``Journal.close``."""
+        """Close the journal, leaving a single file that holds everything; see ``Journal.close``."""
         await self._bodies.close()
         return await self._writer.close()
 
@@ -300,7 +300,7 @@ def _tell_progress(jobs: int, of: int) -> None:
 
 
 def _read_jobs(database: Database, engine: Engine) -> Generator[list[StoredJob], None, None]:
-    """Read all jobs: with their bodies as long as there is plenty of room for them in memory, then without."""
+    """Read all jobs: with their bodies while there is ample memory for them, then without."""
     connection, path = database.connection, database.path
     memory = engine.memory
     jobs = guess_jobs(connection, path)

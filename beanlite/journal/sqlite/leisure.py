@@ -1,4 +1,4 @@
-"""What is done for the file in slices, whenever no batch is just being written: nobody waits for it."""
+"""Upkeep of the file that is done in slices between batches, so that clients don't wait for it."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from beanlite.journal.sqlite.history import PRUNED_MAX
 from beanlite.journal.sqlite.upkeep import Upkeep
 from beanlite.journal.sqlite.writer import Writer
 
-# How often to look whether the file has pages to give back, and the rest between two slices while it has: at least this
-# long, and in any case this many times as long as the slice took.
+# How often to check whether the file has pages to give back, and the pause between two slices while it has: at least
+# this long, and at least this many times as long as the slice took.
 LOOSE_LOOK_S: Final = 1.0
 SHRINK_REST_S: Final = 0.01
 SHRINK_REST_TIMES: Final = 9
-# How often to look for what is too old.
+# How often to look for rows that are too old.
 PRUNE_LOOK_S: Final = 60.0
-# The most pages in a slice; fewer if that takes longer than the time given here.
+# The most pages in a slice, and the time that a slice should not exceed, which may reduce their number.
 SHRINK_PAGES_MAX: Final = 100
 SHRINK_S: Final = 0.001
 
 
 class Leisure:
-    """Tasks that last as long as the server.
+    """Tasks that run as long as the server.
 
-    One slice is written at a time, and synced before the next, so that a power failure takes one of them at most.
+    One slice is written at a time, and synced before the next if ``syncs``, so that a power failure loses at most one.
     """
 
     def __init__(self, writer: Writer, upkeep: Upkeep, *, syncs: bool) -> None:
-        """``syncs``: whatever is committed is to be synced at once."""
+        """``syncs``: whether commits are to be synced at once."""
         self._writer = writer
         self._upkeep = upkeep
         self._syncs = syncs
         self._one_at_a_time = asyncio.Lock()
 
     def start(self) -> None:
-        """Begin them."""
+        """Start the tasks."""
         self._upkeep.begin(self._shrink_by_and_by())
         self._upkeep.begin(self._beat())
         self._upkeep.begin(self._prune_by_and_by())
 
     async def _write(self, write: Callable[[], bool]) -> float:
-        """Write a slice, if that is possible now; ``write`` returns whether it has written. Returns the seconds."""
+        """Write a slice, if possible at present, and return the seconds taken; ``write`` returns whether it wrote."""
         writer, upkeep = self._writer, self._upkeep
         async with self._one_at_a_time:
             if not upkeep.may_write:
@@ -69,8 +69,8 @@ class Leisure:
     async def _shrink_by_and_by(self) -> None:
         """Give free pages back to the disk, a few at a time.
 
-        SQLite looks for each page at the end of the file among all the free ones, so that the time this takes depends
-        on the order in which the jobs were deleted.
+        SQLite searches all free pages for each page at the end of the file, so the time this takes depends on the order
+        in which the jobs were deleted.
         """
         writer, upkeep = self._writer, self._upkeep
         shrinking = False
@@ -88,7 +88,7 @@ class Leisure:
                 continue
             if writer.loose:
                 if not shrinking:
-                    shrinking, pages = True, 1  # this backlog may have been deleted in another order than the last
+                    shrinking, pages = True, 1  # this backlog may have been deleted in a different order from the last
                 took_s = await self._write(give_back)
                 pages = min(2 * pages, SHRINK_PAGES_MAX) if took_s < SHRINK_S else int(pages * SHRINK_S / took_s) or 1
             if shrinking and not upkeep.busy:
@@ -97,7 +97,7 @@ class Leisure:
                     upkeep.begin_checkpoint()
 
     async def _prune_by_and_by(self) -> None:
-        """Take away the totals and the history that are too old: what batches leave of it."""
+        """Delete totals and history that are too old, as far as batches have not done so."""
         writer = self._writer
         more, took_s = False, 0.0
 
@@ -114,7 +114,7 @@ class Leisure:
             self._checkpoint_if_due()
 
     async def _beat(self) -> None:
-        """Tell those who read the file that the server lives, while no batch does so."""
+        """Write a heartbeat for readers of the file while no batches do."""
         writer = self._writer
         while True:
             await asyncio.sleep(IDLE_S)

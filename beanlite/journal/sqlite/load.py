@@ -1,4 +1,4 @@
-"""Reading lines of JSON, as ``dump`` makes them, into a database that no server has open."""
+"""Imports lines of JSON, as written by ``dump``, into a database that no server has open."""
 
 import base64
 import json
@@ -25,30 +25,30 @@ from beanlite.journal.sqlite.rows import INLINE_MAX, ROW_COLUMNS
 _PAUSE: Final = "INSERT OR REPLACE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
 _BODY: Final = "INSERT INTO bodies (id, body) VALUES (?, ?)"
 _CHECKSUM: Final = "UPDATE jobs SET row_crc32 = ? WHERE id = ?"
-# The errors by which SQLite tells that a row can't be as it is.
+# The errors with which SQLite rejects an impossible row.
 _WRONG_ROW: Final = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What has come into the database."""
+    """The numbers of jobs and pauses that were imported."""
 
     jobs: int
     pauses: int
 
 
 class _Wrong(Exception):
-    """What is wrong with a line."""
+    """A line is wrong; the text says how."""
 
 
 def load(
     lines: Iterable[bytes], target: Path, *, new_ids: bool = False, progress: Callable[[int], None] | None = None
 ) -> LoadResult:
-    """Put what the lines say into the database, made if there is none: all of it in one transaction, or nothing.
+    """Import the lines into the database, creating it if it is missing: all of them in one transaction, or none.
 
-    Jobs keep their ids, or get new ones. Buried ones come behind those that are buried already. `progress` is called
-    with the number of lines read so far. BeanliteError: a line is wrong, or an id is taken. JournalRefused: a server
-    has the database, or it can't be used.
+    Jobs keep their ids, or with `new_ids` get new ones. Buried jobs are queued behind those already buried. `progress`
+    is called with the number of lines read so far. BeanliteError: a line is wrong, or an id is taken. JournalRefused: a
+    server has the database open, or it can't be used.
     """
     with filling(target) as queue, refused(target):
         loading = _Loading(queue.connection, new_ids=new_ids)
@@ -57,7 +57,7 @@ def load(
 
 
 class _Loading:
-    """The lines of one import, and the transaction into which they go."""
+    """An import in progress, with the connection whose transaction takes its lines."""
 
     def __init__(self, connection: sqlite3.Connection, *, new_ids: bool) -> None:
         self._connection = connection
@@ -67,12 +67,12 @@ class _Loading:
         self._ahead_s = read_ahead_s(connection)
         self._columns = frozenset(columns_of_jobs(connection))
         self._ends = False
-        """Whether a last line has to come, because there was a first one."""
+        """Whether an "end" line must follow, because there was a "queue" line."""
         self.jobs = 0
         self.pauses = 0
 
     def load(self, lines: Iterable[bytes], progress: Callable[[int], None] | None) -> None:
-        """Take all lines. BeanliteError: one is wrong."""
+        """Import all lines. BeanliteError: a line is wrong."""
         for number, line in enumerate(lines, 1):
             try:
                 self._take(line)
@@ -87,7 +87,7 @@ class _Loading:
     def _take(self, line: bytes) -> None:
         try:
             values = _DECODER.decode(line.decode())
-        except UnicodeDecodeError as error:  # of which a database is full
+        except UnicodeDecodeError as error:  # a database file given by mistake is full of such bytes
             raise _Wrong("it is no text, and so no JSON") from error
         if not isinstance(values, dict):
             raise _Wrong("it is no JSON object")
@@ -145,7 +145,7 @@ class _Loading:
 
     def _insert(self, values: dict[str, Any], body: bytes) -> None:
         is_large = len(body) > INLINE_MAX
-        names = ", ".join(values)  # which are all columns of the table
+        names = ", ".join(values)  # known to be columns of the table
         values_of_row = (*values.values(), crc32(body), None if is_large else body)
         try:
             row = self._connection.execute(

@@ -1,7 +1,7 @@
-"""What operators ask of a database file, whether a server is running on it or not.
+"""Answers operators' queries about a database file, whether a server is running on it or not.
 
-The answers have the form of those that a server gives (docs/protocol.md). To be used in a process of its own: in the
-server's, closing the file would drop SQLite's locks on it.
+The answers have the same form as a server's (docs/protocol.md). To be used in a separate process: in the server's own,
+closing the file would drop SQLite's locks on it.
 """
 
 import json
@@ -19,21 +19,21 @@ from beanlite.journal.sqlite.reading import check_readable, tidy
 
 Record = dict[str, Any]
 
-# What is known of a job; the preview is made of as much of the body as is asked for.
+# The facts about a job. A preview, of the length requested, is selected separately.
 _JOB: Final = """
     SELECT id, tube, state, pri, delay_s, ttr_s, reserves, timeouts, releases, buries, kicks, size, created_at, age_s,
            in_state_s, max(due_in_s, 0) AS left_s, holder, holder_conn, why
 """
-# What has happened to a job, as a server tells of it to whoever watches.
+# The events of a job, with the fields that a server sends to watchers.
 _HISTORY: Final = "SELECT at, job AS id, tube, what, by, conn, pri, delay_s FROM history WHERE job = :id ORDER BY n"
-# Tubes, and what has been done in them in a minute of this hour and the one before.
+# Tubes, with their rates per minute over this hour and the previous one.
 _TUBES: Final = """
     SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
            rates.put AS puts_per_min, rates.reserved AS reserves_per_min, rates.deleted AS deletes_per_min,
            rates.wait_s, rates.hold_s
     FROM tubes LEFT JOIN rates USING (tube) WHERE tube GLOB :like OR typeof(tube) <> 'text'
 """
-# What the keys of a filter mean. They are compared with numbers, or with text that is given apart.
+# The conditions that the keys of a filter stand for. Their values are passed as parameters.
 _CONDITIONS: Final = {
     "tube": "tube = :tube",
     "state": "state = :state",
@@ -46,18 +46,18 @@ _CONDITIONS: Final = {
     "text": "instr(body, CAST(:text AS BLOB))",
     "up_to_id": "id <= :up_to_id",
 }
-# What has been done in some tubes lately, by the hour or by the day.
+# The recent totals of some tubes, by the hour or by the day.
 _TOTALS: Final = """
     SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s FROM totals
     WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
           AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
 """
-# How the history marks what operators did, and on whose behalf.
+# How the history marks actions of operators, and on whose behalf they acted.
 _OPERATOR: Final = "operator "
 _FOR: Final = " for "
-# How the jobs of a queue come out of it.
+# The order in which the jobs of each queue leave it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
-# Of what type they are, unless the disk has changed them: SQLite does not check that when it reads.
+# The types of the values, unless the disk has changed them: SQLite does not check types when it reads.
 _TYPES: Final = {
     **dict.fromkeys(("pri", "delay_s", "ttr_s", "size", "reserves", "timeouts", "releases", "buries", "kicks"), int),
     **dict.fromkeys(("age_s", "in_state_s", "left_s", "holder_conn"), int | None),
@@ -67,19 +67,19 @@ _TYPES: Final = {
     "body": bytes,
     "preview": bytes | None,
 }
-# The last second of which there is a date.
+# The last second that can be converted to a date.
 _LAST_S: Final = 253_402_300_799
 
 
 class Look:
-    """An open file. JournalRefused: it is damaged."""
+    """A read-only view of an open file. Its methods raise JournalRefused if the file is damaged."""
 
     def __init__(self, connection: aiosqlite.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
 
     async def list_jobs(self, request: Mapping[str, Any]) -> Record:
-        """Jobs that a filter chooses; a cursor is the last id, or how many of a queue have come."""
+        """The jobs that match a filter; the cursor is the last id, or in queue order the number of jobs so far."""
         given = {key: value for key, value in request.items() if value is not None}
         conditions = [_CONDITIONS[key] for key in given if key in _CONDITIONS]
         after = int(given.get("after", 0))
@@ -98,7 +98,7 @@ class Look:
         return {"jobs": jobs, "next": cursor}
 
     async def show_job(self, job_id: int) -> Record | None:
-        """All that is known of a job, and its history as far as it is kept; one that has gone may still have that."""
+        """Everything known about a job, with the history that is kept; a job that is gone may still have a history."""
         rows = await self._rows(f"{_JOB}, body FROM all_jobs WHERE id = :id", {"id": job_id})
         history = await self._rows(_HISTORY, {"id": job_id})
         if not rows and not history:
@@ -106,14 +106,14 @@ class Look:
         return {**(self._job(rows[0]) if rows else {"id": job_id}), "history": [_event(row) for row in history]}
 
     async def list_tubes(self, request: Mapping[str, Any]) -> Record:
-        """All tubes whose name fits, at once: to count their jobs each of them is looked at."""
+        """All tubes whose name matches, without paging: counting their jobs reads every job anyway."""
         rows = await self._rows(_TUBES, {"like": request.get("like") or "*"})
         if any(not isinstance(row["tube"], str) for row in rows):
             raise damaged(self._path, "a job is in a tube that has no name")
         return {"tubes": [{"name": row.pop("tube"), **row} for row in rows], "next": None}
 
     async def stats(self) -> Record:
-        """The server that has the file, or had it last; and how many jobs there are."""
+        """The server that has the file, or had it last, and the number of jobs by state."""
         servers = await self._rows("SELECT * FROM alive", {})
         counts = await self._rows("SELECT state, count(*) AS jobs FROM jobs GROUP BY state", {})
         if not {row["state"] for row in counts} <= {"reserved", *_QUEUES}:
@@ -124,7 +124,7 @@ class Look:
         return {**(servers[0] if servers else {}), **jobs}
 
     async def totals(self, span_s: int, spans: int, tubes: Sequence[str]) -> list[Record]:
-        """What has been done in these tubes in the last hours or days, of which ``span_s`` is the length."""
+        """The totals of these tubes in the last ``spans`` hours or days, as given by ``span_s``."""
         return await self._rows(_TOTALS, {"span_s": span_s, "spans": spans, "tubes": json.dumps(tubes)})
 
     def _job(self, row: Record) -> Record:
@@ -143,18 +143,18 @@ class Look:
 
 
 def _job(row: Record) -> Record:
-    """A row as a server tells of a job."""
+    """A row in the form in which a server describes a job."""
     address, number = row.pop("holder"), row.pop("holder_conn")
     row["holder"] = None if address is None else {"address": address, "number": number}
     if row["state"] not in {"delayed", "reserved"}:
         row["left_s"] = None
     if "preview" in row:
-        row["preview"] = (row["preview"] or b"").decode(errors="replace")  # SQLite takes nothing of b"" for NULL
+        row["preview"] = (row["preview"] or b"").decode(errors="replace")  # SQLite's substr of b"" is NULL
     return row
 
 
 def _event(row: Record) -> Record:
-    """A row of the history as a server tells of an event."""
+    """A row of the history in the form in which a server describes an event."""
     by, number = row.pop("by"), row.pop("conn")
     if by is None:
         row["by"] = None
@@ -167,7 +167,7 @@ def _event(row: Record) -> Record:
 
 @asynccontextmanager
 async def looking(path: Path) -> AsyncIterator[Look]:
-    """Open a file; it is only read. JournalRefused: it can't be opened, is not one of ours, or an older one."""
+    """Open a file for reading only. JournalRefused: it can't be opened, is not ours, or has an older version."""
     check_readable(path)
     try:
         with refused(path):

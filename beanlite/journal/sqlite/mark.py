@@ -1,7 +1,8 @@
-"""A note kept with the file: who served it last, and whether that server stopped in an orderly way.
+"""A note kept with the file: how it was last served, and whether that server stopped in an orderly way.
 
-It is an extended attribute: it stays with the file under each of its names, and when the file is emptied, but a copy
-does not have it. On a file system without such attributes there is no mark, and what it would tell goes unnoticed.
+The mark is an extended attribute: it stays with the file under each of its names, and when the file is emptied, but a
+copy does not have it. On a file system without extended attributes there is no mark, and the faults that it would
+reveal go unnoticed.
 """
 
 import contextlib
@@ -25,22 +26,22 @@ _UNAVAILABLE = (errno.ENODATA, errno.ENOTSUP, errno.EPERM)
 
 
 class Mark(NamedTuple):
-    """What the attribute says, in this order, separated by blanks."""
+    """The contents of the attribute: these values, in this order, separated by spaces."""
 
     state: str
-    """``serving`` from before the first commit, ``stopped`` when everything is in the one file."""
+    """``serving`` from before the first commit, ``stopped`` once everything is in a single file."""
     inode: int
-    """Of the file; a copy that took the attribute along has another one."""
+    """The file's inode number; a copy that includes the attribute has a different one."""
     boot_id: str
-    """Of the kernel; as long as it is the same, what was written but not yet synced is not lost."""
+    """The kernel's boot id; while it is the same, unsynced writes are not lost."""
     fsync: str
-    """``always``, or another setting, which lets a power failure take the last commits."""
+    """``always``, or another setting, with which a power failure may lose the last commits."""
     path: str
-    """The name that the file was served under; its -wal is beside that one."""
+    """The name under which the file was served; its -wal is beside that name."""
 
     @classmethod
     def read(cls, descriptor: int) -> Self | None:
-        """The mark of an open file; None if there is none, it makes no sense, or it is about another file."""
+        """Read the mark of an open file; None if there is none, it is malformed, or it belongs to another file."""
         try:
             state, inode, boot_id, fsync, path = os.fsdecode(os.getxattr(descriptor, ATTRIBUTE)).split(" ", 4)
             mark = cls(state, int(inode), boot_id, fsync, path)
@@ -53,18 +54,18 @@ class Mark(NamedTuple):
         return mark if mark.inode == os.fstat(descriptor).st_ino else None
 
     def write(self, descriptor: int) -> None:
-        """Leave this mark at an open file, if the file system allows it."""
-        with contextlib.suppress(OSError):  # not supported, or no room: less is noticed then, but nothing is lost
+        """Attach this mark to an open file, if the file system allows that."""
+        with contextlib.suppress(OSError):  # not supported, or no room: fewer faults are noticed, but nothing is lost
             os.setxattr(descriptor, ATTRIBUTE, os.fsencode(" ".join(map(str, self))))
 
     @property
     def is_of_this_boot(self) -> bool:
-        """Whether its server was killed, but the kernel was not: everything that it had written is there."""
+        """Whether the server was killed but the kernel kept running, so that everything it had written is there."""
         return self.state == _SERVING and self.boot_id == boot_id() is not None
 
     @property
     def has_unsynced(self) -> bool:
-        """Whether a power failure may rightly have taken the last commits, although they were acknowledged."""
+        """Whether a power failure may legitimately have lost the last commits, although they were acknowledged."""
         return self.fsync != "always" and not self.is_of_this_boot
 
 
@@ -81,12 +82,12 @@ def stopped_mark(descriptor: int, path: Path) -> Mark:
 def check_mark(mark: Mark, descriptor: int, path: Path) -> None:
     """Raise JournalRefused unless everything that belongs to the file, according to its mark, is there.
 
-    To be called before SQLite opens the file, because it forgets what the -shm says.
+    To be called before SQLite opens the file, because SQLite discards the contents of the -shm.
     """
     if not os.fstat(descriptor).st_size:
         raise JournalRefused(f"{path} is empty, but held a queue; put it back, or remove it to begin with an empty one")
     if mark.state != _SERVING or os.pread(descriptor, 2, 18) != WAL_MODE:
-        return  # in the second case a backup was copied over the file, and has not been served yet
+        return  # in the second case, a backup was copied over the file and has not been served yet
     if mark.path != str(path) and _wal_may_be_at(Path(mark.path), path):
         raise JournalRefused(
             f"{path} was last served as {mark.path}, and its -wal may be beside that name: serve it under that name, or"
@@ -101,14 +102,14 @@ def check_mark(mark: Mark, descriptor: int, path: Path) -> None:
 
 
 def _wal_may_be_at(theirs: Path, path: Path) -> bool:
-    """Whether the -wal of the file may be beside the name that it was served under, as far as can be seen from here."""
+    """Whether the file's -wal may be beside the name under which it was served, as far as this process can see."""
     try:
         if not theirs.parent.is_dir():  # it was served in another container, or on another machine
             return not wal_size(path)
         if not wal_size(theirs) or (wal_size(path) and wal_of(theirs).samefile(wal_of(path))):
             return False
-        return not theirs.exists() or theirs.samefile(path)  # otherwise that -wal is another queue's
-    except OSError:  # that place is out of our reach
+        return not theirs.exists() or theirs.samefile(path)  # otherwise that -wal belongs to another queue
+    except OSError:  # that folder is not accessible
         return not wal_size(path)
 
 
@@ -116,5 +117,5 @@ def boot_id() -> str | None:
     """The kernel's id of this boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:  # no /proc: then every end counts as a power failure
+    except OSError:  # without /proc, every unclean end counts as a power failure
         return None

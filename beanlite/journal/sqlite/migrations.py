@@ -1,4 +1,4 @@
-"""Numbered SQL files that make the schema, and that bring a file of an older version up to date.
+"""Applies the numbered SQL files that create the schema and bring a file of an older version up to date.
 
 The version of a file (SQLite's user_version) is the number of the last migration that has been applied to it.
 """
@@ -13,12 +13,12 @@ from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.fileformat import APPLICATION_ID, damaged, said
 from beanlite.journal.sqlite.wholefile import sync
 
-# Every object of the schema, and the columns of those that have any.
+# Every object of the schema, with its columns if it has any.
 _SHAPE = """
     SELECT objects.type, objects.name, columns.name
     FROM sqlite_schema AS objects LEFT JOIN pragma_table_info(objects.name) AS columns
 """
-# What SQLite keeps as it was written: not so tables, to which it adds columns.
+# The objects whose text SQLite keeps verbatim. It changes the text of tables when columns are added.
 _TEXTS = "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('view', 'trigger')"
 
 
@@ -29,14 +29,14 @@ def read_version(connection: sqlite3.Connection) -> int:
 
 
 def allow_writing(connection: sqlite3.Connection) -> None:
-    """Give the connection the function that the guard triggers name, although they never get as far as calling it."""
+    """Give the connection the function that the guard triggers name, although they never actually call it."""
     connection.create_function("only_the_beanlite_server_may_write", 0, lambda: 1)
 
 
 def check_schema(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> frozenset[str]:
-    """Raise JournalRefused unless the database has everything that these migrations make; it may have more.
+    """Raise JournalRefused unless the database has everything that these migrations create; it may have more.
 
-    Returns the names of the tables and views that they make. Names are compared rather than statements, whose text
+    Returns the names of the tables and views that they create. Names are compared rather than statements, whose text
     differs between versions of SQLite.
     """
     with closing(_model(migrations)) as model:
@@ -49,9 +49,9 @@ def check_schema(connection: sqlite3.Connection, path: Path, migrations: list[Pa
 
 
 def check_texts(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> None:
-    """Raise JournalRefused unless each view and trigger that these migrations make is, word for word, as they make it.
+    """Raise JournalRefused unless the text of each view and trigger is exactly as these migrations create it.
 
-    A start does not mind, as long as it can use them: somebody may have made a better one.
+    A start does not check this, as long as it can use them: an operator may have installed a better one.
     """
     with closing(_model(migrations)) as model:
         changed = set(model.execute(_TEXTS)) - set(connection.execute(_TEXTS))
@@ -61,9 +61,9 @@ def check_texts(connection: sqlite3.Connection, path: Path, migrations: list[Pat
 
 
 def stand_in(connection: sqlite3.Connection, migrations: list[Path]) -> None:
-    """Have a connection that only reads see the jobs of an older file with all columns of today's, the newer ones NULL.
+    """Show a read-only connection the jobs of an older file with all current columns, the missing ones as NULL.
 
-    A file that is older, such as a backup from before an update, can so be read by the same statements.
+    This way the same statements can read an older file, such as a backup from before an update.
     """
     version = read_version(connection)
     if version < len(migrations):
@@ -78,7 +78,7 @@ def _columns_of_jobs(migrations: list[Path]) -> list[str]:
 
 
 def _model(migrations: list[Path]) -> sqlite3.Connection:
-    """An empty database in memory that these migrations have made."""
+    """An empty in-memory database created by these migrations."""
     model = sqlite3.connect(":memory:", isolation_level=None)
     allow_writing(model)
     model.executescript(_script(migrations, 0))
@@ -88,7 +88,7 @@ def _model(migrations: list[Path]) -> sqlite3.Connection:
 def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> None:
     """Bring the database at `path` up to date in one transaction; an older one is first copied to FILE.before-vN.
 
-    If it is cut short at any point, the next start finishes it or begins anew: the copy gets its name only when the
+    If this is interrupted at any point, the next start finishes it or starts over: the copy gets its name only once the
     migration is in the file. JournalRefused: the copy can't be made, or a migration failed.
     """
     version = read_version(connection)
@@ -106,21 +106,21 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) 
         connection.rollback()
         partial.unlink(missing_ok=True)
         raise JournalRefused(f"the migration {failed.name} of {path} failed: {said(error)}") from error
-    # An older server has to see the new version in the file itself, so that it refuses before SQLite touches anything.
+    # An older server must find the new version in the file itself, so that it refuses before SQLite touches anything.
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     _tidy_copies(path, len(migrations))
 
 
 def _tidy_copies(path: Path, version: int) -> None:
-    """Give each copy its name if the file, which is of this version, has had the migration that it was made for.
+    """Give each copy its name if the file, which has this version, has had the migration for which it was made.
 
-    Otherwise that migration was cut short, and the copy is removed.
+    Otherwise that migration was interrupted, and the copy is removed.
     """
     for partial in path.parent.glob(f"{glob.escape(path.name)}.before-v*.partial"):
         copy = partial.with_suffix("")
         number = copy.name.removeprefix(f"{path.name}.before-v")
         if not number.isdecimal() or os.path.lexists(copy):
-            continue  # somebody else made it
+            continue  # not one of ours
         if version >= int(number):
             partial.rename(copy)
             sync(path.parent)
@@ -130,7 +130,7 @@ def _tidy_copies(path: Path, version: int) -> None:
 
 
 def _partial(copy: Path) -> Path:
-    """The name that a copy has until the migration that it is made for is in the file."""
+    """The name of a copy until the migration for which it is made is in the file."""
     return copy.with_name(f"{copy.name}.partial")
 
 
@@ -151,10 +151,10 @@ def _keep_copy(connection: sqlite3.Connection, path: Path, copy: Path, partial: 
 
 
 def _script(migrations: list[Path], version: int) -> str:
-    """The statements that bring a file from this version to the newest, in one transaction."""
+    """The statements that bring a file from this version to the newest one, in one transaction."""
     parts = ["BEGIN;"]
     if version == 0:
-        # Inside the transaction, so that no file is left half made and not known to be ours.
+        # Inside the transaction, so that no half-made file is left that could not be recognised as ours.
         parts += ["PRAGMA auto_vacuum = INCREMENTAL;", f"PRAGMA application_id = {APPLICATION_ID};"]
     for number, migration in enumerate(migrations[version:], version + 1):
         parts.append(f"{migration.read_text(encoding='utf-8')}\n;PRAGMA user_version = {number};")

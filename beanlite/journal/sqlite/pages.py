@@ -1,8 +1,8 @@
-"""The pages of a database file, read without SQLite, which gives up where it meets damage.
+"""Reads the pages of a database file without SQLite, which gives up where it meets damage.
 
-The format is https://sqlite.org/fileformat.html. Which pages are in use is told three times: by the pages above them in
-their trees, by the pointer map, and by the list of free pages. Two of the three decide, so that damage to one of them
-neither loses what is there nor brings back what was deleted.
+The format is described at https://sqlite.org/fileformat.html. It records three times which pages are in use: in the
+parent pages of the b-trees, in the pointer map, and in the freelist. Two out of three decide, so that damage to one of
+them neither loses existing rows nor brings back deleted ones.
 """
 
 import os
@@ -14,35 +14,36 @@ from typing import Final
 from beanlite.journal.sqlite.fileformat import PAGE_SIZE, read_at
 from beanlite.journal.sqlite.wal import newest_pages
 
-# The types of pages: of an index and of a table, inner ones and leaves.
+# The types of pages: interior pages and leaves of indexes and tables.
 _INNER_INDEX: Final = 2
 _INNER_TABLE: Final = 5
 _LEAF_INDEX: Final = 10
 LEAF_TABLE: Final = 13
 _TREE: Final = (_INNER_INDEX, _INNER_TABLE, _LEAF_INDEX, LEAF_TABLE)
-# The pointer map has an entry for each page: its type, and the page above it. The types of pages of a tree:
+# The pointer map has an entry for each page: its type, and its parent page. The types of b-tree pages:
 _ROOT, _BELOW = 1, 5
 _ENTRY_BYTES: Final = 5
 _PAGES_PER_MAP: Final = PAGE_SIZE // _ENTRY_BYTES + 1
-# As much of a row stands on a page of a table, and of an index; more goes on pages of its own from a minimum on.
+# The most bytes of a row that a table page and an index page hold. Of a larger row, the page holds at least the minimum
+# below, and overflow pages hold the rest.
 _MOST_IN_TABLE: Final = PAGE_SIZE - 35
 _MOST_IN_INDEX: Final = (PAGE_SIZE - 12) * 64 // 255 - 23
 _LEAST: Final = (PAGE_SIZE - 12) * 32 // 255 - 23
-# A number's bytes, by its type in a record.
+# The size in bytes of an integer, by its serial type in a record.
 _INT_BYTES: Final = (0, 1, 2, 3, 4, 6, 8)
 _FLOAT, _ZERO, _ONE = 7, 8, 9
-# No rowid is less, or more.
+# All rowids are above the first and not above the last.
 _FIRST, _LAST = -(1 << 63) - 1, (1 << 63) - 1
 
 Value = int | float | str | bytes | None
 
 
 class Broken(Exception):
-    """A row, or what a page has beside its rows, makes no sense."""
+    """A row is malformed."""
 
 
 class Pages:
-    """The newest state of all pages, those in the -wal included. OSError: the file can't be opened."""
+    """The newest state of all pages, including those in the -wal. OSError: the file can't be opened."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -54,18 +55,18 @@ class Pages:
         in_file = (os.fstat(self._file).st_size + PAGE_SIZE - 1) // PAGE_SIZE
         self.count = max([in_file, *self._in_wal])
         self.unreadable: set[int] = set()
-        """Pages in use that can't be read or make no sense."""
-        if int.from_bytes(self.read(1)[28:32]) > self.count:  # its end is missing
+        """Pages in use that can't be read or are malformed."""
+        if int.from_bytes(self.read(1)[28:32]) > self.count:  # the end of the file is missing
             self.unreadable.add(self.count + 1)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file and the -wal."""
         for descriptor in (self._file, self._wal):
             if descriptor >= 0:
                 os.close(descriptor)
 
     def read(self, number: int) -> bytes:
-        """A page; zeros for what is missing, or what the disk can't read."""
+        """Read a page; bytes that are missing, or that the disk can't read, are zeros."""
         at = self._in_wal.get(number)
         try:
             if at is not None:
@@ -76,7 +77,7 @@ class Pages:
             return bytes(PAGE_SIZE)
 
     def in_use(self) -> list[int]:
-        """The pages of all trees."""
+        """The pages of all b-trees."""
         free = self._free()
         below = self._below(free)
         has_map = any(self.read(1)[52:56])
@@ -107,19 +108,19 @@ class Pages:
         return self._mapped(number)[0] in {_ROOT, _BELOW}
 
     def _mapped(self, number: int) -> tuple[int, int]:
-        """What the pointer map says: the type of a page, and the page above it."""
+        """The entry of a page in the pointer map: its type and its parent page."""
         first = _map_of(number)
-        at = max(0, number - first - 1) * _ENTRY_BYTES  # it has no entry for itself
+        at = max(0, number - first - 1) * _ENTRY_BYTES  # the map has no entry for its own page
         entry = self.read(first)[at : at + _ENTRY_BYTES]
         return entry[0], int.from_bytes(entry[1:])
 
     def inner(self, in_use: list[int]) -> set[int]:
-        """The pages that others are below, by the pointer map."""
+        """The pages that are parents of others according to the pointer map."""
         mapped = [self._mapped(number) for number in in_use if number > 1]
         return {above for kind, above in mapped if kind == _BELOW}
 
     def _below(self, free: set[int]) -> set[int]:
-        """The pages that other pages which are not free name as part of a tree."""
+        """The pages to which other pages that are not free refer as part of a b-tree."""
         below: set[int] = set()
         for number in range(1, self.count + 1):
             if number in free:
@@ -134,9 +135,9 @@ class Pages:
         return below
 
     def copies(self, in_use: list[int]) -> set[int]:
-        """The leaves of tables in use that are, byte for byte, another page, in use or not.
+        """The table leaves in use that are identical to another page, whether that is in use or not.
 
-        That happens when SQLite moves a page, and when a disk writes a page to a wrong place, too.
+        This happens when SQLite moves a page, but also when a disk writes a page to the wrong place.
         """
         seen: set[int] = set()
         twice: set[int] = set()
@@ -147,9 +148,9 @@ class Pages:
         return {number for number in in_use if twice and hash(self.read(number)) in twice}
 
     def spans(self, in_use: list[int]) -> dict[int, list[tuple[Value, int, int]]]:
-        """For the leaves that the trees lead to: whose rows they have, above which rowid, and up to which.
+        """For each leaf that the b-trees lead to: which table's rows belong on it, above which rowid, and up to which.
 
-        More than one, if an inner page stands twice; none, if it is not below the one to which it belongs.
+        A leaf has several such spans if an interior page exists twice, and none if it is not below its proper parent.
         """
         spans: dict[int, list[tuple[Value, int, int]]] = {}
         roots = [(name, root) for page in in_use for name, root in _roots(self.rows(page))]
@@ -171,7 +172,7 @@ class Pages:
         return spans
 
     def rows(self, number: int) -> Iterator[tuple[int, list[Value]]]:
-        """The rows on a page, each with its rowid, 0 in an index. What makes no sense is noted as unreadable."""
+        """The rows on a page, each with its rowid (0 in an index). A page with a malformed row counts as unreadable."""
         page = self.read(number)
         start = 100 if number == 1 else 0
         kind = page[start]
@@ -207,7 +208,7 @@ class Pages:
 
 
 def _map_of(number: int) -> int:
-    """The page of the pointer map that has an entry for a page, or that is that page."""
+    """The page of the pointer map that has the entry for this page, or the page itself if it is one of the map's."""
     return 2 + (number - 2) // _PAGES_PER_MAP * _PAGES_PER_MAP
 
 
@@ -216,13 +217,13 @@ def _is_map(number: int) -> bool:
 
 
 def _cells(page: bytes, start: int, array: int) -> list[int]:
-    """Where on a page the rows begin."""
+    """The offsets of the cells on a page."""
     cells = min(int.from_bytes(page[start + 3 : start + 5]), (PAGE_SIZE - array) // 2)
     return list(struct.unpack_from(f">{cells}H", page, array))
 
 
 def _bytes_here(size: int, kind: int) -> int:
-    """How many bytes of a row stand on its page; those that are left stand on pages of their own."""
+    """How many bytes of a row are on its page; the rest is on overflow pages."""
     most = _MOST_IN_TABLE if kind == LEAF_TABLE else _MOST_IN_INDEX
     if size <= most:
         return size
@@ -233,7 +234,7 @@ def _bytes_here(size: int, kind: int) -> int:
 def _cell_bytes(page: bytes, at: int, kind: int) -> int:
     begin = at
     if kind in {_INNER_TABLE, _INNER_INDEX}:
-        at += 4  # the page below
+        at += 4  # the child page
     if kind == _INNER_TABLE:
         return _varint(page, at)[1] - begin
     size, at = _varint(page, at)
@@ -244,9 +245,9 @@ def _cell_bytes(page: bytes, at: int, kind: int) -> int:
 
 
 def _adds_up(page: bytes, start: int) -> bool:
-    """Whether this is a page of a tree, and each byte of it is part of a row or known to be free.
+    """Whether this is a b-tree page, and each byte of it is either part of a row or known to be free.
 
-    A page whose number of rows has changed makes sense otherwise.
+    Without this check, a page whose number of rows has changed would look sound.
     """
     kind = page[start]
     if kind not in _TREE:
@@ -268,14 +269,14 @@ def _adds_up(page: bytes, start: int) -> bool:
 
 
 def _roots(rows: Iterator[tuple[int, list[Value]]]) -> Iterator[tuple[Value, int]]:
-    """The names and the first pages of the tables and indexes that these rows are about, if they are the schema's."""
+    """The names and the root pages of the tables and indexes that these rows describe, if they are schema rows."""
     for _, values in rows:
         if len(values) == 5 and values[0] in {"table", "index"} and isinstance(values[3], int):
             yield values[1], values[3]
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of up to nine bytes, and where it ends."""
+    """A varint of up to nine bytes, and the offset of its end."""
     value = 0
     for place in range(at, at + 8):
         byte = data[place]
@@ -287,7 +288,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _record(data: bytes) -> list[Value]:
-    """The values of a row. Broken: it makes no sense."""
+    """The values of a row. Broken: the row is malformed."""
     end, at = _varint(data, 0)
     place = end
     values: list[Value] = []

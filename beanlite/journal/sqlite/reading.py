@@ -1,6 +1,6 @@
-"""Reading a database file whether a server is running on it or not, without a change to it.
+"""Reads a database file without changing it, whether a server is running on it or not.
 
-To be used in a process of its own: in the server's, closing the file would drop SQLite's locks on it.
+To be used in a separate process: in the server's own, closing the file would drop SQLite's locks on it.
 """
 
 import os
@@ -14,20 +14,20 @@ from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import check_file, open_regular, refused, wal_of, wal_size
 from beanlite.journal.sqlite.migrations import stand_in
 
-# How long to wait for a lock on the file, which others have only for moments.
+# How long to wait for a lock on the file, which others hold only briefly.
 _BUSY_TIMEOUT_S = 30.0
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a connection in autocommit mode that can only read the file. An older one looks as if it were today's.
+    """Yield a read-only connection in autocommit mode. A file of an older version appears to have the current columns.
 
-    JournalRefused: the file can't be opened, holds nothing, or is not one of ours.
+    JournalRefused: the file can't be opened, is empty, or is not ours.
     """
     check_readable(path)
     try:
-        # A read-only connection never checkpoints, not even if it is the last to close. So a -wal that a killed server
-        # has left is still there for the checks of the next start.
+        # A read-only connection never checkpoints, not even if it is the last to close, so a -wal that a killed server
+        # has left remains for the checks of the next start.
         with closing(_connect(path)) as connection:
             with refused(path):
                 connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
@@ -43,7 +43,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def check_readable(path: Path) -> None:
-    """Raise JournalRefused unless the file can be opened, holds something, and is one of ours."""
+    """Raise JournalRefused unless the file can be opened, is not empty, and is ours."""
     try:
         descriptor = open_regular(path)
     except OSError as error:
@@ -60,8 +60,8 @@ def check_readable(path: Path) -> None:
 def tidy(path: Path) -> None:
     """Remove the empty -wal that SQLite may have left."""
     if wal_of(path).exists() and not wal_size(path):
-        # No server is running, or one has only just begun. The empty -wal may be our own, and nobody else will remove
-        # it. A connection that may write does so when it closes, if it is the last; there is nothing to checkpoint. If
-        # the file is damaged or in use, the -wal stays: whether the reading succeeded matters more.
+        # No server is running, or one has only just started. The empty -wal may be our own, and then nothing else will
+        # remove it. A connection that may write removes it on closing, if it is the last; there is nothing to
+        # checkpoint. If the file is damaged or in use, the -wal stays, so as not to hide the outcome of the reading.
         with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(path, timeout=0)) as connection:
             connection.execute("SELECT 1 FROM sqlite_schema").fetchone()

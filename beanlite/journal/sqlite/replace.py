@@ -1,7 +1,7 @@
-"""Putting a new database file in the place of another while no server can have it.
+"""Replaces a database file by a new one while no server can open it.
 
-Whenever this is killed, a server that starts finds the old database or the new one, each whole. The one thing that has
-to be out of the way for that is what SQLite keeps beside the old one: a -wal would be taken for the new one's.
+Whenever this is killed, a server that starts finds either the old database or the new one, complete. For that, the
+files that SQLite keeps beside the old database must be gone: its -wal would be taken for the new database's.
 """
 
 import fcntl
@@ -24,11 +24,11 @@ from beanlite.journal.sqlite.wholefile import partial_of, sync
 
 @contextmanager
 def replacing(target: Path) -> Iterator[tuple[Path, int]]:
-    """Keep servers away from the target, which is made if there is none, and yield what is to take its place.
+    """Lock servers out of the target, creating it if it is missing, and yield a file to replace it with.
 
-    That is an empty file, to be filled by name, and an open descriptor of the target. At the end of the block the one
-    becomes the other, with its owner and mode. JournalRefused: a server holds the target. BeanliteError: it can't be
-    replaced.
+    Yields the path of an empty file, to be filled, and an open descriptor of the target. At the end of the block the
+    new file takes the target's name, owner and mode. JournalRefused: a server holds the target. BeanliteError: the
+    target can't be replaced.
     """
     try:
         with ExitStack() as undo:
@@ -49,9 +49,9 @@ def _take_place(partial: Path, target: Path, held: int, undo: ExitStack) -> None
     sync(partial)
     new = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
     undo.callback(os.close, new)
-    fcntl.flock(new, fcntl.LOCK_EX)  # or a server could begin before all that follows is done
+    fcntl.flock(new, fcntl.LOCK_EX)  # otherwise a server could start before the following steps are done
     if not _move_wal(target):
-        # It is damaged, and so no server could begin on it; nor can one on the new file as long as that -wal is there.
+        # The old file is damaged, so no server could start on it; nor on the new file while the old -wal is there.
         journal_of(target).unlink(missing_ok=True)
     sync(target.parent)
     partial.rename(target)
@@ -67,7 +67,7 @@ def _take_place(partial: Path, target: Path, held: int, undo: ExitStack) -> None
 
 
 def _move_wal(target: Path) -> bool:
-    """Have SQLite move all that it keeps beside the old file into it; returns whether it could."""
+    """Let SQLite move everything that it keeps beside the old file into it; returns whether that succeeded."""
     if wal_size(target) or journal_of(target).exists():
         with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(target, timeout=0)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -75,7 +75,7 @@ def _move_wal(target: Path) -> bool:
 
 
 def copy_checked(source: Path, partial: Path, progress: Callable[[int], None] | None) -> int:
-    """Fill the partial file with what the source holds, look at it as verify does, and return the number of jobs.
+    """Copy the source into the partial file, check the copy as verify does, and return the number of jobs.
 
     JournalRefused: the source is not ours, or damaged.
     """

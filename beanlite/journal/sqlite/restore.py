@@ -1,4 +1,4 @@
-"""Bringing back a database from a backup, and what was there before it from where it was set aside."""
+"""Restores a database from a backup, and undoes that with the database that was set aside."""
 
 import os
 import shutil
@@ -30,21 +30,21 @@ from beanlite.journal.sqlite.wholefile import written_whole
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What is in place now, and where that is what was there."""
+    """The database that is in place after a restore, and where the previous one is."""
 
     restored: str
     """The file that was copied."""
     jobs: int
     kept: str | None
-    """The database that was there, under the name that it has now; None if there was none."""
+    """The path at which the previous database is kept; None if there was none."""
 
 
 def restore(source: Path, target: Path, progress: Callable[[int], None] | None = None) -> RestoreResult:
-    """Put a copy of the source in the place of the target; what was there is kept beside it under a dated name.
+    """Replace the target by a copy of the source; the previous file is kept beside it under a dated name.
 
     Ids that the target has given out since the backup are not given out again. `progress` is called as for a backup.
-    JournalRefused: the source is damaged or not ours, a server holds the target, or that is no queue. BeanliteError:
-    there is no room, or the like; the target is as it was.
+    JournalRefused: the source is damaged or not ours, or the target is held by a server or not a queue. BeanliteError:
+    the restore failed, for want of room for example; the target is unchanged.
     """
     source, target = Path(os.path.realpath(source)), Path(os.path.realpath(target))
     if source == target:
@@ -58,9 +58,9 @@ def restore(source: Path, target: Path, progress: Callable[[int], None] | None =
 
 
 def undo_restore(target: Path, progress: Callable[[int], None] | None = None) -> RestoreResult:
-    """Bring back what the last restore has set aside; what is there now is set aside in its turn.
+    """Bring back the database that the last restore set aside; the present one is set aside in turn.
 
-    It raises what ``restore`` does, and BeanliteError if nothing was set aside.
+    Raises what ``restore`` raises, and BeanliteError if nothing was set aside.
     """
     target = Path(os.path.realpath(target))
     try:
@@ -79,19 +79,19 @@ def undo_restore(target: Path, progress: Callable[[int], None] | None = None) ->
 
 
 def _prefix(target: Path) -> str:
-    """How the names begin that restores give to what was there."""
+    """The beginning of the names that restores give to files that they set aside."""
     return f"{target.name}.replaced-"
 
 
 def _check_target(target: Path, held: int) -> None:
-    """Raise JournalRefused if there is something that never was a queue; a damaged one may well be replaced."""
+    """Raise JournalRefused if the target exists and never was a queue; a damaged queue may be replaced."""
     header = read_at(held, HEADER_BYTES, 0)
     if header and int.from_bytes(header[68:72]) != APPLICATION_ID:
         raise JournalRefused(f"{target} is no database of beanlite's; move it away, or name another file")
 
 
 def _last_id(target: Path) -> int:
-    """The last id that the target has given out; 0 if it can't tell."""
+    """The last id that the target has given out; 0 if that is unknown."""
     with suppress(JournalRefused, sqlite3.Error), reading(target) as connection:
         last_id = connection.execute("SELECT last_id FROM meta").fetchone()[0]
         if isinstance(last_id, int) and 0 < last_id < COUNTER_MAX:
@@ -100,14 +100,14 @@ def _last_id(target: Path) -> int:
 
 
 def _leave_out_ids(partial: Path, last_id: int) -> None:
-    """Have the server go on with the ids behind this one."""
+    """Make the server continue with ids above this one."""
     with refused(partial), closing(sqlite3.connect(partial, isolation_level=None)) as connection:
         allow_writing(connection)
         connection.execute("UPDATE meta SET last_id = ? WHERE last_id < ?", (last_id, last_id))
 
 
 def _set_aside(target: Path) -> Path:
-    """Copy the file as it is, sound or not, with what SQLite keeps beside it; returns the name of the copy."""
+    """Copy the file, sound or not, with its -wal and rollback journal; returns the path of the copy."""
     kept = target.with_name(f"{_prefix(target)}{stamp(time.time())}")
     copies = {target: kept, wal_of(target): wal_of(kept), journal_of(target): journal_of(kept)}
     try:

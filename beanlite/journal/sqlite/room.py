@@ -1,4 +1,4 @@
-"""Room on the disk: how much is left, and the reserve that is kept for when there is none."""
+"""Room on the disk: how much is left, and the reserve kept for when there is none."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Final
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite.fileformat import has_used_up_quota
 
-# The size of the reserve: enough to store what has been promised on a full disk, and to let deletes make room.
+# The size of the reserve: enough to store accepted changes on a full disk, and to let deletes make room.
 RESERVE_BYTES: Final = 8 << 20
 
 
@@ -15,20 +15,20 @@ class Room:
     """The disk that a database is on, and the reserve file beside it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """``descriptor``: of the database."""
+        """``descriptor`` is an open file descriptor of the database."""
         self._path = path
         self._reserve = Path(f"{path}-reserve")
         self._descriptor = descriptor
 
     def take_reserve(self) -> bool:
-        """Allocate the reserve. False: the disk does not have twice as much room as that.
+        """Allocate the reserve. False: the disk has less than twice as much room.
 
-        A reserve that a killed server has left is kept in any case: it may be needed soon.
+        A reserve left by a killed server is kept even then, since it may be needed soon.
         """
         return self._free_bytes() >= 2 * RESERVE_BYTES and self._allocate(RESERVE_BYTES)
 
     def give_up_reserve(self) -> bool:
-        """Free what the reserve takes; False if there is none. JournalFailed: it can't be removed."""
+        """Remove the reserve; returns False if there is none. JournalFailed: it can't be removed."""
         try:
             self._reserve.unlink()
         except FileNotFoundError:
@@ -38,15 +38,15 @@ class Room:
         return True
 
     def for_bodies(self) -> int:
-        """How many more bytes of bodies can be put; a body first needs room in the -wal, and later in the file."""
+        """How many more bytes of bodies can be put; a body needs room first in the -wal, and later in the file."""
         return (self._free_bytes() + RESERVE_BYTES) // 2
 
     def has_room_for(self, size: int) -> bool:
-        """Whether this many bytes are free, if need be by giving up the reserve that a killed server has left."""
+        """Whether this many bytes are free, if necessary after giving up a reserve left by a killed server."""
         if not size or (self._free_bytes() >= RESERVE_BYTES and not has_used_up_quota(self._path, size)):
             return True
         self.give_up_reserve()
-        has_room = self._allocate(size)  # what is free need not be free for us
+        has_room = self._allocate(size)  # free space need not be available to us
         self.give_up_reserve()
         return has_room
 

@@ -1,4 +1,4 @@
-"""Saving what is sound in a damaged file: every job that is as it was written, wherever it stands."""
+"""Saves the sound contents of a damaged file: every job that is as it was written, wherever in the file it is."""
 
 import fcntl
 import os
@@ -22,26 +22,26 @@ from beanlite.journal.sqlite.pages import Pages, Value
 from beanlite.journal.sqlite.replay import COUNTER_MAX, is_sound
 from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX
 
-# Where a page belongs to which no tree leads, as another is damaged.
+# The span of a page that can't be reached in any b-tree because another page is damaged.
 _ANYWHERE: Final = ((None, 0, 0),)
-# How many columns the row of a job has: as it was in each version.
+# The number of columns in the row of a job, in each version.
 _WIDTHS: Final = (16, 20, 21)
 _BODY_WIDTH: Final = 2
 _WIDTHS_OF_BOTH: Final = (_BODY_WIDTH, *_WIDTHS)
 _META_WIDTH: Final = 6
 _PAUSE_WIDTH: Final = 4
 _SERVER_WIDTH: Final = 11
-# Where its columns stand in the table: those of a row, and the times among them.
+# The positions of a job's columns in the table: those that ``row_of`` makes, and the times among them.
 _ROW: Final = (*range(14), 16, 17, 18, 19)
 _TIMES: Final = (6, 7, 16)
 _CRC32, _BODY, _ROW_CRC32 = 14, 15, 20
-# How far above the last id that is known new ones begin, if the file can't tell which it has given out.
+# How far above the last known id new ids start, if it is unknown which ids have been given out.
 _GAP: Final = 1_000_000
 _PAGES_PER_CALL: Final = 100
 _INSERT: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * 21)})"  # noqa: S608 - our own words
 _INSERT_BODY: Final = "INSERT INTO bodies VALUES (?, ?)"
 _INSERT_PAUSE: Final = "INSERT OR IGNORE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
-# Of the server only that by which the next one sets its clock.
+# Of the server's row, only the values by which the next server sets its clock.
 _INSERT_SERVER: Final = """
     REPLACE INTO server (one, version, pid, address, started_at, seen_at, ahead_s, boot, offset_ns)
     VALUES (1, '', 0, '', :seen_at, :seen_at, :ahead_s, :boot, :offset_ns)
@@ -49,7 +49,7 @@ _INSERT_SERVER: Final = """
 
 
 def _said(values: list[Value]) -> str:
-    """What a row of meta says in one text."""
+    """The values of a row as the text of its column ``said``."""
     return " ".join("-" if value is None else str(value) for value in values)
 
 
@@ -58,7 +58,7 @@ def _is_number(value: Value, most: int) -> TypeGuard[int]:
 
 
 def _is_of_pause(tube: Value, said: Value) -> bool:
-    """Whether this is a row of the pauses, of which a value may have changed, and not one of somebody else's table."""
+    """Whether this is a row of the pauses table, even if a value has changed, and not one of a foreign table."""
     text = said.decode(errors="replace") if isinstance(said, bytes) else said
     if not isinstance(text, str):
         return False
@@ -67,36 +67,36 @@ def _is_of_pause(tube: Value, said: Value) -> bool:
 
 @dataclass
 class Salvaged:
-    """What has come into the new database, and what has not."""
+    """What was saved to the new database, and what was lost."""
 
     jobs: int = 0
     pauses: int = 0
     last_id: int | None = None
-    """The last id that the file says it has given out; None: that is damaged."""
+    """The last id given out, according to the file; None: that record is damaged."""
     lost: list[int] = field(default_factory=list)
-    """The ids of jobs of which something is left, but not all."""
+    """The ids of jobs of which only a part is left."""
     lost_pauses: int = 0
     lost_clock: bool = False
-    """Whether it is not known by which clock the times are."""
+    """Whether it is unknown by which clock the times are."""
     unreadable: int = 0
-    """Pages that were in use and make no sense. What was on them is not known, be it jobs or something else."""
+    """The number of pages in use that can't be read or are malformed. It is unknown whether they held jobs."""
     jobs_at_stop: int | None = None
-    """How many jobs there were at the orderly stop, if the file has not been served since."""
+    """The number of jobs at the orderly stop, if the file has not been served since."""
     doubtful: list[int] = field(default_factory=list)
-    """The ids of jobs that are saved, and may have been deleted: their page is like one that is no longer in use."""
+    """The ids of saved jobs that may have been deleted before, because another page is identical to theirs."""
 
     @property
     def is_all(self) -> bool:
-        """Whether nothing is known to be lost, and nothing in doubt."""
+        """Whether nothing is known to be lost, and nothing is in doubt."""
         is_whole = not (self.lost or self.lost_pauses or self.lost_clock or self.unreadable or self.last_id is None)
         return is_whole and not self.doubtful and self.jobs_at_stop in {None, self.jobs}
 
 
 def salvage(source: Path, dest: Path, progress: Callable[[int], None] | None = None) -> Salvaged:
-    """Make a new database of all jobs and pauses of the source that are sound; the source is only read.
+    """Create a new database of all sound jobs and pauses of the source; the source is only read.
 
-    `progress` hears how much of the work is done, in percent. JournalRefused: a server holds the source, or nothing in
-    it is ours. BeanliteError: `dest` exists, or something can't be read or written.
+    `progress` is given the percentage of the work done. JournalRefused: a server holds the source, or it contains
+    nothing of ours. BeanliteError: `dest` exists, or something can't be read or written.
     """
     source = Path(os.path.realpath(source))
     if os.path.lexists(dest):
@@ -118,7 +118,7 @@ def _open(source: Path) -> Pages:
 
 @contextmanager
 def _held(source: Path) -> Iterator[None]:
-    """Keep servers away from the file. JournalRefused: one has it. BeanliteError: it can't be opened."""
+    """Lock servers out of the file. JournalRefused: a server holds it. BeanliteError: it can't be opened."""
     try:
         descriptor = open_regular(source)
     except OSError as error:
@@ -133,24 +133,24 @@ def _held(source: Path) -> Iterator[None]:
 
 
 class _Saving:
-    """One pass over the pages to find bodies and what else there is one of, and one to save the jobs."""
+    """One pass over the pages to find the bodies, pauses, meta and clock, and a second one to save the jobs."""
 
     def __init__(self, pages: Pages, connection: sqlite3.Connection) -> None:
         self._pages = pages
         self._connection = connection
         self._bodies: dict[int, list[int]] = {}
-        """The pages with the body of a job: normally one."""
+        """The pages with the body of each job, normally one."""
         self._unchecked_id = COUNTER_MAX
         self._saved: set[int] = set()
         self._lost: set[int] = set()
         self._copies: set[int] = set()
-        """Pages of which there is another copy, and that may be where they belong."""
+        """Pages that have an identical copy, but may be in their proper place."""
         self._on_copies: set[int] = set()
         self._has_clock = False
         self.found = Salvaged()
 
     def save(self, progress: Callable[[int], None] | None) -> None:
-        """Save all that is sound."""
+        """Save everything that is sound."""
         in_use = self._pages.in_use()
         copies = self._pages.copies(in_use)
         misplaced = self._misplaced(copies, in_use)
@@ -166,7 +166,7 @@ class _Saving:
         found = self.found
         found.lost = sorted((self._lost | self._bodies.keys()) - self._saved)
         found.jobs = len(self._saved)
-        if found.jobs_at_stop is not None and not self._has_clock:  # who has stopped in order has left one
+        if found.jobs_at_stop is not None and not self._has_clock:  # an orderly stop always records the clock
             found.lost_clock = True
         if found.jobs != found.jobs_at_stop:
             found.doubtful = sorted(self._on_copies)
@@ -176,7 +176,7 @@ class _Saving:
         self._connection.execute("UPDATE meta SET last_id = ?", (last_id,))
 
     def _misplaced(self, copies: set[int], in_use: list[int]) -> set[int]:
-        """Pages that the disk has put where others were: if they are old ones, their jobs were deleted."""
+        """Pages that the disk has written in place of others: if they are old, their jobs have been deleted."""
         if not copies:
             return copies
         spans, inner = self._pages.spans(in_use), self._pages.inner(in_use)
@@ -187,7 +187,7 @@ class _Saving:
         }
 
     def _fits(self, number: int, table: Value, above: int, to: int) -> bool:
-        """Whether the rows of a page are of that table, as far as it is one with jobs, and of that span of it."""
+        """Whether the rows of a page can belong to this span of this table, as far as jobs and bodies are concerned."""
         widths = {"jobs": _WIDTHS, "bodies": (_BODY_WIDTH,)}.get(str(table))
         return all(
             table is None
@@ -255,7 +255,7 @@ class _Saving:
         values[0] = job_id
         for time in _TIMES:
             value = values[time]
-            if isinstance(value, int):  # SQLite stores a whole number as such
+            if isinstance(value, int):  # SQLite stores a float without a fraction as an integer
                 values[time] = float(value)
         row = tuple(values[place] for place in _ROW)
         checksum = checksum_of_row(row)
@@ -276,7 +276,7 @@ class _Saving:
         return True
 
     def _body(self, job_id: int, values: list[Value]) -> bytes | None:
-        """The body that was put; None if it is not there."""
+        """The body that was put; None if it can't be found."""
         candidates: Iterable[Value] = (
             (values[_BODY],)
             if values[_BODY] is not None

@@ -1,4 +1,4 @@
-"""Syncing a file to the disk without keeping clients waiting longer than need be."""
+"""Syncs a file to the disk without keeping clients waiting longer than necessary."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from functools import partial
 from typing import Final, Protocol
 
 Done = Callable[[Exception | None], None]
-"""Hears that a file is on the disk, or why it is not."""
+"""Called with None when a file has been synced to the disk, or with the error."""
 
-# A background sync that takes longer may have been waiting for a core, which takes some milliseconds.
+# A background sync that takes longer may have waited for a core, which takes some milliseconds.
 LATE_S: Final = 0.002
-# An inline sync may stop everybody for this long once, and not again.
+# An inline sync that blocks all clients for longer than this ends the use of inline syncs.
 STALL_S: Final = 0.02
-# Inline syncs are begun when they take less than this share of what background ones take ...
+# Inline syncs come into use when they take less than this fraction of the time of background syncs ...
 BEGIN_BELOW: Final = 0.6
-# ... and ended when they take more than this share.
+# ... and go out of use when they take more than this fraction.
 END_ABOVE: Final = 0.75
-# This many late syncs in a row start a trial of the other way, and a trial takes this many syncs.
+# This many late syncs in a row start a trial of the other method, and a trial takes this many syncs.
 TRIALS: Final = 6
-# By how much each sync moves what counts as typical, up or down, so that one stall does not count for more.
+# The factor by which each sync moves the typical time up or down, so that a single stall has no greater effect.
 STEP: Final = 1.125
-# The time from one trial to the next, which doubles each time that the trial was in vain, and its maximum.
+# The time from one trial to the next, which doubles after each unsuccessful trial, and its maximum.
 RETRY_S: Final = 0.1
 RETRY_MAX_S: Final = 2.0
 
 
 class BackgroundSync(Protocol):
-    """A way to sync that does not stop the loop."""
+    """A method of syncing that does not block the loop."""
 
     def __call__(self, descriptor: int, done: Done) -> None:
-        """Sync a file's data; ``done`` hears of the end in the loop, or before this returns."""
+        """Sync a file's data; ``done`` is called at the end, in the loop or before this returns."""
 
     def poll(self) -> None:
-        """Tell of syncs that have ended, without waiting for the loop to do so."""
+        """Report completed syncs at once, without waiting for the loop to do so."""
 
 
 class KernelSync:
-    """The kernel's own asynchronous sync: it needs no thread, and therefore does not wait for the GIL."""
+    """The kernel's own asynchronous sync, which needs no thread and therefore does not wait for the GIL."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """ImportError: this is not Linux, or the kernel does not allow it. SystemError: no longer."""
+        """Set up the kernel's interface. ImportError, SystemError: it is not available, or not permitted, here."""
         from caio.linux_aio import Context, Operation  # noqa: PLC0415 - not available everywhere
 
         self._loop = loop
@@ -57,16 +57,16 @@ class KernelSync:
     def __call__(self, descriptor: int, done: Done) -> None:
         """Sync a file's data; see ``BackgroundSync``.
 
-        If the kernel does not accept the request, for want of room or whatever reason, the file is synced inline: that
-        tells for certain whether it can be synced at all.
+        If the kernel does not accept the request, for want of room or any other reason, the file is synced inline,
+        which shows for certain whether it can be synced at all.
         """
         operation = self._operation.fdsync(descriptor)
-        # Not ``done`` itself, since caio swallows what it raises; and no closure over the operation, which would be
-        # garbage that only a collector finds.
+        # Not ``done`` itself, since caio swallows its exceptions; and no closure over the operation, which would be a
+        # reference cycle that only the garbage collector can free.
         operation.set_callback(partial(self._note_end, done))
         try:
             begun = self._context.submit(operation) == 1
-        except (OSError, OverflowError, SystemError, ValueError):  # what caio makes of an errno
+        except (OSError, OverflowError, SystemError, ValueError):  # the exceptions to which caio converts an errno
             begun = False
         if not begun:
             done(_sync_inline(descriptor))
@@ -75,29 +75,29 @@ class KernelSync:
         self._ended.append((done, result))
 
     def _on_ends(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # ``poll`` has been here before
+        with contextlib.suppress(BlockingIOError):  # ``poll`` has already handled the event
             self._context.poll()
         self.poll()
 
     def poll(self) -> None:
-        """Tell of syncs that have ended."""
+        """Report completed syncs."""
         try:
             self._context.process_events()
         except SystemError as error:
             if error.args[:1] != (errno.EINTR,):
                 raise
-            # A signal came, or the process was stopped and continues. The event that would wake the loop may have been
-            # used up, although the kernel has not told of any end.
+            # A signal has arrived, or the process was stopped and continued. The event that would wake the loop may
+            # have been consumed, although the kernel has not reported any completion.
             self._loop.call_soon(self.poll)
             return
         ended, self._ended = self._ended, []
         for done, result in ended:
-            number = (1 << 64) - result  # the kernel's negative errno, which caio takes for unsigned
+            number = (1 << 64) - result  # the kernel's negative errno, which caio treats as unsigned
             done(OSError(number, os.strerror(number)) if result else None)
 
 
 class ThreadSync:
-    """A thread, where the kernel's asynchronous sync is not available."""
+    """Syncs in a thread, where the kernel's asynchronous sync is not available."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -108,11 +108,11 @@ class ThreadSync:
         future.add_done_callback(lambda ended: done(ended.exception()))  # type: ignore[arg-type]
 
     def poll(self) -> None:
-        """There is nothing to tell before the loop does so."""
+        """Do nothing: only the loop can report completed syncs."""
 
 
 def background_sync() -> BackgroundSync:
-    """The best way to sync in the background that works here; to be called in a loop."""
+    """The best available method of syncing in the background; to be called in a loop."""
     loop = asyncio.get_running_loop()
     try:
         return KernelSync(loop)
@@ -121,34 +121,34 @@ def background_sync() -> BackgroundSync:
 
 
 class SyncChoice:
-    """Whether the next sync is better done in the background or inline, learned from how long they take.
+    """Chooses whether the next sync is done in the background or inline, based on how long previous syncs took.
 
-    Beside processes that keep the core busy, a background sync waits for the core, and so does the loop for its end,
-    while an inline fdatasync is given the core back at once. On a calm core the background is faster.
+    When other processes keep the core busy, a background sync has to wait for the core, and so has the loop once it is
+    complete, while an inline fdatasync is given the core back at once. On an idle core, background syncs are faster.
     """
 
     def __init__(self) -> None:
         self.inline = False
-        """The way that is not just being tried."""
+        """The method in use, as opposed to the one on trial."""
         self._late = 0
         """How many background syncs in a row have been late."""
         self._typical_s = 0.0
-        """About the median of the latest syncs, trials left out."""
+        """About the median time of the latest syncs, not counting trials."""
         self._won = self._lost = 0
-        """How many syncs of the present trial were fast enough, and how many were not; both 0 if there is none."""
+        """How many syncs of the current trial were fast enough, and how many were not; both 0 if there is no trial."""
         self._retry_s = RETRY_S
         self.retry_at_s = 0.0
-        """When there may be another trial."""
+        """The earliest time of the next trial."""
 
     def next_is_inline(self, now_s: float) -> bool:
-        """How to do the next sync."""
+        """Whether to do the next sync inline."""
         if self._won or self._lost:
             return not self.inline
         due = now_s >= self.retry_at_s and (self.inline or (self._late >= TRIALS and self._typical_s < STALL_S))
         return self.inline is not due
 
     def learn(self, took_s: float, now_s: float, *, inline: bool) -> None:
-        """A sync has ended, and this is how long it took."""
+        """Learn from a sync that has ended and took this long."""
         if inline is self.inline:
             self._learn(took_s, now_s)
         else:
@@ -158,7 +158,7 @@ class SyncChoice:
         if not self._typical_s:
             self._typical_s = took_s
         self._typical_s *= STEP if took_s > self._typical_s else 1 / STEP
-        # They count only if each one is late: a disk that is slow now and then is not a busy core.
+        # Late syncs count only if consecutive: a disk that is slow now and then does not mean a busy core.
         self._late = self._late + 1 if took_s > LATE_S else 0
         if self.inline and took_s > STALL_S:
             self._change(inline=False, took_s=took_s, now_s=now_s)
@@ -184,16 +184,16 @@ class SyncChoice:
 
 
 class SoonestSync:
-    """Syncs in whichever way ends sooner, in the background or inline."""
+    """Syncs by whichever method completes sooner, in the background or inline."""
 
     def __init__(self, background: BackgroundSync, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` tells seconds."""
+        """``clock`` returns seconds."""
         self.background = background
         self._clock = clock
         self.choice = SyncChoice()
 
     def __call__(self, descriptor: int, done: Done) -> None:
-        """Sync a file's data; ``done`` hears of the end in the loop, or before this returns."""
+        """Sync a file's data; ``done`` is called at the end, in the loop or before this returns."""
         began_s = self._clock()
         inline = self.choice.next_is_inline(began_s)
 

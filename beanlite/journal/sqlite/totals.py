@@ -1,4 +1,4 @@
-"""The totals in the file: how they grow, and how the oldest are taken away."""
+"""The totals in the file: adding to them, and pruning the oldest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from beanlite import log
 from beanlite.journal.sqlite.fileformat import said
 from beanlite.journal.totals import KEPT_S, TotalsRow
 
-# Rows taken away in one go.
+# The most rows of each span that are deleted at a time.
 PRUNED_MAX: Final = 500
 
 _INTO: Final = """
@@ -32,7 +32,7 @@ _PRUNE: Final = """
 
 
 def add_totals(connection: sqlite3.Connection, rows: list[TotalsRow]) -> None:
-    """Add what has been counted. A row to which nothing can be added has changed by itself: it begins anew."""
+    """Add the counts in these rows. A stored row that can't be added to is damaged, and is replaced."""
     for row in rows:
         try:
             connection.execute(_ADD, row)
@@ -42,7 +42,7 @@ def add_totals(connection: sqlite3.Connection, rows: list[TotalsRow]) -> None:
 
 
 def prune_totals(connection: sqlite3.Connection, now_s: float) -> bool:
-    """Take a slice of the oldest away; returns whether there may be more."""
+    """Delete a slice of the totals that are too old; returns whether there may be more."""
     pruned = 0
     for span_s, kept_s in KEPT_S.items():
         pruned += connection.execute(_PRUNE, (span_s, now_s - kept_s, PRUNED_MAX)).rowcount

@@ -1,7 +1,7 @@
-"""What the file needs beside commits: checkpoints, a full disk, syncs by time, audits.
+"""What the file needs besides commits: checkpoints, handling of a full disk, syncs at intervals, audits.
 
 Only one thing at a time may use the writer: a batch that is being committed, or upkeep that takes long. While a batch
-is merely being synced, the writer itself is free, and upkeep that is done in slices continues.
+is only being synced, the writer itself is free, and upkeep that is done in slices continues.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.journal.sqlite.batch import Batch
 from beanlite.journal.sqlite.writer import Writer
 
-# How long to wait before a batch is tried again while another program has the file locked.
+# How long to wait before a batch is retried while another program has the file locked.
 BUSY_RETRY_S: Final = 0.005
-# The same while the disk is full, and how often a full disk is looked at to see whether it has room again.
+# The same while the disk is full, and how often a full disk is checked for room.
 FULL_RETRY_S: Final = 1.0
-# The rest between two slices of an audit.
+# The pause between two slices of an audit.
 AUDIT_REST_S: Final = 0.01
-# A commit that waits longer for another program is worth a line in the log.
+# A commit that waits longer than this for another program is logged.
 LOCKED_S: Final = 0.5
-# So is a -wal of more frames than this (200 MB) that a reader keeps from shrinking.
+# So is a -wal of more frames than this (200 MB) if a reader keeps it from shrinking.
 WAL_FRAMES_MAX: Final = 50_000
 
 
 class Upkeep:
-    """Takes care of a database while it is served.
+    """Maintains a database while it is served.
 
-    Its attributes are two flags that the commits share with it, the flags of each task, and the limiters of three
+    Its attributes are two flags that it shares with the commits, the state of each task, and the rate limiters of three
     warnings.
     """
 
@@ -46,23 +46,23 @@ class Upkeep:
         tell_ready: Callable[[], None],
         tell_failure: Callable[[Exception], None],
     ) -> None:
-        """``tell_ready`` hears whenever the writer is free for the next batch, ``tell_failure`` of the end."""
+        """``tell_ready`` is called whenever the writer is free for the next batch, ``tell_failure`` on a failure."""
         self._writer = writer
         self._engine = engine
         self._loop = loop
         self._tell_ready = tell_ready
         self._tell_failure = tell_failure
         self.busy = False
-        """A batch is being committed, or upkeep that takes long is under way: no other batch may be written."""
+        """A batch is being committed, or upkeep that takes long is under way: no batch may be written."""
         self.syncing = False
         """``busy`` only because a batch is being synced."""
         self.stopping = False
-        """The server is about to stop: nothing more is begun."""
+        """The server is about to stop: no new upkeep is started."""
         self._auditing = False
         self._unsynced_since_s = 0.0
-        """When the first of what has been committed since the last sync by time was; 0: nothing has."""
+        """Time of the first commit since the last timed sync began; 0: there has been none."""
         self._syncing_since_s = 0.0
-        """The same of what is being synced by time; 0: nothing is."""
+        """Time of the first commit that the current timed sync covers; 0: no timed sync is under way."""
         self._timed_sync: asyncio.Task[None] | None = None
         self._no_timed_sync = asyncio.Event()
         """Set while the task waits for the next interval."""
@@ -70,21 +70,21 @@ class Upkeep:
         self._waits_for_room = log.Seldom()
         self._waits_for_lock = log.Seldom()
         self._warned_frames = 0
-        """What the -wal had when the log last told that a reader keeps it from shrinking; 0: not since it shrank."""
+        """Frames in the -wal at the last warning that a reader keeps it from shrinking; 0: none since it shrank."""
 
     def start(self, sync_interval_s: float | None) -> None:
-        """Begin what lasts as long as the server; with an interval, that is the syncs by time."""
+        """Start the timed syncs if there is an interval, and the wait for room if the disk is full."""
         if sync_interval_s:
             self._timed_sync = self.begin(self._sync_by_time(sync_interval_s))
         if self._engine.admission.disk_full:
             self.begin(self._await_room())
 
     def begin_stop(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more."""
         self.stopping = True
 
     async def flush(self) -> None:
-        """Sync whatever has been committed. JournalFailed."""
+        """Sync everything that has been committed. Raises JournalFailed."""
         if self._timed_sync is not None:
             await self._no_timed_sync.wait()
             if self._timed_sync.done():
@@ -97,22 +97,22 @@ class Upkeep:
 
     @property
     def may_write(self) -> bool:
-        """Whether a slice may be written now that ends before anything else goes on."""
+        """Whether a slice may be written, provided that it is finished before control returns to the loop."""
         return not self.busy or self.syncing
 
     def note_unsynced(self) -> None:
-        """Something has been committed that the next sync by time is to take along."""
+        """Note that something has been committed that the next timed sync is to cover."""
         if not self._unsynced_since_s:
             self._unsynced_since_s = time.monotonic()
 
     @property
     def unsynced_s(self) -> float:
-        """For how long something has been waiting for the next sync by time."""
+        """How long the oldest commit that is not yet synced has been waiting for a timed sync."""
         since_s = self._syncing_since_s or self._unsynced_since_s
         return time.monotonic() - since_s if since_s else 0.0
 
     def committed(self) -> None:
-        """A batch has been written, and may still have to be synced."""
+        """Note that a batch has been written; it may still have to be synced."""
         self.note_unsynced()
         if self._writer.others_came and not self._auditing:
             self._auditing = True
@@ -121,15 +121,15 @@ class Upkeep:
             self._engine.admission.accept_puts(self._writer.room.for_bodies())
 
     def batch_ends(self) -> None:
-        """A batch is durable: the writer is free again, unless a checkpoint is due."""
-        # While the disk is full, a -wal that grew would use up what room is left.
+        """Free the writer after a batch has become durable, or begin a checkpoint if one is due."""
+        # While the disk is full, a growing -wal would use up the remaining room.
         if self._writer.frames.checkpoint_due or self._engine.admission.disk_full:
             self.begin_checkpoint()
         else:
             self._free()
 
     def write_apart(self, batch: Batch, written: Callable[[Batch], None]) -> None:
-        """Write a batch that takes long beside everything that needs no commit; then call ``written``."""
+        """Write a batch that takes long while commands that need no commit are served; then call ``written``."""
         self.begin(self._write_apart(batch, written))
 
     async def _write_apart(self, batch: Batch, written: Callable[[Batch], None]) -> None:
@@ -141,9 +141,9 @@ class Upkeep:
             written(batch)
 
     def try_again(self, batch: Batch, error: JournalFailed, written: Callable[[Batch], None]) -> None:
-        """A batch could not be written, because the disk is full or the file is locked: try until it can be.
+        """Retry a batch that could not be written because the disk is full or the file is locked, until it is written.
 
-        Nobody is told anything meanwhile. ``written`` is called when it has been written.
+        Nothing is reported to the listener meanwhile; ``written`` is called at the end.
         """
         self.begin(self._write_again(batch, error, written))
 
@@ -159,7 +159,7 @@ class Upkeep:
                         warned = True
                         self._waits_for_room.warning("commits wait: the disk is full to the last byte")
                     await asyncio.sleep(FULL_RETRY_S)
-                await self._move_wal()  # then the -wal is used from its beginning, and needs no more room
+                await self._move_wal()  # the -wal is then reused from its beginning, and needs no more room
             else:
                 if not warned and time.monotonic() - since_s > LOCKED_S:
                     warned = True
@@ -176,7 +176,7 @@ class Upkeep:
     # -- tasks
 
     def begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Begin a task whose failure ends the server."""
+        """Start a task whose failure ends the server."""
         task = self._loop.create_task(work)
         task.add_done_callback(self._hear_of_failure)
         return task
@@ -187,7 +187,7 @@ class Upkeep:
             self._tell_failure(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
     def _begin_alone(self, work: Coroutine[None, None, None]) -> None:
-        """Begin upkeep during which no batch may be written; it ends with ``_free``."""
+        """Start upkeep during which no batch may be written, and which has to end with ``_free``."""
         self.busy = True
         self.begin(work)
 
@@ -198,7 +198,7 @@ class Upkeep:
     # -- checkpoints
 
     def begin_checkpoint(self) -> None:
-        """Move the -wal into the file; nothing may be under way."""
+        """Begin to move the -wal into the file; nothing else may be under way."""
         self._begin_alone(self._checkpoint())
 
     async def _checkpoint(self) -> None:
@@ -206,7 +206,7 @@ class Upkeep:
         self._free()
 
     async def _move_wal(self) -> None:
-        """Move the -wal into the file as far as readers allow, and use it from its beginning."""
+        """Move the -wal into the file as far as readers allow, so that it is reused from its beginning."""
         began_s = time.monotonic()
         try:
             await self._writer.checkpoint()
@@ -214,7 +214,7 @@ class Upkeep:
             if not self._engine.admission.disk_full:
                 self._disk_full()
         except JournalBusy:
-            pass  # a reader is just recovering or closing; there is another checkpoint after the next batch
+            pass  # a reader is recovering or closing the file; the next checkpoint will move what this one could not
         measures = self._engine.ledger.measures
         if measures is not None:
             measures.checkpoints.note(round((time.monotonic() - began_s) * SECOND_NS))
@@ -228,7 +228,7 @@ class Upkeep:
     # -- a full disk
 
     def _disk_full(self) -> None:
-        """Refuse puts, and give up the reserve for what has been accepted, and for deletes, which make room."""
+        """Refuse puts, and give up the reserve: accepted changes need it, and so do deletes, which make room."""
         log.warning("disk full: puts are refused until there is room again")
         self._engine.admission.refuse_puts()
         self._writer.room.give_up_reserve()
@@ -249,22 +249,22 @@ class Upkeep:
             log.info("disk has room again: puts are accepted")
         self._free()
 
-    # -- other programs, and syncs by time
+    # -- other programs, and timed syncs
 
     async def _audit(self) -> None:
-        """See that the file holds what was written to it, after another program has committed something."""
+        """Verify that the file still holds what was written, after another program has committed something."""
         while self._writer.others_came:
             self._writer.others_came = False
             for _ in self._writer.audit(self._engine):
                 await asyncio.sleep(AUDIT_REST_S)
-                while self.busy and not self.syncing:  # noqa: ASYNC110 - it lasts for moments, except on a full disk
+                while self.busy and not self.syncing:  # noqa: ASYNC110 - this is brief, except on a full disk
                     await asyncio.sleep(AUDIT_REST_S)
                 if self.stopping:
                     return
         self._auditing = False
 
     async def _sync_by_time(self, interval_s: float) -> None:
-        """Sync at least once in each interval in which something was committed, whether or not anything follows."""
+        """Sync once per interval if anything was committed in it, whether or not more commits follow."""
         while True:
             await asyncio.sleep(interval_s)
             if self._unsynced_since_s:

@@ -1,4 +1,4 @@
-"""Whether a database file is what a server would have written, looked at from all sides, live or not."""
+"""Checks thoroughly whether a database file, live or not, is what a server would have written."""
 
 import os
 import sqlite3
@@ -17,28 +17,28 @@ from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import changed_bodies, changed_rows, check_count, read_state
 from beanlite.journal.sqlite.wal import commit_frames, read_open_index
 
-# A body that belongs to no job, or to one that has its body in its own row.
+# Bodies that belong to no job, or to a job that has its body in its own row.
 _ORPHANS: Final = """
     SELECT bodies.id FROM bodies LEFT JOIN jobs ON jobs.id = bodies.id
     WHERE jobs.id IS NULL OR jobs.body IS NOT NULL
 """
-# How many things that are wrong are told one by one, in rows and in bodies.
+# How many faults are reported one by one, in rows and in bodies each.
 MOST: Final = 20
 _Check = Callable[[sqlite3.Connection], Iterator[str]]
 _STATES: Final = "SELECT state, count(*) FROM jobs GROUP BY state ORDER BY state"
 
 
 class Finding(NamedTuple):
-    """What one check has found."""
+    """The result of one check."""
 
     check: str
     sound: bool
     said: str
-    """What there is, or what is wrong with it, in one line."""
+    """What was found, or what is wrong with it, in one line."""
 
 
 def verify(path: Path) -> Iterator[Finding]:
-    """Check the file, and yield each finding as it comes, of what one read transaction sees.
+    """Check the file in a single read transaction, yielding each finding as it is made.
 
     BeanliteError: there is no such file, or it can't be opened.
     """
@@ -60,7 +60,7 @@ def verify(path: Path) -> Iterator[Finding]:
 
 
 def findings(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
-    """What is found in the database; `path` is what it is called in what they say."""
+    """Check the database and yield the findings, which refer to it as `path`."""
     connection.text_factory = _text
     for name, check in _CHECKS:
         yield _look(name, partial(check, connection, path))
@@ -69,12 +69,12 @@ def findings(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
 
 
 def _text(stored: bytes) -> str:
-    """A text, even if damage has made it none."""
+    """Decode a text, even if damage has made it invalid."""
     return stored.decode(errors="surrogateescape")
 
 
 def _look_at_each(name: str, check: _Check, connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
-    """A finding for each thing that is wrong, up to a number; or one for all that is there."""
+    """Yield a finding for each fault, up to MOST, and one for the rest; or a summary if there are no faults."""
     wrong = 0
     try:
         with refused(path):
@@ -98,22 +98,22 @@ def _look(name: str, check: Callable[[], str]) -> Finding:
 
 
 def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack, mark: Mark | None) -> str:
-    """Whether SQLite has read the -wal to its end; where a frame is damaged it stops without a word."""
+    """Check whether SQLite has read the -wal to its end; at a damaged frame it stops silently."""
     with refused(path):
-        connection.execute("SELECT 1 FROM meta").fetchone()  # this makes the -shm, or finds one
+        connection.execute("SELECT 1 FROM meta").fetchone()  # this creates the -shm, or finds one
         try:
             index = os.open(shm_of(path), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return "no -wal"
-        after_sqlite.callback(os.close, index)  # not before SQLite has closed its own, whose locks would be lost
+        after_sqlite.callback(os.close, index)  # not before SQLite closes its descriptor, whose locks would be lost
         before = read_open_index(index)
         commits = commit_frames(path, before.salts) if before is not None else []
         after = read_open_index(index)
-    if before is not None and after is not None and before.salts == after.salts:  # it has not been begun anew meanwhile
+    if before is not None and after is not None and before.salts == after.salts:  # the -wal was not restarted meanwhile
         lost = sum(number > after.frames for number in commits)
         if lost > 1 and mark is not None and mark.has_unsynced:
             return f"{len(commits) - lost} commits in the -wal; {lost} were not synced when the power failed"
-        if lost > 1:  # a single one may be under way
+        if lost > 1:  # a single commit may be under way
             raise damaged(path, f"{lost} commits stand in its -wal behind a damaged place")
     return f"{len(commits)} commits in the -wal"
 
@@ -147,7 +147,7 @@ def _jobs(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 def _bodies(connection: sqlite3.Connection) -> Iterator[str]:
-    """Each body is there, and has the checksum with which it was put; none is left over."""
+    """Yield each body that is missing, does not match the checksum from its put, or belongs to no row."""
     for job_id, what in changed_bodies(connection):
         yield f"the body of job {job_id} {what}"
     for (job_id,) in connection.execute(_ORPHANS):

@@ -1,8 +1,8 @@
-"""The format of SQLite's write-ahead log, the -wal, and of its index, the -shm; and a look at both before a recovery.
+"""The format of SQLite's write-ahead log, the -wal, and of its index, the -shm; reads both before a recovery.
 
-SQLite's recovery ends silently at the first frame that is damaged. After a power failure that is one of the last:
-something that had not been synced. But if several whole batches follow that frame, the disk has lost what was safe.
-Only the headers of the frames are read, 24 bytes of each.
+SQLite's recovery ends silently at the first damaged frame. After a power failure, that is one of the last frames, which
+had not been synced. But if several complete batches follow that frame, the disk has lost data that had been synced.
+Only the frame headers are read, 24 bytes each.
 """
 
 import os
@@ -15,88 +15,88 @@ from typing import Final, NamedTuple
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.fileformat import PAGE_SIZE, read_at, shm_of, wal_of
 
-# The header of a frame: its page's number, the size of the database if the frame ends a transaction, else 0, the salts,
+# The header of a frame: its page number; the size of the database if the frame ends a transaction, else 0; the salts;
 # the checksums. See https://sqlite.org/fileformat.html and https://sqlite.org/walformat.html.
 _FRAME_HEADER = struct.Struct(">II8s8s")
 # A frame is its header and one page.
 _FRAME_SIZE: Final = _FRAME_HEADER.size + PAGE_SIZE
 # The -wal begins with a header of this size.
 _HEADER_SIZE: Final = 32
-# That header begins with one of two magic numbers, which tell in which byte order its checksums were computed.
+# That header begins with one of two magic numbers, which give the byte order in which its checksums were computed.
 _BYTE_ORDERS = {0x377F0682: "<", 0x377F0683: ">"}
 
-# The -shm begins with two copies of this header: version, whether it is complete, frames, …, salts, checksums. It tells
-# how many frames are committed; no statement tells that without a checkpoint.
+# The -shm begins with two copies of this header: version, whether it is complete, frames, …, salts, checksums. It gives
+# the number of committed frames, which no SQL statement returns without a checkpoint.
 _INDEX_HEADER = struct.Struct("=I8xBxxxI12s8s8s")
-# Where in it the number of frames stands, and how many bytes that has.
+# The offset and the size in bytes of the number of frames in that header.
 _FRAMES_OFFSET: Final = 16
 _FRAMES_BYTES: Final = 4
-# Behind them stands how many frames have been moved into the file, and later how many whoever did that last had set out
-# to move, which is noted before the first of them. This begins with the salts of the first copy.
+# After the copies come the number of frames that have been moved into the file, and further on the number that the last
+# checkpoint set out to move, which is written before it moves the first. This struct begins at the first copy's salts.
 _SALTS_OFFSET: Final = 32
 _PROGRESS = struct.Struct("=8s56xI28xI")
-# The -shm grows in parts of this size.
+# The -shm grows in blocks of this size.
 _INDEX_PART_BYTES: Final = 32 << 10
-# A part has entries for this many frames.
+# A block has entries for this many frames.
 _INDEX_PART_FRAMES: Final = 4096
-# In the first part, the header takes the place of this many entries.
+# In the first block, the header takes the place of this many entries.
 _INDEX_HEADER_FRAMES: Final = 34
 
 
 class Index(NamedTuple):
-    """What the -shm says of the -wal."""
+    """The state of the -wal according to the -shm."""
 
     frames: int
-    """How many have been committed since the -wal was last begun anew."""
+    """The number of frames committed since the -wal was last restarted."""
     salts: bytes
-    """What marks these frames."""
+    """The salts of these frames."""
 
 
 class Progress(NamedTuple):
     """How far the frames have been moved into the file."""
 
     salts: bytes
-    """What marks them."""
+    """The salts of these frames."""
     moved: int
     to_move: int
-    """More than have been moved while that goes on, or if it was broken off."""
+    """Greater than ``moved`` during a checkpoint, or after one that was interrupted."""
 
     @property
     def may_begin_anew(self) -> bool:
-        """Whether the next commit may begin the -wal anew, or for the first time."""
+        """Whether the next commit may restart the -wal, or start the first one."""
         return self.to_move > 0 or not any(self.salts)
 
 
 def min_wal_size(frames: int) -> int:
-    """How many bytes a -wal of this many frames has at least."""
+    """The minimum size in bytes of a -wal with this many frames."""
     return _HEADER_SIZE + frames * _FRAME_SIZE if frames else 0
 
 
 def last_frame_offset(frames: int) -> int:
-    """Where the last of this many frames begins."""
+    """The offset of the last of this many frames."""
     return min_wal_size(frames) - _FRAME_SIZE
 
 
 def index_size(frames: int) -> int:
-    """How many bytes the -shm has for a -wal of this many frames."""
+    """The size in bytes of the -shm for a -wal of this many frames."""
     return (1 + (frames + _INDEX_HEADER_FRAMES) // _INDEX_PART_FRAMES) * _INDEX_PART_BYTES
 
 
 def read_frame_count(index: int) -> int:
-    """How many frames are committed, read from an open -shm."""
+    """Read the number of committed frames from an open -shm."""
     return int.from_bytes(os.pread(index, _FRAMES_BYTES, _FRAMES_OFFSET), sys.byteorder)
 
 
 def read_progress(index: int) -> Progress:
-    """How far the -wal has been moved into the file, read from an open -shm."""
+    """Read from an open -shm how far the -wal has been moved into the file."""
     salts, moved, to_move = _PROGRESS.unpack(read_at(index, _PROGRESS.size, _SALTS_OFFSET))
     return Progress(salts, moved, to_move)
 
 
 def read_index(path: Path) -> Index | None:
-    """What the -shm that a server has left says; None if there is none, or it was being written when the server died.
+    """Read the -shm that a server has left; None if there is none, or if it was being written when the server died.
 
-    To be called before SQLite opens the file, because it makes a new -shm.
+    To be called before SQLite opens the file, because SQLite then creates a new -shm.
     """
     try:
         with shm_of(path).open("rb", buffering=0) as index:
@@ -106,7 +106,7 @@ def read_index(path: Path) -> Index | None:
 
 
 def read_open_index(index: int) -> Index | None:
-    """What an open -shm says; None if it is being written, or was when its server died."""
+    """Read an open -shm; None if it is being written, or was being written when its server died."""
     size = _INDEX_HEADER.size
     header, copy = read_at(index, size, 0), read_at(index, size, size)
     if len(copy) < size or header != copy:
@@ -118,8 +118,8 @@ def read_open_index(index: int) -> Index | None:
 def commit_frames(path: Path, salts: bytes | None = None) -> list[int]:
     """The numbers, from 1, of the frames in the -wal of the database file that end a transaction.
 
-    To be called before SQLite opens the file. Frames left over from before the -wal was last begun anew don't count;
-    with ``salts``, only frames marked by these do. JournalRefused: the -wal can't be read.
+    To be called before SQLite opens the file. Frames left over from before the -wal was last restarted don't count;
+    with ``salts``, only frames with these salts count. JournalRefused: the -wal can't be read.
     """
     try:
         with wal_of(path).open("rb", buffering=0) as wal:
@@ -132,13 +132,13 @@ def commit_frames(path: Path, salts: bytes | None = None) -> list[int]:
         raise JournalRefused(f"{wal_of(path)} can't be read: {error.strerror}") from error
     salts = salts or _read_salts(header)
     if salts is None and frames:
-        # Without the header SQLite recovers nothing at all, so everything in the -wal counts as lost.
+        # Without a valid header SQLite recovers nothing at all, so everything in the -wal counts as lost.
         salts = Counter(frame[2] for frame in frames).most_common(1)[0][0]
     return [number for number, (_, size, frame_salts, _) in enumerate(frames, 1) if size and frame_salts == salts]
 
 
 def newest_pages(path: Path) -> tuple[int, dict[int, int]]:
-    """An open -wal, -1 if there is none, and where in it the last committed state of each page begins that it has."""
+    """Open the -wal; returns its descriptor, or -1, and the offset of the last committed state of each page in it."""
     commits = commit_frames(path)
     if not commits:
         return -1, {}
@@ -154,7 +154,7 @@ def newest_pages(path: Path) -> tuple[int, dict[int, int]]:
 
 
 def _read_salts(header: bytes) -> bytes | None:
-    """What marks the frames that belong to this header; None if its magic number or its checksum is wrong."""
+    """The salts of the frames that belong to this header; None if its magic number or its checksum is wrong."""
     order = _BYTE_ORDERS.get(int.from_bytes(header[:4]))
     if order is None or len(header) < _HEADER_SIZE:
         return None

@@ -1,4 +1,4 @@
-"""Files that appear as a whole or not at all: written under another name, synced, and renamed."""
+"""Files that appear complete or not at all: written under another name, synced, and renamed."""
 
 import errno
 import fcntl
@@ -14,9 +14,9 @@ from beanlite.journal.sqlite.fileformat import open_regular, wal_size
 
 @contextmanager
 def partial_of(dest: Path) -> Iterator[Path]:
-    """Yield an empty file of mode 0600 beside `dest`, to be filled by name, synced and renamed; if it isn't, it goes.
+    """Yield the path of an empty file of mode 0600 beside `dest`, to be filled, synced and renamed by the caller.
 
-    OSError: it can't be written there.
+    If it has not been renamed at the end of the block, it is removed. OSError: it can't be written there.
     """
     descriptor, name = tempfile.mkstemp(dir=dest.parent, prefix=f".{dest.name}.", suffix=".partial")
     os.close(descriptor)
@@ -29,10 +29,10 @@ def partial_of(dest: Path) -> Iterator[Path]:
 
 @contextmanager
 def written_whole(dest: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Yield an empty file of mode 0600 beside `dest`, to be filled by name; it becomes `dest` at the end of the block.
+    """Yield the path of an empty file of mode 0600 beside `dest`; at the end of the block it is renamed to `dest`.
 
-    If the block raises, it is removed. OSError: `dest` exists already and is not to be replaced, or it can't be
-    written, synced or given its name.
+    If the block raises, the file is removed. OSError: `dest` exists and is not to be replaced, or the file can't be
+    written, synced or renamed.
     """
     if not replace and os.path.lexists(dest):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(dest))
@@ -52,9 +52,9 @@ def written_whole(dest: Path, *, replace: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def unserved(dest: Path, source: Path | None) -> Iterator[None]:
-    """Keep servers away from a file that is to be replaced by what is made of `source`, if that is a file, too.
+    """Lock servers out of `dest`, if it exists, while it is replaced by a file made from `source`, if that is a file.
 
-    BeanliteError: it is `source` itself, or a live database. OSError: it can't be looked at, or is no regular file.
+    BeanliteError: `dest` is `source` itself, or a live database. OSError: it can't be opened, or is no regular file.
     """
     try:
         descriptor = open_regular(dest)
@@ -76,7 +76,7 @@ def unserved(dest: Path, source: Path | None) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Sync a file, or the names in a folder, to the disk. OSError: that failed."""
+    """Sync a file, or the names in a folder, to the disk. OSError: the sync failed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

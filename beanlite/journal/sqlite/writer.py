@@ -1,12 +1,12 @@
-"""The hot end of the journal: each batch of changes is one transaction on the state table.
+"""The hot path of the journal: each batch of changes is one transaction on the state table.
 
-There is no log beside the table: the table is the journal.
+There is no separate log: the table is the journal.
 
 Batches are written on the caller's thread, because that only fills the page cache; in a thread of its own a batch would
-wait too long for the GIL beside busy clients. What takes long, such as a checkpoint or a batch with large bodies, is
-awaited and runs in aiosqlite's thread on the same connection. There is only one connection that writes and checkpoints,
-because SQLite before 3.51.3 can corrupt the file when two do. Nothing may be written while something is awaited, except
-for a sync.
+wait too long for the GIL while clients are busy. Long operations, such as a checkpoint or a batch with large bodies,
+are awaited and run in aiosqlite's thread on the same connection. Only one connection writes and checkpoints, because
+SQLite before 3.51.3 can corrupt the file when two do. While such an operation is awaited, nothing may be written; a
+sync is the exception.
 """
 
 import asyncio
@@ -33,21 +33,21 @@ from beanlite.journal.sqlite.history import HistoryBounds
 from beanlite.journal.sqlite.sync import SoonestSync, background_sync
 from beanlite.journal.sqlite.watch import Outsiders, Watch
 
-# Ids are promised this many at a time, because writing the last id with each batch would add a page to it. A client
-# that is alone would notice.
+# Ids are promised this many at a time, because writing the last id with each batch would add a page to the batch, which
+# a lone client would notice.
 IDS_AHEAD: Final = 1000
 
-# Pages given back in one go while the disk is full. If there is no room for that, fewer are tried, down to the minimum.
+# Pages given back at a time while the disk is full. If there is no room for that, fewer are tried, down to the minimum.
 SHRINK_PAGES: Final = 2000
 SHRINK_PAGES_MIN: Final = 20
-# Free pages are kept up to this many times the pages in use, since giving them back means moving pages in use ...
+# Free pages are kept up to this many times the number in use, since giving pages back means moving those in use ...
 LOOSE_TIMES: Final = 3
 # ... and in any case up to this number, for the next backlog.
 SPARE_PAGES: Final = 2000
 
-# What ends a transaction without a bug of ours.
+# The errors that can end a transaction without there being a bug of ours.
 _FAILURES: Final = (sqlite3.Error, OSError, MemoryError)
-# What is known of the last batch; there is one row.
+# The facts about the last batch; the table has one row.
 _UPDATE_META: Final = "UPDATE meta SET batch = ?, last_id = ?"
 _END_META: Final = "UPDATE meta SET batch = coalesce(?, batch), last_id = coalesce(?, last_id), jobs = ?"
 
@@ -58,7 +58,7 @@ _Written = TypeVar("_Written")
 def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> JournalFailed:
     if isinstance(error, MemoryError):
         return JournalBusy(f"there is not enough memory to write to {path}")
-    code = getattr(error, "sqlite_errorcode", 0)  # neither the system nor Python's own layer gives one
+    code = getattr(error, "sqlite_errorcode", 0)  # errors of the system and of Python's own layer have none
     if code & 0xFF == sqlite3.SQLITE_BUSY:
         return JournalBusy(f"another program holds the write lock of {path}")
     if is_full(error, path):
@@ -76,7 +76,7 @@ def _write_pauses(db: sqlite3.Connection, pauses: list[tuple[str, tuple[int, flo
 
 
 def _disagreement(database: Database, statement: str, jobs: int, changed: int) -> Exception:
-    """What to raise when memory and file no longer agree, which is our bug unless the file is damaged."""
+    """The error to raise when memory and file disagree, which is a bug of ours unless the file is damaged."""
     (found,) = database.connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         return JournalFailed(f"{database.path} is damaged ({said(found)}); {WHAT_TO_DO}")
@@ -84,58 +84,58 @@ def _disagreement(database: Database, statement: str, jobs: int, changed: int) -
 
 
 class Writer:
-    """Writes batches to a database that it has to itself, and gives back room that is no longer needed.
+    """Writes batches to a database that no other writer uses, and gives unneeded space back.
 
-    Its attributes are the database and its parts, what syncs, guards and describes it, and what has been written.
+    Its attributes are the database and its parts, the objects that sync, guard and describe it, and counts of writes.
     """
 
     def __init__(self, database: Database, address: str, bounds: HistoryBounds, clock: Clock, jobs: int) -> None:
-        """``address`` is where the server listens, ``clock`` is its clock, and ``jobs`` is how many there are."""
+        """``address`` is where the server listens, ``clock`` is its clock, and ``jobs`` is how many jobs are stored."""
         self._database = database
         self.chronicle = Chronicle(database.connection, address, bounds, clock)
         self._db = database.connection
         self._worker = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
         self.room = database.room
         self.frames = Frames(database.index)
-        self._wal = -1  # a descriptor of the -wal
+        self._wal = -1  # a file descriptor of the -wal
         self._promised_id = 0
-        """What the file says of the last id: none above it has been given out."""
+        """The last id according to the file: no id above it has been given out."""
         self._last: tuple[int, int] | None = None
         """The number of the last batch, and the last id in it."""
         self.others_came = False
-        """Another program has committed something, and the file should be audited. Whoever does so resets this."""
+        """Another program has committed something, and the file should be audited. The audit's caller resets this."""
         self.records, self._jobs = 0, jobs  # rows written; jobs in the file
 
     def prepare(self) -> bool:
-        """Prepare to write. False: the disk has no room for the reserve. JournalRefused: nor for anything else."""
+        """Prepare to write. False: the disk has no room for the reserve. JournalRefused: writing is impossible."""
         self._sync = SoonestSync(background_sync())
         path = self._database.path
-        # synchronous = NORMAL leaves syncing commits to us, while checkpoints are still synced. The check constraints
-        # are left out because SQLite would build the list of states anew for each row, to check what can't be wrong.
+        # synchronous = NORMAL leaves syncing commits to us, while checkpoints are still synced. Check constraints are
+        # off because SQLite would rebuild the list of states for each row, to check values that can't be wrong.
         with refused(path):
             for pragma in ("synchronous = NORMAL", "busy_timeout = 0", "ignore_check_constraints = ON"):
                 self._db.execute(f"PRAGMA {pragma}")
             self._outsiders = Outsiders(self._db, path, self._database.objects)
             (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
             self.frames.allocate(CHECKPOINT_FRAMES)
-            self._db.execute("UPDATE meta SET jobs = NULL")  # so that the -wal exists; it takes no room
-            # SQLite takes no locks on the -wal, and keeps the same file while it is open: a descriptor does no harm.
+            self._db.execute("UPDATE meta SET jobs = NULL")  # creates the -wal; it takes no additional space
+            # SQLite takes no locks on the -wal and keeps using the same file, so another descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
             has_room = self.room.take_reserve()
             self.chronicle.begin(has_room=has_room)
-            os.fdatasync(self._wal)  # a power failure shall not take more than a batch and a slice
+            os.fdatasync(self._wal)  # so that a power failure loses no more than a batch and a slice
         return has_room
 
     async def start(self) -> None:
-        """Start the other thread, which only ``close`` ends: what can fail is done before."""
+        """Start the worker thread, which only ``close`` ends; ``prepare`` has done everything that can fail."""
         await self._worker
 
     def write(self, batch: Batch) -> None:
-        """Commit a batch. It then survives the end of this process, and a power failure once it has been synced.
+        """Commit a batch. It then survives the end of this process, and once synced, a power failure too.
 
         JournalFull and JournalBusy leave nothing behind, and the same batch may be tried again. After any other
-        JournalFailed it may or may not be in the file.
+        JournalFailed the batch may or may not be in the file.
         """
         db = self._db
         try:
@@ -151,7 +151,7 @@ class Writer:
         self._committed(batch, promised_id)
 
     async def write_apart(self, batch: Batch) -> None:
-        """The same, in the other thread, so that nobody waits but those who wait for a commit."""
+        """Like ``write``, but in the worker thread, so that only clients waiting for a commit have to wait."""
         worker = self._worker
         try:
             self._begin(batch)
@@ -170,11 +170,11 @@ class Writer:
         if self._outsiders.check():
             self.others_came = True
             self.frames.read()
-        self._watch.check_wal(self.frames.committed)  # before writing, which would make up for what was cut off
+        self._watch.check_wal(self.frames.committed)  # before writing, which would extend a truncated -wal again
         self.frames.allocate(batch.frames)
 
     def _end(self, batch: Batch) -> int:
-        """Write what is not about jobs; returns the last id that is then promised."""
+        """Write the parts of the batch that are not about jobs; returns the last promised id after this batch."""
         db = self._db
         _write_pauses(db, batch.pauses)
         promised_id = self._promised_id
@@ -192,25 +192,25 @@ class Writer:
         self._count_frames()
 
     def begin_sync(self, done: Callable[[JournalFailed | None], None]) -> None:
-        """Sync everything that is committed to the disk; ``done`` hears that it is there, or why it is not.
+        """Sync everything that is committed to the disk, then call ``done`` with None or the failure.
 
-        It may hear so before this returns, or later in the loop. More may be written meanwhile.
+        ``done`` may be called before this returns, or later in the loop. More may be written meanwhile.
         """
         self._sync(self._wal, lambda error: done(self._after_sync(error)))
 
     def poll(self) -> None:
-        """Tell of a sync that has ended, without waiting for the loop to do so."""
+        """Report a completed sync at once, without waiting for the loop to do so."""
         self._sync.background.poll()
 
     def check(self) -> None:
         """Raise JournalFailed unless the files are still the ones that were written to.
 
-        To be called before a commit is acknowledged that was not synced. A sync does so itself.
+        To be called before a commit that was not synced is acknowledged. A sync includes this check.
         """
         self._watch.check(self.frames.committed)
 
     async def sync(self) -> None:
-        """Sync in the background, without hurry. JournalFailed: that failed."""
+        """Sync in the background, where latency does not matter. JournalFailed: the sync failed."""
         ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._sync.background(self._wal, ended.set_result)
         failure = self._after_sync(await ended)
@@ -232,9 +232,9 @@ class Writer:
         self._watch.committed(kept, anew=kept < before)
 
     def audit(self, engine: Engine) -> Iterator[None]:
-        """Compare the file with what the engine holds, a slice for each step, taken while no batch is being written.
+        """Compare the file with the engine's state, one slice per step, to be run while no batch is being written.
 
-        JournalFailed: another program has changed it.
+        JournalFailed: another program has changed the file.
         """
         yield
         yield from audit(self._db, self._database.path, engine, self._promised_id)
@@ -253,18 +253,18 @@ class Writer:
 
     @property
     def loose(self) -> bool:
-        """Whether so many pages of the file are free that some are worth giving back."""
+        """Whether enough pages of the file are free for some to be worth giving back."""
         with failing(self._database.path):
             free, pages = (self._db.execute(f"PRAGMA {each}_count").fetchone()[0] for each in ("freelist", "page"))
         return bool(free > max(SPARE_PAGES, LOOSE_TIMES * (pages - free)))
 
     def give_back(self, pages: int) -> None:
-        """Free some pages at the end of the file, which the next checkpoint cuts off. Raises what ``write`` does."""
+        """Free some pages at the end of the file, which the next checkpoint truncates. Raises what ``write`` raises."""
         vacuum = f"PRAGMA incremental_vacuum({pages})"
-        self.write_slice(pages, lambda: self._db.executescript(vacuum))  # execute() would do only one page
+        self.write_slice(pages, lambda: self._db.executescript(vacuum))  # execute() would free only one page
 
     def write_slice(self, rows: int, write: Callable[[], _Written]) -> _Written:
-        """Have up to so many rows or pages written between batches; returns what that does. Raises what they do."""
+        """Call ``write``, for at most ``rows`` rows or pages, and return its result. Raises as ``give_back`` does."""
         try:
             self.frames.allocate(FRAMES_PER_ROW * rows + FRAMES_BESIDE_ROWS)
             written = write()
@@ -274,9 +274,9 @@ class Writer:
         return written
 
     async def shrink(self) -> None:
-        """Give free pages of the file, and the -wal, back to the disk; to be called after a checkpoint.
+        """Give free pages of the file, and the -wal, back to the file system; to be called after a checkpoint.
 
-        Every page has to be written to the -wal first, so on a full disk only some may have room.
+        Every page has to be written to the -wal first, so on a full disk there may be room for only some of them.
         """
         pages = SHRINK_PAGES
         while True:
@@ -304,10 +304,10 @@ class Writer:
         failure = None
         try:
             self.room.give_up_reserve()
-        except JournalFailed as error:  # raised below, when everything else has been stored
+        except JournalFailed as error:  # raised below, once everything else has been stored
             failure = error
         try:
-            with contextlib.suppress(JournalBusy, JournalFull):  # then there is a gap before the next ids
+            with contextlib.suppress(JournalBusy, JournalFull):  # the only cost is a gap before the next ids
                 self.write_slice(0, self._note_end)
             with failing(self._database.path):
                 self._watch.close()
@@ -320,7 +320,7 @@ class Writer:
         return left
 
     def _note_end(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")  # a power failure could take more of several commits than a start expects
+        self._db.execute("BEGIN IMMEDIATE")  # of several commits, a power failure could lose more than a start expects
         self._db.execute(_END_META, (*(self._last or (None, None)), self._jobs))
         self.chronicle.end()
         self._db.execute("COMMIT")

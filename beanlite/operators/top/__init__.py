@@ -1,1 +1,1 @@
-"""What ``beanlite top`` shows, and how."""
+"""The screens of ``beanlite top``, and the samples that they show."""

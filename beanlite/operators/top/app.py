@@ -19,18 +19,18 @@ from beanlite.operators.filters import STATES, Filter, Record
 from beanlite.operators.live import Live
 from beanlite.operators.top.sampling import Sample, Sampler
 
-# Seconds from one look to the next.
+# Seconds between samples.
 _EVERY_S: Final = 1.0
-# From this age on it is said how old the list of tubes is.
+# From this age on the screen shows how old the list of tubes is.
 _OLD_S: Final = 2.0
-# How many rows a table has at most.
+# The most rows of a table.
 _ROWS: Final = 200
 
 
 class Column(NamedTuple):
-    """A column: the fact that it shows, and how many characters that takes, the mark of the order included.
+    """A column: the key of the fact that it shows, and its width in characters, including the sort mark.
 
-    A width of 0 means all that the others leave.
+    A column of width 0 takes the space that the others leave.
     """
 
     key: str
@@ -38,7 +38,7 @@ class Column(NamedTuple):
     show: Callable[[Any], str]
     width: int
     wide: bool = False
-    """It is left out on a narrow terminal."""
+    """The column is left out on a narrow terminal."""
 
 
 _TUBES: Final = (
@@ -69,12 +69,12 @@ _JOBS: Final = (
     Column("holder", "last holder", tables.peer, 24, wide=True),
     Column("preview", "body", str, 0),
 )
-# From this width on there is room for the wide columns.
+# From this width on the terminal has room for the wide columns.
 _WIDE: Final = 150
 
 
 class Table(DataTable[Text]):
-    """Rows of facts, as wide as the terminal."""
+    """A table of records, as wide as the terminal."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Open")]
 
@@ -84,7 +84,7 @@ class Table(DataTable[Text]):
         self.shown: list[Column] = []
 
     def show(self, records: Iterable[Record], marked: str = "") -> None:
-        """Show these records, and leave the cursor where it is. `marked` is the column that they are sorted by."""
+        """Show these records, and keep the cursor on its record. `marked` is the key of the sort column."""
         at, top = self.cursor_row, self.scroll_y
         current = self.key_at(at)
         self.clear(columns=True)
@@ -103,7 +103,7 @@ class Table(DataTable[Text]):
         self.scroll_to(y=top, animate=False, force=True)
 
     def key_at(self, row: int) -> str | None:
-        """What the record in a row is known by."""
+        """Return the key of the record in a row; None if there is no such row."""
         return self.ordered_rows[row].key.value if 0 <= row < self.row_count else None
 
 
@@ -133,22 +133,22 @@ class Tubes(Screen[None]):
         self._over = threading.Event()
 
     def compose(self) -> ComposeResult:
-        """The parts of the screen."""
+        """Yield the parts of the screen."""
         yield Static(f"Looking at {self._where} …", id="summary", markup=False)
         yield Table(_TUBES)
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
-        """Begin to look at the server."""
+        """Start taking samples of the server."""
         self._look()
 
     def on_unmount(self) -> None:
-        """Let the thread end that looks at it."""
+        """Have the sampling thread end."""
         self._over.set()
 
     @work(thread=True)
     def _look(self) -> None:
-        """Take a sample now and then, in a thread of its own, from one connection after the other if need be."""
+        """Take samples regularly, in a thread of its own, and reconnect if a connection is lost."""
         sampler = None
         while not self._over.is_set():
             try:
@@ -164,7 +164,7 @@ class Tubes(Screen[None]):
             sampler.close()
 
     def _tell(self, method: Callable[[Any], None], what: object) -> None:
-        """Have a method called in the loop, unless that is over."""
+        """Have a method called in the loop, unless the screen is closed."""
         if not self._over.is_set():
             self.app.call_later(method, what)
 
@@ -187,13 +187,13 @@ class Tubes(Screen[None]):
         self.query_one(Table).show(rows, marked=self._sort.key)
 
     def action_sort(self, step: int) -> None:
-        """Sort by the next column, or the one before."""
+        """Sort by the next column, or by the previous one."""
         shown = self.query_one(Table).shown
         if shown:
             self._sort_by(shown[(shown.index(self._sort) + step) % len(shown)] if self._sort in shown else shown[0])
 
     def action_reverse(self) -> None:
-        """Turn the order round."""
+        """Reverse the order."""
         self._largest = not self._largest
         self._show()
 
@@ -210,12 +210,12 @@ class Tubes(Screen[None]):
         self.app.push_screen(Jobs(self._address, str(event.row_key.value)))
 
     def on_resize(self, _: events.Resize) -> None:
-        """Fit the new size."""
+        """Fit the table to the new size."""
         self._show()
 
 
 def summary(sample: Sample, name: str) -> Text:
-    """What is known of the server as a whole, on five lines of no more than 80 characters."""
+    """Return the facts about the server as a whole, on five lines of no more than 80 characters."""
     stats = sample.stats
     now, middle, worst = map(units.milliseconds, sample.latency)
     jobs = ", ".join(f"{units.short(stats[f'current-jobs-{state}'])} {state}" for state in STATES)
@@ -258,24 +258,24 @@ class Jobs(Screen[None]):
         self._state: str | None = None
 
     def compose(self) -> ComposeResult:
-        """The parts of the screen."""
+        """Yield the parts of the screen."""
         yield Static("", id="summary", markup=False)
         yield Table(_JOBS)
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
-        """Ask for the jobs."""
+        """Request the jobs."""
         self.action_look()
 
     def action_state(self) -> None:
-        """Show the jobs of the next state; after the last one all of them."""
+        """Show the jobs of the next state; after the last state, all jobs."""
         states = (None, *STATES)
         self._state = states[(states.index(self._state) + 1) % len(states)]
         self.action_look()
 
     @work(thread=True, exclusive=True)
     def action_look(self) -> None:
-        """Ask for the jobs, in a thread, and show them."""
+        """Request the jobs, in a thread, and show them."""
         which = Filter(tube=self._tube, state=self._state)
         sort = "queue" if self._state in {"ready", "delayed", "buried"} else "id"
         try:
@@ -299,7 +299,7 @@ class Jobs(Screen[None]):
 
 
 class Job(Screen[None]):
-    """All that is known of a job."""
+    """All facts about a job."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "app.pop_screen", "Back"),
@@ -312,13 +312,13 @@ class Job(Screen[None]):
         self._job_id = job_id
 
     def compose(self) -> ComposeResult:
-        """The parts of the screen."""
+        """Yield the parts of the screen."""
         with VerticalScroll():
             yield Static("", id="job", markup=False)
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
-        """Ask for the job."""
+        """Request the job."""
         self._look()
 
     @work(thread=True)
@@ -334,7 +334,7 @@ class Job(Screen[None]):
 
 
 class Top(App[None]):
-    """The program."""
+    """The application."""
 
     TITLE = "beanlite top"
     ENABLE_COMMAND_PALETTE = False
@@ -349,5 +349,5 @@ class Top(App[None]):
         self._address = address
 
     def on_mount(self) -> None:
-        """Begin with the tubes."""
+        """Show the tubes first."""
         self.push_screen(Tubes(self._address))

@@ -1,4 +1,4 @@
-"""What is seen of a server at one moment, and how fast things go between two of them."""
+"""Samples of a server's state, with rates computed from one sample to the next."""
 
 import time
 from collections import deque
@@ -12,42 +12,43 @@ from beanlite.operators import listing
 from beanlite.operators.filters import Record
 from beanlite.operators.live import Live
 
-# For how many samples latencies are remembered: about a minute.
+# For how many samples latencies are kept: about a minute.
 _LATENCIES: Final = 60
-# What the rates of the server are made of, and those of a tube.
+# The counters from which the rates of the server are computed.
 _SERVER_RATES: Final = {
     "puts_per_s": ("cmd-put",),
     "reserves_per_s": ("cmd-reserve", "cmd-reserve-with-timeout"),
     "deletes_per_s": ("cmd-delete",),
     "batches_per_s": ("journal-batches",),
 }
-# Tubes are listed again after this many times as long as that took, so that it is no burden where there are many.
+# After listing the tubes, wait this many times as long as it took before listing them again, to spare servers with
+# many.
 _PAUSE_FACTOR: Final = 10
 _TUBE_RATES: Final = {"puts_per_s": ("total_jobs",), "deletes_per_s": ("deletes",)}
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One moment."""
+    """The state of a server at one moment."""
 
     at_s: float
     stats: Record
-    """What ``stats`` tells, and rates since the sample before."""
+    """The reply to ``stats``, and rates since the previous sample."""
     tubes: list[Record]
-    """All tubes, likewise; the same list as in the sample before, unless it was time to list them again."""
+    """All tubes, likewise; the same list as in the previous sample, unless it was time to list them again."""
     tubes_at_s: float
-    """When they were listed."""
+    """When the tubes were listed."""
     latencies_s: list[float]
-    """How long a command took that does nothing, now and before that."""
+    """How long a command that does nothing took, in recent samples; this one is the last."""
 
     @property
     def latency(self) -> tuple[float, float, float]:
-        """The last latency, the median and the worst."""
+        """The latest latency, the median and the worst."""
         return self.latencies_s[-1], median(self.latencies_s), max(self.latencies_s)
 
 
 class Sampler:
-    """A connection that takes samples. BeanliteError: the server can't be reached, or refuses it."""
+    """Takes samples over a connection. BeanliteError: the server can't be reached, or refuses a command."""
 
     def __init__(self, address: Address) -> None:
         self._server = Live(address)
@@ -57,7 +58,7 @@ class Sampler:
         """When it is time to list the tubes again."""
 
     def sample(self) -> Sample:
-        """Take a sample of this moment."""
+        """Take a sample."""
         began_s = time.perf_counter()
         with self._server.conversation():
             self._server.client.ask(b"list-tube-used\r\n")
@@ -80,17 +81,17 @@ class Sampler:
         if before is not None:
             known = {tube["name"]: tube for tube in before.tubes}
             for tube in tubes:
-                # A tube that was not there before has had all its jobs since then.
+                # A tube that did not exist before has had all its jobs since then.
                 tube.update(_rates(tube, known.get(tube["name"], {}), _TUBE_RATES, at_s - before.tubes_at_s))
         return tubes
 
     def close(self) -> None:
-        """Leave the server."""
+        """Close the connection."""
         self._server.__exit__()
 
 
 def _rates(now: Record, before: Record, rates: Mapping[str, tuple[str, ...]], passed_s: float) -> Record:
-    """How many of each there were in a second; none of those that began anew, as a tube that had gone."""
+    """Return the rates per second; 0 for a counter that was reset, as when a tube was dropped and made again."""
     return {
         name: max(0.0, sum(now[key] - before.get(key, 0) for key in keys)) / passed_s for name, keys in rates.items()
     }

@@ -1,5 +1,5 @@
-// Makes a page livelier that is complete without it: what is marked data-live is shown anew every two seconds, times are
-// put into the reader's zone, and keys lead from page to page.
+// Enhances pages that are complete without it: parts marked data-live are refreshed every two seconds, times are shown
+// in the reader's time zone, and keys lead from page to page.
 "use strict";
 
 const EVERY_MS = 2000;
@@ -18,7 +18,7 @@ function isInUse(part) {
   return part.contains(active) && active.matches("input, select, textarea");
 }
 
-// Replaces the text and attributes that differ, and leaves the rest of the page as it is: the focus, and what is marked.
+// Replaces the text and attributes that differ, and leaves the rest of the page alone, to keep the focus and selection.
 function merge(now, next) {
   if (now.nodeType !== next.nodeType || now.nodeName !== next.nodeName) {
     now.replaceWith(next.cloneNode(true));
