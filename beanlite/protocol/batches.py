@@ -83,11 +83,13 @@ def reserve_batch(session: Session, asked: tuple[int, int], now_ns: int) -> byte
     session.service.took_long()
     jobs = _reserve(session, min(most, max(1, LOOKS_MAX // len(client.watched))), now_ns)
     if jobs:
-        missing = [job for job in jobs if job.body is None]
+        bodies = {job: job.body for job in jobs}
+        missing = [job for job, body in bodies.items() if body is None]
         if missing:
-            session.gather(missing, lambda bodies, _now_ns: _batch_reply(session, jobs, bodies))
+            # The other bodies are kept for the reply: they may be unloaded while these are fetched.
+            session.gather(missing, lambda fetched, _now_ns: _batch_reply(session, bodies | fetched))
             return None
-        return _batch_reply(session, jobs, {})
+        return _batch_reply(session, bodies)
     if is_deadline_soon(client, now_ns):
         return replies.DEADLINE_SOON
     until_ns = now_ns + timeout_s * SECOND_NS
@@ -111,11 +113,10 @@ def _reserve(session: Session, most: int, now_ns: int) -> list[Job]:
     return jobs
 
 
-def _batch_reply(session: Session, jobs: list[Job], fetched: dict[Job, bytes | None]) -> bytes:
+def _batch_reply(session: Session, bodies: dict[Job, bytes | None]) -> bytes:
     engine = session.engine
     told: list[bytes] = []
-    for job in jobs:
-        body = fetched.get(job, job.body)
+    for job, body in bodies.items():
         if body is None:  # another client has deleted the job
             continue
         if job.id > engine.ledger.stored_id:

@@ -172,6 +172,26 @@ def test_bodies_that_are_not_in_memory_are_fetched_for_a_batch():
     core.compare_counts()
 
 
+def test_a_body_that_is_unloaded_while_others_are_fetched_is_told_all_the_same():
+    core = FetchingCore()
+    session = core.client(operator=True)
+    for number in range(2):
+        put(core, session, b"body %d" % number, ttr_s=100)
+    core.store()
+    core.store()
+    for number in range(2, 4):
+        put(core, session, b"body %d" % number, ttr_s=100)
+    core.answers_late = lambda each: each is session
+    assert core.send(session, b"reserve-batch 4 0\r\n") == b""
+    core.store()
+    core.store()
+    assert core.engine.memory.unloaded == 4
+    core.answer(session)
+    told = b"".join(b"RESERVED %d 6\r\nbody %d\r\n" % (number + 1, number) for number in range(4))
+    assert session.take_replies() == b"RESERVED_BATCH 4\r\n" + told
+    core.compare_counts()
+
+
 def test_bodies_that_were_fetched_ahead_are_not_kept_when_they_have_been_given():
     core = FetchingCore()
     session = core.client(operator=True)
