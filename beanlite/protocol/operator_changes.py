@@ -71,7 +71,7 @@ class Change:
                 continue
             if not self._concerns(job):
                 self._skipped += 1
-            elif self._request.dry_run or self._change(job, fetched.get(job) or found.bodies.get(job), now_ns):
+            elif self._request.dry_run or self._change(job, fetched.get(job, found.bodies.get(job)), now_ns):
                 self._done += 1
             else:
                 next_place = place

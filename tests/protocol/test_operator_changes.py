@@ -276,6 +276,18 @@ def test_a_body_that_is_unloaded_while_others_are_fetched_is_copied_all_the_same
     ]
 
 
+def test_an_empty_body_that_is_not_in_memory_is_copied():
+    core = FetchingCore()
+    operator, producer = Operator(core), core.client()
+    for body in (b"", b"full", b""):
+        put(core, producer, body)
+    core.store()
+    core.store()
+    assert core.engine.memory.unloaded == 3
+    assert operator.raw("change-jobs", b'{"do": "copy", "tube": "default", "to": "other"}').count(b'"done":3') == 1
+    assert [job.body for job in all_jobs(core.engine) if job.tube.name == b"other"] == [b"", b"full", b""]
+
+
 def test_a_body_that_was_fetched_ahead_for_the_tube_that_is_left():
     core = FetchingCore()
     operator, worker = Operator(core), core.client()
