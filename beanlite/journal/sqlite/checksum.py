@@ -19,9 +19,6 @@ _ID_BYTES: Final = 8
 # The same and the id; and also the place, the five counters, since_ns and holder_conn.
 _AS_PUT: Final = struct.Struct("<5q").pack
 _CHANGED: Final = struct.Struct("<13q").pack
-# The values read for a job that is unchanged since its put: place and counters; holder, holder_conn and why.
-_NEVER: Final = (None, 0, 0, 0, 0, 0)
-_NOBODY: Final = (None, None, None)
 # Stands for a number that is NULL.
 _NONE: Final = -1
 # The exceptions that a value of the wrong type, or an impossible time, raises here.

@@ -87,7 +87,7 @@ class Sampler:
 
     def close(self) -> None:
         """Close the connection."""
-        self._server.__exit__()
+        self._server.close()
 
 
 def _rates(now: Record, before: Record, rates: Mapping[str, tuple[str, ...]], passed_s: float) -> Record:
