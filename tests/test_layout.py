@@ -40,6 +40,17 @@ def test_what_clients_share_is_named_as_it_is():
     assert all((ROOT.parent / place).exists() for place in (*SHARED, *READS))
 
 
+def test_the_documentation_lists_each_room_above_those_that_it_imports_from():
+    text = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`beanlite/.*?) \|", text, re.MULTILINE)
+    listed = {
+        room: number for number, row in enumerate(rows) for room in re.findall(r"`beanlite/(\w+)(?:/|\.py)`", row)
+    }
+    assert listed.keys() == ROW.keys() - {"__init__"}
+    used = {(room_of(file), other) for file in FILES for other, _ in rooms_used(file)}
+    assert [(a, b) for a, b in sorted(used) if b not in {a, "__init__"} and listed[a] >= listed[b]] == []
+
+
 def upward(*, for_types):
     """Pairs of a room and one that it should not know of."""
     return {
