@@ -7,6 +7,7 @@ import pytest
 import typer
 
 from beanlite import cli, config
+from beanlite.net.refusals import Refusals
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = typer.main.get_group(cli.build_app()).commands
@@ -47,6 +48,11 @@ def test_each_flag_is_in_the_manual(flag, manual):
 def test_each_setting_is_in_the_readme(key, readme):
     """By its flag, its variable or its name in the file."""
     assert re.search(rf"(?<![\w-])({config.flag(key)}|{config.variable(key)}|`{key}`)(?![\w-])", readme)
+
+
+@pytest.mark.parametrize("limit", Refusals().counts)
+def test_each_count_of_refusals_in_stats_is_in_the_readme(limit, readme):
+    assert f"`refused-{limit}`" in readme
 
 
 PAGES = [
