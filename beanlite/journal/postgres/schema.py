@@ -50,15 +50,16 @@ async def heed_fsync(link: Link, name: str) -> None:
 
 async def make(link: Link, name: str) -> None:
     """Make the schema in an empty database. JournalRefused: it is not empty, or permission is missing."""
-    await _migrate(link, name, found_only=0)
+    await _migrate(link, name, only_from=0)
 
 
 async def migrate(link: Link, name: str) -> None:
     """Bring an older schema up to date; to be called only while holding the lease. JournalRefused: that failed."""
-    await _migrate(link, name, found_only=None)
+    await _migrate(link, name, only_from=None)
 
 
-async def _migrate(link: Link, name: str, found_only: int | None) -> None:
+async def _migrate(link: Link, name: str, only_from: int | None) -> None:
+    """Apply missing migrations, in one transaction; with ``only_from``, only to a database of that version."""
     migrations = find_migrations(MIGRATIONS)
     connection = link.connection
     try:
@@ -69,7 +70,7 @@ async def _migrate(link: Link, name: str, found_only: int | None) -> None:
                 raise JournalRefused(
                     f"{name} has version {version}, this beanlite knows {len(migrations)}; use a newer beanlite"
                 )
-            if version == len(migrations) or found_only not in {None, version}:
+            if version == len(migrations) or only_from not in {None, version}:
                 return
             for migration in migrations[version:]:
                 await _apply(link, name, migration.name, migration.read_text(encoding="utf-8"))
