@@ -79,7 +79,7 @@ class Backups:
         """Check whether the backup has ended, and how."""
         process = self._process
         if process is None:
-            return  # the server is about to end
+            return  # ``ended`` has seen to it: the server is about to end, or the settings have changed
         if process.poll() is None:
             self._loop.call_later(_LOOK_S, self._look)
             return

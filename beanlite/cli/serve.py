@@ -121,7 +121,8 @@ def serve(
     segment_bytes: Annotated[
         str | None, typer.Option("-s", metavar="BYTES", help="Ignored; accepted for compatibility with beanstalkd.")
     ] = None,
-    compact: Annotated[bool, typer.Option("-n", "-c", hidden=True)] = False,
+    # Older versions of beanstalkd took these, and newer ones ignore them; init scripts may still have them.
+    compaction: Annotated[bool, typer.Option("-n", "-c", hidden=True)] = False,
     version: Annotated[bool, typer.Option("-v", "--version", help="Print the version and exit.")] = False,
 ) -> int:
     """Serve a queue.

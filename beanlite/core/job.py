@@ -41,7 +41,7 @@ ID_MASK: Final = (1 << ID_BITS) - 1
 
 
 class Past:
-    """How often what has happened to a job, apart from reservations, and why it is buried."""
+    """How often a job has timed out, and been released, buried and kicked, and why it is buried."""
 
     __slots__ = ("buries", "kicks", "releases", "timeouts", "why")
 

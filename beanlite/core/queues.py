@@ -1,7 +1,8 @@
 """The queues of all tubes, the clients that wait at them, and how jobs move from one queue to another.
 
-Every change of state goes through one of the methods ``make_…`` below, which keep queues, counters and timers
-consistent. ``transitions`` lists the legal changes.
+A job enters its state through one of the methods ``make_…`` below, and leaves it through ``leave_state``: they keep
+queues, counters and timers consistent. ``reserve``, ``delete`` and ``touch`` in ``engine`` do part of that themselves,
+for speed. ``transitions`` lists the legal changes.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def is_rare(times: int) -> bool:
 
 
 class Refusals:
-    """How often each limit was met since the start. A limit is named after its setting, without ``max``."""
+    """How often each limit was met since the start. One that is a setting has its name, without ``max``."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(_EVENTS, 0)

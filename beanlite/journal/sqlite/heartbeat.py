@@ -73,7 +73,7 @@ def last_seen(seen_s: object, ahead_s: object, boot: bytes | None, offset_ns: ob
     """Convert the values of a row; None if no server can have written it."""
     if not (isinstance(seen_s, float | int) and isinstance(ahead_s, float | int) and isinstance(offset_ns, int | None)):
         return None
-    if max(abs(seen_s), abs(ahead_s)) > FAR_NS:
+    if max(abs(seen_s), abs(ahead_s)) > FAR_NS:  # infinite, or so large that it could not be converted to ns
         return None
     seen_ns = clock_ns(seen_s)
     last_ns = seen_ns + round(ahead_s * SECOND_NS)
