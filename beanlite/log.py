@@ -70,6 +70,11 @@ class Seldom:
             self._times = 0
 
 
+def is_rare(times: int) -> bool:
+    """Whether ``times`` is a power of two: what happens for the 1st, 2nd, 4th, 8th … time is worth a warning."""
+    return times & (times - 1) == 0
+
+
 def setup(level: str, form: str, stream: TextIO | None = None) -> None:
     """Log from `level` (debug, info, warning, error) upwards, in `form` (text, json), to stderr or `stream`."""
     stream = stream or sys.stderr

@@ -17,11 +17,6 @@ _EVENTS: Final = {
 }
 
 
-def is_rare(times: int) -> bool:
-    """Whether ``times`` is a power of two: the 1st, 2nd, 4th, 8th … time."""
-    return times & (times - 1) == 0
-
-
 class Refusals:
     """How often each limit was met since the start. One that is a setting has its name, without ``max``."""
 
@@ -33,5 +28,5 @@ class Refusals:
     def note(self, limited: str) -> None:
         """Count a refusal, and log it if it is rare."""
         times = self.counts[limited] = self.counts[limited] + 1
-        if is_rare(times):
+        if log.is_rare(times):
             log.warning(_EVENTS[limited], limit=self.limits[limited], refused=times)

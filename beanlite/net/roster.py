@@ -14,7 +14,7 @@ from beanlite.errors import place_of, spares_others
 from beanlite.net.addresses import Addresses
 from beanlite.net.connection import Connection
 from beanlite.net.operators import Operators
-from beanlite.net.refusals import Refusals, is_rare
+from beanlite.net.refusals import Refusals
 
 # How long a client that is done may take to close its side.
 FAREWELL_S: Final = 2.0
@@ -128,7 +128,7 @@ class Roster:
             raise bug
         place = place_of(bug)
         times = self._bugs[place] = self._bugs.get(place, 0) + 1
-        if is_rare(times):
+        if log.is_rare(times):
             met = "a lack of memory" if isinstance(bug, MemoryError) else "a bug of ours"
             log.error(f"a client has met {met}, and is closed", exc=bug, place=place, times=times)
 

@@ -218,7 +218,7 @@ class Outsiders:
             self.may_be_us = False
             return True
         self._times += 1
-        if self._times & (self._times - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
+        if log.is_rare(self._times):
             log.warning("another program has been at the file, but not at the queue", times=self._times)
         return True
 
