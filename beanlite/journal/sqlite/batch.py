@@ -25,12 +25,11 @@ from beanlite.journal.sqlite.history import (
     WIDTH,
     History,
 )
-from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX
+from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX, INSERT_BODY, INSERT_JOB
 from beanlite.journal.totals import KEPT_S
 
 Parameters = Sequence[Sequence[object]]
 
-_INSERT: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * 21)})"  # noqa: S608 - our own words
 # The row as which most jobs are first written: binding fewer parameters, and several rows per statement, is much
 # cheaper.
 _READY: Final = (
@@ -43,12 +42,11 @@ def _insert_ready(rows: int) -> str:
     """A statement that inserts this many ``_READY`` rows; such jobs have been ready since they were put."""
     first = range(1, rows * _READY_PARAMETERS, _READY_PARAMETERS)
     values = [_READY.format(*range(number, number + _READY_PARAMETERS)) for number in first]
-    return f"INSERT INTO jobs ({COLUMNS}) VALUES {', '.join(values)}"  # noqa: S608 - likewise
+    return f"INSERT INTO jobs ({COLUMNS}) VALUES {', '.join(values)}"  # noqa: S608 - our own words
 
 
 _INSERT_READY: Final = _insert_ready(1)
 _INSERT_SEVERAL: Final = _insert_ready(AT_ONCE)
-_INSERT_BODY: Final = "INSERT INTO bodies VALUES (?, ?)"
 _UPDATE: Final = """
     UPDATE jobs SET tube = ?2, state = ?3, pri = ?4, delay_s = ?5, ttr_s = ?6, created_at = ?7,
            due_at = ?8, buried_seq = ?9, reserves = ?10, timeouts = ?11, releases = ?12, buries = ?13, kicks = ?14,
@@ -172,8 +170,8 @@ def batch_of(changes: Changes, history: History) -> Batch:
         (STORE_BODY, len(past.bodies), past.bodies),
         (FETCH_BODY, len(past.to_fetch), past.to_fetch),
         *_several(_INSERT_SEVERAL, _INSERT_READY, ready, _READY_PARAMETERS),
-        (_INSERT, len(inserts), inserts),
-        (_INSERT_BODY, len(bodies), bodies),
+        (INSERT_JOB, len(inserts), inserts),
+        (INSERT_BODY, len(bodies), bodies),
         (_UPDATE, len(updates), updates),
         (_DELETE, len(deleted), _runs(deleted)),
         (_DELETE_BODY, len(body_deletes), body_deletes),

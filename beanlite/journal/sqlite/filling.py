@@ -13,14 +13,13 @@ from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.fileformat import said, shm_of, wal_of
 from beanlite.journal.sqlite.heartbeat import read_ahead_s
-from beanlite.journal.sqlite.rows import INLINE_MAX
+from beanlite.journal.sqlite.rows import INLINE_MAX, INSERT_BODY
 
 _INSERT = """
     INSERT INTO jobs (id, tube, state, pri, delay_s, ttr_s, created_at, due_at, buried_seq,
                       reserves, timeouts, releases, buries, kicks, row_crc32, crc32, body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_INSERT_BODY = "INSERT INTO bodies (id, body) VALUES (?, ?)"
 
 
 class NewJob(NamedTuple):
@@ -69,7 +68,7 @@ class Filling:
         of_row = checksum_of_row((*row, None, None, None, None))
         self.connection.execute(_INSERT, (*row, of_row, crc32(body), None if is_large else body))
         if is_large:
-            self.connection.execute(_INSERT_BODY, (job.id, body))
+            self.connection.execute(INSERT_BODY, (job.id, body))
 
     def set_last_id(self, last_id: int) -> None:
         """Make the ids of later jobs start above this one."""

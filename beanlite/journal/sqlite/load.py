@@ -19,11 +19,10 @@ from beanlite.journal.sqlite.dump import TIMES, columns_of_jobs
 from beanlite.journal.sqlite.fileformat import refused, said
 from beanlite.journal.sqlite.filling import filling
 from beanlite.journal.sqlite.heartbeat import read_ahead_s
-from beanlite.journal.sqlite.replay import COUNTER_MAX, is_sound
-from beanlite.journal.sqlite.rows import INLINE_MAX, ROW_COLUMNS
+from beanlite.journal.sqlite.replay import COUNTER_MAX, is_number, is_sound
+from beanlite.journal.sqlite.rows import INLINE_MAX, INSERT_BODY, ROW_COLUMNS
 
 _PAUSE: Final = "INSERT OR REPLACE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
-_BODY: Final = "INSERT INTO bodies (id, body) VALUES (?, ?)"
 _CHECKSUM: Final = "UPDATE jobs SET row_crc32 = ? WHERE id = ?"
 # The errors with which SQLite rejects an impossible row.
 _WRONG_ROW: Final = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG)
@@ -106,7 +105,7 @@ class _Loading:
     def _begin(self, values: dict[str, Any]) -> None:
         if values.get("format") != FORMAT:
             raise _Wrong(f"its format is {values.get('format')!r}, and this beanlite knows {FORMAT}")
-        if not _is_number(values.get("last_id"), COUNTER_MAX - 1):
+        if not is_number(values.get("last_id"), COUNTER_MAX - 1):
             raise _Wrong("its last_id can't be")
         if not self._new_ids:
             self._last_id = max(self._last_id, values["last_id"])
@@ -119,7 +118,7 @@ class _Loading:
     def _pause(self, values: dict[str, Any]) -> None:
         tube, pause_s, until = values.get("tube"), values.get("pause_s"), values.get("until")
         is_tube = isinstance(tube, str) and is_tube_name(tube.encode())
-        if not (is_tube and _is_number(pause_s, U32_MAX) and isinstance(until, float | int) and isfinite(until)):
+        if not (is_tube and is_number(pause_s, U32_MAX) and isinstance(until, float | int) and isfinite(until)):
             raise _Wrong("it is no pause that can be")
         self._connection.execute(_PAUSE, (tube, pause_s, until + self._ahead_s))
         self.pauses += 1
@@ -131,7 +130,7 @@ class _Loading:
             raise _Wrong(f"a job has no {min(unknown)}")
         if self._new_ids:
             values["id"] = self._last_id + 1
-        elif not _is_number(values.get("id"), COUNTER_MAX - 1):
+        elif not is_number(values.get("id"), COUNTER_MAX - 1):
             raise _Wrong("the job has no id that can be")
         job_id = values["id"]
         if values.get("buried_seq") is not None:
@@ -161,7 +160,7 @@ class _Loading:
             raise
         self._connection.execute(_CHECKSUM, (checksum_of_row(row), values["id"]))
         if is_large:
-            self._connection.execute(_BODY, (values["id"], body))
+            self._connection.execute(INSERT_BODY, (values["id"], body))
 
 
 def _pop_body(values: dict[str, Any]) -> bytes:
@@ -173,10 +172,6 @@ def _pop_body(values: dict[str, Any]) -> bytes:
             raise _Wrong('a "body" is a text')
         return body.encode()
     return base64.b64decode(values.pop("base64"), validate=True)
-
-
-def _is_number(value: object, most: int) -> bool:
-    return isinstance(value, int) and 0 <= value <= most
 
 
 def _refuse(constant: str) -> None:

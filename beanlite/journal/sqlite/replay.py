@@ -6,7 +6,7 @@ from contextlib import closing
 from math import isfinite
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 from zlib import crc32
 
 from beanlite.clock import EPOCH_S, clock_ns
@@ -121,12 +121,12 @@ def read_state(connection: sqlite3.Connection, path: Path) -> State:
             f"SELECT CAST(tube AS BLOB), pause_s, until, {pause_said} FROM pauses"  # noqa: S608 - likewise
         ).fetchall()
     batch, last_id, last_job, alike = meta
-    if not (_is_number(batch, COUNTER_MAX) and _is_number(last_id, COUNTER_MAX) and last_id >= (last_job or 0)):
+    if not (is_number(batch, COUNTER_MAX) and is_number(last_id, COUNTER_MAX) and last_id >= (last_job or 0)):
         raise damaged(path, "its meta table says what can't be")
     if not alike:
         raise damaged(path, "its meta table has changed")
     for tube, pause_s, until, pause_alike in pauses:
-        if not (_is_name(tube) and _is_number(pause_s, U32_MAX) and isinstance(until, float) and isfinite(until)):
+        if not (_is_name(tube) and is_number(pause_s, U32_MAX) and isinstance(until, float) and isfinite(until)):
             raise damaged(path, "its pauses table says what can't be")
         if not pause_alike:
             raise damaged(path, f"the pause of {tube!r:.100} has changed")
@@ -143,7 +143,8 @@ def read_unchecked_id(connection: sqlite3.Connection) -> int:
     return row[0] if row is not None and isinstance(row[0], int) else 0
 
 
-def _is_number(value: object, most: int) -> bool:
+def is_number(value: object, most: int) -> TypeGuard[int]:
+    """Whether this is a whole number from 0 to ``most``: a damaged file, or a line of an import, may have anything."""
     return isinstance(value, int) and 0 <= value <= most
 
 

@@ -1,4 +1,4 @@
-"""The columns of the jobs table in the file."""
+"""The columns of the jobs table in the file, and how rows are added."""
 
 from typing import Final
 
@@ -13,3 +13,6 @@ ROW_COLUMNS: Final = """
 """
 # They are followed by their checksum and the columns about the body.
 COLUMNS: Final = f"{ROW_COLUMNS}, row_crc32, crc32, body"
+# A whole row, and a body that is larger than INLINE_MAX.
+INSERT_JOB: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * 21)})"  # noqa: S608 - our own words
+INSERT_BODY: Final = "INSERT INTO bodies (id, body) VALUES (?, ?)"

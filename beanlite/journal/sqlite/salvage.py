@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Final, TypeGuard
+from typing import Final
 from zlib import crc32
 
 from beanlite.core.job import U32_MAX
@@ -19,8 +19,8 @@ from beanlite.journal.sqlite.fileformat import open_regular
 from beanlite.journal.sqlite.filling import filling
 from beanlite.journal.sqlite.heartbeat import last_seen
 from beanlite.journal.sqlite.pages import Pages, Value
-from beanlite.journal.sqlite.replay import COUNTER_MAX, is_sound
-from beanlite.journal.sqlite.rows import COLUMNS, INLINE_MAX
+from beanlite.journal.sqlite.replay import COUNTER_MAX, is_number, is_sound
+from beanlite.journal.sqlite.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
 
 # The span of a page that can't be reached in any b-tree because another page is damaged.
 _ANYWHERE: Final = ((None, 0, 0),)
@@ -38,8 +38,6 @@ _CRC32, _BODY, _ROW_CRC32 = 14, 15, 20
 # How far above the last known id new ids start, if it is unknown which ids have been given out.
 _GAP: Final = 1_000_000
 _PAGES_PER_CALL: Final = 100
-_INSERT: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * 21)})"  # noqa: S608 - our own words
-_INSERT_BODY: Final = "INSERT INTO bodies VALUES (?, ?)"
 _INSERT_PAUSE: Final = "INSERT OR IGNORE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
 # Of the server's row, only the values by which the next server sets its clock.
 _INSERT_SERVER: Final = """
@@ -51,10 +49,6 @@ _INSERT_SERVER: Final = """
 def _said(values: list[Value]) -> str:
     """The values of a row as the text of its column ``said``."""
     return " ".join("-" if value is None else str(value) for value in values)
-
-
-def _is_number(value: Value, most: int) -> TypeGuard[int]:
-    return isinstance(value, int) and 0 <= value <= most
 
 
 def _is_of_pause(tube: Value, said: Value) -> bool:
@@ -205,7 +199,7 @@ class _Saving:
             self._save_clock(values)
         elif width == _META_WIDTH and values[5] == _said(values[1:5]):
             last_id, unchecked_id, jobs = values[2:5]
-            if _is_number(last_id, COUNTER_MAX - 1) and _is_number(unchecked_id, COUNTER_MAX - 1):
+            if is_number(last_id, COUNTER_MAX - 1) and is_number(unchecked_id, COUNTER_MAX - 1):
                 self.found.last_id, self._unchecked_id = last_id, unchecked_id
                 self.found.jobs_at_stop = jobs if isinstance(jobs, int) else None
 
@@ -216,7 +210,7 @@ class _Saving:
         if (
             isinstance(tube, str)
             and is_tube_name(tube.encode())
-            and _is_number(pause_s, U32_MAX)
+            and is_number(pause_s, U32_MAX)
             and isinstance(until, int | float)
             and isfinite(until)
             and said == _said([tube, pause_s, int(until * 4194304)])
@@ -265,14 +259,14 @@ class _Saving:
             return False
         is_large = len(body) > INLINE_MAX
         try:
-            self._connection.execute(_INSERT, (*row, checksum, crc32(body), None if is_large else body))
+            self._connection.execute(INSERT_JOB, (*row, checksum, crc32(body), None if is_large else body))
             if not is_sound(self._connection, job_id):
                 self._connection.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
                 return False
         except sqlite3.IntegrityError:  # no server would write such a row
             return False
         if is_large:
-            self._connection.execute(_INSERT_BODY, (job_id, body))
+            self._connection.execute(INSERT_BODY, (job_id, body))
         return True
 
     def _body(self, job_id: int, values: list[Value]) -> bytes | None:
