@@ -7,6 +7,7 @@ import typer
 
 from beanlite.cli.groups import Json, Limit, Place, Server, Which, grouped
 from beanlite.errors import BeanliteError, ConfigError
+from beanlite.journal.lines import body_of
 from beanlite.operators import listing, tables
 from beanlite.operators.bodies import FORMS
 from beanlite.operators.live import Live
@@ -123,7 +124,7 @@ def job(
     if found is None:
         raise BeanliteError(f"there is no job {job_id}")
     if as_json:
-        text = tables.body_fields(found.pop("body")) if "body" in found else {}
+        text = body_of(found.pop("body")) if "body" in found else {}
         tables.print_json([{**found, **text}])
     elif body == "raw":
         if "body" not in found:

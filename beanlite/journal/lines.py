@@ -26,7 +26,7 @@ def line_of(kind: str, values: dict[str, object]) -> str:
 
 
 def body_of(body: bytes) -> dict[str, object]:
-    """The entry for the body in the line of a job."""
+    """A body as JSON can hold it: as text, or in base64 if it is not UTF-8."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Final, Self
 
 from beanlite.errors import BeanliteError, ConfigError
+from beanlite.journal.lines import body_of
 from beanlite.operators.changes import Interrupt
 from beanlite.operators.filters import Record
 from beanlite.operators.live import Live
@@ -52,11 +53,13 @@ class NewJob:
 
     def record(self) -> Record:
         """Return the job as a part of a request."""
-        others = {"tube": self.tube, "pri": self.pri, "delay_s": self.delay_s, "ttr_s": self.ttr_s}
-        try:
-            return {"body": self.body.decode(), **others}
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(self.body).decode(), **others}
+        return {
+            **body_of(self.body),
+            "tube": self.tube,
+            "pri": self.pri,
+            "delay_s": self.delay_s,
+            "ttr_s": self.ttr_s,
+        }
 
 
 def _body(value: object, *, encoded: bool) -> bytes:

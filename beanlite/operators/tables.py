@@ -1,6 +1,5 @@
 """Tables on a terminal, and JSON for scripts."""
 
-import base64
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -208,11 +207,3 @@ def print_json(records: Iterable[Record]) -> None:
     """Print the records as JSON, one object per line."""
     for record in records:
         print(json.dumps(record, ensure_ascii=False))  # noqa: T201 - as the command line does
-
-
-def body_fields(body: bytes) -> Record:
-    """Return a body as JSON can hold it: as text, or as base64 if it is not UTF-8."""
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(body).decode()}
