@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.groups import Ids, Json, Server, Which, age_option, grouped
+from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators import changes, units
 from beanlite.operators.filters import Filter, Record
@@ -65,7 +66,7 @@ EXAMPLES: Final = {
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")]
 To = Annotated[str, typer.Option(metavar="TUBE", help="The tube to put them in.")]
-Pri = Annotated[int, typer.Option("--pri", min=0, max=(1 << 32) - 1, metavar="N", help="The new pri; 0 comes first.")]
+Pri = Annotated[int, typer.Option("--pri", min=0, max=U32_MAX, metavar="N", help="The new pri; 0 comes first.")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,13 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from beanlite import config
 from beanlite.beanstalk.client import Address, parse_address
-from beanlite.cli.options import path_of_db
+from beanlite.cli.options import ConfigFile, path_of_db
 from beanlite.errors import ConfigError
 from beanlite.operators.file import File
 from beanlite.operators.filters import STATES, Filter
@@ -47,9 +46,7 @@ class Server:
         str | None,
         typer.Option(metavar="HOST:PORT", help="The server, or unix:PATH. Default: as in the settings."),
     ] = None
-    config_file: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="TOML file with the server's settings.")
-    ] = None
+    config_file: ConfigFile = None
 
     @property
     def address(self) -> Address:

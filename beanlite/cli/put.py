@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.groups import Json, Server, age_option, grouped
+from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.operators.live import Live
 from beanlite.operators.person import login_name
@@ -43,7 +44,7 @@ def put(
         str | None,
         typer.Option("--tube", "-t", metavar="TUBE", help="The tube; required with several BODYs. Default: default."),
     ] = None,
-    pri: Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, metavar="N", help="The pri; 0 comes first.")] = 1024,
+    pri: Annotated[int, typer.Option(min=0, max=U32_MAX, metavar="N", help="The pri; 0 comes first.")] = 1024,
     delay: Annotated[float, age_option("--delay", text="Time until the job is ready, such as 90s, 5min or 3h.")] = 0,
     ttr: Annotated[float, age_option("--ttr", text="How long a client may hold the job.")] = 60,
     lines: Annotated[bool, typer.Option("--lines", help="Put each line of stdin as a job.")] = False,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Final, Self
 
+from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
 from beanlite.operators.changes import Interrupt
@@ -17,7 +18,6 @@ from beanlite.operators.person import on_behalf_of
 # it six times as long, and a request may have 1 MiB.
 _BATCH_JOBS: Final = 500
 _BATCH_BYTES: Final = 128 << 10
-_U32_MAX: Final = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class NewJob:
             raise ValueError(f"tube: {given['tube']!r} is no name")  # noqa: TRY004 - likewise
         for key in ("pri", "delay_s", "ttr_s"):
             value = given[key]
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _U32_MAX:
-                raise ValueError(f"{key}: {value!r} is not allowed; it is a whole number from 0 to {_U32_MAX}")
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= U32_MAX:
+                raise ValueError(f"{key}: {value!r} is not allowed; it is a whole number from 0 to {U32_MAX}")
         return cls(**given)
 
     def record(self) -> Record:

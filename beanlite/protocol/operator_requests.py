@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from beanlite.core.job import SLICE, U32_MAX
 from beanlite.core.tube import PERSON_BYTES_MAX, is_person, is_tube_name
+from beanlite.protocol.arguments import U64_MAX
 
 IDS_MAX: Final = 1000
 RECORDS_MAX: Final = 200
@@ -22,7 +23,6 @@ ONLY_MAX: Final = 2
 CHANGED_MAX: Final = 100
 # The largest age in seconds: some thousand years.
 _AGE_MAX_S: Final = 1e11
-_U64_MAX: Final = (1 << 64) - 1
 
 _CURSOR: Final = "^[0-9]{1,40}-[0-9]{1,20}$"
 
@@ -46,7 +46,7 @@ def _decode(text: bytes) -> bytes:
 TubeName = Annotated[bytes, AfterValidator(_tube_name)]
 Person = Annotated[str, AfterValidator(_person)]
 U32 = Annotated[int, Field(ge=0, le=U32_MAX)]
-JobId = Annotated[int, Field(ge=0, le=_U64_MAX)]
+JobId = Annotated[int, Field(ge=0, le=U64_MAX)]
 AgeS = Annotated[float, Field(ge=0, le=_AGE_MAX_S)]
 TubeFact = Literal[
     "name", "ready", "reserved", "delayed", "buried", "waiting", "total_jobs", "first_ready_s", "first_buried_s"

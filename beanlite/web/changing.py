@@ -7,13 +7,14 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators import units
 from beanlite.operators.changes import DONE_WORDS, Outcome, slices
 from beanlite.operators.filters import Filter, Record
 from beanlite.operators.live import Live
 from beanlite.operators.person import on_behalf_of
-from beanlite.web.pages import U32_MAX, chosen, form, link, number, render, seconds
+from beanlite.web.pages import chosen, form, link, number, render, seconds
 from beanlite.web.running import described
 from beanlite.web.safety import User
 from beanlite.web.site import site_of

@@ -12,15 +12,14 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.operators import units
 from beanlite.operators.filters import STATES, Filter
 from beanlite.operators.units import parse_age
+from beanlite.protocol.arguments import U64_MAX
 from beanlite.web.site import site_of
 
-# The largest pri or number of seconds, and the largest id.
-U32_MAX: Final = (1 << 32) - 1
-U64_MAX: Final = (1 << 64) - 1
 # How many values a form may have, and how long a value other than a body may be.
 _FIELDS_MAX: Final = 1100
 _VALUE_MAX: Final = 1000

@@ -15,10 +15,11 @@ from beanlite.operators import listing
 from beanlite.operators.bodies import FORMS, body_lines
 from beanlite.operators.filters import Filter, Record
 from beanlite.operators.live import Live, Unreachable
+from beanlite.protocol.arguments import U64_MAX
 from beanlite.web import overview as looks
 from beanlite.web.backups import Backup
 from beanlite.web.curves import Curve, curve
-from beanlite.web.pages import U64_MAX, chosen, link, number, render
+from beanlite.web.pages import chosen, link, number, render
 from beanlite.web.samples import KEEP_S, POINT_S
 from beanlite.web.site import Site, site_of
 
