@@ -25,6 +25,14 @@ def parse_address(where: str, option: str = "--connect") -> Address:
     return (host.strip("[]"), int(port))
 
 
+def address_text(address: Address) -> str:
+    """Return an address in the form that ``parse_address`` takes."""
+    if len(address) != 2:
+        return f"unix:{address[0]}"
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def connect(address: Address) -> socket.socket:
     """Connect to a server. OSError: that fails."""
     if len(address) == 2:

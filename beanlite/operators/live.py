@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from beanlite.beanstalk.client import Address, Client, UnexpectedReply
+from beanlite.beanstalk.client import Address, Client, UnexpectedReply, address_text
 from beanlite.errors import BeanliteError
 from beanlite.operators.filters import Record
 
@@ -19,7 +19,7 @@ class Live:
     """A connection to a server. BeanliteError: it can't be reached, or refuses or does not know a command."""
 
     def __init__(self, address: Address) -> None:
-        self.name = f"{address[0]}:{address[1]}" if len(address) == 2 else f"unix:{address[0]}"
+        self.name = address_text(address)
         self._understands = False
         try:
             self.client = Client(address)

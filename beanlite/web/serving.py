@@ -8,7 +8,7 @@ from typing import Final
 import uvicorn
 
 from beanlite import values
-from beanlite.beanstalk.client import Address
+from beanlite.beanstalk.client import Address, address_text
 from beanlite.errors import BeanliteError
 from beanlite.web.app import make_app
 from beanlite.web.site import Site
@@ -37,8 +37,7 @@ def listen(address: Address) -> socket.socket:
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(address[0])
     except OSError as error:
-        where = ":".join(map(str, address))
-        raise BeanliteError(f"can't listen on {where}: {error.strerror or error}") from error
+        raise BeanliteError(f"can't listen on {address_text(address)}: {error.strerror or error}") from error
     return listening
 
 

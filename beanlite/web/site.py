@@ -6,7 +6,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from beanlite.beanstalk.client import Address
+from beanlite.beanstalk.client import Address, address_text
 from beanlite.web.backups import Folder
 from beanlite.web.overview import Rates
 from beanlite.web.questions import Questions
@@ -42,7 +42,7 @@ class Site:
     @property
     def name(self) -> str:
         """The server's address as text."""
-        return f"{self.address[0]}:{self.address[1]}" if len(self.address) == 2 else f"unix:{self.address[0]}"
+        return address_text(self.address)
 
     async def user(self, request: Request) -> User | None:
         """Return the user who makes a request; None if they have to log in first."""

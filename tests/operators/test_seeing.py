@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -168,6 +169,14 @@ def test_another_server_is_told_apart(tmp_path, capsys):
         assert "does not understand the commands of operators: it is another server" in said
         with Wire(server.connect()) as client:
             assert client.stats()["current-jobs-ready"] == "0"
+
+
+def test_a_server_is_named_as_connect_takes_it(tmp_path, capsys):
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as closed:
+        places = [f"[::1]:{closed.getsockname()[1]}", f"unix:{tmp_path}/none"]
+    for place in places:
+        assert main(["stats", "--connect", place]) == 1
+        assert f"no server can be reached at {place}: " in capsys.readouterr().err
 
 
 def test_where_the_settings_say(queue, tmp_path, monkeypatch, capsys):

@@ -12,7 +12,7 @@ from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static
 
-from beanlite.beanstalk.client import Address
+from beanlite.beanstalk.client import Address, address_text
 from beanlite.errors import BeanliteError
 from beanlite.operators import listing, tables, units
 from beanlite.operators.filters import STATES, Filter, Record
@@ -126,7 +126,7 @@ class Tubes(Screen[None]):
     def __init__(self, address: Address) -> None:
         super().__init__()
         self._address = address
-        self._where = f"{address[0]}:{address[1]}" if len(address) == 2 else f"unix:{address[0]}"
+        self._where = address_text(address)
         self._sample: Sample | None = None
         self._sort = _TUBES[1]
         self._largest = True
