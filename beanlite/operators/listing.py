@@ -25,6 +25,11 @@ JOB_SORTS: Final = ("id", "queue", *_SORTS)
 
 # What tubes can be sorted by: names from a to z, all else with the largest first.
 TUBE_SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "oldest", "bytes", "waiting")
+# Those that only a file or only a server knows.
+_UNKNOWN: Final = {
+    "bytes": "--sort bytes needs --db: a server does not add up the sizes of jobs",
+    "waiting": "--sort waiting needs a server: a file has no clients",
+}
 
 
 class Source(Protocol):
@@ -89,6 +94,8 @@ def tubes(source: Source, like: str, sort: str, limit: int) -> tuple[list[Record
     found = list(everything(source.list_tubes, {"like": like}, "tubes"))
     if sort == "oldest":  # a server knows only how long the next job has been ready
         sort = "oldest_ready_s" if found and "oldest_ready_s" in found[0] else "first_ready_s"
+    if found and sort not in found[0]:
+        raise ConfigError(_UNKNOWN[sort])
     return first(found, sort, largest=sort != "name", limit=limit), len(found)
 
 

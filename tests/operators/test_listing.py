@@ -95,6 +95,21 @@ def test_orders_that_there_are_not(queue, sort, which, after, said):
         listing.jobs(source, Filter(**which), sort, 0, after)
 
 
+@pytest.mark.parametrize(
+    ("sort", "knows", "does_not", "said"),
+    [
+        ("bytes", "file", "live", "--sort bytes needs --db"),
+        ("waiting", "live", "file", "--sort waiting needs a server"),
+    ],
+)
+def test_tubes_are_not_sorted_by_what_is_not_known(queue, sort, knows, does_not, said):
+    with Live(queue.address) as live, File(queue.db) as file:
+        sources: dict[str, listing.Source] = {"live": live, "file": file}
+        assert listing.tubes(sources[knows], "*", sort, 0)[1]
+        with pytest.raises(ConfigError, match=said):
+            listing.tubes(sources[does_not], "*", sort, 0)
+
+
 def test_both_tell_the_same_of_a_job(queue):
     """But for what a second makes."""
     with Live(queue.address) as live, File(queue.db) as file:
