@@ -93,9 +93,9 @@ class Forwarder:
             log.warning("the active server had the address of this one, or has it: clients wait", advertise=active)
         elif active is not None and not is_place(active):
             log.warning("clients are refused: the active server does not say where it is reached", address=active)
-            self._listener.refuse(True)  # noqa: FBT003 - as it is declared
+            self._listener.refuse(refuses=True)
         else:
-            self._listener.refuse(False)  # noqa: FBT003 - likewise
+            self._listener.refuse(refuses=False)
             if active is not None:
                 log.info("clients are forwarded", to=active)
                 self._try()
@@ -143,7 +143,7 @@ class Forwarder:
         """Refuse all clients, because they can't be forwarded to this active server."""
         self._let_go()
         self._cut_off()
-        self._listener.refuse(True)  # noqa: FBT003 - as it is declared
+        self._listener.refuse(refuses=True)
         for sock in self.hand_over():
             sock.close()
 

@@ -44,7 +44,7 @@ class Listener:
         self.path = path
         """The path of the Unix socket, if we have made one."""
 
-    def refuse(self, refuses: bool) -> None:  # noqa: FBT001 - as the standby calls it
+    def refuse(self, *, refuses: bool) -> None:
         """Refuse connections, or listen again, so that a check of the port shows which server is active.
 
         Only our own TCP sockets can refuse; on others clients wait.
@@ -61,7 +61,7 @@ class Listener:
 
     def stand_by(self, active: str | None) -> None:
         """Refuse connections while another server is active; ``active`` is its address, or None."""
-        self.refuse(active is not None)
+        self.refuse(refuses=active is not None)
 
     def close(self) -> None:
         """Stop listening, and remove the Unix socket."""
