@@ -23,7 +23,7 @@ def buffers_max_bytes(memory: Memory) -> int:
     return memory.max_bytes // PART
 
 
-class Holder(Protocol):
+class Buffered(Protocol):
     """A connection, as this module sees it."""
 
     def cut_off(self) -> None:
@@ -41,7 +41,7 @@ class Buffers:
     def __init__(self, memory: Memory, refusals: Refusals) -> None:
         self._memory = memory
         self._refusals = refusals
-        self.amounts: dict[Holder, int] = {}
+        self.amounts: dict[Buffered, int] = {}
         """How many bytes are buffered for each connection; the one that has had some for longest comes first."""
 
     @property
@@ -49,18 +49,18 @@ class Buffers:
         """How many bytes of replies the next client may leave unread."""
         return min(UNREAD_MAX, max(UNREAD_LEAST, self._memory.max_bytes // UNREAD_PART // self._memory.clients))
 
-    def note(self, holder: Holder, held_bytes: int) -> None:
+    def note(self, connection: Buffered, buffered_bytes: int) -> None:
         """Set how many bytes are buffered for a connection; if the total is above the limit, close others."""
-        if held_bytes < COUNTED_FROM and not self.amounts:
+        if buffered_bytes < COUNTED_FROM and not self.amounts:
             return
-        memory, before_bytes = self._memory, self.amounts.get(holder, 0)
-        if held_bytes < COUNTED_FROM:
+        memory, before_bytes = self._memory, self.amounts.get(connection, 0)
+        if buffered_bytes < COUNTED_FROM:
             if before_bytes:
-                del self.amounts[holder]
+                del self.amounts[connection]
                 memory.buffer_bytes -= before_bytes
             return
-        self.amounts[holder] = held_bytes
-        memory.buffer_bytes += held_bytes - before_bytes
+        self.amounts[connection] = buffered_bytes
+        memory.buffer_bytes += buffered_bytes - before_bytes
         while memory.buffer_bytes > buffers_max_bytes(memory) and len(self.amounts) > 1:
             longest = next(iter(self.amounts))
             memory.buffer_bytes -= self.amounts.pop(longest)

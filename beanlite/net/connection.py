@@ -229,7 +229,7 @@ class Connection(asyncio.Protocol):
         elif session.gathering is not None and not self._resuming:
             self._resuming = True
             for job in session.gathering.jobs:
-                self._host.fetch(job, Part(self, job))
+                self._host.fetch(job, BodyWaiter(self, job))
         elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self._owes():
             self.part()
             return
@@ -296,7 +296,7 @@ class Connection(asyncio.Protocol):
                 self.transport.pause_reading()
 
 
-class Part:
+class BodyWaiter:
     """Waits for one of the bodies that a connection needs, as the fetcher's ``Waiter``."""
 
     __slots__ = ("_connection", "_job")
