@@ -61,7 +61,7 @@ class Listed(NamedTuple):
 
 def everything(ask: Callable[[Record], Record], request: Record, key: str) -> Iterator[Record]:
     """Yield the records of all slices of a list."""
-    for records, _ in _slices(ask, {**request, "limit": _SLICE}, key):
+    for records, _ in slices(ask, {**request, "limit": _SLICE}, key):
         yield from records
 
 
@@ -79,7 +79,7 @@ def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None
         raise ConfigError("--sort queue needs --tube, and --state ready, delayed or buried")
     found: list[Record] = []
     request |= {"order": sort, "after": after, "limit": _next_slice(limit, 0)}
-    for records, cursor in _slices(source.list_jobs, request, "jobs"):
+    for records, cursor in slices(source.list_jobs, request, "jobs"):
         found += records
         if limit and len(found) == limit:
             return Listed(found, cursor)
@@ -116,7 +116,7 @@ def _next_slice(limit: int, found: int) -> int:
     return min(_SLICE, limit - found) if limit else _SLICE
 
 
-def _slices(ask: Callable[[Record], Record], request: Record, key: str) -> Iterator[tuple[list[Record], str | None]]:
+def slices(ask: Callable[[Record], Record], request: Record, key: str) -> Iterator[tuple[list[Record], str | None]]:
     """Yield each slice of a list, and where to continue; `request` may be changed in between."""
     while True:
         reply = ask(request)

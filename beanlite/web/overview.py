@@ -55,27 +55,21 @@ def _in_order(live: Live, like: str, sort: str) -> list[str]:
     """Return the sorted names of all matching tubes. Only what sorting needs is requested: all pages cost the same."""
     request: Record = {"like": like} if like else {}
     if sort == "name":
-        return sorted(name for (name,) in slices(live, {**request, "only": ["name"]}))
-    found = slices(live, {**request, "only": ["name", sort]})
+        return sorted(name for (name,) in all_tubes(live, {**request, "only": ["name"]}))
+    found = all_tubes(live, {**request, "only": ["name", sort]})
     found.sort(key=lambda facts: -1 if facts[1] is None else facts[1], reverse=True)
     return [name for name, _ in found]
 
 
-def slices(live: Live, request: Record) -> list[Any]:
-    """Return the tubes of all slices of a list."""
-    found: list[Any] = []
-    while True:
-        reply = live.list_tubes(request)
-        found += reply["tubes"]
-        if reply["next"] is None:
-            return found
-        request["after"] = reply["next"]
+def all_tubes(live: Live, request: Record) -> list[Any]:
+    """Return the tubes of all slices of a list, or what the request's ``only`` names of each."""
+    return [tube for found, _ in listing.slices(live.list_tubes, request, "tubes") for tube in found]
 
 
 def problems(live: Live, stats: Record) -> list[Problem]:
     """Return the problems of the server and its tubes, the urgent ones first."""
     found = _of_server(stats)
-    stuck = [tube for tube in slices(live, {"order": "first_ready_s", "limit": 20}) if tube["ready"]]
+    stuck = [tube for tube in all_tubes(live, {"order": "first_ready_s", "limit": 20}) if tube["ready"]]
     for tube in listing.first(stuck, "first_ready_s", largest=True, limit=NAMED):
         waits = units.age(tube["first_ready_s"])
         if not tube["watching"] and not tube["pause_left_s"]:
@@ -84,7 +78,7 @@ def problems(live: Live, stats: Record) -> list[Problem]:
         elif tube["first_ready_s"] >= LONG_S:
             found.append(Problem(f"its next job has been ready for {waits}", tube["name"], "ready"))
     if stats["current-jobs-buried"]:
-        buried = [tube for tube in slices(live, {"order": "buried", "limit": 20}) if tube["buried"]]
+        buried = [tube for tube in all_tubes(live, {"order": "buried", "limit": 20}) if tube["buried"]]
         for tube in listing.first(buried, "buried", largest=True, limit=NAMED):
             since = units.age(tube["first_buried_s"])
             found.append(Problem(f"{units.jobs(tube['buried'])} buried, the first {since} ago", tube["name"], "buried"))

@@ -9,7 +9,7 @@ from typing import Final
 from beanlite.errors import BeanliteError
 from beanlite.operators.filters import Record
 from beanlite.operators.live import Live
-from beanlite.web.overview import slices
+from beanlite.web.overview import all_tubes
 from beanlite.web.questions import Questions
 
 # The interval between samples; but if the server takes long to answer, it rests for ten times as long.
@@ -94,5 +94,5 @@ async def sample(questions: Questions, samples: Samples) -> None:
 def _tubes(live: Live, looked_at: list[str]) -> list[Record]:
     """Return the current state of the tubes to sample."""
     if live.stats()["current-tubes"] <= TUBES_MAX:
-        return slices(live, {"limit": 200})
-    return slices(live, {"names": looked_at, "limit": 200}) if looked_at else []
+        return all_tubes(live, {"limit": 200})
+    return all_tubes(live, {"names": looked_at, "limit": 200}) if looked_at else []
