@@ -114,8 +114,10 @@ async def job(request: Request) -> Response:
     """Show all facts about a job."""
     site, job_id = site_of(request), request.path_params["id"]
     form = request.query_params.get("body", "auto")
-    if job_id > U64_MAX or form not in FORMS:
-        raise ConfigError(f"no job has such an id, or no body is shown as {form[:40]!r}")
+    if job_id > U64_MAX:
+        raise ConfigError("no job has such an id")
+    if form not in FORMS:
+        raise ConfigError(f"body: there is no form {form[:40]!r}, only {', '.join(FORMS)}")
     found = await site.questions.ask(lambda live: live.show_job(job_id))
     history = await _history(site.db, job_id)
     if found is None and not history:

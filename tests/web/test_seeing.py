@@ -159,6 +159,10 @@ def test_what_makes_no_sense_is_told_and_no_failure(web, path):
     assert "That can't be done" in page.text
 
 
+def test_a_form_of_bodies_that_there_is_not_is_told_with_those_that_there_are(web):
+    assert "body: there is no form 'song', only auto, text, json, hex, raw" in web.get("/job/1?body=song").text
+
+
 def test_each_page_keeps_to_itself(web):
     for path in ("/", "/job/1", "/nothing", "/static/page.js"):
         headers = web.get(path).headers
