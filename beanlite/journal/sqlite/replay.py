@@ -90,6 +90,8 @@ _BOUNDS = {"u32_max": U32_MAX, "counter_max": COUNTER_MAX}
 _TWOFOLD = 3
 # The first version in which the last server's clock is recorded, likewise twice, and needed for a start.
 _HAS_CLOCK = 4
+# Whether the column ``said``, which SQLite stored with the row, is what the migrations make of the others. The factor
+# makes a whole number of all bits of a time.
 _META_SAID = "said IS batch || ' ' || last_id || ' ' || unchecked_id || ' ' || coalesce(jobs, '-')"
 _PAUSE_SAID = "said IS tube || ' ' || pause_s || ' ' || CAST(until * 4194304 AS INTEGER)"
 _body = itemgetter(13)

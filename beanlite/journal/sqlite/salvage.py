@@ -51,6 +51,11 @@ def _said(values: list[Value]) -> str:
     return " ".join("-" if value is None else str(value) for value in values)
 
 
+def _time_said(time_s: float) -> int:
+    """A time as in ``said``: all its bits, as a whole number (see migrations/0003_checksums.sql)."""
+    return int(time_s * 4194304)
+
+
 def _is_of_pause(tube: Value, said: Value) -> bool:
     """Whether this is a row of the pauses table, even if a value has changed, and not one of a foreign table."""
     text = said.decode(errors="replace") if isinstance(said, bytes) else said
@@ -213,7 +218,7 @@ class _Saving:
             and is_number(pause_s, U32_MAX)
             and isinstance(until, int | float)
             and isfinite(until)
-            and said == _said([tube, pause_s, int(until * 4194304)])
+            and said == _said([tube, pause_s, _time_said(until)])
         ):
             self._connection.execute(_INSERT_PAUSE, (tube, pause_s, float(until)))
             self.found.pauses += 1
@@ -228,7 +233,7 @@ class _Saving:
             and isinstance(ahead_s, int | float)
             and isinstance(boot, str | None)
             and last_seen(seen_at, ahead_s, None, offset_ns) is not None
-            and said == _said([int(seen_at * 4194304), int(ahead_s * 4194304), boot, offset_ns])
+            and said == _said([_time_said(seen_at), _time_said(ahead_s), boot, offset_ns])
         ):
             clock = {"seen_at": seen_at, "ahead_s": ahead_s, "boot": boot, "offset_ns": offset_ns}
             self._connection.execute(_INSERT_SERVER, clock)
