@@ -51,8 +51,9 @@ def test_each_setting_is_in_the_readme(key, readme):
 
 
 @pytest.mark.parametrize("limit", Refusals().counts)
-def test_each_count_of_refusals_in_stats_is_in_the_readme(limit, readme):
-    assert f"`refused-{limit}`" in readme
+def test_each_kind_of_refusal_is_in_the_manual(limit, readme):
+    assert f"`refused-{limit}`" in readme  # in stats
+    assert f"`{limit}`" in (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
 
 
 PAGES = [
