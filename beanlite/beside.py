@@ -6,17 +6,15 @@ import asyncio
 import os
 import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from beanlite.errors import ConfigError
+from beanlite.places import as_place, reached_at
 
 if TYPE_CHECKING:
     from beanlite.backups import Backups
     from beanlite.config import Settings
     from beanlite.page import Page
-
-# A server that listens on all addresses is reached at the loopback address.
-_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - as a server may have been configured
 
 
 class Beside:
@@ -105,8 +103,7 @@ def _reached_at(sockets: Sequence[socket.socket]) -> str:
     for sock in sockets:
         name = sock.getsockname()
         if sock.family != socket.AF_UNIX:
-            host = _ANY.get(name[0], name[0])
-            return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"
+            return as_place(reached_at(name[0]), name[1])
         if isinstance(name, str) and name:  # the name of an abstract socket is in bytes
             return f"unix:{os.path.realpath(name)}"
     raise ConfigError("web: the page can't reach the server at an abstract socket alone")

@@ -25,6 +25,7 @@ from pydantic import (
 
 from beanlite.defaults import ENV_PREFIX, HOST, PORT
 from beanlite.errors import ConfigError
+from beanlite.places import host_and_port
 from beanlite.values import (
     DB_NAME,
     HISTORY_LEAST,
@@ -32,7 +33,6 @@ from beanlite.values import (
     MEMORY_LEAST,
     Duration,
     file_in,
-    host_and_port,
     of_address,
     of_loopback,
     of_operators,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
+from beanlite.places import is_place
+
 # The name of the database file by default, and in a directory that is given in its place.
 DB_NAME = "beanlite.db"
 # In bytes. SQLite allows up to a billion for a row, of which the body is not quite all; beanstalkd allows 1 << 30.
@@ -47,18 +49,6 @@ def of_address(text: str) -> str:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError(text)
     return text
-
-
-def host_and_port(place: str) -> tuple[str, int]:
-    """Split an address such as ``[::1]:11300`` into host and port."""
-    host, _, port = place.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def is_place(text: str) -> bool:
-    """Whether the text is a host and a port that one can connect to."""
-    host, _, port = text.rpartition(":")
-    return bool(host) and host != "unix" and port.isdecimal() and 0 < int(port) <= 65535
 
 
 def of_place(text: str) -> str:

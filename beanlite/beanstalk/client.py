@@ -4,6 +4,7 @@ import socket
 from typing import Final, Self
 
 from beanlite.errors import ConfigError
+from beanlite.places import as_place
 
 Address = tuple[str, int] | tuple[str]
 """Host and port, or the path of a Unix socket."""
@@ -29,8 +30,7 @@ def address_text(address: Address) -> str:
     """Return an address in the form that ``parse_address`` takes."""
     if len(address) != 2:
         return f"unix:{address[0]}"
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return as_place(*address)
 
 
 def connect(address: Address) -> socket.socket:

@@ -16,6 +16,7 @@ from beanlite.operators.file import File
 from beanlite.operators.filters import STATES, Filter
 from beanlite.operators.live import Live
 from beanlite.operators.units import parse_age
+from beanlite.places import reached_at
 
 Result = TypeVar("Result")
 
@@ -56,9 +57,7 @@ class Server:
         settings = config.load(self.config_file, {})
         if settings.socket is not None:
             return (str(settings.socket),)
-        # A server that listens on all addresses is reached over the loopback interface.
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
-        return (host, settings.port)
+        return (reached_at(settings.host), settings.port)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,8 @@ import socket
 from ipaddress import IPv6Address
 from typing import Final
 
+from beanlite.places import as_place
+
 # A provider's customer has at least the addresses with this prefix for itself, and can use any of them.
 _IPV6_BYTES: Final = 8
 
@@ -16,8 +18,7 @@ def peer_name(transport: asyncio.BaseTransport) -> str:
     peer = transport.get_extra_info("peername")
     if not isinstance(peer, tuple):
         return "unix"
-    host, port = peer[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return as_place(peer[0], peer[1])
 
 
 class Addresses:

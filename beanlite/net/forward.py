@@ -21,7 +21,7 @@ from beanlite.net.ends import End, Guest, ServerEnd, connect
 from beanlite.net.listener import Listener, advertised, room_for
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
-from beanlite.values import host_and_port, is_place
+from beanlite.places import host_and_port, is_place
 
 if TYPE_CHECKING:
     from beanlite.config import Settings

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from beanlite.defaults import ENV_PREFIX, HOST, PORT
 from beanlite.errors import ConfigError, ListenError
+from beanlite.places import as_place
 
 if TYPE_CHECKING:
     from beanlite.config import Settings
@@ -92,7 +93,7 @@ def advertised(settings: Settings, listener: Listener) -> str:
         if sock.family != socket.AF_UNIX:
             host, port = sock.getsockname()[:2]
             host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)  # noqa: S104 - compared
-            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            return as_place(host, port)
     return listener.address
 
 
@@ -223,7 +224,7 @@ def _tcp(host: str, port: int, *, refuses: bool) -> Listener:
                 each.close()
             raise ListenError(f"can't listen on {host} port {port}: {error.strerror}") from error
     host, port = sockets[0].getsockname()[:2]
-    return Listener(sockets, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", refuses=refuses)
+    return Listener(sockets, as_place(host, port), refuses=refuses)
 
 
 def _unix(path: Path) -> Listener:

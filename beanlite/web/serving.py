@@ -10,6 +10,7 @@ import uvicorn
 from beanlite import values
 from beanlite.beanstalk.client import Address, address_text
 from beanlite.errors import BeanliteError
+from beanlite.places import as_place
 from beanlite.web.app import make_app
 from beanlite.web.site import Site
 
@@ -46,7 +47,7 @@ def url(listening: socket.socket) -> str:
     name = listening.getsockname()
     if isinstance(name, str):
         return f"unix:{name}"
-    return f"http://[{name[0]}]:{name[1]}/" if ":" in name[0] else f"http://{name[0]}:{name[1]}/"
+    return f"http://{as_place(name[0], name[1])}/"
 
 
 def serve(site: Site, listening: socket.socket) -> None:

@@ -21,6 +21,7 @@ ROOMS = [
     {"beanstalk"},
     {"config", "log", "clock", "signals", "systemd", "machine"},
     {"errors", "stderr", "defaults", "values"},
+    {"places"},
     {"__init__"},
 ]
 ROW = {room: row for row, rooms in enumerate(ROOMS) for room in rooms}
