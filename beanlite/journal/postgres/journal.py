@@ -211,7 +211,7 @@ class PostgresJournal(Journal):
                 break
             await asyncio.sleep(AGAIN_S)
         if admission.disk_full:
-            log.info("the disk has room again: puts are accepted")
+            log.info("disk has room again: puts are accepted")
             admission.accept_puts(NO_BOUND)
 
     def _fails(self, error: Exception) -> None:
