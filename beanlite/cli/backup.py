@@ -5,20 +5,24 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, path_of_db
 from beanlite.errors import BeanliteError, ConfigError
 
-EPILOG = (
-    "Examples: beanlite backup copy.db; beanlite backup /backups --keep 7 --db /var/lib/beanlite/beanlite.db."
-    "\n\n"
+EPILOG: Final = (
     "Exit codes: 0 the backup is in place; 1 it could not be made, or an old one could not be deleted; 2 a wrong"
     " setting or flag; 3 the database was refused, or is damaged; 130 interrupted. If no backup was made, DEST is"
     " unchanged."
 )
+EXAMPLES: Final = {
+    "backup": (
+        "beanlite backup copy.db",
+        "beanlite backup /backups --keep 7 --db /var/lib/beanlite/beanlite.db",
+    )
+}
 
 
 def backup(

@@ -3,15 +3,15 @@
 import json
 import time
 from dataclasses import asdict
+from typing import Final
 
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, path_of_db
 
-EPILOG = (
-    "Example: beanlite compact --db /var/lib/beanlite/beanlite.db."
-    "\n\n"
+EPILOG: Final = (
     "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 a server holds the database or was killed"
     " while holding it, or it is damaged; 130 interrupted. After all but 0 the database is unchanged."
 )
+EXAMPLES: Final = {"compact": ("beanlite compact --db /var/lib/beanlite/beanlite.db",)}
 
 
 def compact(*, db: Db = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:

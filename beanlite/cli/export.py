@@ -3,19 +3,23 @@
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from beanlite.cli.options import ConfigFile, Database, Db, counting, lines, path_of_db, url_of_database
 from beanlite.errors import BeanliteError, ConfigError
 
-EPILOG = (
-    'Examples: beanlite export queue.jsonl; beanlite export --db copy.db | grep \'"tube": "mail"\'.'
-    "\n\n"
+EPILOG: Final = (
     "Exit codes: 0 done; 1 it could not be written, and there is no new DEST; 2 a wrong setting or flag; 3 the database"
     " was refused, or is damaged; 130 interrupted."
 )
+EXAMPLES: Final = {
+    "export": (
+        "beanlite export queue.jsonl",
+        'beanlite export --db copy.db | grep \'"tube": "mail"\'',
+    )
+}
 
 
 def export(

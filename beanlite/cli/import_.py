@@ -3,19 +3,23 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from beanlite.cli.options import AsJson, ConfigFile, Database, Db, counting, lines, path_of_db, url_of_database
 from beanlite.errors import BeanliteError
 
-EPILOG = (
-    "Examples: beanlite import queue.jsonl --db new.db; beanlite export --db copy.db | beanlite import - --new-ids."
-    "\n\n"
+EPILOG: Final = (
     "Exit codes: 0 everything is imported; 1 a line is wrong, or an id is taken; 2 a wrong setting or flag; 3 a server"
     " holds the database, or it was refused; 130 interrupted. After all but 0 nothing was imported."
 )
+EXAMPLES: Final = {
+    "import": (
+        "beanlite import queue.jsonl --db new.db",
+        "beanlite export --db copy.db | beanlite import - --new-ids",
+    )
+}
 
 
 def import_(

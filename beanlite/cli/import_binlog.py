@@ -4,21 +4,24 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, path_of_db
 
-EPILOG = (
-    "Examples: beanlite import-binlog /var/lib/beanstalkd --db /var/lib/beanlite/beanlite.db;"
-    " beanlite import-binlog damaged --salvage --db rescued.db --json."
-    "\n\n"
+EPILOG: Final = (
     "Exit codes: 0 the jobs are in the database; 1 something could not be read or written; 2 a wrong setting or flag;"
     " 3 a beanstalkd is running on DIR, or DIR has no binlog or a damaged one, or the database was refused, perhaps"
     " because it has jobs; 4 the jobs are in the database, but the disk failed when it was closed; 130 interrupted."
     " After 1, 2, 3 and 130 the database is unchanged."
 )
+EXAMPLES: Final = {
+    "import-binlog": (
+        "beanlite import-binlog /var/lib/beanstalkd --db /var/lib/beanlite/beanlite.db",
+        "beanlite import-binlog damaged --salvage --db rescued.db --json",
+    )
+}
 # How many ids are listed; the rest are only counted.
 _LISTED = 10
 

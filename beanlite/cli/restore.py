@@ -4,20 +4,25 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, path_of_db
 from beanlite.errors import ConfigError
 
-EPILOG = (
-    "Examples: beanlite restore /backups/queue.db; beanlite restore --undo; beanlite restore old.db --db new/queue.db."
-    "\n\n"
+EPILOG: Final = (
     "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 FILE is damaged"
     " or not a beanlite database, or a server holds the database; 130 interrupted. After all but 0 the database is"
     " unchanged."
 )
+EXAMPLES: Final = {
+    "restore": (
+        "beanlite restore /backups/queue.db",
+        "beanlite restore --undo",
+        "beanlite restore old.db --db new/queue.db",
+    )
+}
 
 
 def restore(

@@ -4,7 +4,7 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,13 +14,12 @@ from beanlite.errors import JournalRefused
 if TYPE_CHECKING:
     from beanlite.journal.sqlite.salvage import Salvaged
 
-EPILOG = (
-    "Example: beanlite salvage beanlite.db.replaced-20261123T040000Z rescued.db"
-    "\n\n"
+EPILOG: Final = (
     "Exit codes: 0 everything is saved; 1 something could not be read or written, and there is no DEST; 2 a wrong flag;"
     " 3 what is sound is in DEST, but something is lost or in doubt; or a server holds SOURCE or nothing in it can be"
     " saved, and there is no DEST; 130 interrupted."
 )
+EXAMPLES: Final = {"salvage": ("beanlite salvage beanlite.db.replaced-20261123T040000.123Z rescued.db",)}
 # How many ids are listed; the rest are only counted.
 _LISTED = 20
 

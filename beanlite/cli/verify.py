@@ -2,19 +2,23 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from beanlite.cli.terminable import terminable
 from beanlite.errors import JournalRefused
 
-EPILOG = (
-    "Examples: beanlite verify /backups/queue.db; beanlite verify beanlite.db --json."
-    "\n\n"
+EPILOG: Final = (
     "Exit codes: 0 it is sound; 1 it could not be read; 2 a wrong flag; 3 it is damaged, or not a beanlite database;"
     " 130 interrupted."
 )
+EXAMPLES: Final = {
+    "verify": (
+        "beanlite verify /backups/queue.db",
+        "beanlite verify beanlite.db --json",
+    )
+}
 
 
 def verify(
