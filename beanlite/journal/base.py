@@ -33,7 +33,7 @@ class JournalFacts(NamedTuple):
     records: int
     """Rows written since the start."""
     log_bytes: int
-    """Size of the log that has not been moved into the tables yet."""
+    """Size of the log, with what has been moved into the tables since the log was last emptied."""
     log_bytes_max: int
     """Size to which that log is truncated."""
     unsynced_s: float | None = None
