@@ -80,7 +80,7 @@ class Beside:
                 await each.ended()
 
 
-def check(settings: Settings, sockets: Sequence[socket.socket]) -> None:
+def check_page(settings: Settings, sockets: Sequence[socket.socket]) -> None:
     """Raise ConfigError if the page is asked for and can't be served."""
     if settings.web is not None:
         from beanlite.page import check_installed  # noqa: PLC0415 - as above

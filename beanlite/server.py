@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from beanlite import __version__, is_compiled, log, signals
-from beanlite.beside import Beside, check
+from beanlite.beside import Beside, check_page
 from beanlite.clock import Clock
 from beanlite.commit.crossings import Crossings
 from beanlite.commit.fetch import Fetcher
@@ -73,7 +73,7 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
     share_one_heap()
     listener = open_listener(settings)
     try:
-        check(settings, listener.sockets)
+        check_page(settings, listener.sockets)
         new_loop = loop_factory()
         clock = Clock()
         # Before ``become``, since the other user may not be allowed to read the modules that are imported here.
