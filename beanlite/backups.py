@@ -14,6 +14,7 @@ from typing import IO, Final
 from beanlite import log
 from beanlite.config import bare_environment
 from beanlite.journal.sqlite.dated import dated_backups
+from beanlite.signals import how_ended
 
 # The interval at which the server checks whether a backup has ended.
 _LOOK_S: Final = 0.1
@@ -21,6 +22,15 @@ _LOOK_S: Final = 0.1
 _ENDS_WITHIN_S: Final = 5.0
 # By how much a backup is nicer than the server, as in nice(1).
 _NICE: Final = 19
+
+
+def _last_line(said: bytes) -> str:
+    return said.decode(errors="replace").strip().rpartition("\n")[2]
+
+
+def why_failed(said: bytes, returncode: int) -> str:
+    """Why a process that was to make a backup failed: its last line or, if it said nothing, how it ended."""
+    return _last_line(said).removeprefix("beanlite: ") or how_ended(returncode)
 
 
 class Backups:
@@ -86,11 +96,11 @@ class Backups:
         self._process = None
         with self._output as output:
             output.seek(0)
-            last_line = output.read().decode(errors="replace").strip().rpartition("\n")[2]
+            said = output.read()
         if process.returncode:
-            self._failed(last_line.removeprefix("beanlite: ") or f"exit code {process.returncode}")
+            self._failed(why_failed(said, process.returncode))
             return
-        result = json.loads(last_line)
+        result = json.loads(_last_line(said))
         self.succeeded_at = int(time.time())
         log.info(
             "backup made", file=result["file"], jobs=result["jobs"], bytes=result["size"], seconds=result["seconds"]

@@ -7,7 +7,6 @@ server ends: it reads from a pipe whose other end only the server has.
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Final
 from beanlite import log
 from beanlite.config import bare_environment
 from beanlite.errors import ConfigError
+from beanlite.signals import how_ended
 
 # The packages that the page needs in addition to the server's, as in the extra beanlite[web].
 NEEDED: Final = ("argon2", "jinja2", "starlette", "uvicorn")
@@ -126,7 +126,7 @@ class Page:
             self._changing = False
             self.begin()
         elif not self._ending:
-            self._start_again(self._why or _how(process.returncode))
+            self._start_again(self._why or how_ended(process.returncode))
 
     def _start_again(self, why: str) -> None:
         if self._loop.time() - self._began_s >= STEADY_S:
@@ -175,8 +175,3 @@ class Page:
                 is_killed = True
             await asyncio.sleep(_LOOK_S)
         self._let_go(process)
-
-
-def _how(returncode: int) -> str:
-    """How a process ended that printed no reason."""
-    return f"exit code {returncode}" if returncode >= 0 else f"killed by {signal.Signals(-returncode).name}"

@@ -1,4 +1,7 @@
-"""The signals that a server acts on. They are blocked while it can't, since by default they would end the process."""
+"""The signals that a server acts on, and those that end other processes.
+
+The former are blocked while the server can't act on them, since by default they would end the process.
+"""
 
 import os
 import signal
@@ -26,6 +29,11 @@ def hold_early(args: list[str]) -> None:
 def hear() -> None:
     """Unblock the signals; pending ones are delivered."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOPS, DRAINS, RELOADS))
+
+
+def how_ended(returncode: int) -> str:
+    """How a process ended, by its ``returncode`` as subprocess has it."""
+    return f"exit code {returncode}" if returncode >= 0 else f"killed by {signal.Signals(-returncode).name}"
 
 
 def has_terminal() -> bool:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from beanlite.backups import why_failed
 from beanlite.config import bare_environment
 from beanlite.errors import BeanliteError
 from beanlite.journal.sqlite.dated import dated_backups
@@ -74,8 +75,7 @@ class Folder:
             await process.wait()
             raise
         if process.returncode:
-            last_line = output.decode(errors="replace").strip().rpartition("\n")[2]
-            self.error = last_line.removeprefix("beanlite: ") or f"exit code {process.returncode}"
+            self.error = why_failed(output, process.returncode)
 
     async def close(self) -> None:
         """Cancel a backup that is being made."""

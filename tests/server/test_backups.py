@@ -154,6 +154,7 @@ async def test_one_that_takes_too_long_is_left_alone(folder, told):
     [
         ("print('beanlite: no room'); raise SystemExit(1)", "no room"),
         ("raise SystemExit(3)", "exit code 3"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
     ],
 )
 async def test_why_one_has_failed(folder, told, code, why):
