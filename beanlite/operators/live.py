@@ -4,11 +4,20 @@ import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import Final, Self
 
 from beanlite.beanstalk.client import Address, Client, UnexpectedReply, address_text
 from beanlite.errors import BeanliteError
 from beanlite.operators.filters import Record
+
+# The counters in the reply to ``stats`` from which the rates of a server are computed. cmd-put does not count jobs that
+# are put in batches.
+COUNTERS: Final = {
+    "puts": ("total-jobs",),
+    "reserves": ("cmd-reserve", "cmd-reserve-with-timeout"),
+    "deletes": ("cmd-delete",),
+    "batches": ("journal-batches",),
+}
 
 
 class Unreachable(BeanliteError):

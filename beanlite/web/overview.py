@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from beanlite.operators import listing, units
 from beanlite.operators.filters import Record
-from beanlite.operators.live import Live
+from beanlite.operators.live import COUNTERS, Live
 
 # Tubes on one page.
 PAGE: Final = 50
@@ -103,12 +103,6 @@ def _of_server(stats: Record) -> list[Problem]:
 class Rates:
     """Rates per second, from one reading of the statistics to the next."""
 
-    _COUNTED: Final = {
-        "puts": ("cmd-put",),
-        "reserves": ("cmd-reserve", "cmd-reserve-with-timeout"),
-        "deletes": ("cmd-delete",),
-    }
-
     def __init__(self) -> None:
         self._before: tuple[float, Record] = 0.0, {}
         self._rates: dict[str, float] = {}
@@ -122,6 +116,6 @@ class Rates:
             if before.get("id") == stats.get("id"):
                 self._rates = {
                     name: sum(stats.get(key, 0) - before.get(key, 0) for key in keys) / (now_s - before_s)
-                    for name, keys in self._COUNTED.items()
+                    for name, keys in COUNTERS.items()
                 }
         return self._rates

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from beanlite.operators.live import Live
 from beanlite.operators.top import sampling
 from beanlite.operators.top.app import Job, Jobs, Table, Top, Tubes, summary
 from beanlite.operators.top.sampling import Sampler
@@ -132,6 +133,18 @@ def test_rates_are_of_the_time_between_two_samples(own_queue, monkeypatch):
     last, middle, worst = second.latency
     assert 0 < last <= worst
     assert 0 < middle <= worst
+
+
+def test_jobs_that_are_put_in_a_batch_are_puts_as_well(own_queue, monkeypatch):
+    monkeypatch.setattr(sampling, "_PAUSE_FACTOR", 0)
+    sampler = Sampler(own_queue.address)
+    sampler.sample()
+    with Live(own_queue.address) as live:
+        live.ask("put-jobs", {"jobs": [{"body": "x", "tube": "mail"}] * 50})
+    sample = sampler.sample()
+    sampler.close()
+    (mail,) = [tube for tube in sample.tubes if tube["name"] == "mail"]
+    assert sample.stats["puts_per_s"] == mail["puts_per_s"] > 0
 
 
 def test_tubes_that_take_long_to_list_are_listed_seldom_and_all_else_is_not(own_queue, monkeypatch):

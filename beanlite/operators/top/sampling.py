@@ -10,17 +10,11 @@ from typing import Final
 from beanlite.beanstalk.client import Address
 from beanlite.operators import listing
 from beanlite.operators.filters import Record
-from beanlite.operators.live import Live
+from beanlite.operators.live import COUNTERS, Live
 
 # For how many samples latencies are kept: about a minute.
 _LATENCIES: Final = 60
-# The counters from which the rates of the server are computed.
-_SERVER_RATES: Final = {
-    "puts_per_s": ("cmd-put",),
-    "reserves_per_s": ("cmd-reserve", "cmd-reserve-with-timeout"),
-    "deletes_per_s": ("cmd-delete",),
-    "batches_per_s": ("journal-batches",),
-}
+_SERVER_RATES: Final = {f"{what}_per_s": keys for what, keys in COUNTERS.items()}
 # After listing the tubes, wait this many times as long as it took before listing them again, to spare servers with
 # many.
 _PAUSE_FACTOR: Final = 10
