@@ -162,6 +162,18 @@ async def test_set_back_while_the_machine_was_off(machine):
         assert b"age: 60\n" in server.send(b"stats-job 1\r\n")
 
 
+async def test_a_time_since_boot_that_is_another_one_does_not_count(machine):
+    """As in a container with a time namespace of its own, which has the boot id of the machine."""
+    machine.since_boot_ns = HOUR_S * SECOND_NS
+    async with machine.serving() as server:
+        put(server.core, server.client, delay_s=HOUR_S)
+    machine.pass_s(60)
+    machine.since_boot_ns = 5 * SECOND_NS
+    async with machine.serving() as server:
+        assert server.left_s() == HOUR_S - 60
+        assert b"age: 60\n" in server.send(b"stats-job 1\r\n")
+
+
 async def test_a_clock_that_was_never_set_and_then_is(machine):
     """As on a machine without a battery, the clock begins in 1970."""
     machine.utc_ns = -EPOCH_S * SECOND_NS
