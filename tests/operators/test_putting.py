@@ -65,13 +65,17 @@ def test_an_interrupt_waits_for_the_ids_of_what_was_put():
     class Server(Live):
         def __init__(self):
             self.name = "server"
+            self.asked = 0
 
         def ask(self, word, request):
             assert word == "put-jobs"
+            self.asked += 1
             signal.raise_signal(signal.SIGINT)
             return {"ids": list(range(len(request["jobs"])))}
 
-    batches = put(Server(), [NewJob(b"x", "t", 1, 2, 3)] * 600, "")
+    server = Server()
+    batches = put(server, [NewJob(b"x", "t", 1, 2, 3)] * 600, "")
     assert next(batches) == list(range(500))
     with pytest.raises(KeyboardInterrupt):
         next(batches)
+    assert server.asked == 1  # a second interrupt would end it as well
