@@ -5,6 +5,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -180,6 +181,21 @@ async def test_what_is_cut_while_it_is_synced_is_not_acknowledged(tmp_path, disk
         os.truncate(tmp_path / f"queue.db{suffix}", 4000)
         disk.free.set()
         with pytest.raises(JournalFailed, match="was cut short while it was served"):
+            await asyncio.wait_for(asyncio.shield(task), 10)
+        assert not client[0]._buffer
+
+
+async def test_what_changes_in_the_tick_in_which_the_names_were_checked_is_noticed(tmp_path):
+    """The kernel's clock has not moved on, so that the folder has the same modification time as before."""
+    tick_ns = time.time_ns() + 10_000_000_000  # in the future, so that it is not over however slow this is
+    async with serving(tmp_path / "queue.db") as (server, task):
+        client = await connect(server)
+        os.utime(tmp_path, ns=(tick_ns, tick_ns))
+        server._journal._writer._watch.check_names()
+        removed(tmp_path / "queue.db")
+        os.utime(tmp_path, ns=(tick_ns, tick_ns))
+        client[1].write(PUT)
+        with pytest.raises(JournalFailed, match="was removed or renamed while it was served"):
             await asyncio.wait_for(asyncio.shield(task), 10)
         assert not client[0]._buffer
 
