@@ -82,6 +82,7 @@ def test_an_empty_variable_counts_as_none(monkeypatch):
     monkeypatch.setenv("BEANLITE_PORT", "")
     monkeypatch.setenv("BEANLITE_SOCKET", "")
     assert (config.load().port, config.load().socket) == (11300, None)
+    assert config.sources()["port"] == "default"
 
 
 def test_a_directory_as_database_means_the_file_in_it(tmp_path):
