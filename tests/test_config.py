@@ -78,6 +78,15 @@ def test_a_flag_can_take_back_what_the_file_set(file):
     assert config.load(file, {"socket": None}).socket is None
 
 
+def test_a_process_of_ours_inherits_no_setting_and_no_word_of_systemd(monkeypatch):
+    for name in ("BEANLITE_PORT", "beanlite_host", "NOTIFY_SOCKET", "WATCHDOG_USEC", "LISTEN_FDS", "ANOTHER"):
+        monkeypatch.setenv(name, "1")
+    inherited = config.bare_environment()
+    assert inherited.keys() >= {"ANOTHER", "PATH"}
+    theirs = ("BEANLITE_", "NOTIFY_", "WATCHDOG_", "LISTEN_")
+    assert [name for name in inherited if name.upper().startswith(theirs)] == []
+
+
 def test_an_empty_variable_counts_as_none(monkeypatch):
     monkeypatch.setenv("BEANLITE_PORT", "")
     monkeypatch.setenv("BEANLITE_SOCKET", "")
