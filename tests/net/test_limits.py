@@ -60,6 +60,21 @@ def test_one_connection_of_an_address_too_many(tmp_path, goes):
             assert again.ask("list-tube-used") == "USING default"
 
 
+def test_a_client_that_is_done_makes_no_room_for_another_address(tmp_path):
+    """Its socket is kept until it has closed its side, and may be cut short for a client of its own address."""
+    with (
+        start_beanlite(tmp_path, "--no-journal", "--max-connections-per-address", "1") as server,
+        Wire(socket.create_connection(("127.0.0.1", server.port), source_address=("127.0.0.2", 0))) as done,
+        Wire(server.connect()) as wire,
+    ):
+        assert wire.ask("list-tube-used") == "USING default"
+        done.send(b"quit\r\n")
+        assert done.is_closed()
+        with Wire(server.connect()) as one_too_many:
+            assert one_too_many.is_closed()
+        assert refused(wire) == {"refused-connections-per-address": 1}
+
+
 def address_of(peer, *, spare_local=True):
     return Addresses(1, spare_local=spare_local).address_of(peer)
 
