@@ -124,12 +124,19 @@ async def test_the_watchdog_starves_while_a_sync_hangs(tmp_path, watched, disk):
         assert await watched()
 
 
-async def test_a_full_disk_is_told_and_no_reason_for_a_restart(tmp_path, systemd, watched):
+async def test_a_full_disk_is_told_and_no_reason_for_a_restart(tmp_path, systemd, watched, disk):
     async with serving(tmp_path / "q.db") as (server, _):
+        client = await connect(server)
+        disk.free.clear()
+        waiting = asyncio.create_task(ask(client, PUT))
+        await until_inside(lambda: disk.under_way)
         server.engine.admission.refuse_puts()
         server._drain()
         assert await watched()
-        assert systemd.heard("STATUS=Draining, disk full, puts are refused: 0 jobs")
+        assert await watched()
+        assert systemd.heard("STATUS=Draining, disk full, puts are refused: 1 jobs")
+        disk.free.set()
+        assert await waiting == b"INSERTED 1\r\n"
 
 
 def test_a_watchdog_of_another_process_is_not_ours(tmp_path, systemd):
