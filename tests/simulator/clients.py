@@ -5,7 +5,9 @@ import json
 import random
 from collections import deque
 
-from tests.simulator.ledger import ABSENT, BURIED, DELAYED, READY, BrokenPromiseError, Ledger, must
+from beanlite.core.job import ID_MASK
+from tests.simulator.ledger import ABSENT, BURIED, DELAYED, READY, Ledger, must
+from tests.simulator.wire import Wire
 from tests.simulator.world import World
 
 TUBES = (b"default", b"mail", b"log")
@@ -13,124 +15,7 @@ PRIS = (0, 1, 5, 1024, 5000)
 DELAYS_S = (0, 0, 0, 0, 1, 3, 60)
 TTRS_S = (1, 3, 60, 1000)
 SIZES = (1, 1, 1, 1, 5, 40, 500, 1500, 6000)
-HIGH_BYTES = 20_000
-
-
-class Wire(asyncio.Transport):
-    """The transport of a connection, and the network between it and its client."""
-
-    def __init__(self, world: World, client: "Client", protocol) -> None:
-        super().__init__()
-        self._world = world
-        self._client = client
-        self._protocol = protocol
-        self._inbox = bytearray()
-        self._reads = True
-        self._due = False
-        self._unread = 0
-        self._ended = False
-        self.stalled = False
-        self.closed = False
-        protocol.connection_made(self)
-
-    # called by the client
-
-    def send(self, data: bytes) -> None:
-        self._world.note(f"{self._client.name} >", data)
-        self._inbox += data
-        self._deliver_soon()
-
-    def _deliver_soon(self) -> None:
-        if not self._due and self._reads and (self._inbox or self._ended):
-            self._due = True
-            asyncio.get_running_loop().call_soon(self._deliver)
-
-    def _deliver(self) -> None:
-        self._due = False
-        if self.closed or not self._reads:
-            return
-        chance = self._client.chance
-        if self._inbox:
-            size = len(self._inbox) if chance.random() < 0.8 else chance.randint(1, len(self._inbox))
-            data = bytes(self._inbox[:size])
-            del self._inbox[:size]
-            self._protocol.data_received(data)
-            self._deliver_soon()
-        elif self._ended:
-            self._ended = False
-            if not self._protocol.eof_received():
-                self.close()
-
-    def end(self) -> None:
-        """Half-close: the client will send no more."""
-        self._ended = True
-        self._deliver_soon()
-
-    def vanish(self) -> None:
-        if not self.closed:
-            self.closed = True
-            self._client.lost()
-            self._protocol.connection_lost(ConnectionResetError())
-
-    def read_on(self) -> None:
-        self.stalled = False
-        if self._unread > HIGH_BYTES and not self.closed:
-            self._unread = 0
-            self._protocol.resume_writing()
-        self._unread = 0
-
-    # called by the server
-
-    def write(self, data):
-        if self.closed or self._world.gone:
-            return
-        try:
-            self._client.hear(bytes(data))
-        except BrokenPromiseError as broken:
-            self._world.broken = self._world.broken or broken
-            self._world.crash()
-        if self.stalled:
-            before, self._unread = self._unread, self._unread + len(data)
-            if before <= HIGH_BYTES < self._unread:
-                self._protocol.pause_writing()
-
-    def close(self):
-        if not self.closed:
-            self.closed = True
-            asyncio.get_running_loop().call_soon(self._lost)
-
-    def _lost(self):
-        self._client.lost()
-        self._protocol.connection_lost(None)
-
-    def abort(self):
-        self.close()
-
-    def write_eof(self):
-        if self._client.chance.random() < 0.9:
-            self.close()
-
-    def set_protocol(self, protocol):
-        self._protocol = protocol
-
-    def is_closing(self):
-        return self.closed
-
-    def get_write_buffer_size(self):
-        return self._unread
-
-    def set_write_buffer_limits(self, high=None, low=None):
-        pass
-
-    def get_extra_info(self, _name, default=None):
-        return default
-
-    def pause_reading(self):
-        self._reads = False
-
-    def resume_reading(self):
-        self._reads = True
-        self._deliver_soon()
+LARGE_SIZES = (500, 1500)
 
 
 class Asked:
@@ -181,6 +66,9 @@ class Client:
         self._answered = asyncio.Event()
         self._number = 0
         self.use = b"default"
+        self.sizes = SIZES
+        self.latest = 30
+        """How many of the jobs that are known may be acted on."""
         self.held: dict[int, int] = {}
         """The ttr_s of each job that it has reserved, by id."""
         self.wire: Wire | None = None
@@ -203,7 +91,7 @@ class Client:
 
     def known(self) -> list[int]:
         """Return the latest jobs that any client knows of."""
-        return list(self._ledger.jobs)[-30:]
+        return list(self._ledger.jobs)[-self.latest :]
 
     @property
     def waits(self) -> bool:
@@ -221,6 +109,14 @@ class Client:
                     await self._answered.wait()
         except TimeoutError:
             pass
+
+    def check_held(self) -> None:
+        """Check that each job that the server has reserved for this client was given to it."""
+        if self._asked or self.wire is None or self.wire.closed or self._world.gone:
+            return
+        keys = self.wire.protocol.session.client.deadlines
+        untold = {key & ID_MASK for key in set(keys.keys) - keys._gone} - self.held.keys()
+        must(not untold, f"jobs {untold} are reserved for {self.name}, which was not told")
 
     def _ask(self, word: str, **more) -> None:
         self._asked.append(Asked(word, self._ledger.tick(), self._world.now_ns / 1e9, **more))

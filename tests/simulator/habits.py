@@ -1,11 +1,13 @@
 """What clients do, at random."""
 
 import asyncio
+import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from tests.simulator.clients import DELAYS_S, PRIS, SIZES, TTRS_S, TUBES, Client
+from tests.simulator.clients import DELAYS_S, LARGE_SIZES, PRIS, SIZES, TTRS_S, TUBES, Client
 
+# How often clients give each command, unless the mix of a seed is another one.
 WORDS = {
     "put": 30, "reserve": 20, "delete held": 10, "release": 6, "bury": 6, "kick": 3, "kick-job": 3, "delete": 4,
     "reserve-job": 3, "touch": 2, "peek": 2, "stats-job": 1, "stats-tube": 1, "use": 4, "watch": 3, "ignore": 1,
@@ -13,6 +15,28 @@ WORDS = {
 }  # fmt: skip
 PAUSES_S = (0.0, 0.0, 0.0001, 0.001, 0.02, 0.3, 2.0)
 OPERATOR = ("kick", "bury", "delete", "delay", "release", "move", "reprioritise")
+
+
+class Mix(NamedTuple):
+    """What the clients of one life of a server are like."""
+
+    words: dict[str, int]
+    """How often each command is given."""
+    sizes: tuple[int, ...]
+    latest: int
+    """Only so many of the latest jobs are acted on."""
+
+
+def mix(chance: random.Random) -> Mix:
+    """Return a mix of commands and sizes.
+
+    Half of the mixes leave some commands out, give others far more often, or act on a few large jobs all the time:
+    what goes wrong only when two rare commands meet is found sooner that way.
+    """
+    if chance.random() < 0.5:
+        return Mix(WORDS, SIZES, 30)
+    words = {word: weight * chance.choice((0, 0, 1, 1, 5, 20)) for word, weight in WORDS.items()}
+    return Mix(words | {"put": 30}, chance.choice((SIZES, LARGE_SIZES)), chance.choice((1, 2, 5, 30)))
 
 
 def command(client: Client, word: str) -> bytes:
@@ -34,7 +58,7 @@ def command(client: Client, word: str) -> bytes:
 def a_job(client: Client) -> tuple[int, int, int, int]:
     """Return pri, delay_s, ttr_s and size of a random job."""
     chance = client.chance
-    return chance.choice(PRIS), chance.choice(DELAYS_S), chance.choice(TTRS_S), chance.choice(SIZES)
+    return chance.choice(PRIS), chance.choice(DELAYS_S), chance.choice(TTRS_S), chance.choice(client.sizes)
 
 
 def operate(client: Client, job_id: int) -> bytes:
@@ -83,10 +107,11 @@ OTHERS: dict[str, Say] = {
 }
 
 
-async def live(client: Client, connect, turns: int) -> None:
+async def live(client: Client, connect, turns: int, mixed: Mix) -> None:
     """Connect, and act the given number of times."""
     chance = client.chance
-    words, weights = list(WORDS), list(WORDS.values())
+    words, weights = list(mixed.words), list(mixed.words.values())
+    client.sizes, client.latest = mixed.sizes, mixed.latest
     client.connect(connect())
     pipelines = chance.random() < 0.4
     for _ in range(turns):
@@ -114,5 +139,6 @@ async def live(client: Client, connect, turns: int) -> None:
         client.send(*[command(client, word) for word in chance.choices(words, weights, k=number)])
         if chance.random() < 0.9:
             await client.all_answered(3)
+            client.check_held()
     if client.wire is not None and client.wire.stalled:
         client.wire.read_on()

@@ -11,7 +11,7 @@ from beanlite.server import Server, make_journal
 from tests.faults.forker import CHANGES
 from tests.simulator.clients import TUBES, Client
 from tests.simulator.disk import EIO, READ, SYNC, beside
-from tests.simulator.habits import live
+from tests.simulator.habits import live, mix
 from tests.simulator.ledger import must
 from tests.simulator.memory import all_jobs, check, take
 from tests.simulator.world import SECOND_NS, SimulatedLoop
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.simulator.run import Run
 
 SYNC_S = (0.00005, 0.0004, 0.003, 0.02)
+THREAD_S = (0.0005, 0.0005, 0.02, 0.3, 1.0)
 # Statements that another program may run on the file.
 HANDS = ("BEGIN", "BEGIN IMMEDIATE", "PRAGMA wal_checkpoint(PASSIVE)", "PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM")
 STEPS_S = (0, 0, 0, 0, 3600, -3600, 86_400, -7)
@@ -170,8 +171,8 @@ class Life:
             server.loop.call_later(chance.choice((0.01, 2)), world.disk.room, -1)
         names = [f"{self.number}{letter}" for letter in "abcd"[: chance.randint(1, 4)]]
         clients = [Client(world, run.ledger, name) for name in names]
-        turns = chance.randint(2, 14)
-        tasks = [asyncio.create_task(live(client, server._new_connection, turns)) for client in clients]
+        turns, mixed = chance.randint(2, 14), mix(chance)
+        tasks = [asyncio.create_task(live(client, server._new_connection, turns, mixed)) for client in clients]
         tasks.append(asyncio.create_task(self._disturb()))
         left = set(tasks)
         while left and not server._stopped.is_set():
@@ -225,10 +226,10 @@ class Life:
         """Work the queue off, checking that it has the right jobs, and gives them out in the right order."""
         world, run = self.world, self.run
         chance = world.chance
-        world.slow = False  # or the shortest ttrs would expire amid the replies
+        world.slow, world.thread_s = False, THREAD_S[0]  # or the shortest ttrs would expire amid the replies
         for client in clients:
             client.wire.vanish()
-        await asyncio.sleep(2)
+        await asyncio.sleep(30)  # what the journal's thread was slow with is over
         client = Client(world, run.ledger, f"{self.number}z")
         client.connect(server._new_connection())
         for tube in TUBES:

@@ -113,6 +113,11 @@ MUTANTS = {
         "                rule_out_disk(path)\n",
         "                pass\n",
     ),
+    "a body unloaded while a batch is fetched": Mutant(
+        "protocol.batches",
+        "_batch_reply(session, bodies | fetched)",
+        "_batch_reply(session, {job: fetched.get(job, job.body) for job in jobs})",
+    ),
     "memory has no bound": Mutant(
         "core.admission", "min(self._disk_bytes, self._memory.room_bytes)", "self._disk_bytes"
     ),

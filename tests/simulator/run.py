@@ -10,7 +10,7 @@ from beanlite.errors import BeanliteError
 from tests.simulator import disk as disks, fit, world as worlds
 from tests.simulator.disk import FaultyDisk
 from tests.simulator.ledger import Ledger, must
-from tests.simulator.life import STEPS_S, SYNC_S, Life
+from tests.simulator.life import STEPS_S, SYNC_S, THREAD_S, Life
 from tests.simulator.memory import Picture, all_jobs, check, difference
 from tests.simulator.world import SECOND_NS, World
 
@@ -106,7 +106,7 @@ class Run:
                 last = number == lives
                 end = "last" if last else chance.choices(list(ENDS), list(ENDS.values()))[0]
                 self.story.append(end)
-                world.sync_s = chance.choice(SYNC_S)
+                world.sync_s, world.thread_s = chance.choice(SYNC_S), chance.choice(THREAD_S)
                 life = Life(self, number)
                 life.play(end, last=last)
                 self._judge(life, end)

@@ -40,6 +40,8 @@ class World:
         self.boot = 1
         self.sync_s = 0.0001
         """About how long a sync takes."""
+        self.thread_s = 0.0005
+        """About how long the journal's thread takes to begin with a call, such as a fetch of bodies."""
         self.slow = True
         """Whether some syncs take much longer."""
         self.dead = False
@@ -175,7 +177,7 @@ class InlineConnection(aiosqlite.Connection):
     async def _execute(self, fn, *args, **kwargs):
         assert self.world is not None
         chance = self.world.chance
-        await asyncio.sleep(chance.expovariate(2000))
+        await asyncio.sleep(chance.expovariate(1 / self.world.thread_s))
         done = fn(*args, **kwargs)
         await asyncio.sleep(chance.expovariate(5000))
         return done
