@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Self
 
 from beanlite.beanstalk.client import Address, Client, UnexpectedReply
-from beanlite.errors import BeanliteError
+from beanlite.core.tube import is_tube_name
+from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators.filters import Record
 
 
@@ -74,9 +75,10 @@ class Live:
             raise no_tube(tube)
 
     def pause(self, tube: str, pause_s: int) -> None:
-        """Pause a tube: nothing is reserved from it for ``pause_s`` seconds."""
+        """Pause a tube: nothing is reserved from it for ``pause_s`` seconds. ConfigError: no tube has such a name."""
+        name = encode_tube(tube)
         with self.conversation():
-            line = self.client.ask(b"pause-tube %b %d\r\n" % (tube.encode(), pause_s))
+            line = self.client.ask(b"pause-tube %b %d\r\n" % (name, pause_s))
         if line == b"NOT_FOUND\r\n":
             raise no_tube(tube)
         if line != b"PAUSED\r\n":
@@ -122,6 +124,17 @@ class Live:
             raise Unreachable(f"{self.name} does not answer") from error
         except (OSError, UnexpectedReply) as error:
             raise Unreachable(f"{self.name}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def encode_tube(name: str) -> bytes:
+    """Return the name of a tube as it is sent. ConfigError: no tube can have it.
+
+    In a command's line, what follows a line end in the name would be carried out as a command of its own.
+    """
+    encoded = name.encode(errors="surrogateescape")
+    if not is_tube_name(encoded):
+        raise ConfigError(f"no tube can have the name {name!r}")
+    return encoded
 
 
 def no_tube(name: str) -> BeanliteError:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Final, Self
 
+from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators.changes import Interrupt
 from beanlite.operators.filters import Record
@@ -42,8 +43,9 @@ class NewJob:
         if unknown := given.keys() - {field.name for field in fields(cls)}:
             known = "body, base64, tube, pri, delay_s and ttr_s"
             raise ValueError(f"{min(unknown)!r} is no part of a job; these are: {known}")
-        if not isinstance(given["tube"], str):
-            raise ValueError(f"tube: {given['tube']!r} is no name")  # noqa: TRY004 - likewise
+        tube = given["tube"]
+        if not isinstance(tube, str) or not is_tube_name(tube.encode(errors="surrogatepass")):
+            raise ValueError(f"tube: {tube!r} is no name")
         for key in ("pri", "delay_s", "ttr_s"):
             value = given[key]
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _U32_MAX:

@@ -120,6 +120,8 @@ def test_json_has_plain_numbers(own_queue, run):
         ("jobs mail", "Got unexpected extra argument(s) (mail); beanlite jobs --help tells how"),
         ("put mail x", "each BODY is a job, and none a tube: say --tube mail, or --tube default"),
         ("delete --yes --text=", "--text: every body has an empty text in it; leave it out to mean all"),
+        ("put --tube= x", "no tube can have the name ''"),
+        ("pause a:b 5s", "no tube can have the name 'a:b'"),
         ("put a --lines", "BODY, --lines and --jobs exclude each other"),
         ("top", "top needs a terminal"),
     ],
@@ -220,6 +222,13 @@ def test_many_ids_are_several_requests(tmp_path):
         with Live((server.host, server.port)) as live:
             outcome = change(live, {"do": "bury"}, Filter(ids=tuple(range(1, 2501))))
         assert (outcome.done, outcome.skipped, outcome.interrupted) == (2500, 0, False)
+
+
+def test_a_line_end_in_a_name_begins_no_other_command(own_queue, run):
+    name = f"mail 1\r\ndelete {own_queue.ready[0]}\r\npause-tube mail"
+    before = ids(own_queue)
+    assert run(own_queue, "pause", name, "5s") == (2, "", f"beanlite: no tube can have the name {name!r}\n")
+    assert ids(own_queue) == before
 
 
 # -- putting

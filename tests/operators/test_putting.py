@@ -35,6 +35,7 @@ def test_a_line_may_leave_out_all_but_the_body():
         (b'{"body": 5}', "the body is 5, and no text"),
         (b'{"body": "", "delay": 5}', "'delay' is no part of a job"),
         (b'{"body": "", "tube": 5}', "tube: 5 is no name"),
+        (b'{"body": "", "tube": "a b"}', "tube: 'a b' is no name"),
         (b'{"body": "", "pri": -1}', "pri: -1 is not allowed"),
         (b'{"body": "", "pri": true}', "pri: True is not allowed"),
         (b'{"body": "", "ttr_s": 4294967296}', "ttr_s: 4294967296 is not allowed"),
