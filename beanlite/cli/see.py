@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.groups import Json, Limit, Place, Server, Which, grouped
+from beanlite.cli.groups import NUMBER_MAX, Json, Limit, Place, Server, Which, grouped
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators import listing, tables
 from beanlite.operators.bodies import FORMS
@@ -101,7 +101,7 @@ def jobs(
 
 @grouped
 def job(
-    job_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The job.")],
+    job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=NUMBER_MAX, help="The job.")],
     *,
     body: Annotated[
         str,

@@ -61,9 +61,14 @@ class Live:
         return None if job is None else {**job, "body": base64.b64decode(job["body"])}
 
     def ask(self, word: str, request: Record) -> Record:
-        """Return the reply to a command that takes a JSON object."""
+        """Return the reply to a command that takes a JSON object. ConfigError: something in it is no text."""
         self._check()
-        body = json.dumps(request, ensure_ascii=False).encode(errors="surrogateescape")
+        try:
+            body = json.dumps(request, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:  # bytes of the command line, in Python's notation for them
+            raise ConfigError(
+                f"{self.name} can be asked for UTF-8 only, and not for {error.object[error.start]!r}"
+            ) from None
         reply = self._read(b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
         if reply is None:
             raise BeanliteError(f"{self.name} answered NOT_FOUND to {word}")

@@ -75,6 +75,8 @@ def read_jobs(lines: Iterable[bytes], name: str, defaults: Mapping[str, object])
                 yield NewJob.from_line(line, defaults)
             except UnicodeDecodeError:
                 raise ConfigError(f"{name}, line {number}: it is no text, and so no JSON") from None
+            except RecursionError:
+                raise ConfigError(f"{name}, line {number}: it is nested too deeply") from None
             except ValueError as error:
                 raise ConfigError(f"{name}, line {number}: {error}") from None
 

@@ -29,6 +29,7 @@ def test_a_line_may_leave_out_all_but_the_body():
     ("line", "said"),
     [
         (b"x", "Expecting value"),
+        (b"[" * 100_000, "it is nested too deeply"),
         (b"[]", "it is no JSON object"),
         (b"{}", "it needs either body or base64"),
         (b'{"body": "", "base64": ""}', "it needs either body or base64"),
