@@ -149,7 +149,10 @@ def at_terminal(queue, words, typed):
         seen = b""
         while b"?" not in seen:
             seen += os.read(terminal, 4096)
-        os.write(terminal, typed)
+        if isinstance(typed, signal.Signals):
+            process.send_signal(typed)
+        else:
+            os.write(terminal, typed)
         try:
             while more := os.read(terminal, 4096):
                 seen += more
@@ -170,6 +173,16 @@ def test_the_question_tells_how_many(own_queue):
     assert "11 jobs deleted" in seen
     assert exit_code == 0
     assert ids(own_queue) == [12]
+
+
+def test_no_answer_is_no(own_queue):
+    exit_code, seen = at_terminal(own_queue, ["flush", "mail"], b"\x04")
+    assert exit_code == 1
+    assert seen.endswith("[y/N]: \r\nbeanlite: no job was deleted\r\n")
+    exit_code, seen = at_terminal(own_queue, ["flush", "mail"], signal.SIGINT)
+    assert exit_code == 130
+    assert "Traceback" not in seen
+    assert len(ids(own_queue)) == 12
 
 
 def test_what_is_put_after_the_question_stays(own_queue):
