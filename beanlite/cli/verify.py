@@ -34,10 +34,13 @@ def verify(
     with terminable():
         for finding in look(file):
             if not finding.sound:
-                unsound.append(finding.check)
+                unsound.append(finding)
             if as_json:
                 print(json.dumps(finding._asdict()), flush=True)
             else:
-                print(f"{finding.check:<7} {'ok     ' if finding.sound else 'DAMAGED'} {finding.said}", flush=True)
+                verdict = "ok" if finding.sound else "DAMAGED" if finding.ours else "REFUSED"
+                print(f"{finding.check:<7} {verdict:<7} {finding.said}", flush=True)
+    if not all(finding.ours for finding in unsound):
+        raise JournalRefused(f"{file} is no database that can be checked")
     if unsound:
-        raise JournalRefused(f"{file} is not sound: {', '.join(unsound)}")
+        raise JournalRefused(f"{file} is not sound: {', '.join(finding.check for finding in unsound)}")
