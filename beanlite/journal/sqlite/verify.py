@@ -134,8 +134,8 @@ def _schema(connection: sqlite3.Connection, path: Path) -> str:
     with refused(path):
         version = read_version(connection)
         check_schema(connection, path, find_migrations()[:version])
-        check_texts(connection, path, find_migrations()[:version])
-    return f"version {version}"
+        views = check_texts(connection, path, find_migrations()[:version])
+    return f"version {version}" + (f"; views that are not beanlite's own: {', '.join(views)}" if views else "")
 
 
 def _state(connection: sqlite3.Connection, path: Path) -> str:
