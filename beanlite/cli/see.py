@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.groups import NUMBER_MAX, Json, Limit, Place, Server, Which, grouped
+from beanlite.core.events import WORDS
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators import listing, tables
 from beanlite.operators.bodies import FORMS
@@ -175,6 +176,9 @@ def tail(
 
     Each event is shown as soon as it is durable.
     """
+    for word in what or ():
+        if word not in WORDS:
+            raise ConfigError(f"--what: there is no event {word!r}, only {', '.join(WORDS)}")
     with Live(server.address) as source:
         for event in source.watch({"tube": tube, "what": what}):
             if as_json:

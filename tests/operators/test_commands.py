@@ -117,6 +117,10 @@ def test_json_has_plain_numbers(own_queue, run):
         ("move 1", "Missing option '--to'"),
         ("jobs --db x", "--connect and --db exclude each other"),
         ("job 1 --body colours", "--body: there is no form 'colours', only auto, text, json, hex, raw"),
+        (
+            "tail --what burry",
+            "--what: there is no event 'burry', only put, delay over, reserve, touch, release, bury,",
+        ),
         ("jobs mail", "Got unexpected extra argument(s) (mail); beanlite jobs --help tells how"),
         ("put mail x", "each BODY is a job, and none a tube: say --tube mail, or --tube default"),
         ("delete --yes --text=", "--text: every body has an empty text in it; leave it out to mean all"),
