@@ -20,7 +20,8 @@ EPILOG = (
 
 def export(
     dest: Annotated[
-        Path | None, typer.Argument(metavar="DEST", help="The file to write. Default: standard output, also as -.")
+        Path | None,
+        typer.Argument(metavar="DEST", readable=False, help="The file to write. Default: standard output, also as -."),
     ] = None,
     *,
     db: Db = None,

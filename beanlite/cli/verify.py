@@ -18,7 +18,9 @@ EPILOG = (
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A database, live or stopped, or a backup.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", readable=False, help="A database, live or stopped, or a backup.")
+    ],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, for scripts.")] = False,
 ) -> None:
