@@ -48,6 +48,9 @@ EXAMPLES: Final = {
     ),
 }
 
+# What makes a name stand for any number of tubes, of which there may be none.
+_WILDCARDS: Final = frozenset("*?")
+
 
 @grouped
 def tubes(
@@ -63,6 +66,8 @@ def tubes(
     """Show the tubes, and how many jobs each has."""
     with place.open() as source:
         found, total = listing.tubes(source, like, sort, limit)
+        if not found and not _WILDCARDS & set(like):
+            source.check_tube(like)
     if as_json:
         tables.print_json(found)
     elif not tables.print_table(found, tables.TUBES):

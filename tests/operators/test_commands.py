@@ -77,7 +77,7 @@ def test_what_could_not_be_changed_is_told(own_queue, run):
     [
         "kick --tube nobody", "bury --tube nobody --state ready", "delete 1 --tube nobody --yes", "flush nobody --yes",
         "flush nobody --dry-run", "move --tube nobody --to mail", "pause nobody 5s", "jobs --tube nobody",
-        "jobs --tube nobody --state buried --json",
+        "jobs --tube nobody --state buried --json", "tubes nobody", "tubes nobody --json",
     ],
 )  # fmt: skip
 def test_a_tube_that_does_not_exist_is_told(line, queue, run):
@@ -91,6 +91,7 @@ def test_a_file_without_that_tube_is_told(tube, queue, capsys):
     assert main(["jobs", "--tube", tube, "--db", str(queue.db)]) == 1
     assert capsys.readouterr() == ("", said)
     assert main(["jobs", "--tube", "other", "--state", "buried", "--db", str(queue.db)]) == 0
+    assert main(["tubes", "nobody*", "--db", str(queue.db)]) == 0
 
 
 def test_a_tube_without_jobs_is_no_mistake(queue, run):
