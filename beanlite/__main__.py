@@ -26,6 +26,7 @@ def main() -> int:
         # For good: a server makes no garbage that only the collector finds (a test verifies that), and searching a
         # million jobs for it would stall all clients.
         gc.disable()
+        stderr.open_closed()
         stderr.install()
         if serves:
             listen_early(args)

@@ -8,6 +8,7 @@
     ├── BenchFailed          a server under load could not be reached, or answered what it should not
     ├── ListenError          the server can't listen on an address
     ├── JournalRefused       the file is not one that this server may use; nothing was written
+    │   └── NotOurs          it is no database of beanlite's, or one of a newer version
     └── JournalFailed        the disk failed while serving; nothing more is acknowledged
         ├── LeaseLost        another server has taken over
         ├── JournalFull      the disk is full: the batch was rolled back and can be retried
@@ -75,6 +76,10 @@ class JournalRefused(BeanliteError):
     """The database file can't be used as it is; nothing was written to it."""
 
     exit_code = 3
+
+
+class NotOurs(JournalRefused):
+    """The file is no database of beanlite's, or one of a newer version; whether it is sound is another question."""
 
 
 class JournalFailed(BeanliteError):

@@ -68,6 +68,17 @@ def _terminal(descriptor: int) -> int | None:
         return None
 
 
+def open_closed() -> None:
+    """Open stdin and stdout if they are closed: stdin as one that is at its end, stdout as one that nobody reads.
+
+    Python has None for them, which can't be asked for anything; and the next file to be opened would get their number.
+    """
+    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for good
+
+
 def install() -> None:
     """Make it Python's stderr, for the log, tracebacks and whatever else is printed."""
     if sys.stderr is None:  # closed: if the database got its number, a library could write messages into the file

@@ -188,9 +188,21 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> i
 def _asked(server: Live, what: Record, which: Filter) -> Filter:
     """Ask the operator to confirm the number of jobs; return their filter. BeanliteError: not confirmed."""
     found = changes.change(server, {**what, "dry_run": True}, which)
-    if found.interrupted or not typer.confirm(f"{what['do'].capitalize()} {units.jobs(found.done)} {which}?", err=True):
+    question = f"{what['do'].capitalize()} {units.jobs(found.done)} {which}?"
+    if found.interrupted or not _confirmed(question):
         raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
     return dataclasses.replace(which, up_to_id=found.last_id)
+
+
+def _confirmed(question: str) -> bool:
+    """Ask the operator; the end of the input (Ctrl-D) means no."""
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort as error:
+        print(file=sys.stderr)  # the cursor is still behind the question
+        if isinstance(error.__context__, EOFError):
+            return False
+        raise KeyboardInterrupt from error
 
 
 @contextlib.contextmanager

@@ -24,7 +24,8 @@ EXAMPLES: Final = {
 
 def export(
     dest: Annotated[
-        Path | None, typer.Argument(metavar="DEST", help="The file to write. Default: standard output.")
+        Path | None,
+        typer.Argument(metavar="DEST", readable=False, help="The file to write. Default: standard output, also as -."),
     ] = None,
     *,
     db: Db = None,
@@ -37,6 +38,8 @@ def export(
     The output has one object per line, with everything a job has, as of one moment; the database may be live. "beanlite
     import" makes the same database from it again.
     """
+    if str(dest) == "-":  # as for import
+        dest = None
     if force and dest is None:
         raise ConfigError("--force: there is no DEST to replace")
     url = url_of_database(db, database, config_file)

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -19,6 +19,11 @@ from beanlite.operators.units import parse_age
 from beanlite.places import reached_at
 
 Result = TypeVar("Result")
+
+# The largest pri, and the largest number of seconds of a delay, a ttr or a pause.
+U32_MAX: Final = (1 << 32) - 1
+# The largest number that a database takes: no id of a job or number of a connection is larger.
+NUMBER_MAX: Final = (1 << 63) - 1
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with plain numbers; a list as one object per line.")]
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="The jobs.", show_default=False)]
@@ -92,10 +97,17 @@ class Which:
     ] = None
     newer: Annotated[float | None, age_option("--newer", text="Put more recently than this.")] = None
     in_state: Annotated[float | None, age_option("--in-state", text="In their state for at least this long.")] = None
-    pri_min: Annotated[int | None, typer.Option(min=0, metavar="N", help="With this pri or a less urgent one.")] = None
-    pri_max: Annotated[int | None, typer.Option(min=0, metavar="N", help="With this pri or a more urgent one.")] = None
+    pri_min: Annotated[
+        int | None, typer.Option(min=0, max=U32_MAX, metavar="N", help="With this pri or a less urgent one.")
+    ] = None
+    pri_max: Annotated[
+        int | None, typer.Option(min=0, max=U32_MAX, metavar="N", help="With this pri or a more urgent one.")
+    ] = None
     holder: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help='Held by this connection, as numbered by "clients".')
+        int | None,
+        typer.Option(
+            min=0, max=NUMBER_MAX, metavar="NUMBER", help='Held by this connection, as numbered by "clients".'
+        ),
     ] = None
     text: Annotated[str | None, typer.Option(metavar="TEXT", help="With this text in the body; case matters.")] = None
 

@@ -23,7 +23,9 @@ EXAMPLES: Final = {
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The exported file; - is standard input.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", readable=False, help="The exported file; - is standard input.")
+    ],
     *,
     db: Db = None,
     database: Database = None,

@@ -29,7 +29,9 @@ _LISTED = 10
 def import_binlog(
     directory: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="The directory of beanstalkd's -b, with files binlog.1 and so on."),
+        typer.Argument(
+            metavar="DIR", readable=False, help="The directory of beanstalkd's -b, with files binlog.1 and so on."
+        ),
     ],
     *,
     db: Db = None,

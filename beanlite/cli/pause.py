@@ -5,7 +5,8 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.groups import Json, Server, age_option, grouped
+from beanlite.cli.groups import U32_MAX, Json, Server, age_option, grouped
+from beanlite.errors import ConfigError
 from beanlite.operators import units
 from beanlite.operators.live import Live
 
@@ -30,6 +31,8 @@ def pause(
     as_json: Json = False,
 ) -> None:
     """Stop clients from reserving from a tube for some time."""
+    if time > U32_MAX:
+        raise ConfigError(f"TIME: {U32_MAX} seconds at most, which are {units.age(U32_MAX)}")
     with Live(server.address) as live:
         live.pause(tube, round(time))
     if as_json:

@@ -11,7 +11,7 @@ import typer
 from beanlite.cli.groups import Json, Server, age_option, grouped
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
-from beanlite.operators.live import Live
+from beanlite.operators.live import Live, encode_tube
 from beanlite.operators.person import login_name
 from beanlite.operators.putting import NewJob, put as put_all, read_jobs
 
@@ -61,6 +61,7 @@ def put(
     if bodies and len(bodies) > 1 and tube is None:  # the first may have been meant as the tube
         raise ConfigError(f"each BODY is a job, and none a tube: say --tube {bodies[0]}, or --tube default")
     tube = "default" if tube is None else tube
+    encode_tube(tube)
     with ExitStack() as stack:
         made: Iterable[NewJob]
         if jobs is None:

@@ -26,7 +26,9 @@ EXAMPLES: Final = {
 
 
 def restore(
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="The backup to restore; it is only read.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", readable=False, help="The backup to restore; it is only read.")
+    ] = None,
     *,
     undo: Annotated[
         bool, typer.Option("--undo", help="Bring back the database that the last restore set aside.")

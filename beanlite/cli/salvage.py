@@ -25,8 +25,12 @@ _LISTED = 20
 
 
 def salvage(
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A damaged database that no server holds.")],
-    dest: Annotated[Path, typer.Argument(metavar="DEST", help="The database to create; it must not exist yet.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", readable=False, help="A damaged database that no server holds.")
+    ],
+    dest: Annotated[
+        Path, typer.Argument(metavar="DEST", readable=False, help="The database to create; it must not exist yet.")
+    ],
     *,
     as_json: AsJson = False,
 ) -> None:

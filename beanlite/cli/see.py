@@ -5,7 +5,8 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.groups import Json, Limit, Place, Server, Which, grouped
+from beanlite.cli.groups import NUMBER_MAX, Json, Limit, Place, Server, Which, grouped
+from beanlite.core.events import WORDS
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
 from beanlite.operators import listing, tables
@@ -48,6 +49,9 @@ EXAMPLES: Final = {
     ),
 }
 
+# What makes a name stand for any number of tubes, of which there may be none.
+_WILDCARDS: Final = frozenset("*?")
+
 
 @grouped
 def tubes(
@@ -63,6 +67,8 @@ def tubes(
     """Show the tubes, and how many jobs each has."""
     with place.open() as source:
         found, total = listing.tubes(source, like, sort, limit)
+        if not found and not _WILDCARDS & set(like):
+            source.check_tube(like)
     if as_json:
         tables.print_json(found)
     elif not tables.print_table(found, tables.TUBES):
@@ -102,7 +108,7 @@ def jobs(
 
 @grouped
 def job(
-    job_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The job.")],
+    job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=NUMBER_MAX, help="The job.")],
     *,
     body: Annotated[
         str,
@@ -176,6 +182,9 @@ def tail(
 
     Each event is shown as soon as it is durable.
     """
+    for word in what or ():
+        if word not in WORDS:
+            raise ConfigError(f"--what: there is no event {word!r}, only {', '.join(WORDS)}")
     with Live(server.address) as source:
         for event in source.watch({"tube": tube, "what": what}):
             if as_json:

@@ -22,7 +22,9 @@ EXAMPLES: Final = {
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A database, live or stopped, or a backup.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", readable=False, help="A database, live or stopped, or a backup.")
+    ],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, for scripts.")] = False,
 ) -> None:
@@ -38,10 +40,13 @@ def verify(
     with terminable():
         for finding in look(file):
             if not finding.sound:
-                unsound.append(finding.check)
+                unsound.append(finding)
             if as_json:
                 print(json.dumps(finding._asdict()), flush=True)
             else:
-                print(f"{finding.check:<7} {'ok     ' if finding.sound else 'DAMAGED'} {finding.said}", flush=True)
+                verdict = "ok" if finding.sound else "DAMAGED" if finding.ours else "REFUSED"
+                print(f"{finding.check:<7} {verdict:<7} {finding.said}", flush=True)
+    if not all(finding.ours for finding in unsound):
+        raise JournalRefused(f"{file} is no database that can be checked")
     if unsound:
-        raise JournalRefused(f"{file} is not sound: {', '.join(unsound)}")
+        raise JournalRefused(f"{file} is not sound: {', '.join(finding.check for finding in unsound)}")

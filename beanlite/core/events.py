@@ -29,6 +29,10 @@ REPRIORITISE: Final = "reprioritise"
 DELAY: Final = "delay"
 # What can happen to a tube.
 PAUSE: Final = "pause"
+WORDS: Final = (
+    PUT, DELAY_OVER, RESERVE, TOUCH, RELEASE, BURY, TTR_OVER, CLIENT_GONE, KICK, DELETE, RESTART,
+    MOVE, COPY, REPRIORITISE, DELAY, PAUSE,
+)  # fmt: skip
 
 
 class Event:

@@ -1,13 +1,17 @@
 """A database file, with the same methods for questions as a server."""
 
 import asyncio
+import re
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
-from beanlite.errors import BeanliteError
+from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.sqlite.look import Look, looking
 from beanlite.operators.filters import Record
+
+# Where to continue in a list: an id, or the number of jobs so far. More digits than this no number in SQLite has.
+_CURSOR: Final = re.compile("[0-9]{1,18}")
 
 
 class File:
@@ -31,7 +35,10 @@ class File:
         self._runner.close()
 
     def list_jobs(self, request: Record) -> Record:
-        """Return a slice of the jobs."""
+        """Return a slice of the jobs. ConfigError: the cursor is none, or is a server's."""
+        after = request.get("after")
+        if after is not None and _CURSOR.fullmatch(after) is None:
+            raise ConfigError(f"--after: {after!r} is not from a list of a file's jobs")
         return self._runner.run(self._look.list_jobs(request))
 
     def list_tubes(self, request: Record) -> Record:

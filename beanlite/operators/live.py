@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Final, Self
 
 from beanlite.beanstalk.client import Address, Client, UnexpectedReply, address_text
-from beanlite.errors import BeanliteError
+from beanlite.core.tube import is_tube_name
+from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators.filters import Record
 
 # The counters in the reply to ``stats`` from which the rates of a server are computed. cmd-put does not count jobs that
@@ -69,9 +70,14 @@ class Live:
         return None if job is None else {**job, "body": base64.b64decode(job["body"])}
 
     def ask(self, word: str, request: Record) -> Record:
-        """Return the reply to a command that takes a JSON object."""
+        """Return the reply to a command that takes a JSON object. ConfigError: something in it is no text."""
         self._check()
-        body = json.dumps(request, ensure_ascii=False).encode(errors="surrogateescape")
+        try:
+            body = json.dumps(request, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:  # bytes of the command line, in Python's notation for them
+            raise ConfigError(
+                f"{self.name} can be asked for UTF-8 only, and not for {error.object[error.start]!r}"
+            ) from None
         reply = self._read(b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
         if reply is None:
             raise BeanliteError(f"{self.name} answered NOT_FOUND to {word}")
@@ -83,9 +89,10 @@ class Live:
             raise no_tube(tube)
 
     def pause(self, tube: str, pause_s: int) -> None:
-        """Pause a tube: nothing is reserved from it for ``pause_s`` seconds."""
+        """Pause a tube: nothing is reserved from it for ``pause_s`` seconds. ConfigError: no tube has such a name."""
+        name = encode_tube(tube)
         with self.conversation():
-            line = self.client.ask(b"pause-tube %b %d\r\n" % (tube.encode(), pause_s))
+            line = self.client.ask(b"pause-tube %b %d\r\n" % (name, pause_s))
         if line == b"NOT_FOUND\r\n":
             raise no_tube(tube)
         if line != b"PAUSED\r\n":
@@ -131,6 +138,17 @@ class Live:
             raise Unreachable(f"{self.name} does not answer") from error
         except (OSError, UnexpectedReply) as error:
             raise Unreachable(f"{self.name}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def encode_tube(name: str) -> bytes:
+    """Return the name of a tube as it is sent. ConfigError: no tube can have it.
+
+    In a command's line, what follows a line end in the name would be carried out as a command of its own.
+    """
+    encoded = name.encode(errors="surrogateescape")
+    if not is_tube_name(encoded):
+        raise ConfigError(f"no tube can have the name {name!r}")
+    return encoded
 
 
 def no_tube(name: str) -> BeanliteError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Final, Self
 
 from beanlite.core.job import U32_MAX
+from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
 from beanlite.operators.changes import Interrupt
@@ -43,8 +44,9 @@ class NewJob:
         if unknown := given.keys() - {field.name for field in fields(cls)}:
             known = "body, base64, tube, pri, delay_s and ttr_s"
             raise ValueError(f"{min(unknown)!r} is no part of a job; these are: {known}")
-        if not isinstance(given["tube"], str):
-            raise ValueError(f"tube: {given['tube']!r} is no name")  # noqa: TRY004 - likewise
+        tube = given["tube"]
+        if not isinstance(tube, str) or not is_tube_name(tube.encode(errors="surrogatepass")):
+            raise ValueError(f"tube: {tube!r} is no name")
         for key in ("pri", "delay_s", "ttr_s"):
             value = given[key]
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= U32_MAX:
@@ -76,6 +78,8 @@ def read_jobs(lines: Iterable[bytes], name: str, defaults: Mapping[str, object])
                 yield NewJob.from_line(line, defaults)
             except UnicodeDecodeError:
                 raise ConfigError(f"{name}, line {number}: it is no text, and so no JSON") from None
+            except RecursionError:
+                raise ConfigError(f"{name}, line {number}: it is nested too deeply") from None
             except ValueError as error:
                 raise ConfigError(f"{name}, line {number}: {error}") from None
 

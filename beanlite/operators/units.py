@@ -6,6 +6,8 @@ import time
 _UNITS_S = {
     "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800,
 }  # fmt: skip
+# The longest length of time that the protocol takes: some thousand years.
+AGE_MAX_S = 100_000_000_000
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 # Characters that make a terminal move the cursor, change colours or reverse the writing direction.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -17,9 +19,12 @@ def parse_age(text: str) -> float:
     if not parts or _PART.sub("", text.strip().lower()).strip():
         raise ValueError(f"{text!r} is no length of time; write it as 90s, 5min, 3h, 2d or 1h30min")
     try:
-        return sum(float(number) * _UNITS_S[unit or "s"] for number, unit in parts)
+        seconds = sum(float(number) * _UNITS_S[unit or "s"] for number, unit in parts)
     except KeyError as error:
         raise ValueError(f"{error.args[0]!r} is no unit of time; there are s, min, h, d and w") from None
+    if seconds > AGE_MAX_S:
+        raise ValueError(f"{text!r} is more than {AGE_MAX_S // 86_400} d")
+    return seconds
 
 
 def age(seconds: float | None) -> str:

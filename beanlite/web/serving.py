@@ -38,7 +38,9 @@ def listen(address: Address) -> socket.socket:
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(address[0])
     except OSError as error:
-        raise BeanliteError(f"can't listen on {address_text(address)}: {error.strerror or error}") from error
+        # The system's own words: those of create_server repeat the address.
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
+        raise BeanliteError(f"can't listen on {address_text(address)}: {why}") from error
     return listening
 
 

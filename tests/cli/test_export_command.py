@@ -35,6 +35,8 @@ def test_to_a_file_and_back(queue, capsys):
 def test_through_a_pipe(queue, capfdbinary, monkeypatch):
     assert main(["export", "--db", str(queue)]) == 0
     out = capfdbinary.readouterr().out
+    assert main(["export", "-", "--db", str(queue)]) == 0
+    assert capfdbinary.readouterr().out == out
     assert out.count(b"\n") == 11
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(out)))
     assert main(["import", "-", "--db", str(queue), "--new-ids", "--json"]) == 0

@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.support.journal_files import make
 from tests.support.servers import free_port
 
 LOOK = """
@@ -63,3 +66,19 @@ sys.exit(main())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("import - --db new.db <&-", 0, "new.db: 0 jobs and 0 pauses imported\n"),
+        ("export --db queue.db >&-", 0, ""),
+        ("delete 1 <&- >&-", 2, "beanlite: delete can't be undone, and there is no terminal to ask at: say --yes\n"),
+    ],
+)
+def test_closed_stdin_and_stdout(line, code, said, tmp_path):
+    make(tmp_path / "queue.db", batches=1)
+    ask = f'exec "{sys.executable}" -m beanlite {line}'
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(["sh", "-c", ask], capture_output=True, check=False, text=True, cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stdout + done.stderr) == (code, said)

@@ -80,18 +80,19 @@ def test_a_directory_is_one_line(line, folder, capsys):
 @contextmanager
 def closed():
     """A folder into which the user, who is another one than root, may not look."""
-    user, home = os.geteuid(), Path.cwd()
+    user, home = os.getuid(), Path.cwd()
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
         Path("q.jsonl").touch()
         Path("closed").mkdir(mode=0)
+        Path("secret").touch(mode=0)
         if user == 0:
-            Path(name).chmod(0o755)
-            os.seteuid(NOBODY)
+            Path(name).chmod(0o777)
+            os.setresuid(NOBODY, NOBODY, user)
         try:
             yield
         finally:
-            os.seteuid(user)
+            os.setresuid(user, user, user)
             Path("closed").chmod(0o700)
             os.chdir(home)
 
@@ -103,6 +104,11 @@ def closed():
         ("backup closed/new --keep 2 --db none.db", 2, "--keep: closed/new is not a folder"),
         ("import q.jsonl --db closed/new.db", 3, "closed/new.db can't be opened: Permission denied"),
         ("restore --undo --db closed/queue.db", 1, "closed can't be read: Permission denied"),
+        ("verify secret", 1, "secret can't be opened: Permission denied"),
+        ("salvage secret new.db", 1, "secret can't be opened: Permission denied"),
+        ("restore secret --db new.db", 3, "secret can't be opened: Permission denied"),
+        ("import secret --db new.db", 1, "secret can't be opened: Permission denied"),
+        ("import-binlog closed --db new.db", 1, "closed/lock can't be opened and locked: Permission denied"),
     ],
 )
 def test_where_one_may_not_look_it_is_one_line(line, code, said, capsys):

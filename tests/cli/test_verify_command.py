@@ -27,7 +27,12 @@ def test_a_sound_one(queue, capsys):
 def test_for_scripts(queue, capsys):
     assert main(["verify", str(queue), "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert lines[-1] == {"check": "bodies", "sound": True, "said": "9 checksums are right"}
+    assert lines[-1] == {
+        "check": "bodies",
+        "sound": True,
+        "said": "9 checksums are right",
+        "ours": True,
+    }
 
 
 def test_a_damaged_one(queue, capsys):
@@ -36,6 +41,16 @@ def test_a_damaged_one(queue, capsys):
     out, err = capsys.readouterr()
     assert "bodies  DAMAGED " in out
     assert err == f"beanlite: {queue} is not sound: bodies\n"
+
+
+@pytest.mark.parametrize(("content", "said"), [(b"", "is empty"), (b"text", "is not an SQLite file")])
+def test_one_that_is_not_ours_is_not_called_damaged(content, said, tmp_path, capsys):
+    file = tmp_path / "other"
+    file.write_bytes(content)
+    assert main(["verify", str(file)]) == 3
+    out, err = capsys.readouterr()
+    assert out.startswith(f"file    REFUSED {file} {said}; ")
+    assert err == f"beanlite: {file} is no database that can be checked\n"
 
 
 def test_one_that_is_not_there(capsys):

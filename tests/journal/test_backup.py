@@ -251,6 +251,15 @@ def test_an_interrupted_copy_is_removed(path, dest):
     assert list(dest.parent.iterdir()) == []
 
 
+@pytest.mark.parametrize("beside", ["-wal", "-shm"])
+def test_a_file_beside_a_live_database_is_never_replaced(path, beside):
+    with writer(path, "idle"):
+        before = Path(f"{path}{beside}").stat().st_ino
+        with pytest.raises(BeanliteError, match=f"{beside} was not replaced: it belongs to the database {path}"):
+            backup(path, Path(f"{path}{beside}"), replace=True)
+        assert Path(f"{path}{beside}").stat().st_ino == before
+
+
 def test_a_file_is_replaced_only_if_that_is_asked_for(path, dest):
     make(path, batches=2)
     dest.write_text("old")

@@ -154,6 +154,7 @@ def job(**changed):
     [
         ("", "Expecting value"),
         ("\xff", "it is no text, and so no JSON"),
+        ("[" * 100_000, "it is nested too deeply"),
         ("[]", "it is no JSON object"),
         ("{}", "its kind is None, and none of queue, end, pause, job"),
         ('{"kind": "tube"}', "its kind is 'tube'"),

@@ -1,9 +1,11 @@
 """A restore: which file is in place afterwards, what was set aside, and that a kill leaves the old or the new file."""
 
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,16 @@ def test_a_live_source_is_as_good(source, target):
     with writer(source.with_name("live.db")):
         restore(source.with_name("live.db"), target)
     assert all(finding.sound for finding in verify(target))
+
+
+def test_a_view_that_an_operator_has_replaced_is_no_damage(source, target):
+    with closing(sqlite3.connect(source)) as connection:
+        connection.executescript(
+            "DROP VIEW ready; CREATE VIEW ready AS SELECT *, 1 FROM all_jobs WHERE state = 'ready'"
+        )
+    assert restore(source, target).jobs == 3
+    with closing(sqlite3.connect(target)) as connection:
+        assert connection.execute("SELECT count(*) FROM ready").fetchone() == (3,)
 
 
 def untouched(target, source, error, match):

@@ -80,7 +80,9 @@ def test_an_address_that_is_taken_is_told_at_the_start(tmp_path):
         port = free_port()
         taken.bind(("127.0.0.1", port))
         taken.listen()
-        with pytest.raises(ServerDied, match=f"can't listen on 127.0.0.1 port {port}"):
+        with pytest.raises(
+            ServerDied, match=f"can't listen on 127.0.0.1 port {port}, for --health: Address already in use\n?$"
+        ):
             start_beanlite(tmp_path, "--health", f"127.0.0.1:{port}")
 
 

@@ -77,7 +77,7 @@ def test_what_could_not_be_changed_is_told(own_queue, run):
     [
         "kick --tube nobody", "bury --tube nobody --state ready", "delete 1 --tube nobody --yes", "flush nobody --yes",
         "flush nobody --dry-run", "move --tube nobody --to mail", "pause nobody 5s", "jobs --tube nobody",
-        "jobs --tube nobody --state buried --json",
+        "jobs --tube nobody --state buried --json", "tubes nobody", "tubes nobody --json",
     ],
 )  # fmt: skip
 def test_a_tube_that_does_not_exist_is_told(line, queue, run):
@@ -91,6 +91,7 @@ def test_a_file_without_that_tube_is_told(tube, queue, capsys):
     assert main(["jobs", "--tube", tube, "--db", str(queue.db)]) == 1
     assert capsys.readouterr() == ("", said)
     assert main(["jobs", "--tube", "other", "--state", "buried", "--db", str(queue.db)]) == 0
+    assert main(["tubes", "nobody*", "--db", str(queue.db)]) == 0
 
 
 def test_a_tube_without_jobs_is_no_mistake(queue, run):
@@ -117,9 +118,19 @@ def test_json_has_plain_numbers(own_queue, run):
         ("move 1", "Missing option '--to'"),
         ("jobs --db x", "--connect and --db exclude each other"),
         ("job 1 --body colours", "--body: there is no form 'colours', only auto, text, json, hex, raw"),
+        (
+            "tail --what burry",
+            "--what: there is no event 'burry', only put, delay over, reserve, touch, release, bury,",
+        ),
         ("jobs mail", "Got unexpected extra argument(s) (mail); beanlite jobs --help tells how"),
         ("put mail x", "each BODY is a job, and none a tube: say --tube mail, or --tube default"),
         ("delete --yes --text=", "--text: every body has an empty text in it; leave it out to mean all"),
+        ("put --tube= x", "no tube can have the name ''"),
+        ("pause a:b 5s", "no tube can have the name 'a:b'"),
+        ("pause mail 49711d", "TIME: 4294967295 seconds at most, which are 49710 d 6 h"),
+        ("jobs --pri-max 4294967296", "Invalid value for '--pri-max'"),
+        ("jobs --holder -1", "Invalid value for '--holder'"),
+        ("job 9223372036854775808", "Invalid value for 'ID'"),
         ("put a --lines", "BODY, --lines and --jobs exclude each other"),
         ("top", "top needs a terminal"),
     ],
@@ -143,7 +154,10 @@ def at_terminal(queue, words, typed):
         seen = b""
         while b"?" not in seen:
             seen += os.read(terminal, 4096)
-        os.write(terminal, typed)
+        if isinstance(typed, signal.Signals):
+            process.send_signal(typed)
+        else:
+            os.write(terminal, typed)
         try:
             while more := os.read(terminal, 4096):
                 seen += more
@@ -164,6 +178,16 @@ def test_the_question_tells_how_many(own_queue):
     assert "11 jobs deleted" in seen
     assert exit_code == 0
     assert ids(own_queue) == [12]
+
+
+def test_no_answer_is_no(own_queue):
+    exit_code, seen = at_terminal(own_queue, ["flush", "mail"], b"\x04")
+    assert exit_code == 1
+    assert seen.endswith("[y/N]: \r\nbeanlite: no job was deleted\r\n")
+    exit_code, seen = at_terminal(own_queue, ["flush", "mail"], signal.SIGINT)
+    assert exit_code == 130
+    assert "Traceback" not in seen
+    assert len(ids(own_queue)) == 12
 
 
 def test_what_is_put_after_the_question_stays(own_queue):
@@ -220,6 +244,13 @@ def test_many_ids_are_several_requests(tmp_path):
         with Live((server.host, server.port)) as live:
             outcome = change(live, {"do": "bury"}, Filter(ids=tuple(range(1, 2501))))
         assert (outcome.done, outcome.skipped, outcome.interrupted) == (2500, 0, False)
+
+
+def test_a_line_end_in_a_name_begins_no_other_command(own_queue, run):
+    name = f"mail 1\r\ndelete {own_queue.ready[0]}\r\npause-tube mail"
+    before = ids(own_queue)
+    assert run(own_queue, "pause", name, "5s") == (2, "", f"beanlite: no tube can have the name {name!r}\n")
+    assert ids(own_queue) == before
 
 
 # -- putting

@@ -2,7 +2,7 @@
 
 import pytest
 
-from beanlite.errors import ConfigError
+from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators import listing
 from beanlite.operators.file import File
 from beanlite.operators.filters import Filter
@@ -88,6 +88,8 @@ def test_a_slice_in_which_nothing_is_found_is_not_the_end(own_queue):
         ("queue", {"state": "ready"}, None, "--sort queue needs --tube"),
         ("queue", {"tube": "mail", "state": "reserved"}, None, "--sort queue needs --tube"),
         ("age", {}, "5", "--after goes on only in a list that is sorted by id or queue"),
+        ("id", {}, "5-5", "--after: '5-5' is not from a list of a file's jobs"),
+        ("id", {}, "9" * 19, "--after: '9+' is not from a list of a file's jobs"),
     ],
 )
 def test_orders_that_there_are_not(queue, sort, which, after, said):
@@ -108,6 +110,18 @@ def test_tubes_are_not_sorted_by_what_is_not_known(queue, sort, knows, does_not,
         assert listing.tubes(sources[knows], "*", sort, 0)[1]
         with pytest.raises(ConfigError, match=said):
             listing.tubes(sources[does_not], "*", sort, 0)
+
+
+def test_what_is_not_utf_8(queue):
+    """A file can be searched for any bytes, a server only for text."""
+    with File(queue.db) as file:
+        assert ids(file, text="later \udcff") == queue.delayed[:1]
+        assert ids(file, tube="m\udcff") == []
+        assert listing.tubes(file, "m\udcff", "name", 0) == ([], 0)
+        with pytest.raises(BeanliteError, match="there is no tube m"):
+            file.check_tube("m\udcff")
+    with Live(queue.address) as live, pytest.raises(ConfigError, match="asked for UTF-8 only"):
+        ids(live, text="later \udcff")
 
 
 def test_both_tell_the_same_of_a_job(queue):

@@ -89,6 +89,13 @@ async def test_down_to_a_job_and_back(queue, size):
     assert app.return_code == 0
 
 
+async def test_ctrl_c_ends_it(queue):
+    async with Top(queue.address).run_test() as pilot:
+        await pilot.press("enter", "ctrl+c")
+        await pilot.pause()
+        assert not pilot.app.is_running
+
+
 async def test_the_cursor_stays_with_its_tube(queue):
     app = Top(queue.address)
     async with app.run_test(size=SMALL) as pilot:

@@ -20,6 +20,12 @@ def test_what_is_no_length_of_time(text):
         units.parse_age(text)
 
 
+@pytest.mark.parametrize("text", ["1157408d", "9" * 400])
+def test_what_is_longer_than_any_length_of_time(text):
+    with pytest.raises(ValueError, match="is more than 1157407 d"):
+        units.parse_age(text)
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [(None, ""), (0, "0 s"), (59.4, "59 s"), (60, "1 min"), (61, "1 min 1 s"), (3600, "1 h"), (3605, "1 h"),

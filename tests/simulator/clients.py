@@ -66,7 +66,7 @@ class Client:
         self._answered = asyncio.Event()
         self._number = 0
         self.use = b"default"
-        self.sizes = SIZES
+        self.sizes: tuple[int, ...] = SIZES
         self.latest = 30
         """How many of the jobs that are known may be acted on."""
         self.held: dict[int, int] = {}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from beanlite.errors import JournalFailed, JournalRefused
+from beanlite.errors import JournalFailed, JournalRefused, NotOurs
 
 # SQLite's application id, which identifies the program that a file belongs to: "bean", at byte 68.
 APPLICATION_ID = 0x6265616E
@@ -145,7 +145,7 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
     if not header or (pages_before == 0 and not any(header[68:72])):
         return  # this is the first start, or the first one was interrupted, and SQLite will empty the file again
     if len(header) < HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
-        raise JournalRefused(f"{path} is not an SQLite file; name another one")
+        raise NotOurs(f"{path} is not an SQLite file; name another one")
     if not _is_bare(header, status.st_size):
         _check_ours(header, path, newest)
         if pages_before is None:
@@ -154,7 +154,7 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
 
 def _check_ours(header: bytes, path: Path, newest: int) -> None:
     if int.from_bytes(header[68:72]) != APPLICATION_ID:
-        raise JournalRefused(f"{path} is an SQLite database, but not one of beanlite's; name another one")
+        raise NotOurs(f"{path} is an SQLite database, but not one of beanlite's; name another one")
     check_version(path, int.from_bytes(header[60:64]), newest)
     page_size = int.from_bytes(header[16:18])
     if page_size != PAGE_SIZE:
@@ -194,9 +194,9 @@ def _is_bare(header: bytes, size: int) -> bool:
 
 
 def check_version(path: Path, version: int, newest: int) -> None:
-    """Raise JournalRefused if a file of this version belongs to a newer beanlite."""
+    """Raise NotOurs if a file of this version belongs to a newer beanlite."""
     if version > newest:
-        raise JournalRefused(f"{path} has version {version}, this beanlite knows {newest}; use a newer beanlite")
+        raise NotOurs(f"{path} has version {version}, this beanlite knows {newest}; use a newer beanlite")
 
 
 def rule_out_disk(path: Path) -> None:

@@ -88,6 +88,8 @@ class _Loading:
             values = _DECODER.decode(line.decode())
         except UnicodeDecodeError as error:  # a database file given by mistake is full of such bytes
             raise _Wrong("it is no text, and so no JSON") from error
+        except RecursionError as error:
+            raise _Wrong("it is nested too deeply") from error
         if not isinstance(values, dict):
             raise _Wrong("it is no JSON object")
         take = {"queue": self._begin, "end": self._end, "pause": self._pause, "job": self._job}

@@ -137,9 +137,16 @@ class Look:
 
     async def _rows(self, statement: str, given: Mapping[str, Any]) -> list[Record]:
         with refused(self._path):
-            async with self._connection.execute(statement, given) as cursor:
+            async with self._connection.execute(statement, {key: _bound(given[key]) for key in given}) as cursor:
                 names = [column[0] for column in cursor.description]
                 return [dict(zip(names, row, strict=True)) async for row in cursor]
+
+
+def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes
+    """A value to search for, as bytes if it is text from a command line that is not UTF-8, which SQLite can't take."""
+    if isinstance(value, str) and any("\udc80" <= character <= "\udcff" for character in value):
+        return value.encode(errors="surrogateescape")
+    return value
 
 
 def _job(row: Record) -> Record:

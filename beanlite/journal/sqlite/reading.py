@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from beanlite.errors import JournalRefused
+from beanlite.errors import JournalRefused, NotOurs
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import check_file, open_regular, refused, wal_of, wal_size
 from beanlite.journal.sqlite.migrations import stand_in
@@ -52,7 +52,7 @@ def check_readable(path: Path) -> None:
         try:
             check_file(descriptor, path, len(find_migrations()))
             if not os.fstat(descriptor).st_size:
-                raise JournalRefused(f"{path} is empty; there is nothing in it")
+                raise NotOurs(f"{path} is empty; there is nothing in it")
         finally:
             os.close(descriptor)
 

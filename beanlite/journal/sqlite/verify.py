@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.errors import BeanliteError, JournalRefused, NotOurs
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import damaged, open_regular, refused, rule_out_disk, said, shm_of, wal_size
 from beanlite.journal.sqlite.mark import Mark
@@ -35,6 +35,8 @@ class Finding(NamedTuple):
     sound: bool
     said: str
     """What was found, or what is wrong with it, in one line."""
+    ours: bool = True
+    """False: it is no database of beanlite's, or one of a newer version, and can't be checked."""
 
 
 def verify(path: Path) -> Iterator[Finding]:
@@ -56,7 +58,7 @@ def verify(path: Path) -> Iterator[Finding]:
             yield _look("log", partial(_log, connection, path, after_sqlite, mark))
             yield from findings(connection, path)
     except JournalRefused as error:
-        yield Finding("file", sound=False, said=str(error))
+        yield Finding("file", sound=False, said=str(error), ours=not isinstance(error, NotOurs))
 
 
 def findings(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
@@ -132,8 +134,8 @@ def _schema(connection: sqlite3.Connection, path: Path) -> str:
     with refused(path):
         version = read_version(connection)
         check_schema(connection, path, find_migrations()[:version])
-        check_texts(connection, path, find_migrations()[:version])
-    return f"version {version}"
+        views = check_texts(connection, path, find_migrations()[:version])
+    return f"version {version}" + (f"; views that are not beanlite's own: {', '.join(views)}" if views else "")
 
 
 def _state(connection: sqlite3.Connection, path: Path) -> str:

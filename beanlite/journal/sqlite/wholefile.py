@@ -3,13 +3,18 @@
 import errno
 import fcntl
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from beanlite.errors import BeanliteError
 from beanlite.journal.sqlite.fileformat import open_regular, wal_size
+
+# What ends the names of the files beside a database, in which changes may be that are not in the database itself yet.
+_BESIDE: Final = re.compile("-(wal|shm|journal|reserve)$")
 
 
 @contextmanager
@@ -54,8 +59,12 @@ def written_whole(dest: Path, *, replace: bool = False) -> Iterator[Path]:
 def unserved(dest: Path, source: Path | None) -> Iterator[None]:
     """Lock servers out of `dest`, if it exists, while it is replaced by a file made from `source`, if that is a file.
 
-    BeanliteError: `dest` is `source` itself, or a live database. OSError: it can't be opened, or is no regular file.
+    BeanliteError: `dest` is `source` itself, a live database, or a file that SQLite or a server keeps beside one.
+    OSError: it can't be opened, or is no regular file.
     """
+    database = Path(_BESIDE.sub("", str(dest)))
+    if database != dest and database.exists():
+        raise BeanliteError(f"{dest} was not replaced: it belongs to the database {database}")
     try:
         descriptor = open_regular(dest)
     except FileNotFoundError:

@@ -338,6 +338,7 @@ class Top(App[None]):
 
     TITLE = "beanlite top"
     ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", "Quit", show=False)]
     CSS = """
     #summary { height: auto; padding: 0 1; }
     #job { padding: 0 1; }
