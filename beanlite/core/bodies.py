@@ -105,12 +105,13 @@ class Bodies:
     def _list_older(self, last_id: int) -> bool:
         """List the ids of the next segment of the job table, the latest first; False if there are no more segments."""
         segments = self._queues.jobs.segments()
-        if self._segment >= len(segments):
-            self._segment = 0
-            return False
-        self._older = [job_id for job_id in segments[self._segment][1] if job_id <= last_id]
-        self._segment += 1
-        return True
+        while self._segment < len(segments):
+            self._older = [job_id for job_id in segments[self._segment][1] if job_id <= last_id]
+            self._segment += 1
+            if self._older:  # else these were the newest jobs, of which none may be left, or none be stored yet
+                return True
+        self._segment = 0
+        return False
 
     def unload(self, job: Job) -> None:
         """Drop a job's body from memory; the journal must have stored it."""

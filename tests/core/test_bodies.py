@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from beanlite.core import bodies as bodies_module
+from beanlite.core import bodies as bodies_module, table as table_module
 from beanlite.core.bodies import LOOKED_AT_MAX
 from beanlite.core.job import READY
 from beanlite.core.memory import BODY_BYTES, NO_BOUND
@@ -138,6 +138,23 @@ def test_jobs_with_far_larger_ids_than_the_rest_go_at_once():
         core.store()
         core.store()  # what is looked at for a batch has a bound
         assert engine.memory.body_bytes <= 20 * EACH
+
+
+@pytest.mark.parametrize("is_put", [False, True])
+def test_older_jobs_go_if_none_of_the_newest_is_left_or_none_is_stored_yet(monkeypatch, is_put):
+    monkeypatch.setattr(table_module, "NEWEST_MAX", 20)
+    core = room_for(40)
+    client = core.client()
+    put_many(core, client, 20)
+    core.store()
+    changes = core.engine.take_changes(deferred=False)
+    assert not core.engine.jobs.newest
+    if is_put:
+        put(core, client, BODY)
+    core.engine.bound_memory(1 << 40, 5 * EACH, fetches=True)
+    core.engine.stored(changes.batch, changes.last_id)
+    assert loaded(core) == [*[21] * is_put, 1, 2, 3, 4, 5]
+    core.compare_counts()
 
 
 # -- into memory
