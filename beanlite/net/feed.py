@@ -100,7 +100,7 @@ class Feed:
         delay_s: float | None = None
         for client, watcher in list(self._watchers.items()):
             connection = self._connections.get(client)
-            if connection is None:
+            if connection is None or not connection.session.operator:  # it is gone, or may not watch any more
                 del self._watchers[client]
                 self._ledger.stop_recording()
             elif connection.transport.get_write_buffer_size() > UNREAD_MAX:

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 from beanlite.net import feed
+from beanlite.net.operators import Operators
 from tests.support.simulated import Client, settle, simulated
 
 WATCH = b"watch-events 2\r\n{}\r\n"
@@ -51,6 +52,21 @@ def test_events_are_made_only_while_somebody_watches():
             await producer.ask(PUT)
         assert not ledger.recording
         assert not server.feed._watchers
+
+    assert simulated(play) is None
+
+
+def test_who_may_not_give_operators_commands_any_more_is_told_nothing_more():
+    async def play(server, _journal):
+        watcher, producer = Client(server), Client(server)
+        await watcher.ask(WATCH)
+        watcher.said = b""
+        await server.roster.change(100, Operators("none"))
+        await producer.ask(PUT)
+        await settle()
+        assert watcher.said == b""
+        assert not server.engine.ledger.recording
+        assert await watcher.ask(b"list-tube-used\r\n") == b"USING default\r\n"
 
     assert simulated(play) is None
 
