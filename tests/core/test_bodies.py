@@ -205,6 +205,27 @@ def test_the_next_ones_are_those_of_the_queue_each_once():
     core.compare_counts()
 
 
+def test_very_many_tubes_are_looked_at_in_slices(monkeypatch):
+    monkeypatch.setattr(bodies_module, "LOOKED_AT_MAX", 10)
+    core = room_for(0)
+    client = core.client()
+    for number in range(30):
+        core.send(client, b"use %d\r\nwatch %d\r\n" % (number, number))
+        put(core, client, BODY)
+        core.store()
+    last = put(core, client, BODY)
+    core.store()
+    for job_id in range(1, 31):
+        assert core.send(client, b"reserve\r\n").startswith(b"RESERVED %d " % job_id)
+    core.engine.bound_memory(1 << 40, 1000 * EACH, fetches=True)
+    fetched = []
+    for left in (20, 10, 0):
+        fetched += [job.id for job in core.fetch_ahead()]
+        assert len(core.engine.bodies.due) == left
+    assert fetched == [last]
+    core.compare_counts()
+
+
 def test_no_more_is_fetched_ahead_in_one_go_than_is_handed_out_soon(monkeypatch):
     monkeypatch.setattr(bodies_module, "AHEAD_JOBS", 10)
     core = room_for(1000)
