@@ -88,6 +88,24 @@ def test_many_events_are_told_in_slices(monkeypatch):
     assert simulated(play) is None
 
 
+def test_clients_that_watch_share_a_slice(monkeypatch):
+    monkeypatch.setattr(feed, "AT_ONCE", 5)
+
+    async def play(server, _journal):
+        watchers, producer = [Client(server) for _ in range(2)], Client(server)
+        written = {}
+        for watcher in watchers:
+            await watcher.ask(WATCH)
+            written[watcher] = []
+            monkeypatch.setattr(watcher, "write", written[watcher].append)
+        await producer.ask(PUT * 5)
+        await asyncio.sleep(1)
+        for watcher in watchers:
+            assert [len(events(part)) for part in written[watcher]] == [2, 2, 1]
+
+    assert simulated(play) is None
+
+
 def test_who_reads_too_slowly_is_told_how_much_was_lost(monkeypatch):
     monkeypatch.setattr(feed, "QUEUE_MAX", 4)
 
