@@ -24,16 +24,13 @@ if TYPE_CHECKING:
     from beanlite.config import Settings
 
 _MEMORY: Final = ("max_memory", "body_memory")
+_LIMITS: Final = ("max_job_size", "max_connections", "max_connections_per_address", "max_watched", "max_tubes")
 _BACKUPS: Final = ("backup_every", "backup_dir", "backup_keep")
 # The settings that can change between two turns of the loop. All others need a restart.
 APPLIED: Final = (
     *_MEMORY,
     *_BACKUPS,
-    "max_job_size",
-    "max_connections",
-    "max_connections_per_address",
-    "max_watched",
-    "max_tubes",
+    *_LIMITS,
     "history",
     "history_bytes",
     "history_bodies",
@@ -90,7 +87,7 @@ def _merged(before: Settings, wanted: Settings, connections: int) -> Settings:
 async def _apply(before: Settings, now: Settings, parts: Parts) -> None:
     log.setup(now.log_level, now.log_format)
     parts.service.max_job_size = now.max_job_size
-    if _differ(before, now, (*_MEMORY, "max_connections", "max_connections_per_address", "max_watched", "max_tubes")):
+    if _differ(before, now, (*_MEMORY, *_LIMITS)):
         bound(now, parts.engine, parts.refusals, fetches=parts.journal.fetches)
     parts.addresses.limit(now.connections_per_address, spare_local=now.max_connections_per_address is None)
     if now.journal:

@@ -84,20 +84,28 @@ class Fetcher:
                 self._lack_memory(jobs)
                 continue
             self._round_jobs = min(2 * self._round_jobs, ROUND_JOBS)
-            for at in range(0, len(jobs), AT_ONCE):
-                for job, body in zip(jobs[at : at + AT_ONCE], found[at : at + AT_ONCE], strict=True):
-                    self._hand_over(job, body)
-                await asyncio.sleep(0)
+            await self._hand_over(jobs, found)
 
-    def _hand_over(self, job: Job, body: bytes | None) -> None:
+    async def _hand_over(self, jobs: list[Job], found: list[bytes | None]) -> None:
+        """Pass the bodies on to the clients that wait for them; the others were fetched ahead."""
         engine = self._engine
-        engine.memory.fetched += body is not None
-        waiting = self._wanted.pop(job, None)
-        if waiting is not None:
-            for waiter in waiting:
+        done = 0
+        for job, body in zip(jobs, found, strict=True):
+            engine.memory.fetched += body is not None
+            waiting = self._wanted.pop(job, None)
+            if waiting is None and body is not None:
+                engine.bodies.load(job, body)
+            for waiter in waiting or ():
                 waiter.resume(body)
-        elif body is not None:
-            engine.bodies.load(job, body)
+                done += 1
+                if not done % AT_ONCE:
+                    await asyncio.sleep(0)
+            if waiting is None:
+                done += 1
+                if not done % AT_ONCE:
+                    await asyncio.sleep(0)
+        if done % AT_ONCE:
+            await asyncio.sleep(0)
 
     def _lack_memory(self, jobs: list[Job]) -> None:
         """Fetch fewer in the next round. If there was no room for a single body, its clients do without it."""

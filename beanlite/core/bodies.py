@@ -7,6 +7,7 @@ a tube's next ready jobs lack are fetched ahead, before these jobs are reserved.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final
@@ -16,7 +17,7 @@ from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.queues import Queues
 from beanlite.core.tube import Tube
 
-# The most jobs that are considered for unloading in one go.
+# The most jobs that are considered in one go, for unloading, or for fetching ahead; there, a tube counts as one more.
 LOOKED_AT_MAX: Final = 4000
 # The most that is fetched ahead for a tube in one go: jobs, and bytes of bodies.
 AHEAD_JOBS: Final = 1000
@@ -59,7 +60,7 @@ class Bodies:
         """How many jobs each tube has in ``ahead``."""
         self._run: dict[Tube, int] = {}
         """How many there were after the last one was fetched for the tube."""
-        self.due: dict[Tube, None] = {}
+        self.due: OrderedDict[Tube, None] = OrderedDict()
         """Tubes for which more bodies should be fetched ahead."""
         self._tell_due: Callable[[], None] = _nobody
 
@@ -105,12 +106,13 @@ class Bodies:
     def _list_older(self, last_id: int) -> bool:
         """List the ids of the next segment of the job table, the latest first; False if there are no more segments."""
         segments = self._queues.jobs.segments()
-        if self._segment >= len(segments):
-            self._segment = 0
-            return False
-        self._older = [job_id for job_id in segments[self._segment][1] if job_id <= last_id]
-        self._segment += 1
-        return True
+        while self._segment < len(segments):
+            self._older = [job_id for job_id in segments[self._segment][1] if job_id <= last_id]
+            self._segment += 1
+            if self._older:  # else these were the newest jobs, of which none may be left, or none be stored yet
+                return True
+        self._segment = 0
+        return False
 
     def unload(self, job: Job) -> None:
         """Drop a job's body from memory; the journal must have stored it."""
@@ -160,41 +162,45 @@ class Bodies:
             self._make_due(job.tube)
 
     def take_due(self) -> list[Job]:
-        """Take the jobs whose bodies should be fetched ahead, in the order of their queues."""
+        """Take the jobs whose bodies should be fetched ahead, in the order of their queues.
+
+        There may be very many tubes without such jobs. If some tubes are still ``due`` afterwards, call it again.
+        """
         found: list[Job] = []
         room = self._memory.body_room_bytes // AHEAD_PART - self.ahead_bytes
-        while self.due and room > 0 and len(found) < AHEAD_JOBS:
-            tube = next(iter(self.due))
-            del self.due[tube]
+        looks = LOOKED_AT_MAX
+        while self.due and room > 0 and len(found) < AHEAD_JOBS and looks > 0:
+            tube, _ = self.due.popitem(last=False)
             left_bytes = min(room, AHEAD_BYTES)
-            for job in self._next_of(tube):
+            jobs, looked = self._next_of(tube)
+            looks -= 1 + looked
+            for job in jobs:
                 if left_bytes <= 0:
                     break
                 left_bytes -= job.size
                 room -= job.size
                 found.append(job)
-        self.due.clear()
+        if looks > 0:
+            self.due.clear()
         return found
 
-    def _next_of(self, tube: Tube) -> list[Job]:
-        """The next ready jobs of a tube that have no body in memory, in order."""
+    def _next_of(self, tube: Tube) -> tuple[list[Job], int]:
+        """The next ready jobs of a tube that have no body in memory, in order, and how many jobs were looked at."""
         keys = tube.ready.keys
-        found = []
+        found: list[Job] = []
         places = [(keys[0], 0)] if keys else []
-        for _ in range(2 * AHEAD_JOBS):  # up to half of these may be in memory already
-            if not places:
-                break
+        looked = 0
+        while places and len(found) < AHEAD_JOBS and looked < 2 * AHEAD_JOBS:  # half of these may be in memory already
+            looked += 1
             key, place = heappop(places)
             job = self._queues.jobs.find(key & ID_MASK)
             # A removed entry may still be in the heap, even if its job has a new entry.
             if job is not None and job.key == key and job.state is READY and job.body is None:
                 found.append(job)
-                if len(found) == AHEAD_JOBS:
-                    break
             for child in (2 * place + 1, 2 * place + 2):
                 if child < len(keys):
                     heappush(places, (keys[child], child))
-        return found
+        return found, looked
 
     def load(self, job: Job, body: bytes) -> None:
         """Keep a body that was fetched ahead, unless the job is not ready any more or already has its body."""

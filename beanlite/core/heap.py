@@ -6,6 +6,9 @@ from typing import Final
 # Slots examined for each entry removed from the middle. A pass over the heap thus takes len/SWEEP removals, so that at
 # most about len/SWEEP removed entries are in it at any time, and no removal ever pays for a rebuild.
 SWEEP: Final = 16
+# With this many removed entries in the heap twice as many slots are examined, with twice this many three times as many,
+# and so on: if all of them come to the top at once, a single pop has to pass them.
+MANY: Final = 1024
 
 # Shared by all heaps that nothing has been removed from; never added to.
 _NOTHING: Final[set[int]] = set()
@@ -90,7 +93,7 @@ class KeyHeap:
         """Free the slots of removed entries among the next few."""
         keys, gone = self.keys, self._gone
         at = self._cursor
-        for _ in range(SWEEP):
+        for _ in range(SWEEP + SWEEP * (len(gone) // MANY)):
             if at >= len(keys):
                 at = 0
             if keys[at] not in gone:

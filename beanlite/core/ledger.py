@@ -95,6 +95,8 @@ class Ledger:
     def stop_recording(self) -> None:
         """Undo one ``start_recording``."""
         self.recording -= 1
+        if not self.recording:
+            self._waiting.clear()  # their jobs may never be deferred again
 
     def note(self, job: Job) -> None:
         """Have the job written with the batch being gathered."""

@@ -37,8 +37,8 @@ class Host:
     """Called with a new connection; returns False if it exceeds a limit."""
     forget: Callable[[Client], None]
     """Called when a connection is closed."""
-    part: Callable[[Client, asyncio.Transport], None]
-    """Takes over the socket of a client that is done, and closes it."""
+    part: Callable[[Connection], None]
+    """Takes over the socket of a client that is done, and closes it; then calls ``connection_lost``."""
     fetch: Callable[[Job, Waiter], None]
     """Fetches the body of a job for a connection."""
     spare_others: Callable[[Exception], None]
@@ -156,20 +156,19 @@ class Connection(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._host.forget(self.session.client)
-        self._disconnect()
-
-    def _disconnect(self) -> None:
         self._host.buffers.note(self, 0)
         self._turns.disconnect(self.session.client)
 
     def part(self) -> None:
         """Carry out no more commands, and close the connection once all replies so far have been sent."""
         self._leaving = True
-        self._disconnect()  # now, not when the socket is closed: the next client finds the reservations returned
+        self._host.buffers.note(self, self.transport.get_write_buffer_size())  # the client may never read the rest
+        # Now, not when the socket is closed: the next client finds the reservations returned.
+        self._turns.disconnect(self.session.client)
         if self.session.half_closed:
             self.transport.close()
         elif not self.transport.is_closing():
-            self._host.part(self.session.client, self.transport)
+            self._host.part(self)
 
     # -- replies
 

@@ -15,7 +15,7 @@ from beanlite.protocol.operator_replies import event_reply, lost_reply
 
 # Events queued for a client; further ones are lost to it.
 QUEUE_MAX: Final = 10_000
-# Events sent to a client in one go, before others have their turn.
+# Events sent in one go, before others have their turn: to all clients together, but at least one to each.
 AT_ONCE: Final = 200
 # A client with more unread bytes than this is sent no events; it is tried again after RETRY_S.
 UNREAD_MAX: Final = 1 << 16
@@ -98,16 +98,17 @@ class Feed:
     def _send(self) -> None:
         self._timer = None
         delay_s: float | None = None
+        share = max(1, AT_ONCE // max(1, len(self._watchers)))
         for client, watcher in list(self._watchers.items()):
             connection = self._connections.get(client)
-            if connection is None:
+            if connection is None or not connection.session.operator:  # it is gone, or may not watch any more
                 del self._watchers[client]
                 self._ledger.stop_recording()
             elif connection.transport.get_write_buffer_size() > UNREAD_MAX:
                 delay_s = RETRY_S if delay_s is None else delay_s
             else:
                 if watcher.queue:
-                    connection.transport.write(watcher.take(AT_ONCE, self._utc_s))
+                    connection.transport.write(watcher.take(share, self._utc_s))
                 if watcher.queue:
                     delay_s = 0.0
         if delay_s is not None:

@@ -95,11 +95,12 @@ class Roster:
         if connection is not None:
             connection.wake(outcome, now_ns)
 
-    def part(self, client: Client, transport: asyncio.Transport) -> None:
+    def part(self, connection: Connection) -> None:
         """Close the connection of a client that is done, without losing replies that it has not read yet."""
+        client = connection.session.client
         self.connections.pop(client, None)
         quiet_s = QUIET_S if self._closed else FAREWELL_S
-        self._farewells[client] = Farewell(self, client, transport, self._loop, quiet_s)
+        self._farewells[client] = Farewell(self, connection, self._loop, quiet_s)
 
     def parted(self, client: Client) -> None:
         """Remove a client whose farewell is over."""
@@ -160,20 +161,19 @@ class Farewell(asyncio.Protocol):
     That is why everything that the client sends after ``quit`` is read and discarded.
     """
 
-    __slots__ = ("_client", "_heard", "_loop", "_quiet_s", "_roster", "_timer", "_transport", "_until_s")
+    __slots__ = ("_connection", "_heard", "_loop", "_quiet_s", "_roster", "_timer", "_transport", "_until_s")
 
     def __init__(
         self,
         roster: Roster,
-        client: Client,
-        transport: asyncio.Transport,
+        connection: Connection,
         loop: asyncio.AbstractEventLoop,
         quiet_s: float,
     ) -> None:
         """``quiet_s``: a client that has sent nothing for this long is not waited for; FAREWELL_S at most."""
         self._roster = roster
-        self._client = client
-        self._transport = transport
+        self._connection = connection
+        self._transport = transport = connection.transport
         self._loop = loop
         self._quiet_s = quiet_s
         self._heard = False
@@ -194,10 +194,11 @@ class Farewell(asyncio.Protocol):
         """Let the transport close itself, because the client has closed its side."""
         return False
 
-    def connection_lost(self, _exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         """End the farewell."""
         self._timer.cancel()
-        self._roster.parted(self._client)
+        self._roster.parted(self._connection.session.client)
+        self._connection.connection_lost(exc)
 
     def _on_timer(self) -> None:
         # Check in the turn after the next: if the process was suspended, there may be something to read by then.

@@ -51,12 +51,13 @@ class FramedSession(Session):
     While the session is blocked, ``receive`` only keeps its input, and from a client too far ahead no more is read.
     """
 
-    __slots__ = ("_missing", "_parts", "_skipped_bytes")
+    __slots__ = ("_missing", "_parts", "_skipped_bytes", "pending")
 
     def __init__(self, service: Service, address: str) -> None:
         super().__init__(service, address)
         self._parts: list[bytes] = []
-        """Input that has been received and not yet carried out."""
+        self.pending = 0
+        """How many bytes have been received and not yet carried out: those in ``_parts``, which may be very many."""
         self._missing = 0
         """How many more bytes are needed before there is something to carry out."""
         self._skipped_bytes = 0
@@ -67,7 +68,7 @@ class FramedSession(Session):
     def receive(self, data: bytes, now_ns: int) -> None:
         """Take bytes from the client, and carry out all that is complete."""
         if self._parts or self.blocked is not None:
-            self._parts.append(data)
+            self._add_part(data)
             self._missing -= len(data)
             if self._missing > 0 or self.blocked is not None:
                 return
@@ -76,7 +77,7 @@ class FramedSession(Session):
 
     def postpone(self, data: bytes) -> None:
         """Take bytes from the client, to be carried out in a later turn by ``resume``."""
-        self._parts.append(data)
+        self._add_part(data)
         self._missing -= len(data)
         if self._missing <= 0 and self.blocked is None:  # there is nothing to resume until a large body is complete
             self.blocked = YIELDING
@@ -123,15 +124,10 @@ class FramedSession(Session):
         if self.blocked is CLOSING:
             return
         self.engine.clients.stop_waiting(self.client)
-        self._parts.clear()
+        self._parts, self.pending = [], 0
         self.kick = self.gathering = None
         self.replies.append(replies.OUT_OF_MEMORY if isinstance(bug, MemoryError) else replies.INTERNAL_ERROR)
         self.blocked = CLOSING
-
-    @property
-    def pending(self) -> int:
-        """How many bytes have been received and not yet carried out."""
-        return sum(map(len, self._parts)) if self._parts else 0
 
     @property
     def wants_more(self) -> bool:
@@ -140,15 +136,19 @@ class FramedSession(Session):
 
     # -- framing
 
+    def _add_part(self, part: bytes) -> None:
+        self._parts.append(part)
+        self.pending += len(part)
+
     def _take_parts(self, now_ns: int) -> bytes:
         """Take all input that has been received and not yet carried out, as one buffer.
 
         If the input begins with a complete body, its put is finished here: cutting a large body out of the buffer would
         copy it once more.
         """
-        parts, put = self._parts, self.put
+        parts, put, size, self.pending = self._parts, self.put, self.pending, 0
         if put is not None:
-            behind = self.pending - put.size  # how much has come after the body
+            behind = size - put.size  # how much has come after the body
             if behind >= 2:
                 last = parts.pop()
                 while len(last) < behind:
@@ -216,7 +216,7 @@ class FramedSession(Session):
         if more and self.blocked is None:
             self.blocked = YIELDING
         if rest and self.blocked is not CLOSING:
-            self._parts.append(rest)
+            self._add_part(rest)
             if self.blocked is YIELDING and len(self.replies) > UNSENT_MAX:
                 self.blocked = REPLETE
         elif self.blocked is YIELDING:  # nothing is left to do, so there is no need
@@ -226,7 +226,7 @@ class FramedSession(Session):
         """Keep a line whose end has not come yet, or skip it if it is too long; returns where the next line begins."""
         if len(buffer) - at >= LINE_MAX:
             return self._skip_long_line(buffer, at)
-        self._parts.append(buffer[at:])
+        self._add_part(buffer[at:])
         return len(buffer)
 
     def _odd_line(self, line: bytes, now_ns: int) -> bytes | None:
@@ -271,5 +271,5 @@ class FramedSession(Session):
             self.replies.append(replies.BAD_FORMAT)
             self.blocked = CLOSING
         elif buffer.endswith(b"\r"):
-            self._parts.append(b"\r")  # perhaps the first half of CR LF
+            self._add_part(b"\r")  # perhaps the first half of CR LF
         return len(buffer)

@@ -122,6 +122,22 @@ async def test_what_is_wanted_during_a_round_is_fetched_in_the_next(fetching):
     assert fetching.engine.memory.unloaded == 5
 
 
+async def test_a_body_that_many_wait_for_is_handed_over_in_slices(monkeypatch):
+    monkeypatch.setattr(fetch_module, "AT_ONCE", 2)
+    fetching = Fetching()
+    fetching.put(1)
+    for who in range(5):
+        fetching.want(who, 1)
+    await turns()
+    fetching.journal._answer.set_result(None)
+    seen = set()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+        seen.add(len(fetching.told))
+    assert seen - {0} == {2, 4, 5}
+    assert fetching.told == [(who, body_of(1)) for who in range(5)]
+
+
 async def test_a_round_has_a_bound_and_those_who_wait_come_before_what_is_fetched_ahead(monkeypatch):
     monkeypatch.setattr(fetch_module, "ROUND_JOBS", 3)
     monkeypatch.setattr(fetch_module, "AT_ONCE", 2)

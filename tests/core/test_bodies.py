@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from beanlite.core import bodies as bodies_module
+from beanlite.core import bodies as bodies_module, table as table_module
 from beanlite.core.bodies import LOOKED_AT_MAX
 from beanlite.core.job import READY
 from beanlite.core.memory import BODY_BYTES, NO_BOUND
@@ -140,6 +140,23 @@ def test_jobs_with_far_larger_ids_than_the_rest_go_at_once():
         assert engine.memory.body_bytes <= 20 * EACH
 
 
+@pytest.mark.parametrize("is_put", [False, True])
+def test_older_jobs_go_if_none_of_the_newest_is_left_or_none_is_stored_yet(monkeypatch, is_put):
+    monkeypatch.setattr(table_module, "NEWEST_MAX", 20)
+    core = room_for(40)
+    client = core.client()
+    put_many(core, client, 20)
+    core.store()
+    changes = core.engine.take_changes(deferred=False)
+    assert not core.engine.jobs.newest
+    if is_put:
+        put(core, client, BODY)
+    core.engine.bound_memory(1 << 40, 5 * EACH, fetches=True)
+    core.engine.stored(changes.batch, changes.last_id)
+    assert loaded(core) == [*[21] * is_put, 1, 2, 3, 4, 5]
+    core.compare_counts()
+
+
 # -- into memory
 
 
@@ -185,6 +202,27 @@ def test_the_next_ones_are_those_of_the_queue_each_once():
     fetched = [job.id for job in core.fetch_ahead()]
     assert fetched == [job.id for job in sorted(ready, key=lambda job: (job.pri, job.id))], f"MODEL_SEED={SEED}"
     assert core.engine.bodies.due == {}
+    core.compare_counts()
+
+
+def test_very_many_tubes_are_looked_at_in_slices(monkeypatch):
+    monkeypatch.setattr(bodies_module, "LOOKED_AT_MAX", 10)
+    core = room_for(0)
+    client = core.client()
+    for number in range(30):
+        core.send(client, b"use %d\r\nwatch %d\r\n" % (number, number))
+        put(core, client, BODY)
+        core.store()
+    last = put(core, client, BODY)
+    core.store()
+    for job_id in range(1, 31):
+        assert core.send(client, b"reserve\r\n").startswith(b"RESERVED %d " % job_id)
+    core.engine.bound_memory(1 << 40, 1000 * EACH, fetches=True)
+    fetched = []
+    for left in (20, 10, 0):
+        fetched += [job.id for job in core.fetch_ahead()]
+        assert len(core.engine.bodies.due) == left
+    assert fetched == [last]
     core.compare_counts()
 
 

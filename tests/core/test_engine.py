@@ -29,6 +29,20 @@ def test_reserve_and_delete_with_an_endless_ttr_leaves_nothing(core):
     assert len(core.engine.timers._heap.keys) <= 2
 
 
+def test_events_that_nobody_has_recorded_any_more_are_not_kept(core):
+    client = core.client()
+    ledger = core.engine.ledger
+    for _ in range(10):
+        job_id = put(core, client)
+        core.store()
+        ledger.start_recording()
+        core.send(client, b"reserve\r\n")
+        ledger.stop_recording()
+        core.send(client, b"bury %d 0\r\ndelete %d\r\n" % (job_id, job_id))
+        core.store()
+    assert not ledger._waiting
+
+
 def test_timers_of_clients_that_come_and_go_are_not_kept(core):
     lasting = core.client()
     put(core, lasting, ttr_s=5)

@@ -4,7 +4,7 @@ import random
 
 from hypothesis import given, strategies as st
 
-from beanlite.core.heap import SWEEP, KeyHeap
+from beanlite.core.heap import MANY, SWEEP, KeyHeap
 
 
 def filled(keys):
@@ -68,3 +68,12 @@ def test_coming_and_going_below_a_lasting_top_does_not_grow():
         heap.push(key)
         heap.remove(key)
     assert len(heap.keys) < 4 * SWEEP
+
+
+def test_few_removed_entries_have_to_be_passed_when_the_top_goes():
+    heap = filled(range(100_000))
+    for key in range(10_000, 0, -1):
+        heap.remove(key)
+        assert len(heap.keys) - len(heap) <= 3 * MANY
+    assert heap.pop() == 0
+    assert heap.keys[0] == 10_001

@@ -1,11 +1,15 @@
 """What is buffered for all clients together has a bound, and those who have held the most time go first."""
 
+import socket
+
 import pytest
 
 from beanlite.core.memory import Memory
 from beanlite.core.queues import Queues
 from beanlite.net.buffers import COUNTED_FROM, PART, Buffers
 from beanlite.net.refusals import Refusals
+from tests.support import inside
+from tests.support.inside import ask, connect, serving
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, until
 
@@ -71,3 +75,20 @@ def test_half_sent_bodies_close_those_who_began_first_and_the_rest_are_served(tm
             wire.close()
         until(lambda: other.stats()["memory-buffers"] == "0")
         assert "too much is buffered for clients that send or read slowly" in server.log_text()
+
+
+async def test_replies_that_are_not_read_before_a_quit_count_until_they_are(tmp_path):
+    body = b"x" * 60_000
+    async with serving(tmp_path / "q.db") as (server, _):
+        reader, writer = client = await connect(server)
+        assert await ask(client, b"put 0 0 60 60000\r\n%b\r\n" % body) == b"INSERTED 1\r\n"
+        (connection,) = server.roster.connections.values()
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        writer.transport.pause_reading()
+        writer.write(b"peek 1\r\n" * 15 + b"quit\r\n")
+        await inside.until(lambda: connection.session.client.gone)
+        assert server.engine.memory.buffer_bytes > 100_000
+        writer.transport.resume_reading()
+        assert await reader.read() == b"FOUND 1 60000\r\n%b\r\n" % body * 15
+        writer.close()
+        await inside.until(lambda: not server.engine.memory.buffer_bytes)

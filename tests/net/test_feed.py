@@ -4,6 +4,7 @@ import asyncio
 import json
 
 from beanlite.net import feed
+from beanlite.net.operators import Operators
 from tests.support.simulated import Client, settle, simulated
 
 WATCH = b"watch-events 2\r\n{}\r\n"
@@ -55,6 +56,21 @@ def test_events_are_made_only_while_somebody_watches():
     assert simulated(play) is None
 
 
+def test_who_may_not_give_operators_commands_any_more_is_told_nothing_more():
+    async def play(server, _journal):
+        watcher, producer = Client(server), Client(server)
+        await watcher.ask(WATCH)
+        watcher.said = b""
+        await server.roster.change(100, Operators("none"))
+        await producer.ask(PUT)
+        await settle()
+        assert watcher.said == b""
+        assert not server.engine.ledger.recording
+        assert await watcher.ask(b"list-tube-used\r\n") == b"USING default\r\n"
+
+    assert simulated(play) is None
+
+
 def test_many_events_are_told_in_slices(monkeypatch):
     monkeypatch.setattr(feed, "AT_ONCE", 3)
 
@@ -68,6 +84,24 @@ def test_many_events_are_told_in_slices(monkeypatch):
         await asyncio.sleep(1)
         assert [len(events(part)) for part in written] == [3, 3, 3, 1]
         assert [event["id"] for part in written for event in events(part)] == list(range(1, 11))
+
+    assert simulated(play) is None
+
+
+def test_clients_that_watch_share_a_slice(monkeypatch):
+    monkeypatch.setattr(feed, "AT_ONCE", 5)
+
+    async def play(server, _journal):
+        watchers, producer = [Client(server) for _ in range(2)], Client(server)
+        written = {}
+        for watcher in watchers:
+            await watcher.ask(WATCH)
+            written[watcher] = []
+            monkeypatch.setattr(watcher, "write", written[watcher].append)
+        await producer.ask(PUT * 5)
+        await asyncio.sleep(1)
+        for watcher in watchers:
+            assert [len(events(part)) for part in written[watcher]] == [2, 2, 1]
 
     assert simulated(play) is None
 

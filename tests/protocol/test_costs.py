@@ -64,6 +64,20 @@ def test_a_command_costs_the_same_beside_many_tubes_clients_and_jobs(core):
     assert costs(core) == alone
 
 
+def test_a_part_of_a_body_costs_the_same_however_many_there_are_already(core):
+    class Part(bytes):
+        __slots__ = ()
+
+        def __len__(self):  # which is a call that is counted, unlike that of bytes
+            return super().__len__()
+
+    client = core.client()
+    client.receive(b"put 0 0 60 1000\r\n", core.now_ns)
+    found = {calls_of(lambda: (client.receive(Part(b"x"), core.now_ns), client.pending)) for _ in range(100)}
+    assert client.pending == 100
+    assert len(found) <= 2  # that of the first one, and that of the others
+
+
 def test_memory_of_a_job(core):
     client = core.client()
     core.send(client, PUT * 10)

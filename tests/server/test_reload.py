@@ -60,6 +60,14 @@ def test_limits_of_tubes_and_bodies(server, reload):
         assert wire.ask("watch b") == "WATCHING 3"
 
 
+def test_the_log_tells_the_limit_of_a_line_that_goes_with_the_size_of_a_job(server, reload):
+    reload("max_job_size = 2000000")
+    with Wire(server.connect()) as wire:
+        wire.send(b"x" * 2_000_000)
+        assert wire.reply() == "BAD_FORMAT"
+    until(lambda: "it sends a line without an end limit=2000000 " in server.log_text())
+
+
 def test_connections(server, reload):
     with Wire(server.connect()) as wire:
         reload("max_connections = 1")
