@@ -70,7 +70,8 @@ _CONDITIONS = {
     """,
     "created_at or since": "typeof(created_at) = 'real' AND typeof(since) IN ('real', 'null')",
     "holder or why": """
-        typeof(why) IN ('text', 'null') AND typeof(holder) || typeof(holder_conn) IN ('textinteger', 'nullnull')
+        typeof(why) IN ('text', 'null') AND (why IS NULL OR state = 'buried')
+        AND typeof(holder) || typeof(holder_conn) IN ('textinteger', 'nullnull')
     """,
 }
 _SOUND = " AND ".join(f"({each})" for each in _CONDITIONS.values())
