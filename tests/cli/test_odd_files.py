@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from beanlite import cli
 from beanlite.cli import main
 from tests.support.journal_files import make
 
@@ -129,3 +130,22 @@ def test_what_is_mistaken_for_another_is_one_line(line, code, said, folder, caps
     assert said in err
     assert err.count("\n") == 1
     assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", [b"\xff.db", b"?mode=ro#%20.db", b"'a \n\".db", b"file:x", b"[a]*.db"])
+def test_a_name_may_have_any_bytes(name, folder, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_fall", lambda message, _: pytest.fail(message))
+    odd, copy, lines = (os.fsdecode(prefix + name) for prefix in (b"", b"copy-", b"lines-"))
+    make(folder / odd, batches=1)
+    for line in (
+        ["backup", copy, "--db", odd],
+        ["verify", copy],
+        ["restore", copy, "--db", odd],
+        ["restore", "--undo", "--db", odd],
+        ["compact", "--db", odd],
+        ["jobs", "--db", odd],
+        ["export", lines, "--db", odd],
+        ["import", lines, "--db", odd, "--new-ids"],
+        ["salvage", odd, f"saved-{odd}"],
+    ):
+        assert (main(line), capsys.readouterr().err) == (0, ""), line

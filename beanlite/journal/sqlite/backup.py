@@ -16,7 +16,7 @@ from beanlite.journal.sqlite.fileformat import is_damage, refused, said
 from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import check_count, check_jobs, read_jobs, read_state
-from beanlite.journal.sqlite.wholefile import unserved, written_whole
+from beanlite.journal.sqlite.wholefile import unserved, vacuum_into, written_whole
 
 # The number of virtual machine steps between SQLite's calls of the progress handler: about a hundred jobs.
 _STEPS_PER_CALL = 500
@@ -60,7 +60,7 @@ def copy(connection: sqlite3.Connection, source: Path, partial: Path, progress: 
     with closing(_Syncs(partial, progress)) as syncs:
         connection.set_progress_handler(syncs, _STEPS_PER_CALL)
         try:
-            connection.execute("VACUUM INTO ?", (str(partial),))
+            vacuum_into(connection, partial)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
                 # A signal that arrives just as SQLite calls the handler raises before its first line, and SQLite
