@@ -15,6 +15,7 @@ from beanlite.journal.sqlite.history import INSERT, OPERATORS_KEPT_S, ROW_BYTES,
 from beanlite.journal.sqlite.room import Room
 from beanlite.journal.sqlite.totals import add_totals, prune_totals
 from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.wal import commit_frames
 from beanlite.journal.sqlite.writer import Writer
 from beanlite.journal.totals import DAY_S, HOUR_S, TUBES_MAX, Totals
 from tests.support.core import Core, put
@@ -353,3 +354,18 @@ async def test_totals_are_kept_by_the_hour_and_by_the_day_and_go_in_slices(keep)
     assert [prune_totals(db, now_s) for _ in range(2)] == [True, False]
     kept_days = dict(kept.ask("SELECT span_s, count(*) FROM totals GROUP BY span_s"))
     assert kept_days == {HOUR_S: 14 * 2, DAY_S: 400}
+
+
+async def test_what_is_too_old_goes_in_one_commit(keep):
+    """Each further one is one that a power failure could lose, beside the batch that is being synced."""
+    writer = (await keep(ALL)).writer
+    path = writer._database.path
+    for row in Totals().rows(tallies_of([b"default"]), DAY_S):
+        writer._db.execute("INSERT INTO totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    writer._db.execute(INSERT, (60, DAY_S, 1, "default", "put", None, None, 0, 0))
+    writer.chronicle.history.read(writer._db)
+    before = len(commit_frames(path))
+    assert writer.write_slice(3, writer.chronicle.prune) is False
+    assert len(commit_frames(path)) == before + 1
+    left = writer._db.execute("SELECT (SELECT count(*) FROM totals), (SELECT count(*) FROM history)").fetchall()
+    assert left == [(0, 0)]

@@ -44,8 +44,11 @@ class Chronicle:
     def prune(self) -> bool:
         """Delete a slice of the records that are too old; returns whether there may be more."""
         now_s = time.time()
+        self._db.execute("BEGIN IMMEDIATE")  # of several commits, a power failure could lose more than a start expects
         more_totals = prune_totals(self._db, now_s)
-        return self.history.prune(self._db, PRUNED_MAX, now_s) or more_totals
+        more_history = self.history.prune(self._db, PRUNED_MAX, now_s)
+        self._db.execute("COMMIT")
+        return more_totals or more_history
 
     def end(self) -> None:
         """Record the orderly stop of the server."""
