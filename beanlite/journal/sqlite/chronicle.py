@@ -9,7 +9,7 @@ from beanlite.clock import Clock
 from beanlite.journal.sqlite.batch import Batch
 from beanlite.journal.sqlite.heartbeat import BUSY_S, IDLE_S, Heartbeat
 from beanlite.journal.sqlite.history import PRUNED_EACH, PRUNED_MAX, History, HistoryBounds
-from beanlite.journal.sqlite.totals import add_totals, prune_totals
+from beanlite.journal.sqlite.totals import add_totals, prune_totals, resume_totals
 from beanlite.journal.totals import Totals
 
 
@@ -26,6 +26,7 @@ class Chronicle:
     def begin(self, *, has_room: bool) -> None:
         """Begin to record for this server, with a heartbeat if there is room."""
         self.history.read(self._db)
+        resume_totals(self._db, self._totals, time.time())
         if has_room:
             self.beat()
 
