@@ -282,6 +282,22 @@ async def test_totals_are_those_of_the_history(keep):
             assert all(rows[0]), rows
 
 
+@pytest.mark.parametrize("n", [(1 << 62), (1 << 63) - 61, (1 << 63) - 1])
+def test_an_event_whose_number_is_too_high_does_not_count_and_goes_when_it_is_old(tmp_path, n):
+    with closing(open_database(tmp_path / "queue.db")) as database:
+        database.connection.executemany(INSERT, [(each, 1e9, 1, "t", "put", None, None, 0, 0) for each in (60, n)])
+        history = History(ALL, Clock())
+        history.read(database.connection)
+        history.prune(database.connection, 500, 1e9)
+        core = Core()
+        core.engine.ledger.recording = True
+        put(core, core.client())
+        rows = history.rows_of(core.engine.take_changes(deferred=True).events)
+        assert rows.values[0] == 60 + ROW_BYTES
+        history.prune(database.connection, 500, 1e9 + 8 * DAY_S)
+        assert database.connection.execute("SELECT n FROM history").fetchall() == []
+
+
 @pytest.mark.parametrize("value", ["NULL", "'text'", "x'ff'", "CAST(x'ff' AS TEXT)"])
 def test_an_event_whose_time_is_none_goes_first(tmp_path, value):
     path = tmp_path / "queue.db"
