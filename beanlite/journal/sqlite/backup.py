@@ -16,6 +16,7 @@ from beanlite.journal.sqlite.fileformat import is_damage, refused, said
 from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import check_count, check_jobs, read_jobs, read_state
+from beanlite.journal.sqlite.verify import reading_whole
 from beanlite.journal.sqlite.wholefile import unserved, vacuum_into, written_whole
 
 # The number of virtual machine steps between SQLite's calls of the progress handler: about a hundred jobs.
@@ -45,7 +46,7 @@ def backup(
     source, dest = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
     try:
         with (
-            reading(source) as connection,
+            reading_whole(source) as connection,
             unserved(dest, source) if replace else nullcontext(),
             written_whole(dest, replace=replace) as partial,
         ):

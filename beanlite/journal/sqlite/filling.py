@@ -85,7 +85,7 @@ def filling(path: Path) -> Iterator[Filling]:
     """
     path = Path(os.path.realpath(path))
     is_new = not os.path.exists(path)  # noqa: PTH110 - Path.exists raises an error if access is denied
-    database = open_database(path)
+    database = open_database(path, whole=True)  # only a server tells what is lost, and keeps a copy
     queue = Filling(database.connection)
     try:
         database.connection.execute("BEGIN IMMEDIATE")

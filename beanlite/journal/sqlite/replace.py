@@ -18,7 +18,7 @@ from beanlite.journal.sqlite.database import lock_file
 from beanlite.journal.sqlite.fileformat import journal_of, refused, said, shm_of, wal_of, wal_size
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import count_jobs
-from beanlite.journal.sqlite.verify import findings
+from beanlite.journal.sqlite.verify import findings, reading_whole
 from beanlite.journal.sqlite.wholefile import partial_of, sync
 
 
@@ -79,7 +79,7 @@ def copy_checked(source: Path, partial: Path, progress: Callable[[int], None] | 
 
     JournalRefused: the source is not ours, or damaged.
     """
-    with reading(source) as connection:
+    with reading_whole(source) as connection:
         copy(connection, source, partial, progress)
     with reading(partial) as connection:
         for finding in findings(connection, source):
