@@ -12,7 +12,7 @@ from pathlib import Path
 
 from beanlite.errors import BeanliteError
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.fileformat import is_damage, refused, said
+from beanlite.journal.sqlite.fileformat import is_damage, journal_of, refused, said, wal_of
 from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import check_count, check_jobs, read_jobs, read_state
@@ -41,9 +41,12 @@ def backup(
 
     The source is only read. `progress` is called every few MiB with the number of bytes written so far. With `replace`
     the copy may replace an existing file. JournalRefused: the source is not ours, or damaged. BeanliteError: `dest`
-    exists, is being served, or can't be written.
+    exists, is being served, has a -wal or a -journal, or can't be written.
     """
     source, dest = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
+    for beside in (wal_of(dest), journal_of(dest)):
+        if os.path.lexists(beside) and not os.path.lexists(dest):
+            raise BeanliteError(f"no backup was made to {dest}: {beside} would be taken for a part of it; remove that")
     try:
         with (
             reading_whole(source) as connection,
