@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 # Stop the server.
@@ -26,6 +28,17 @@ def hold_early(args: list[str]) -> None:
 def hear() -> None:
     """Unblock the signals; pending ones are delivered."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOPS, DRAINS, RELOADS))
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Ignore the signals that end a command, because what it was to do is done and only has to be finished."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def has_terminal() -> bool:
