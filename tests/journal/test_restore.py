@@ -1,6 +1,7 @@
 """A restore: which file is in place afterwards, what was set aside, and that a kill leaves the old or the new file."""
 
 import os
+import signal
 import sqlite3
 import stat
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite import replace, wholefile
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.fileformat import wal_of
 from beanlite.journal.sqlite.replay import read_jobs, read_state
@@ -94,6 +96,21 @@ def test_the_ids_of_a_newer_version_are_not_given_out_again_either(source, targe
     before = target.read_bytes()
     result = restore(source, target)
     assert kept_by(result).read_bytes() == before
+    assert names(target) == ["queue.db", kept_by(result).name]
+    assert ids(target) == ([1, 2, 3], 12)
+
+
+def test_a_signal_after_the_new_file_is_in_place_is_too_late(source, target, monkeypatch):
+    make(target, batches=4)
+    inode, sync = target.stat().st_ino, wholefile.sync
+
+    def interrupted(path):
+        if target.stat().st_ino != inode:
+            signal.raise_signal(signal.SIGINT)
+        sync(path)
+
+    monkeypatch.setattr(replace, "sync", interrupted)
+    result = restore(source, target)
     assert names(target) == ["queue.db", kept_by(result).name]
     assert ids(target) == ([1, 2, 3], 12)
 

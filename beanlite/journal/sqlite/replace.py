@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
+from beanlite import signals
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.backup import copy
 from beanlite.journal.sqlite.database import lock_file
@@ -54,16 +55,17 @@ def _take_place(partial: Path, target: Path, held: int, undo: ExitStack) -> None
         # The old file is damaged, so no server could start on it; nor on the new file while the old -wal is there.
         journal_of(target).unlink(missing_ok=True)
     sync(target.parent)
-    partial.rename(target)
-    undo.pop_all()
-    try:
-        sync(target.parent)
-        for beside in (wal_of(target), shm_of(target), journal_of(target)):
-            beside.unlink(missing_ok=True)
-        sync(target.parent)
-    finally:
-        os.close(new)
-        os.close(held)
+    with signals.unheard():  # an interrupted command would look as if it had changed nothing
+        partial.rename(target)
+        undo.pop_all()
+        try:
+            sync(target.parent)
+            for beside in (wal_of(target), shm_of(target), journal_of(target)):
+                beside.unlink(missing_ok=True)
+            sync(target.parent)
+        finally:
+            os.close(new)
+            os.close(held)
 
 
 def _move_wal(target: Path) -> bool:
