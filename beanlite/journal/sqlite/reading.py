@@ -41,7 +41,17 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _connect(path: Path) -> sqlite3.Connection:
     with refused(path):
-        return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+        return sqlite3.connect(read_only(path), uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+
+
+def read_only(path: Path) -> str:
+    """The URI with which SQLite only reads a file.
+
+    SQLite makes a -wal and a -shm even to read a file that was stopped in order, and can't where the folder is not
+    writable, as in a snapshot. If there is no -wal, the file has everything, and can be read without them.
+    """
+    is_writable = os.access(path.parent, os.W_OK, effective_ids=True)
+    return f"{path.as_uri()}?{'mode=ro' if is_writable or wal_of(path).exists() else 'immutable=1'}"
 
 
 def check_readable(path: Path, *, any_version: bool = False) -> None:
