@@ -71,6 +71,7 @@ def test_a_body_that_has_changed_is_found(path):
         ("UPDATE meta SET last_id = 8", "state", "its meta table says what can't be"),
         ("DELETE FROM meta", "state", "its meta table is empty"),
         ("INSERT INTO pauses VALUES ('a b', 1, 1.0)", "state", "its pauses table says what can't be"),
+        ("INSERT INTO pauses VALUES ('a', 1, 1e300)", "state", "its pauses table says what can't be"),
         ("DELETE FROM bodies WHERE id = 3", "bodies", "the body of job 3 is missing"),
         ("DELETE FROM jobs WHERE id = 3", "bodies", "of job 3, belongs to no row"),
         ("INSERT INTO bodies VALUES (1, x'00')", "bodies", "of job 1, belongs to no row"),
