@@ -5,6 +5,8 @@ The former are blocked while the server can't act on them, since by default they
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 # Stop the server.
@@ -34,6 +36,17 @@ def hear() -> None:
 def how_ended(returncode: int) -> str:
     """How a process ended, by its ``returncode`` as subprocess has it."""
     return f"exit code {returncode}" if returncode >= 0 else f"killed by {signal.Signals(-returncode).name}"
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Ignore the signals that end a command, because what it was to do is done and only has to be finished."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def has_terminal() -> bool:

@@ -22,9 +22,10 @@ GONE, READY, RESERVED, BURIED, DELAYED = range(5)
 CRLF: Final = b"\r\n"
 _VERSION: Final = Struct("<i")
 _NAME_MAX: Final = 200
-_ID_MAX: Final = (1 << 63) - 1
+# Higher than any id that a server may have given out, and low enough for our servers to give out more.
+_ID_MAX: Final = (1 << 61) - 1
 # Later than any time that a server may have written, in seconds since 1970; a deadline can be 136 years ahead.
-_TIME_END_S: Final = 1 << 34
+_TIME_END_S: Final = 1 << 33
 
 
 class Job(NamedTuple):

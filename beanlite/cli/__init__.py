@@ -1,6 +1,7 @@
 """The command line: parses, wires and prints. There is a file for each group of commands."""
 
 import errno
+import io
 import os
 import sys
 import traceback
@@ -80,6 +81,7 @@ def main(args: list[str] | None = None) -> int:
     completes = COMPLETES in os.environ or args[:1] in (["--install-completion"], ["--show-completion"])
     if not completes and (not args or (args[0].startswith("-") and args[0] not in _GENERAL)):
         args = ["serve", *args]  # like an init script of beanstalkd
+    _print_anything()
     app = build_app(args[:1] if not completes and args[0] in COMMANDS else COMMANDS, completes=completes)
     try:
         exit_code = int(app(args, prog_name="beanlite", standalone_mode=False) or 0)
@@ -107,6 +109,12 @@ def main(args: list[str] | None = None) -> int:
         message, exit_code = f"what was to be printed can't be written: {error.strerror}", BeanliteError.exit_code
     last_words(f"beanlite: {message}")
     return exit_code
+
+
+def _print_anything() -> None:
+    """Have stdout accept what it can't encode, as stderr does: the name of a file need not be text."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # it may be closed
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _flush() -> None:

@@ -26,13 +26,17 @@ class Totals:
         self._spans: dict[int, tuple[int, set[bytes]]] = {span_s: (0, set()) for span_s in KEPT_S}
         """For each length of span: when the current span began, and the tubes that have a row in it."""
 
+    def resume(self, span_s: int, at_s: int, tubes: set[bytes]) -> None:
+        """Continue a span that began at ``at_s``, and in which these tubes have a row."""
+        self._spans[span_s] = (at_s, tubes - {REST})
+
     def rows(self, tallies: list[Tally], now_s: float) -> list[TotalsRow]:
         """The rows to add to the hour and the day of ``now_s``, in UTC seconds; each tube has at most one tally."""
-        return [row for span_s in KEPT_S for row in self._rows_of_span(span_s, int(now_s) // span_s * span_s, tallies)]
+        return [row for span_s in KEPT_S for row in self._rows_of_span(span_s, began_s(span_s, now_s), tallies)]
 
     def _rows_of_span(self, span_s: int, at_s: int, tallies: list[Tally]) -> list[TotalsRow]:
-        began_s, named = self._spans[span_s]
-        if began_s != at_s:
+        last_s, named = self._spans[span_s]
+        if last_s != at_s:
             named = set()
             self._spans[span_s] = (at_s, named)
         rows: list[TotalsRow] = []
@@ -48,6 +52,11 @@ class Totals:
         if rest is not None:
             rows.append(_row(span_s, at_s, rest))
         return rows
+
+
+def began_s(span_s: int, now_s: float) -> int:
+    """When the hour or the day of ``now_s`` began, in UTC seconds."""
+    return int(now_s) // span_s * span_s
 
 
 def _row(span_s: int, at_s: int, tally: Tally) -> TotalsRow:

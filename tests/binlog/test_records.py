@@ -111,8 +111,9 @@ DAMAGE = {
     "end of the body": lambda version: spoilt(version)[:-1] + b"x",
     "length of the body": lambda version: spoilt(version)[:-3],
     "id": lambda version: record(0, b"spoilt", version=version),
+    "huge id": lambda version: record(1 << 61, b"spoilt", version=version),
     "cut": lambda version: spoilt(version)[:20],
-    "deadline": lambda version: spoilt(version, due_s=1 << 34),
+    "deadline": lambda version: spoilt(version, due_s=1 << 33),
     "size of an update": lambda version: record(1, version=version, size=-3),
 }
 

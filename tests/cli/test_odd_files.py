@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from beanlite import cli
 from beanlite.cli import main
 from tests.support.journal_files import make
 
@@ -135,3 +136,58 @@ def test_what_is_mistaken_for_another_is_one_line(line, code, said, folder, caps
     assert said in err
     assert err.count("\n") == 1
     assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", [b"\xff.db", b"?mode=ro#%20.db", b"'a \n\".db", b"file:x", b"[a]*.db"])
+def test_a_name_may_have_any_bytes(name, folder, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_fall", lambda message, _: pytest.fail(message))
+    odd, copy, lines = (os.fsdecode(prefix + name) for prefix in (b"", b"copy-", b"lines-"))
+    make(folder / odd, batches=1)
+    for line in (
+        ["backup", copy, "--db", odd],
+        ["verify", copy],
+        ["restore", copy, "--db", odd],
+        ["restore", "--undo", "--db", odd],
+        ["compact", "--db", odd],
+        ["jobs", "--db", odd],
+        ["export", lines, "--db", odd],
+        ["import", lines, "--db", odd, "--new-ids"],
+        ["salvage", odd, f"saved-{odd}"],
+    ):
+        assert (main(line), capsys.readouterr().err) == (0, ""), line
+
+
+@contextmanager
+def read_only(folder):
+    """Let nobody, and somebody other than root, write to the folder and the files in it."""
+    user = os.geteuid()
+    for each in (*folder.iterdir(), folder):
+        each.chmod(each.stat().st_mode & 0o555 | 0o444)
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o755)
+
+
+def test_the_copy_of_a_stopped_database_can_be_read_where_nothing_can_be_written(capsys):
+    with tempfile.TemporaryDirectory() as name:
+        folder, free = Path(name) / "snapshot", Path(name) / "free"
+        folder.mkdir()
+        free.mkdir()
+        Path(name).chmod(0o755)
+        free.chmod(0o777)
+        make(folder / "queue.db", batches=1)
+        copy = str(folder / "queue.db")
+        with read_only(folder):
+            for line in (
+                ["verify", copy],
+                ["jobs", "--db", copy],
+                ["export", str(free / "lines"), "--db", copy],
+                ["backup", str(free / "backup.db"), "--db", copy],
+                ["restore", copy, "--db", str(free / "queue.db")],
+            ):
+                assert (main(line), capsys.readouterr().err) == (0, ""), line
+        assert [file.name for file in folder.iterdir()] == ["queue.db"]

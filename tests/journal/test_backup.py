@@ -80,6 +80,17 @@ def test_the_copy_is_one_private_file_of_the_same_kind(path, dest):
     assert database.close() is None
 
 
+@pytest.mark.parametrize("suffix", ["-wal", "-journal"])
+def test_what_sqlite_would_take_for_a_part_of_the_copy_is_in_its_way(path, dest, suffix):
+    make(path)
+    Path(f"{dest}{suffix}").write_bytes(b"of a file that was removed")
+    with pytest.raises(
+        BeanliteError, match=rf"no backup was made to .*queue\.db{suffix} would be taken for a part of it"
+    ):
+        backup(path, dest)
+    assert [file.name for file in dest.parent.iterdir()] == [f"queue.db{suffix}"]
+
+
 def test_a_served_database_is_only_read(path, dest):
     with writer(path, "idle"):
         before = snapshot(path.parent)

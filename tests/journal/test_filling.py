@@ -1,12 +1,13 @@
 """Filling a database from another source: it gets all jobs or none, whatever happens meanwhile."""
 
+import signal
 import sqlite3
 from contextlib import closing
 
 import pytest
 
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.database import Database, open_database
 from beanlite.journal.sqlite.filling import NewJob, filling
 from beanlite.journal.sqlite.rows import INLINE_MAX
 from beanlite.journal.sqlite.verify import verify
@@ -106,6 +107,19 @@ def test_a_disk_that_fills_up(is_new, path):
         assert list(path.parent.iterdir()) == []
     fill(path, [job(1)])
     assert select(path, "count(*) FROM jobs") == [(1,)]
+
+
+def test_a_signal_after_the_commit_is_too_late(path, monkeypatch):
+    close = Database.close
+
+    def interrupted(database):
+        signal.raise_signal(signal.SIGINT)
+        return close(database)
+
+    monkeypatch.setattr(Database, "close", interrupted)
+    fill(path, [job(1)])
+    assert [file.name for file in path.parent.iterdir()] == ["queue.db"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_job_that_cannot_be_one(path):

@@ -13,10 +13,10 @@ from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.history import INSERT, OPERATORS_KEPT_S, ROW_BYTES, History, HistoryBounds
 from beanlite.journal.sqlite.room import Room
-from beanlite.journal.sqlite.totals import add_totals, prune_totals
-from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.totals import prune_totals
+from beanlite.journal.sqlite.wal import commit_frames
 from beanlite.journal.sqlite.writer import Writer
-from beanlite.journal.totals import DAY_S, HOUR_S, TUBES_MAX, Totals
+from beanlite.journal.totals import DAY_S, HOUR_S, Totals
 from tests.support.core import Core, put
 from tests.support.journal_files import unchecked
 from tests.support.operators import Operator
@@ -282,26 +282,20 @@ async def test_totals_are_those_of_the_history(keep):
             assert all(rows[0]), rows
 
 
-def tallies_of(names):
-    made = [Tally(name) for name in names]
-    for tally in made:
-        tally.put = 1
-    return made
-
-
-def test_tubes_beyond_a_number_are_one_in_the_totals():
-    totals = Totals()
-    known = [b"%d" % n for n in range(TUBES_MAX)]
-    assert len(totals.rows(tallies_of(known), DAY_S)) == 2 * TUBES_MAX
-    later = totals.rows(tallies_of([b"new", b"7", b"newer"]), DAY_S + HOUR_S - 1)
-    assert [row[:4] for row in later] == [
-        (HOUR_S, DAY_S, "7", 1), (HOUR_S, DAY_S, "[rest]", 2), (DAY_S, DAY_S, "7", 1), (DAY_S, DAY_S, "[rest]", 2)
-    ]  # fmt: skip
-    next_hour = totals.rows(tallies_of([b"new", b"7"]), DAY_S + HOUR_S)
-    assert [row[:4] for row in next_hour] == [
-        (HOUR_S, DAY_S + HOUR_S, "new", 1), (HOUR_S, DAY_S + HOUR_S, "7", 1),
-        (DAY_S, DAY_S, "7", 1), (DAY_S, DAY_S, "[rest]", 1),
-    ]  # fmt: skip
+@pytest.mark.parametrize("n", [(1 << 62), (1 << 63) - 61, (1 << 63) - 1])
+def test_an_event_whose_number_is_too_high_does_not_count_and_goes_when_it_is_old(tmp_path, n):
+    with closing(open_database(tmp_path / "queue.db")) as database:
+        database.connection.executemany(INSERT, [(each, 1e9, 1, "t", "put", None, None, 0, 0) for each in (60, n)])
+        history = History(ALL, Clock())
+        history.read(database.connection)
+        history.prune(database.connection, 500, 1e9)
+        core = Core()
+        core.engine.ledger.recording = True
+        put(core, core.client())
+        rows = history.rows_of(core.engine.take_changes(deferred=True).events)
+        assert rows.values[0] == 60 + ROW_BYTES
+        history.prune(database.connection, 500, 1e9 + 8 * DAY_S)
+        assert database.connection.execute("SELECT n FROM history").fetchall() == []
 
 
 @pytest.mark.parametrize("value", ["NULL", "'text'", "x'ff'", "CAST(x'ff' AS TEXT)"])
@@ -316,23 +310,6 @@ def test_an_event_whose_time_is_none_goes_first(tmp_path, value):
         history.read(database.connection)
         history.prune(database.connection, 500, 1e9)
         assert database.connection.execute("SELECT n, at FROM history").fetchall() == [(120, 1e9)]
-
-
-@pytest.mark.parametrize("value", ["NULL", "1.5", "9e999"])
-def test_a_row_of_totals_to_which_nothing_can_be_added_is_told_and_begins_anew(tmp_path, caplog, value):
-    path = tmp_path / "queue.db"
-    rows = Totals().rows(tallies_of([b"bad", b"good"]), DAY_S)
-    with closing(open_database(path)) as database:
-        add_totals(database.connection, rows)
-    with unchecked(path) as connection:
-        connection.execute(f"UPDATE totals SET put = {value} WHERE tube = 'bad'")  # noqa: S608 - our own words
-    assert any("totals.put" in finding.said for finding in verify(path) if not finding.sound)
-    with closing(open_database(path)) as database:
-        add_totals(database.connection, rows)
-        puts = database.connection.execute("SELECT tube, put FROM totals WHERE span_s = 3600 ORDER BY tube").fetchall()
-    assert puts == [("bad", 1), ("good", 2)]
-    assert [record.fields["tube"] for record in caplog.records] == ["bad", "bad"]
-    assert all(finding.sound for finding in verify(path))
 
 
 async def test_totals_are_kept_by_the_hour_and_by_the_day_and_go_in_slices(keep):
@@ -353,3 +330,18 @@ async def test_totals_are_kept_by_the_hour_and_by_the_day_and_go_in_slices(keep)
     assert [prune_totals(db, now_s) for _ in range(2)] == [True, False]
     kept_days = dict(kept.ask("SELECT span_s, count(*) FROM totals GROUP BY span_s"))
     assert kept_days == {HOUR_S: 14 * 2, DAY_S: 400}
+
+
+async def test_what_is_too_old_goes_in_one_commit(keep):
+    """Each further one is one that a power failure could lose, beside the batch that is being synced."""
+    writer = (await keep(ALL)).writer
+    path = writer._database.path
+    for row in Totals().rows([Tally(b"default")], DAY_S):
+        writer._db.execute("INSERT INTO totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    writer._db.execute(INSERT, (60, DAY_S, 1, "default", "put", None, None, 0, 0))
+    writer.chronicle.history.read(writer._db)
+    before = len(commit_frames(path))
+    assert writer.write_slice(3, writer.chronicle.prune) is False
+    assert len(commit_frames(path)) == before + 1
+    left = writer._db.execute("SELECT (SELECT count(*) FROM totals), (SELECT count(*) FROM history)").fetchall()
+    assert left == [(0, 0)]

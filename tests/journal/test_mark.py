@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite import mark
 from beanlite.journal.sqlite.backup import backup
 from beanlite.journal.sqlite.database import open_database
@@ -257,7 +258,8 @@ def test_a_program_that_opens_a_damaged_wal_first_does_not_hide_the_loss(killed,
         wal.write(bytes(FRAME))
     with closing(sqlite3.connect(killed)) as reader:
         if looker == "a backup":
-            backup(killed, tmp_path / "copy.db")
+            with pytest.raises(JournalRefused, match="behind a damaged place"):
+                backup(killed, tmp_path / "copy.db")
         else:
             reader.execute("SELECT 1 FROM jobs").fetchone()
         database = open_database(killed)

@@ -106,6 +106,14 @@ def test_an_older_file_is_migrated_after_a_copy(path, folder):
     assert older.close() is None
 
 
+def test_a_file_whose_name_is_no_text_is_migrated(path, folder):
+    path = path.with_name(os.fsdecode(b"queue\xff.db"))
+    make(path, batches=2)
+    assert open_database(path, folder).close() is None
+    assert version_of(path) == VERSION + 1
+    assert version_of(path.with_name(f"{path.name}.before-v{VERSION + 1}")) == VERSION
+
+
 def test_a_migrated_file_is_left_alone(path, folder):
     make(path)
     open_database(path, folder).close()

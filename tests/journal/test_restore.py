@@ -1,6 +1,7 @@
 """A restore: which file is in place afterwards, what was set aside, and that a kill leaves the old or the new file."""
 
 import os
+import signal
 import sqlite3
 import stat
 import subprocess
@@ -11,12 +12,24 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite import replace, wholefile
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.fileformat import wal_of
 from beanlite.journal.sqlite.replay import read_jobs, read_state
 from beanlite.journal.sqlite.restore import restore, undo_restore
 from beanlite.journal.sqlite.verify import verify
-from tests.support.journal_files import LARGE, ROOT, files_of_at_most, flip, make, make_killed, put, snapshot, writer
+from tests.support.journal_files import (
+    LARGE,
+    ROOT,
+    VERSION,
+    files_of_at_most,
+    flip,
+    make,
+    make_killed,
+    put,
+    snapshot,
+    writer,
+)
 
 
 @pytest.fixture
@@ -73,6 +86,33 @@ def test_what_was_there_is_set_aside_and_its_ids_are_not_given_out_again(source,
     assert [stat.S_IMODE(file.stat().st_mode) for file in target.parent.iterdir()] == [0o640, 0o640]
     assert ids(target) == ([1, 2, 3], 12)
     assert ids(source) == ([1, 2, 3], 3)
+
+
+def test_the_ids_of_a_newer_version_are_not_given_out_again_either(source, target):
+    """After a downgrade: the copy from before the update takes the place of what the newer version has served."""
+    make(target, batches=4)
+    with closing(sqlite3.connect(target)) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    before = target.read_bytes()
+    result = restore(source, target)
+    assert kept_by(result).read_bytes() == before
+    assert names(target) == ["queue.db", kept_by(result).name]
+    assert ids(target) == ([1, 2, 3], 12)
+
+
+def test_a_signal_after_the_new_file_is_in_place_is_too_late(source, target, monkeypatch):
+    make(target, batches=4)
+    inode, sync = target.stat().st_ino, wholefile.sync
+
+    def interrupted(path):
+        if target.stat().st_ino != inode:
+            signal.raise_signal(signal.SIGINT)
+        sync(path)
+
+    monkeypatch.setattr(replace, "sync", interrupted)
+    result = restore(source, target)
+    assert names(target) == ["queue.db", kept_by(result).name]
+    assert ids(target) == ([1, 2, 3], 12)
 
 
 def test_undo_and_undo_of_the_undo(source, target):

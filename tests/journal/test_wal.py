@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite.backup import backup
 from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.dump import export_to_file
+from beanlite.journal.sqlite.load import load
 from beanlite.journal.sqlite.replay import read_state
+from beanlite.journal.sqlite.restore import restore, undo_restore
+from beanlite.journal.sqlite.verify import verify
 from beanlite.journal.sqlite.wal import commit_frames
 from tests.support.journal_files import flip, make, make_killed, write_batch
 
@@ -120,3 +125,51 @@ def test_a_wal_that_can_not_be_read(path, wal):
     wal.mkdir()
     with pytest.raises(JournalRefused, match=r"queue\.db-wal can't be read: Is a directory"):
         open_database(path)
+
+
+def contents(folder):
+    """Return all files but the -shm, which SQLite makes anew."""
+    return {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.endswith("-shm")}
+
+
+DAMAGED = pytest.mark.parametrize("offset", [16, start_of(9)], ids=["in the header", "in the middle"])
+LOST = "commits stand in its -wal behind a damaged place"
+
+
+@DAMAGED
+@pytest.mark.parametrize("copy", [backup, export_to_file, restore])
+def test_what_a_start_reports_as_lost_is_not_left_out_silently(path, wal, tmp_path, copy, offset):
+    flip(wal, offset)
+    before = contents(tmp_path)
+    with pytest.raises(JournalRefused, match=LOST):
+        copy(path, tmp_path / "new")
+    assert contents(tmp_path) == before
+
+
+@DAMAGED
+def test_verify_finds_it(path, wal, offset):
+    flip(wal, offset)
+    found = [finding for finding in verify(path) if not finding.sound]
+    assert [finding.check for finding in found] == ["log"]
+    assert LOST in found[0].said
+
+
+@DAMAGED
+@pytest.mark.usefixtures("wal")
+def test_an_undo_does_not_remove_what_it_can_not_bring_back(path, tmp_path, offset):
+    make(tmp_path / "sound.db")
+    result = restore(tmp_path / "sound.db", path)
+    flip(Path(f"{result.kept}-wal"), offset)
+    before = contents(tmp_path)
+    with pytest.raises(JournalRefused, match=LOST):
+        undo_restore(path)
+    assert contents(tmp_path) == before
+
+
+@DAMAGED
+def test_nothing_is_imported_where_commits_are_lost(path, wal, offset):
+    flip(wal, offset)
+    before = contents(path.parent)
+    with pytest.raises(JournalRefused, match=LOST):
+        load([], path)
+    assert contents(path.parent) == before

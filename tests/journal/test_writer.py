@@ -1,14 +1,17 @@
 """The rows that a batch of changes writes."""
 
 import sqlite3
+import threading
+from contextlib import closing
 
 import pytest
 
 from beanlite.clock import Clock
-from beanlite.errors import JournalFailed
+from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES
+from beanlite.journal.sqlite.migrations import allow_writing
 from beanlite.journal.sqlite.replay import read_jobs
 from beanlite.journal.sqlite.writer import IDS_AHEAD, Writer
 from tests.support.core import Core
@@ -78,6 +81,22 @@ async def test_a_row_that_is_gone_is_an_error(journal):
     journal._db.rollback()  # a server would end here
 
 
+async def test_a_row_that_is_gone_after_another_program_has_come_is_no_bug_of_ours(journal):
+    core = Core()
+    client = core.client()
+    core.send(client, b"put 0 0 60 0\r\n\r\n")
+    write(journal, core)
+    with closing(sqlite3.connect(journal._database.path, isolation_level=None)) as other:
+        allow_writing(other)
+        other.execute("DELETE FROM jobs")  # as .restore of the sqlite3 command does
+    core.send(client, b"delete 1\r\n")
+    with pytest.raises(
+        JournalFailed, match=r"no longer is what was served; another program has been at it \(1 jobs to"
+    ):
+        write(journal, core)
+    journal._db.rollback()  # a server would end here
+
+
 @pytest.mark.parametrize("body", [b"", b"x" * 20_000])
 async def test_a_checkpoint_is_due_after_so_many_frames_whatever_is_in_them(journal, body):
     core = Core()
@@ -115,3 +134,29 @@ async def test_the_last_id_is_noted_at_the_end_and_a_failure_to_do_so_is_raised(
         await journal.close()
     assert outsider.execute("SELECT last_id FROM meta").fetchone() == (3 if hindrance is None else 3 + IDS_AHEAD,)
     outsider.close()
+
+
+async def test_a_lock_of_another_program_is_told_as_that(tmp_path):
+    database = open_database(tmp_path / "queue.db")
+    with closing(sqlite3.connect(database.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        journal = Writer(database, "unix:socket", NO_HISTORY, Clock(), 0)
+        with pytest.raises(
+            JournalRefused, match="can't be used: database is locked; another program holds a lock on it"
+        ):
+            journal.prepare()
+    assert database.close() is None
+
+
+async def test_a_start_waits_for_a_lock_that_is_held_briefly(tmp_path):
+    database = open_database(tmp_path / "queue.db")
+    other = sqlite3.connect(database.path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    release = threading.Thread(target=other.rollback)
+    database.connection.set_trace_callback(lambda said: release.start() if said.startswith("UPDATE meta") else None)
+    journal = Writer(database, "unix:socket", NO_HISTORY, Clock(), 0)
+    journal.prepare()
+    release.join()
+    other.close()
+    await journal.start()
+    assert await journal.close() is None

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from beanlite.errors import BeanliteError
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.fileformat import is_damage, refused, said
+from beanlite.journal.sqlite.fileformat import is_damage, journal_of, refused, said, wal_of
 from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import check_count, check_jobs, read_jobs, read_state
-from beanlite.journal.sqlite.wholefile import unserved, written_whole
+from beanlite.journal.sqlite.verify import reading_whole
+from beanlite.journal.sqlite.wholefile import unserved, vacuum_into, written_whole
 
 # The number of virtual machine steps between SQLite's calls of the progress handler: about a hundred jobs.
 _STEPS_PER_CALL = 500
@@ -40,12 +41,15 @@ def backup(
 
     The source is only read. `progress` is called every few MiB with the number of bytes written so far. With `replace`
     the copy may replace an existing file. JournalRefused: the source is not ours, or damaged. BeanliteError: `dest`
-    exists, is being served, or can't be written.
+    exists, is being served, has a -wal or a -journal, or can't be written.
     """
     source, dest = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
+    for beside in (wal_of(dest), journal_of(dest)):
+        if os.path.lexists(beside) and not os.path.lexists(dest):
+            raise BeanliteError(f"no backup was made to {dest}: {beside} would be taken for a part of it; remove that")
     try:
         with (
-            reading(source) as connection,
+            reading_whole(source) as connection,
             unserved(dest, source) if replace else nullcontext(),
             written_whole(dest, replace=replace) as partial,
         ):
@@ -60,7 +64,7 @@ def copy(connection: sqlite3.Connection, source: Path, partial: Path, progress: 
     with closing(_Syncs(partial, progress)) as syncs:
         connection.set_progress_handler(syncs, _STEPS_PER_CALL)
         try:
-            connection.execute("VACUUM INTO ?", (str(partial),))
+            vacuum_into(connection, partial)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
                 # A signal that arrives just as SQLite calls the handler raises before its first line, and SQLite

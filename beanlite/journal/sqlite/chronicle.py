@@ -9,7 +9,7 @@ from beanlite.clock import Clock
 from beanlite.journal.sqlite.batch import Batch
 from beanlite.journal.sqlite.heartbeat import BUSY_S, IDLE_S, Heartbeat
 from beanlite.journal.sqlite.history import PRUNED_EACH, PRUNED_MAX, History, HistoryBounds
-from beanlite.journal.sqlite.totals import add_totals, prune_totals
+from beanlite.journal.sqlite.totals import add_totals, prune_totals, resume_totals
 from beanlite.journal.totals import Totals
 
 
@@ -26,6 +26,7 @@ class Chronicle:
     def begin(self, *, has_room: bool) -> None:
         """Begin to record for this server, with a heartbeat if there is room."""
         self.history.read(self._db)
+        resume_totals(self._db, self._totals, time.time())
         if has_room:
             self.beat()
 
@@ -44,8 +45,11 @@ class Chronicle:
     def prune(self) -> bool:
         """Delete a slice of the records that are too old; returns whether there may be more."""
         now_s = time.time()
+        self._db.execute("BEGIN IMMEDIATE")  # of several commits, a power failure could lose more than a start expects
         more_totals = prune_totals(self._db, now_s)
-        return self.history.prune(self._db, PRUNED_MAX, now_s) or more_totals
+        more_history = self.history.prune(self._db, PRUNED_MAX, now_s)
+        self._db.execute("COMMIT")
+        return more_totals or more_history
 
     def end(self) -> None:
         """Record the orderly stop of the server."""

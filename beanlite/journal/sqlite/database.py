@@ -20,6 +20,7 @@ from beanlite.journal.sqlite.fileformat import (
     PAGE_SIZE,
     check_file,
     check_version,
+    damaged,
     is_full,
     open_regular,
     refused,
@@ -113,11 +114,14 @@ class Database:
         return left or ("a -wal that a reader is using" if wal_size(self.path) else None)
 
 
-def open_database(path: Path, migrations_folder: Path = FOLDER, *, fsync: str = "always") -> Database:
+def open_database(
+    path: Path, migrations_folder: Path = FOLDER, *, fsync: str = "always", whole: bool = False
+) -> Database:
     """Lock, check, recover and migrate the database file; create it if it is missing or empty.
 
     ``fsync`` is the setting under which the file will be served, noted for the next start. JournalRefused: the file
-    can't be used, and has not been written to. A process must not have the same file open twice.
+    can't be used, and has not been written to. With ``whole`` this includes a file that has lost commits with its -wal.
+    A process must not have the same file open twice.
     """
     _check_sqlite()
     migrations = find_migrations(migrations_folder)
@@ -146,7 +150,11 @@ def open_database(path: Path, migrations_folder: Path = FOLDER, *, fsync: str = 
         index = _open_index(path, after_sqlite) if commits else -1
         written = index_before.frames if index_before is not None else None
         lost_batches = _lost_batches(commits, read_frame_count(index), written) if commits else 0
-        damaged_wal = _keep_wal(path) if lost_batches and not _has_unsynced(mark, fsync) else None
+        damaged_wal = None
+        if lost_batches and not _has_unsynced(mark, fsync):
+            if whole:
+                raise damaged(path, f"{lost_batches} commits stand in its -wal behind a damaged place")
+            damaged_wal = _keep_wal(path)
         bystander.close()
         _move_wal(connection, path, anew=lost_batches > 0)
         if version == 0:

@@ -13,8 +13,8 @@ from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.fileformat import damaged, refused
 from beanlite.journal.sqlite.heartbeat import read_ahead_s
-from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import check_count, read_state, read_unchecked_id
+from beanlite.journal.sqlite.verify import reading_whole
 from beanlite.journal.sqlite.wholefile import unserved, written_whole
 
 # The columns that hold times: in UTC in a line, by the server's clock in a row.
@@ -36,7 +36,7 @@ def export(source: Path, sink: BinaryIO, progress: Callable[[int], None] | None 
     JournalRefused: the source is not ours, or damaged. OSError: writing to the sink has failed.
     """
     source = Path(os.path.realpath(source))
-    with reading(source) as connection:
+    with reading_whole(source) as connection:
         return write_lines(dump(connection, source), sink, progress)
 
 
@@ -51,7 +51,7 @@ def export_to_file(
     source, resolved = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
     try:
         with (
-            reading(source) as connection,
+            reading_whole(source) as connection,
             unserved(resolved, source) if replace else nullcontext(),
             written_whole(resolved, replace=replace) as partial,
             partial.open("wb") as sink,

@@ -242,6 +242,12 @@ def failing(path: Path | str) -> Iterator[None]:
         raise JournalFailed(f"{path} can't be read: {said(error)}") from error
 
 
+def _advice(error: sqlite3.Error) -> str:
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+        return "another program holds a lock on it: end what that does there, and try again"
+    return "check the disk, and the owner and the mode of the folder, the file, its -wal and its -shm"
+
+
 @contextmanager
 def refused(path: Path) -> Iterator[None]:
     """Convert errors of SQLite or the system about the file into JournalRefused."""
@@ -260,8 +266,7 @@ def refused(path: Path) -> Iterator[None]:
             raise JournalRefused(f"{path} is damaged ({said(error)}); {WHAT_TO_DO}") from error
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
             raise damaged(path, said(error)) from error  # our statements are valid, so the schema must be wrong
-        advice = "check the disk, and the owner and the mode of the folder, the file, its -wal and its -shm"
-        raise JournalRefused(f"{path} can't be used: {said(error)}; {advice}") from error
+        raise JournalRefused(f"{path} can't be used: {said(error)}; {_advice(error)}") from error
     except JournalFailed as error:  # the disk failed before anything was served
         raise JournalRefused(str(error)) from error
     except MemoryError as error:

@@ -3,11 +3,12 @@
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
+from beanlite import signals
 from beanlite.errors import BeanliteError, JournalFailed
 from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.database import open_database
@@ -84,21 +85,23 @@ def filling(path: Path) -> Iterator[Filling]:
     """
     path = Path(os.path.realpath(path))
     is_new = not os.path.exists(path)  # noqa: PTH110 - Path.exists raises an error if access is denied
-    database = open_database(path)
+    database = open_database(path, whole=True)  # only a server tells what is lost, and keeps a copy
     queue = Filling(database.connection)
-    try:
-        database.connection.execute("BEGIN IMMEDIATE")
-        database.connection.execute("UPDATE meta SET jobs = NULL")
-        yield queue
-        database.connection.execute("COMMIT")
-    except BaseException as error:
-        with suppress(sqlite3.Error, JournalFailed):  # even if this fails, nothing uncommitted is in the file
-            database.connection.rollback()
-            database.close()
-        if is_new:
-            for file in (path, wal_of(path), shm_of(path)):
-                file.unlink(missing_ok=True)
-        if isinstance(error, sqlite3.Error):
-            raise BeanliteError(f"nothing was added to {path}: {said(error)}") from error
-        raise
-    queue.left = database.close()
+    with ExitStack() as finishing:
+        try:
+            database.connection.execute("BEGIN IMMEDIATE")
+            database.connection.execute("UPDATE meta SET jobs = NULL")
+            yield queue
+            finishing.enter_context(signals.unheard())  # to be interrupted now would look as if nothing had been added
+            database.connection.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error, JournalFailed):  # even if this fails, nothing uncommitted is in the file
+                database.connection.rollback()
+                database.close()
+            if is_new:
+                for file in (path, wal_of(path), shm_of(path)):
+                    file.unlink(missing_ok=True)
+            if isinstance(error, sqlite3.Error):
+                raise BeanliteError(f"nothing was added to {path}: {said(error)}") from error
+            raise
+        queue.left = database.close()

@@ -18,6 +18,10 @@ ROW_BYTES: Final = 60
 PRUNED_MAX: Final = 500
 PRUNED_EACH: Final = 2
 
+# No row is numbered this high, except by damage: the numbers after it would soon be more than SQLite has room for.
+_END_N: Final = 1 << 62
+_MAX_N: Final = (1 << 63) - 1
+
 _COLUMNS: Final = "n, at, job, tube, what, by, conn, pri, delay_s, body"
 _ROW: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"
 INSERT: Final = f"INSERT INTO history ({_COLUMNS}) VALUES {_ROW}"  # noqa: S608 - our own words
@@ -92,7 +96,7 @@ class History:
 
     def read(self, connection: sqlite3.Connection) -> None:
         """Read the numbers of the newest and the oldest row in the file, to continue from there."""
-        (last,) = connection.execute("SELECT max(n) FROM history").fetchone()
+        (last,) = connection.execute("SELECT max(n) FROM history WHERE n < ?", (_END_N,)).fetchone()
         self._last = last or 0
         self._oldest = connection.execute(_OLDEST).fetchone()
 
@@ -144,7 +148,7 @@ class History:
         n, at_s = self._oldest
         if at_s >= before_s and n >= before_n:
             return False
-        nth = connection.execute(_NTH, (rows - 1,)).fetchone() or (self._last,)
+        nth = connection.execute(_NTH, (rows - 1,)).fetchone() or (_MAX_N,)
         pruned = connection.execute(_PRUNE, (*nth, before_s, before_n)).rowcount
         self._oldest = connection.execute(_OLDEST).fetchone()
         return pruned >= rows

@@ -5,12 +5,13 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from zlib import crc32
 
-from beanlite.core.job import U32_MAX
+from beanlite.clock import EPOCH_S
+from beanlite.core.job import SECOND_NS, U32_MAX
+from beanlite.core.restore import FAR_NS
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError
 from beanlite.journal.lines import FORMAT, LINES_PER_CALL
@@ -24,6 +25,10 @@ from beanlite.journal.sqlite.rows import INLINE_MAX, INSERT_BODY, ROW_COLUMNS
 
 _PAUSE: Final = "INSERT OR REPLACE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
 _CHECKSUM: Final = "UPDATE jobs SET row_crc32 = ? WHERE id = ?"
+# Ids end below this: a server that gives out later ones never gets to where its ids would count as damage.
+_ID_END: Final = COUNTER_MAX // 2
+# Times further than this from 1970 would not fit into the server's clock, as those in milliseconds do not.
+_FAR_S: Final = FAR_NS // SECOND_NS - EPOCH_S
 # The errors with which SQLite rejects an impossible row.
 _WRONG_ROW: Final = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG)
 
@@ -75,7 +80,7 @@ class _Loading:
         for number, line in enumerate(lines, 1):
             try:
                 self._take(line)
-            except (_Wrong, ValueError, TypeError, OverflowError) as error:
+            except (_Wrong, ValueError, TypeError, OverflowError, RecursionError) as error:
                 raise BeanliteError(f"nothing was imported: line {number}: {said(error)}") from error
             if progress is not None and number % LINES_PER_CALL == 0:
                 progress(number)
@@ -107,7 +112,7 @@ class _Loading:
     def _begin(self, values: dict[str, Any]) -> None:
         if values.get("format") != FORMAT:
             raise _Wrong(f"its format is {values.get('format')!r}, and this beanlite knows {FORMAT}")
-        if not is_number(values.get("last_id"), COUNTER_MAX - 1):
+        if not is_number(values.get("last_id"), _ID_END - 1):
             raise _Wrong("its last_id can't be")
         if not self._new_ids:
             self._last_id = max(self._last_id, values["last_id"])
@@ -120,7 +125,7 @@ class _Loading:
     def _pause(self, values: dict[str, Any]) -> None:
         tube, pause_s, until = values.get("tube"), values.get("pause_s"), values.get("until")
         is_tube = isinstance(tube, str) and is_tube_name(tube.encode())
-        if not (is_tube and is_number(pause_s, U32_MAX) and isinstance(until, float | int) and isfinite(until)):
+        if not (is_tube and is_number(pause_s, U32_MAX) and _is_time(until)):
             raise _Wrong("it is no pause that can be")
         self._connection.execute(_PAUSE, (tube, pause_s, until + self._ahead_s))
         self.pauses += 1
@@ -132,12 +137,16 @@ class _Loading:
             raise _Wrong(f"a job has no {min(unknown)}")
         if self._new_ids:
             values["id"] = self._last_id + 1
-        elif not is_number(values.get("id"), COUNTER_MAX - 1):
+        elif not is_number(values.get("id"), _ID_END - 1):
             raise _Wrong("the job has no id that can be")
         job_id = values["id"]
         if values.get("buried_seq") is not None:
             values["buried_seq"] += self._buried
-        values |= {name: values[name] + self._ahead_s for name in TIMES if values.get(name) is not None}
+        for name in TIMES:
+            if values.get(name) is not None:
+                if not _is_time(values[name]):
+                    raise _Wrong(f"its {name} is no time that can be, in seconds since 1970")
+                values[name] += self._ahead_s
         self._insert(values, body)
         if not is_sound(self._connection, job_id):
             raise _Wrong("no server would write such a job")
@@ -174,6 +183,10 @@ def _pop_body(values: dict[str, Any]) -> bytes:
             raise _Wrong('a "body" is a text')
         return body.encode()
     return base64.b64decode(values.pop("base64"), validate=True)
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    return isinstance(value, float | int) and abs(value) <= _FAR_S
 
 
 def _refuse(constant: str) -> None:

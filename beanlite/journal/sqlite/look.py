@@ -15,7 +15,7 @@ import aiosqlite
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import damaged, refused
-from beanlite.journal.sqlite.reading import check_readable, tidy
+from beanlite.journal.sqlite.reading import check_readable, read_only, tidy
 
 Record = dict[str, Any]
 
@@ -178,7 +178,7 @@ async def looking(path: Path) -> AsyncIterator[Look]:
     check_readable(path)
     try:
         with refused(path):
-            connection = await aiosqlite.connect(f"{path.as_uri()}?mode=ro", uri=True)
+            connection = await aiosqlite.connect(read_only(path), uri=True)
         try:
             with refused(path):
                 async with connection.execute("PRAGMA user_version") as cursor:

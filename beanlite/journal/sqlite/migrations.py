@@ -11,7 +11,7 @@ from pathlib import Path
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.fileformat import APPLICATION_ID, damaged, said
-from beanlite.journal.sqlite.wholefile import sync
+from beanlite.journal.sqlite.wholefile import sync, vacuum_into
 
 # Every object of the schema, with its columns if it has any.
 _SHAPE = """
@@ -143,7 +143,7 @@ def _keep_copy(connection: sqlite3.Connection, path: Path, copy: Path, partial: 
     try:
         os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:
-            connection.execute("VACUUM INTO ?", (str(partial),))
+            vacuum_into(connection, partial)
             sync(partial)
             sync(partial.parent)
         except BaseException:

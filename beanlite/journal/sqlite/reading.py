@@ -16,6 +16,8 @@ from beanlite.journal.sqlite.migrations import stand_in
 
 # How long to wait for a lock on the file, which others hold only briefly.
 _BUSY_TIMEOUT_S = 30.0
+# Above all versions, which have 32 bits in the file.
+_NO_VERSION = 1 << 32
 
 
 @contextmanager
@@ -39,18 +41,29 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _connect(path: Path) -> sqlite3.Connection:
     with refused(path):
-        return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+        return sqlite3.connect(read_only(path), uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
 
 
-def check_readable(path: Path) -> None:
-    """Raise JournalRefused unless the file can be opened, is not empty, and is ours."""
+def read_only(path: Path) -> str:
+    """The URI with which SQLite only reads a file.
+
+    SQLite makes a -wal and a -shm even to read a file that was stopped in order, and can't where the folder is not
+    writable, as in a snapshot. If there is no -wal, the file has everything, and can be read without them.
+    """
+    is_writable = os.access(path.parent, os.W_OK, effective_ids=True)
+    return f"{path.as_uri()}?{'mode=ro' if is_writable or wal_of(path).exists() else 'immutable=1'}"
+
+
+def check_readable(path: Path, *, any_version: bool = False) -> None:
+    """Raise JournalRefused unless the file can be opened, has content, and is ours, newer only with ``any_version``."""
+    newest = _NO_VERSION if any_version else len(find_migrations())
     try:
         descriptor = open_regular(path)
     except OSError as error:
         raise JournalRefused(f"{path} can't be opened: {error.strerror}") from error
     with refused(path):
         try:
-            check_file(descriptor, path, len(find_migrations()))
+            check_file(descriptor, path, newest)
             if not os.fstat(descriptor).st_size:
                 raise NotOurs(f"{path} is empty; there is nothing in it")
         finally:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
+from beanlite import signals
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.backup import copy
 from beanlite.journal.sqlite.database import lock_file
 from beanlite.journal.sqlite.fileformat import journal_of, refused, said, shm_of, wal_of, wal_size
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import count_jobs
-from beanlite.journal.sqlite.verify import findings
+from beanlite.journal.sqlite.verify import findings, reading_whole
 from beanlite.journal.sqlite.wholefile import partial_of, sync
 
 
@@ -54,16 +55,17 @@ def _take_place(partial: Path, target: Path, held: int, undo: ExitStack) -> None
         # The old file is damaged, so no server could start on it; nor on the new file while the old -wal is there.
         journal_of(target).unlink(missing_ok=True)
     sync(target.parent)
-    partial.rename(target)
-    undo.pop_all()
-    try:
-        sync(target.parent)
-        for beside in (wal_of(target), shm_of(target), journal_of(target)):
-            beside.unlink(missing_ok=True)
-        sync(target.parent)
-    finally:
-        os.close(new)
-        os.close(held)
+    with signals.unheard():  # an interrupted command would look as if it had changed nothing
+        partial.rename(target)
+        undo.pop_all()
+        try:
+            sync(target.parent)
+            for beside in (wal_of(target), shm_of(target), journal_of(target)):
+                beside.unlink(missing_ok=True)
+            sync(target.parent)
+        finally:
+            os.close(new)
+            os.close(held)
 
 
 def _move_wal(target: Path) -> bool:
@@ -79,7 +81,7 @@ def copy_checked(source: Path, partial: Path, progress: Callable[[int], None] | 
 
     JournalRefused: the source is not ours, or damaged.
     """
-    with reading(source) as connection:
+    with reading_whole(source) as connection:
         copy(connection, source, partial, progress)
     with reading(partial) as connection:
         for finding in findings(connection, source):

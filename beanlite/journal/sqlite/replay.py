@@ -3,7 +3,6 @@
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from math import isfinite
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
@@ -11,7 +10,7 @@ from zlib import crc32
 
 from beanlite.clock import EPOCH_S, clock_ns
 from beanlite.core.job import U32_MAX
-from beanlite.core.restore import StoredJob
+from beanlite.core.restore import FAR_NS, StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.journal.sqlite.checksum import find_changed
 from beanlite.journal.sqlite.fileformat import damaged, refused, said
@@ -70,7 +69,8 @@ _CONDITIONS = {
     """,
     "created_at or since": "typeof(created_at) = 'real' AND typeof(since) IN ('real', 'null')",
     "holder or why": """
-        typeof(why) IN ('text', 'null') AND typeof(holder) || typeof(holder_conn) IN ('textinteger', 'nullnull')
+        typeof(why) IN ('text', 'null') AND (why IS NULL OR state = 'buried')
+        AND typeof(holder) || typeof(holder_conn) IN ('textinteger', 'nullnull')
     """,
 }
 _SOUND = " AND ".join(f"({each})" for each in _CONDITIONS.values())
@@ -128,7 +128,7 @@ def read_state(connection: sqlite3.Connection, path: Path) -> State:
     if not alike:
         raise damaged(path, "its meta table has changed")
     for tube, pause_s, until, pause_alike in pauses:
-        if not (_is_name(tube) and is_number(pause_s, U32_MAX) and isinstance(until, float) and isfinite(until)):
+        if not (_is_name(tube) and is_number(pause_s, U32_MAX) and isinstance(until, float) and abs(until) <= FAR_NS):
             raise damaged(path, "its pauses table says what can't be")
         if not pause_alike:
             raise damaged(path, f"the pause of {tube!r:.100} has changed")

@@ -22,7 +22,7 @@ from beanlite.journal.sqlite.fileformat import (
     wal_size,
 )
 from beanlite.journal.sqlite.migrations import allow_writing
-from beanlite.journal.sqlite.reading import reading
+from beanlite.journal.sqlite.reading import check_readable, read_only, tidy
 from beanlite.journal.sqlite.replace import copy_checked, replacing
 from beanlite.journal.sqlite.replay import COUNTER_MAX
 from beanlite.journal.sqlite.wholefile import written_whole
@@ -92,11 +92,14 @@ def _check_target(target: Path, held: int) -> None:
 
 def _last_id(target: Path) -> int:
     """The last id that the target has given out; 0 if that is unknown."""
-    with suppress(JournalRefused, sqlite3.Error), reading(target) as connection:
-        last_id = connection.execute("SELECT last_id FROM meta").fetchone()[0]
-        if isinstance(last_id, int) and 0 < last_id < COUNTER_MAX:
-            return last_id
-    return 0
+    last_id = None
+    # Not ``reading``, which refuses a file of a newer version: after a downgrade, a backup takes the place of one.
+    with suppress(JournalRefused, sqlite3.Error, UnicodeDecodeError, TypeError):
+        check_readable(target, any_version=True)
+        with closing(sqlite3.connect(read_only(target), uri=True)) as connection:
+            (last_id,) = connection.execute("SELECT last_id FROM meta").fetchone()
+        tidy(target)
+    return last_id if isinstance(last_id, int) and 0 < last_id < COUNTER_MAX else 0
 
 
 def _leave_out_ids(partial: Path, last_id: int) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from beanlite import log
 from beanlite.journal.sqlite.fileformat import said
-from beanlite.journal.totals import KEPT_S, TotalsRow
+from beanlite.journal.totals import KEPT_S, Totals, TotalsRow, began_s
 
 # The most rows of each span that are deleted at a time.
 PRUNED_MAX: Final = 500
@@ -25,10 +25,18 @@ _ADD: Final = f"""
         waited_s = waited_s + excluded.waited_s, held_s = held_s + excluded.held_s
 """
 _REPLACE: Final = f"REPLACE {_INTO}"
+_TUBES: Final = "SELECT CAST(tube AS BLOB) FROM totals WHERE span_s = ? AND at = ?"
 _PRUNE: Final = """
     DELETE FROM totals WHERE (span_s, at, tube) IN
         (SELECT span_s, at, tube FROM totals WHERE span_s = ? AND at < ? ORDER BY at, tube LIMIT ?)
 """
+
+
+def resume_totals(connection: sqlite3.Connection, totals: Totals, now_s: float) -> None:
+    """Continue with the tubes that have a row in the present hour and day. Raises sqlite3.Error."""
+    for span_s in KEPT_S:
+        at_s = began_s(span_s, now_s)
+        totals.resume(span_s, at_s, {tube for (tube,) in connection.execute(_TUBES, (span_s, at_s))})
 
 
 def add_totals(connection: sqlite3.Connection, rows: list[TotalsRow]) -> None:

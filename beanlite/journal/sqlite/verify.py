@@ -3,7 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -13,9 +13,9 @@ from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import damaged, open_regular, refused, rule_out_disk, said, shm_of, wal_size
 from beanlite.journal.sqlite.mark import Mark
 from beanlite.journal.sqlite.migrations import check_schema, check_texts, read_version
-from beanlite.journal.sqlite.reading import reading
+from beanlite.journal.sqlite.reading import check_readable, reading
 from beanlite.journal.sqlite.replay import changed_bodies, changed_rows, check_count, read_state
-from beanlite.journal.sqlite.wal import commit_frames, read_open_index
+from beanlite.journal.sqlite.wal import commit_frames, is_header_damaged, read_open_index
 
 # Bodies that belong to no job, or to a job that has its body in its own row.
 _ORPHANS: Final = """
@@ -59,6 +59,17 @@ def verify(path: Path) -> Iterator[Finding]:
             yield from findings(connection, path)
     except JournalRefused as error:
         yield Finding("file", sound=False, said=str(error), ours=not isinstance(error, NotOurs))
+
+
+@contextmanager
+def reading_whole(path: Path) -> Iterator[sqlite3.Connection]:
+    """Like ``reading``, but also raises JournalRefused if the -wal is damaged, and SQLite would pass over commits."""
+    check_readable(path)
+    with refused(path), os.fdopen(open_regular(path), "rb") as file:
+        mark = Mark.read(file.fileno())
+    with ExitStack() as after_sqlite, reading(path) as connection:
+        _log(connection, path, after_sqlite, mark)
+        yield connection
 
 
 def findings(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
@@ -109,7 +120,10 @@ def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack, ma
             return "no -wal"
         after_sqlite.callback(os.close, index)  # not before SQLite closes its descriptor, whose locks would be lost
         before = read_open_index(index)
-        commits = commit_frames(path, before.salts) if before is not None else []
+        commits: list[int] = []
+        if before is not None:
+            # With a damaged header, SQLite has passed over all frames, and the index has nothing of theirs.
+            commits = commit_frames(path, None if not before.frames and is_header_damaged(path) else before.salts)
         after = read_open_index(index)
     if before is not None and after is not None and before.salts == after.salts:  # the -wal was not restarted meanwhile
         lost = sum(number > after.frames for number in commits)

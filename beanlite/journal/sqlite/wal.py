@@ -9,6 +9,7 @@ import os
 import struct
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -123,18 +124,36 @@ def commit_frames(path: Path, salts: bytes | None = None) -> list[int]:
     """
     try:
         with wal_of(path).open("rb", buffering=0) as wal:
-            header = read_at(wal.fileno(), _HEADER_SIZE, 0)
-            starts = range(_HEADER_SIZE, os.fstat(wal.fileno()).st_size - _FRAME_SIZE + 1, _FRAME_SIZE)
-            frames = [_FRAME_HEADER.unpack(read_at(wal.fileno(), _FRAME_HEADER.size, start)) for start in starts]
+            salts = salts or _read_salts(read_at(wal.fileno(), _HEADER_SIZE, 0))
+            if salts is None:
+                # Without a valid header SQLite recovers nothing at all, so everything in the -wal counts as lost.
+                found = Counter(frame[2] for frame in _frames(wal.fileno())).most_common(1)
+                salts = found[0][0] if found else b""
+            # Not a list of all frames: after a reader has kept the -wal from shrinking, there may be millions.
+            frames = enumerate(_frames(wal.fileno()), 1)
+            return [number for number, (_, size, frame_salts, _) in frames if size and frame_salts == salts]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise JournalRefused(f"{wal_of(path)} can't be read: {error.strerror}") from error
-    salts = salts or _read_salts(header)
-    if salts is None and frames:
-        # Without a valid header SQLite recovers nothing at all, so everything in the -wal counts as lost.
-        salts = Counter(frame[2] for frame in frames).most_common(1)[0][0]
-    return [number for number, (_, size, frame_salts, _) in enumerate(frames, 1) if size and frame_salts == salts]
+
+
+def _frames(wal: int) -> Iterator[tuple[int, int, bytes, bytes]]:
+    """The headers of all frames in an open -wal. OSError: it can't be read."""
+    for start in range(_HEADER_SIZE, os.fstat(wal).st_size - _FRAME_SIZE + 1, _FRAME_SIZE):
+        yield _FRAME_HEADER.unpack(read_at(wal, _FRAME_HEADER.size, start))
+
+
+def is_header_damaged(path: Path) -> bool:
+    """Whether the -wal of the database file has frames, but no valid header. JournalRefused: it can't be read."""
+    try:
+        with wal_of(path).open("rb", buffering=0) as wal:
+            has_frames = os.fstat(wal.fileno()).st_size >= min_wal_size(1)
+            return has_frames and _read_salts(read_at(wal.fileno(), _HEADER_SIZE, 0)) is None
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise JournalRefused(f"{wal_of(path)} can't be read: {error.strerror}") from error
 
 
 def newest_pages(path: Path) -> tuple[int, dict[int, int]]:

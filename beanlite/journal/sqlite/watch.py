@@ -203,6 +203,11 @@ class Outsiders:
         self.may_be_us = False
         """A transaction of ours has failed, which may count as a change too."""
 
+    @property
+    def came(self) -> bool:
+        """Whether another program has ever been detected."""
+        return self._times > 0
+
     def check(self) -> bool:
         """Return whether there has been a change since the last check; to be called in each transaction.
 

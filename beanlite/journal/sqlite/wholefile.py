@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import re
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -82,6 +83,12 @@ def unserved(dest: Path, source: Path | None) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def vacuum_into(connection: sqlite3.Connection, dest: Path) -> None:
+    """Write the contents of a database to an empty file. Raises sqlite3.Error."""
+    # As bytes, because a name need not be UTF-8, and Python passes only valid text to SQLite.
+    connection.execute("VACUUM INTO CAST(? AS TEXT)", (os.fsencode(dest),))
 
 
 def sync(path: Path) -> None:

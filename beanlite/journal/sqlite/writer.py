@@ -75,12 +75,15 @@ def _write_pauses(db: sqlite3.Connection, pauses: list[tuple[str, tuple[int, flo
             db.execute("INSERT INTO pauses VALUES (?, ?, ?)", (name, *pause))
 
 
-def _disagreement(database: Database, statement: str, jobs: int, changed: int) -> Exception:
-    """The error to raise when memory and file disagree, which is a bug of ours unless the file is damaged."""
+def _disagreement(database: Database, outsiders: Outsiders, statement: str, jobs: int, changed: int) -> Exception:
+    """The error to raise when memory and file disagree, which is a bug of ours if nothing has happened to the file."""
     (found,) = database.connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         return JournalFailed(f"{database.path} is damaged ({said(found)}); {WHAT_TO_DO}")
-    return RuntimeError(f"{jobs} jobs to change, {changed} found: {statement}")
+    what = f"{jobs} jobs to change, {changed} found: {statement}"
+    if outsiders.came:
+        return JournalFailed(f"{database.path} no longer is what was served; another program has been at it ({what})")
+    return RuntimeError(what)
 
 
 class Writer:
@@ -113,8 +116,7 @@ class Writer:
         # synchronous = NORMAL leaves syncing commits to us, while checkpoints are still synced. Check constraints are
         # off because SQLite would rebuild the list of states for each row, to check values that can't be wrong.
         with refused(path):
-            for pragma in ("synchronous = NORMAL", "busy_timeout = 0", "ignore_check_constraints = ON"):
-                self._db.execute(f"PRAGMA {pragma}")
+            self._db.executescript("PRAGMA synchronous = NORMAL; PRAGMA ignore_check_constraints = ON")
             self._outsiders = Outsiders(self._db, path, self._database.objects)
             (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
             self.frames.allocate(CHECKPOINT_FRAMES)
@@ -124,6 +126,7 @@ class Writer:
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
             has_room = self.room.take_reserve()
             self.chronicle.begin(has_room=has_room)
+            self._db.execute("PRAGMA busy_timeout = 0")  # only now: a start waits for a lock that is held briefly
             os.fdatasync(self._wal)  # so that a power failure loses no more than a batch and a slice
         return has_room
 
@@ -143,7 +146,7 @@ class Writer:
             for statement, jobs, parameters in batch.changes:
                 changed = db.executemany(statement, parameters).rowcount
                 if changed != jobs:
-                    raise _disagreement(self._database, statement, jobs, changed)
+                    raise _disagreement(self._database, self._outsiders, statement, jobs, changed)
             promised_id = self._end(batch)
             db.execute("COMMIT")
         except _FAILURES as error:
@@ -158,7 +161,7 @@ class Writer:
             for statement, jobs, parameters in batch.changes:
                 async with worker.executemany(statement, parameters) as cursor:
                     if cursor.rowcount != jobs:
-                        raise _disagreement(self._database, statement, jobs, cursor.rowcount)
+                        raise _disagreement(self._database, self._outsiders, statement, jobs, cursor.rowcount)
             promised_id = self._end(batch)
             await worker.execute_fetchall("COMMIT")
         except _FAILURES as error:
