@@ -174,8 +174,9 @@ class _Waiting:
                 if taken is not None:
                     log.info("the lease is ours", database=self._applicant.name, epoch=taken.epoch)
                     return taken
-                seen = None
-            self._stand_by(row["node"], row["address"])
+                seen = None  # another server was faster: the next look shows which one
+            else:
+                self._stand_by(row["node"], row["address"])
             await self.pause(look_s)
 
     async def _take(self, link: Link, seen: tuple[int, int]) -> Taken | None:

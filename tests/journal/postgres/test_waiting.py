@@ -6,7 +6,7 @@ import time
 import asyncpg
 
 from beanlite.clock import Clock
-from beanlite.journal.postgres.lease import GIVE_BACK, Applicant, take
+from beanlite.journal.postgres.lease import GIVE_BACK, Applicant, _Waiting, take
 
 LEASE_S = 1
 SOON_S = 30
@@ -43,3 +43,26 @@ async def test_who_was_taken_over_from_has_nothing_to_give_back(database):
     assert await taken.link.row(GIVE_BACK, taken.epoch, time.time(), 0) is None
     assert await taken.link.connection.fetchval("SELECT stopped_at FROM lease") is None
     taken.link.drop()
+
+
+async def test_who_is_not_fast_enough_stands_by_for_who_was(database, monkeypatch):
+    """It is not taken for a server that stands by for the one before, which is at no address in a new database."""
+    own_take = _Waiting._take
+    faster = []
+
+    async def take_after_another(waiting, link, seen):
+        monkeypatch.undo()
+        faster.append(await take(applicant(database), asyncio.Event()))
+        return await own_take(waiting, link, seen)
+
+    monkeypatch.setattr(_Waiting, "_take", take_after_another)
+    told = []
+    stopped = asyncio.Event()
+
+    def stand_by(active):
+        told.append(active)
+        stopped.set()
+
+    assert await asyncio.wait_for(take(applicant(database, stand_by), stopped), SOON_S) is None
+    assert told == ["127.0.0.1:1"]
+    faster[0].link.drop()
