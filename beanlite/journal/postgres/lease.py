@@ -44,8 +44,9 @@ _TAKE: Final = """
     WHERE epoch = $1 AND beat = $2
     RETURNING epoch, batch, last_id
 """
-# Stored before anything is served; until then a standby waits for the lease time that the previous server stored.
-_SAY: Final = "UPDATE lease SET lease_s = $2 WHERE epoch = $1"
+# Stored before anything is served; until then a standby waits for the lease time that the previous server stored. The
+# beat is raised lest a standby that has waited that long takes over after this.
+_SAY: Final = "UPDATE lease SET lease_s = $2, beat = beat + 1 WHERE epoch = $1 RETURNING epoch"
 BEAT: Final = "UPDATE lease SET beat = beat + 1, seen_at = $2 WHERE epoch = $1 RETURNING batch"
 GIVE_BACK: Final = """
     UPDATE lease SET beat = beat + 1, seen_at = $2, stopped_at = $2, last_id = $3 WHERE epoch = $1 RETURNING batch
@@ -145,7 +146,7 @@ class _Waiting:
             await make(link, applicant.name)
             taken = await self._watch(link)
             await migrate(link, applicant.name)
-            await link.row(_SAY, taken.epoch, applicant.lease_s)
+            await self._say(link, taken.epoch)
         except BaseException:
             link.drop()
             raise
@@ -185,6 +186,11 @@ class _Waiting:
         sent_ns = applicant.clock_ns()
         row = await link.row(_TAKE, *seen, applicant.node, applicant.address, __version__, time.time())
         return None if row is None else Taken(link, row["epoch"], row["batch"], row["last_id"], sent_ns)
+
+    async def _say(self, link: Link, epoch: int) -> None:
+        """Store how long this lease is. ConnectionError: another server has taken over already."""
+        if await link.row(_SAY, epoch, self._applicant.lease_s) is None:
+            raise ConnectionError("another server has taken over already")
 
     def _stand_by(self, node: str, address: str) -> None:
         if not self._stands_by:

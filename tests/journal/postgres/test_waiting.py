@@ -6,6 +6,7 @@ import time
 import asyncpg
 
 from beanlite.clock import Clock
+from beanlite.journal.postgres import lease, schema
 from beanlite.journal.postgres.lease import GIVE_BACK, Applicant, _Waiting, take
 
 LEASE_S = 1
@@ -66,3 +67,27 @@ async def test_who_is_not_fast_enough_stands_by_for_who_was(database, monkeypatc
     assert await asyncio.wait_for(take(applicant(database, stand_by), stopped), SOON_S) is None
     assert told == ["127.0.0.1:1"]
     faster[0].link.drop()
+
+
+async def test_who_is_followed_before_it_has_said_how_long_its_lease_is_stands_by(database, monkeypatch):
+    """Others wait only for the lease of the server before, and this one would count on its own."""
+    migrate = schema.migrate
+    followers = []
+
+    async def be_followed(link, name):
+        monkeypatch.undo()
+        await migrate(link, name)
+        followers.append(await take(applicant(database), asyncio.Event()))  # after LEASE_S
+
+    monkeypatch.setattr(lease, "migrate", be_followed)
+    told = []
+    stopped = asyncio.Event()
+
+    def stand_by(active):
+        told.append(active)
+        stopped.set()
+
+    slow = applicant(database, stand_by)._replace(lease_s=100)
+    assert await asyncio.wait_for(take(slow, stopped), SOON_S) is None
+    assert told == ["127.0.0.1:1"]
+    followers[0].link.drop()
