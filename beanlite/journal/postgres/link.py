@@ -19,12 +19,15 @@ from beanlite.errors import JournalRefused
 # The time limit for connecting to one of the hosts.
 CONNECT_S: Final = 2.0
 # The settings of each session. A commit has to wait for the synchronous standby, whatever the database's default is.
-# Rows are always found by their key, even when the planner believes that the table is empty.
+# What another session has just committed has to be seen. Rows are always found by their key, even when the planner
+# believes that the table is empty.
 _SESSION: Final = {
     "synchronous_commit": "on",
+    "default_transaction_isolation": "read committed",
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
     "enable_seqscan": "off",
     "jit": "off",
     "tcp_keepalives_idle": "10",

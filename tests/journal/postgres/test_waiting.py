@@ -91,3 +91,23 @@ async def test_who_is_followed_before_it_has_said_how_long_its_lease_is_stands_b
     assert await asyncio.wait_for(take(slow, stopped), SOON_S) is None
     assert told == ["127.0.0.1:1"]
     followers[0].link.drop()
+
+
+async def test_two_that_make_the_tables_at_once_do_not_mind_what_isolation_is_the_default(postgres, database):
+    await postgres.asql(
+        f"ALTER DATABASE {database.rpartition('/')[2]} SET default_transaction_isolation = 'repeatable read'"
+    )
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute(f"SELECT pg_advisory_xact_lock({schema._LOCK})")
+        stopped = asyncio.Event()
+        waiting = [asyncio.create_task(take(applicant(database), stopped)) for _ in range(2)]
+        async with asyncio.timeout(SOON_S):
+            while len(await postgres.asql("SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")) < 2:
+                await asyncio.sleep(0.001)
+    await holder.close()
+    await asyncio.wait(waiting, timeout=SOON_S, return_when=asyncio.FIRST_COMPLETED)
+    stopped.set()
+    taken, nothing = sorted(await asyncio.gather(*waiting), key=lambda taken: taken is None)
+    assert nothing is None
+    taken.link.drop()
