@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, TypeVar
+
+import asyncpg
 
 from beanlite import __version__, log, systemd
 from beanlite.errors import JournalRefused
-from beanlite.journal.postgres.link import TROUBLE, Link, connect, name_of, said
+from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Link, connect, name_of, said, why_it_waits
 from beanlite.journal.postgres.schema import check, heed_fsync, make, migrate
 
 # A standby polls the lease _LOOKS times in the time of the lease, and at least every _LOOK_S, so that a lease that is
@@ -51,6 +53,7 @@ BEAT: Final = "UPDATE lease SET beat = beat + 1, seen_at = $2 WHERE epoch = $1 R
 GIVE_BACK: Final = """
     UPDATE lease SET beat = beat + 1, seen_at = $2, stopped_at = $2, last_id = $3 WHERE epoch = $1 RETURNING batch
 """
+_T = TypeVar("_T")
 
 
 class Taken(NamedTuple):
@@ -110,6 +113,7 @@ class _Waiting:
         self._applicant = applicant
         self._stopped = stopped
         self._oddities = log.Seldom()
+        self._waits = log.Seldom()
         self._stands_by = False
         self._active_at: str | None = None
         """The address of the active server that was last passed to ``stand_by``."""
@@ -117,12 +121,17 @@ class _Waiting:
         """The last status that was sent to systemd, and when."""
 
     def lost(self, error: BaseException) -> None:
-        """Log that the database can't be reached."""
+        """Log that the database can't be reached. _Stopped: the server is to stop."""
+        if self._stopped.is_set():
+            raise _Stopped
         self._oddities.warning("the database can't be reached", database=self._applicant.name, error=said(error))
 
     async def pause(self, seconds: float) -> None:
         """Wait for this time. _Stopped: the server is to stop."""
         self._tell("Standing by" if self._stands_by else "Waiting for the database")
+        await self._sleep(seconds)
+
+    async def _sleep(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await self._stopped.wait()
@@ -143,10 +152,10 @@ class _Waiting:
         try:
             await check(link, applicant.name, require_sync=applicant.require_sync)
             await heed_fsync(link, applicant.name)
-            await make(link, applicant.name)
+            await self._patiently(link, make(link, applicant.name))
             taken = await self._watch(link)
-            await migrate(link, applicant.name)
-            await self._say(link, taken.epoch)
+            await self._patiently(link, migrate(link, applicant.name))
+            await self._patiently(link, self._say(link, taken.epoch))
         except BaseException:
             link.drop()
             raise
@@ -171,7 +180,7 @@ class _Waiting:
             if seen != (row["epoch"], row["beat"]):
                 seen, since_ns = (row["epoch"], row["beat"]), now_ns
             if row["is_free"] or now_ns - since_ns >= lease_ns:
-                taken = await self._take(link, seen)
+                taken = await self._patiently(link, self._take(link, seen))
                 if taken is not None:
                     log.info("the lease is ours", database=self._applicant.name, epoch=taken.epoch)
                     return taken
@@ -191,6 +200,28 @@ class _Waiting:
         """Store how long this lease is. ConnectionError: another server has taken over already."""
         if await link.row(_SAY, epoch, self._applicant.lease_s) is None:
             raise ConnectionError("another server has taken over already")
+
+    async def _patiently(self, link: Link, work: Awaitable[_T]) -> _T:
+        """Await a change, which may have to wait for the synchronous standby, or for a lock that others hold."""
+        looking = asyncio.ensure_future(self._look_after(link))
+        try:
+            return await work
+        finally:
+            looking.cancel()
+
+    async def _look_after(self, link: Link) -> None:
+        """Log why a change waits. Drop the connection if the server is to stop, or if the database does not know it."""
+        why: str | None = ""
+        try:
+            while why is not None:
+                await self._sleep(LOOK_AFTER_S)
+                self._tell("Waiting for the database")
+                why = await why_it_waits(self._applicant.url, name_of(self._applicant.node), link.pid)
+                if why is not None:
+                    self._waits.warning(f"the start waits: {why}", database=self._applicant.name)
+        except (_Stopped, *TROUBLE, asyncpg.PostgresError, JournalRefused):
+            pass  # the change fails with the connection, and is tried again unless the server is to stop
+        link.drop()
 
     def _stand_by(self, node: str, address: str) -> None:
         if not self._stands_by:

@@ -18,6 +18,12 @@ from beanlite.errors import JournalRefused
 
 # The time limit for connecting to one of the hosts.
 CONNECT_S: Final = 2.0
+# A statement that has been unanswered for this long is checked on, repeatedly, over another connection.
+LOOK_AFTER_S: Final = 1.0
+_WAITS: Final = """
+    SELECT wait_event, array_to_string(pg_blocking_pids(pid), ', ') AS blocked_by
+    FROM pg_stat_activity WHERE pid = $1 AND application_name = $2
+"""
 # The settings of each session. A commit has to wait for the synchronous standby, whatever the database's default is.
 # What another session has just committed has to be seen. Rows are always found by their key, even when the planner
 # believes that the table is empty.
@@ -207,6 +213,23 @@ def said(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+async def why_it_waits(url: str, name: str, pid: int) -> str | None:
+    """Return why the server process of a connection has not answered yet, for people; None: there is no such process.
+
+    Raises one of TROUBLE, or JournalRefused.
+    """
+    other = await connect(url, "beanlite")
+    try:
+        row = await other.row(_WAITS, pid, name, within_s=LOOK_AFTER_S)
+    finally:
+        other.drop()
+    if row is None:
+        return None
+    if row["blocked_by"]:
+        return f"another program has a lock, in process {row['blocked_by']} of the database"
+    return "its synchronous standby may be lost" if row["wait_event"] == "SyncRep" else "the database is slow"
 
 
 async def close(link: Link) -> None:

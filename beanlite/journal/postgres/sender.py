@@ -18,19 +18,16 @@ from beanlite import log
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused, LeaseLost
 from beanlite.journal.postgres.batch import Batch
 from beanlite.journal.postgres.lease import BEAT, GIVE_BACK, Applicant, Taken
-from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, name_of, said
+from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Link, close, connect, name_of, said, why_it_waits
 from beanlite.journal.postgres.schema import check
 
 # The active server raises its beat _BEATS times in the time of the lease while nothing else is confirmed. It relies on
 # the lease for the share _SURE of that time, counted from when the last confirmed statement was sent.
 _BEATS: Final = 5
 _SURE: Final = 0.9
-# A statement that has been unanswered for this long is checked on, repeatedly, over another connection.
-_LOOK_AFTER_S: Final = 1.0
 # The pause between attempts to reach the database, or to store a batch for which there was no room.
 AGAIN_S: Final = 0.2
 _WHOSE: Final = "SELECT epoch, batch, node, address FROM lease"
-_IS_SERVED: Final = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND application_name = $2) AS served"
 
 
 class Sender:
@@ -69,6 +66,7 @@ class Sender:
         self._one_at_a_time = asyncio.Lock()
         """A batch and a beat may begin in the same turn of the loop, and share one connection."""
         self._oddities = log.Seldom()
+        self._waits = log.Seldom()
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking = False
         self._ended = False
@@ -188,7 +186,7 @@ class Sender:
         if self.sent_ns is None:
             if self.sure_until_ns - now_ns < self._lease_ns * (_SURE - 1 / _BEATS):
                 self._start(self._beat())
-        elif now_ns - self.sent_ns > _LOOK_AFTER_S * 1_000_000_000 and self._link is not None and not self._looking:
+        elif now_ns - self.sent_ns > LOOK_AFTER_S * 1_000_000_000 and self._link is not None and not self._looking:
             self._looking = True
             self._start(self._look_after(self._link))
 
@@ -229,21 +227,19 @@ class Sender:
     async def _look_after(self, link: Link) -> None:
         """Drop the connection if the database does not know it, or if the database can't be reached otherwise either.
 
-        A statement that waits for the synchronous standby is rightly unanswered, and keeps waiting.
+        A statement that waits for the synchronous standby or for a lock is rightly unanswered, and keeps waiting.
         """
-        served = False
+        why = None
         try:
-            served = await _is_served(self._applicant.url, self._name, link.pid)
+            why = await why_it_waits(self._applicant.url, self._name, link.pid)
         except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
             self._oddities.warning("the database does not answer", database=self._applicant.name, error=said(error))
         self._looking = False
         if self.sent_ns is not None and self._link is link:
-            if served:
-                self._oddities.warning(
-                    "a commit waits: its synchronous standby may be lost", database=self._applicant.name
-                )
-            else:
+            if why is None:
                 link.drop()
+            else:
+                self._waits.warning(f"a commit waits: {why}", database=self._applicant.name)
 
     def _drop(self) -> None:
         if self._link is not None:
@@ -256,7 +252,7 @@ class Sender:
         """Stop the timer, and wait for a beat or a check that is under way, but not for long."""
         self._end()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_LOOK_AFTER_S)
+            await asyncio.wait(self._tasks, timeout=LOOK_AFTER_S)
 
     async def give_back(self, last_id: int) -> None:
         """Give the lease back, so that another server can take it at once. JournalFailed: that can't be done now."""
@@ -265,7 +261,7 @@ class Sender:
             self._drop()
             raise JournalFailed("the lease could not be given back: the database does not answer")
         try:
-            await self._link.row(GIVE_BACK, self.epoch, time.time(), last_id, within_s=_LOOK_AFTER_S)
+            await self._link.row(GIVE_BACK, self.epoch, time.time(), last_id, within_s=LOOK_AFTER_S)
             await close(self._link)
         except (*TROUBLE, asyncpg.PostgresError) as error:
             self._drop()
@@ -279,16 +275,6 @@ class Sender:
     def _end(self) -> None:
         self._ended = True
         self._timer.cancel()
-
-
-async def _is_served(url: str, name: str, pid: int) -> bool:
-    """Return whether the server process of our connection still exists. Raises one of TROUBLE, or JournalRefused."""
-    other = await connect(url, f"{name} looks after itself")
-    try:
-        row = await other.row(_IS_SERVED, pid, name, within_s=_LOOK_AFTER_S)
-        return row is not None and row["served"]
-    finally:
-        other.drop()
 
 
 def _changed(name: str, error: Exception | None) -> JournalFailed:

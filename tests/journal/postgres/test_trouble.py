@@ -4,10 +4,11 @@ import asyncio
 import os
 import signal
 
+import asyncpg
 import pytest
 
 from beanlite.errors import JournalFailed
-from beanlite.journal.postgres import sender
+from beanlite.journal.postgres import lease, sender
 from beanlite.journal.postgres.link import connect
 from tests.journal.postgres.serving import SOON_S, by, served, sql, until
 from tests.support.cutting import Cutting
@@ -73,13 +74,27 @@ async def test_a_connection_that_has_ended_still_tells_whose_it_was(database):
 
 
 async def test_a_connection_that_says_nothing_any_more_is_given_up(database, way, monkeypatch):
-    monkeypatch.setattr(sender, "_LOOK_AFTER_S", 0.1)
+    monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
     serving = await served(by(way, database))
     way.cut_at = "silence"
     job_id = serving.begin_to_put()
     await until(lambda: serving.journal.in_doubt)
     assert serving.released == []
     way.cut_at = None
+    await until(lambda: serving.released == [job_id])
+    await serving.stop()
+
+
+async def test_a_commit_that_waits_for_a_lock_says_whose(database, monkeypatch, caplog):
+    monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
+    serving = await served(database)
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs")
+        job_id = serving.begin_to_put()
+        lock = f"a commit waits: another program has a lock, in process {holder.get_server_pid()}"
+        await until(lambda: lock in caplog.text)
+    await holder.close()
     await until(lambda: serving.released == [job_id])
     await serving.stop()
 
@@ -120,7 +135,7 @@ async def test_a_full_disk_refuses_puts_until_there_is_room_again(postgres, data
 
 
 async def test_nothing_is_acknowledged_without_the_standby_even_if_the_wait_is_cancelled(pair, monkeypatch):
-    monkeypatch.setattr(sender, "_LOOK_AFTER_S", 0.2)
+    monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.2)
     serving = await served(pair.url(), require_sync=True)
     await serving.put()
     receiver = receiver_of(pair.standby)
@@ -138,6 +153,17 @@ async def test_nothing_is_acknowledged_without_the_standby_even_if_the_wait_is_c
     assert serving.failures == []
     assert await pair.primary.asql("SELECT id FROM jobs ORDER BY id", "queue") == [(1,), (2,)]
     await serving.stop()
+
+
+async def test_who_starts_or_takes_over_without_the_standby_says_so(pair, monkeypatch, caplog):
+    monkeypatch.setattr(lease, "LOOK_AFTER_S", 0.1)
+    receiver = receiver_of(pair.standby)
+    os.kill(receiver, signal.SIGSTOP)
+    starting = asyncio.create_task(served(pair.url(), require_sync=True))
+    await until(lambda: "its synchronous standby may be lost" in caplog.text)
+    assert not starting.done()
+    os.kill(receiver, signal.SIGCONT)
+    await (await asyncio.wait_for(starting, SOON_S)).stop()
 
 
 async def test_a_restart_of_the_primary_acknowledges_nothing_that_the_standby_does_not_have(pair):

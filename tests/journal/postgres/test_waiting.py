@@ -111,3 +111,21 @@ async def test_two_that_make_the_tables_at_once_do_not_mind_what_isolation_is_th
     taken, nothing = sorted(await asyncio.gather(*waiting), key=lambda taken: taken is None)
     assert nothing is None
     taken.link.drop()
+
+
+async def test_who_waits_for_a_lock_says_so_and_can_be_stopped(database, monkeypatch, caplog):
+    taken = await take(applicant(database), asyncio.Event())
+    await taken.link.row(GIVE_BACK, taken.epoch, time.time(), 0)
+    taken.link.drop()
+    monkeypatch.setattr(lease, "LOOK_AFTER_S", 0.1)
+    holder = await asyncpg.connect(database)
+    stopped = asyncio.Event()
+    async with holder.transaction():
+        await holder.execute("LOCK lease IN EXCLUSIVE MODE")
+        waiting = asyncio.create_task(take(applicant(database), stopped))
+        async with asyncio.timeout(SOON_S):
+            while f"another program has a lock, in process {holder.get_server_pid()}" not in caplog.text:
+                await asyncio.sleep(0.001)
+        stopped.set()
+        assert await asyncio.wait_for(waiting, SOON_S) is None
+    await holder.close()
