@@ -96,7 +96,7 @@ async def take(applicant: Applicant, stopped: asyncio.Event) -> Taken | None:
         while True:
             try:
                 taken = await waiting.run()
-            except TROUBLE as error:
+            except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
                 waiting.lost(error)
                 await waiting.pause(_AGAIN_S)
             else:
@@ -121,9 +121,17 @@ class _Waiting:
         """The last status that was sent to systemd, and when."""
 
     def lost(self, error: BaseException) -> None:
-        """Log that the database can't be reached. _Stopped: the server is to stop."""
+        """Log that the database can't be used for now. _Stopped: the server is to stop.
+
+        JournalRefused: that will not change by itself. It may, if the server has stood by: databases are restored,
+        renamed and set up anew, and the standby is needed afterwards.
+        """
         if self._stopped.is_set():
             raise _Stopped
+        if not (self._stands_by or isinstance(error, TROUBLE)):
+            if isinstance(error, JournalRefused):
+                raise error
+            raise JournalRefused(f"{self._applicant.name} can't be used: {said(error)}") from error
         self._oddities.warning("the database can't be reached", database=self._applicant.name, error=said(error))
 
     async def pause(self, seconds: float) -> None:
@@ -152,7 +160,8 @@ class _Waiting:
         try:
             await check(link, applicant.name, require_sync=applicant.require_sync)
             await heed_fsync(link, applicant.name)
-            await self._patiently(link, make(link, applicant.name))
+            if not self._stands_by:  # otherwise the tables are missing only while somebody restores them
+                await self._patiently(link, make(link, applicant.name))
             taken = await self._watch(link)
             await self._patiently(link, migrate(link, applicant.name))
             await self._patiently(link, self._say(link, taken.epoch))
@@ -182,6 +191,7 @@ class _Waiting:
             if row["is_free"] or now_ns - since_ns >= lease_ns:
                 taken = await self._patiently(link, self._take(link, seen))
                 if taken is not None:
+                    self._stands_by = False
                     log.info("the lease is ours", database=self._applicant.name, epoch=taken.epoch)
                     return taken
                 seen = None  # another server was faster: the next look shows which one

@@ -194,13 +194,11 @@ def _refusing(url: str) -> Iterator[None]:
     """Turn errors that only the operator can mend into JournalRefused."""
     try:
         yield
-    except (
-        asyncpg.InvalidAuthorizationSpecificationError,  # including a wrong password
-        asyncpg.InvalidCatalogNameError,
-        asyncpg.ClientConfigurationError,
-        asyncpg.InsufficientPrivilegeError,
-        ssl.CertificateError,  # which is also a ValueError
-    ) as error:
+    except (asyncpg.ClientConfigurationError, ssl.CertificateError) as error:  # which are also ValueErrors
+        raise JournalRefused(f"{shown(url)} can't be used: {said(error)}") from error
+    except TROUBLE:
+        raise
+    except asyncpg.PostgresError as error:  # a wrong password, no such database, an unknown parameter
         raise JournalRefused(f"{shown(url)} can't be used: {said(error)}") from error
     except ValueError:  # whose text may contain the password
         raise JournalRefused(
