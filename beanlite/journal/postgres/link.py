@@ -59,6 +59,7 @@ TROUBLE: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,  # shut down, starting, cancelled
     asyncpg.TooManyConnectionsError,
+    asyncpg.TransactionRollbackError,  # a deadlock with another program, which locks tables
     asyncpg.ReadOnlySQLTransactionError,  # the host has become a standby
     asyncpg.TargetServerAttributeNotMatched,
 )

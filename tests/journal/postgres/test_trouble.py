@@ -99,6 +99,25 @@ async def test_a_commit_that_waits_for_a_lock_says_whose(database, monkeypatch, 
     await serving.stop()
 
 
+async def test_a_batch_that_a_deadlock_undoes_is_sent_again(postgres, database):
+    """Another program locks the tables in another order."""
+    await postgres.asql(f"ALTER DATABASE {database.rpartition('/')[2]} SET deadlock_timeout = '3s'")
+    serving = await served(database, lease_s=100)
+    await serving.put()
+    holder = await asyncpg.connect(database, server_settings={"deadlock_timeout": "1h"})
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs")
+        job_id = serving.begin_to_put()
+        while not await sql(postgres, database, "SELECT FROM pg_locks WHERE NOT granted"):
+            await asyncio.sleep(0.001)
+        await holder.execute("LOCK TABLE lease")
+        assert job_id not in serving.released
+    await holder.close()
+    await until(lambda: job_id in serving.released)
+    assert serving.failures == []
+    await serving.stop()
+
+
 async def test_a_loss_of_commits_is_noticed(postgres, database):
     """As after the promotion of a standby that was behind."""
     serving = await served(database, lease_s=100)
