@@ -21,7 +21,16 @@ import asyncpg
 
 from beanlite import __version__, log, systemd
 from beanlite.errors import JournalRefused
-from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Link, connect, name_of, said, why_it_waits
+from beanlite.journal.postgres.link import (
+    LOOK_AFTER_S,
+    TROUBLE,
+    Link,
+    beside,
+    connect,
+    name_of,
+    said,
+    why_it_waits,
+)
 from beanlite.journal.postgres.schema import check, heed_fsync, make, migrate
 
 # A standby polls the lease _LOOKS times in the time of the lease, and at least every _LOOK_S, so that a lease that is
@@ -226,7 +235,8 @@ class _Waiting:
             while why is not None:
                 await self._sleep(LOOK_AFTER_S)
                 self._tell("Waiting for the database")
-                why = await why_it_waits(self._applicant.url, name_of(self._applicant.node), link.pid)
+                async with beside(self._applicant.url) as other:
+                    why = await why_it_waits(other, name_of(self._applicant.node), link.pid)
                 if why is not None:
                     self._waits.warning(f"the start waits: {why}", database=self._applicant.name)
         except (_Stopped, *TROUBLE, asyncpg.PostgresError, JournalRefused):

@@ -6,8 +6,8 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
@@ -24,6 +24,9 @@ _WAITS: Final = """
     SELECT wait_event, array_to_string(pg_blocking_pids(pid), ', ') AS blocked_by
     FROM pg_stat_activity WHERE pid = $1 AND application_name = $2
 """
+# Otherwise server processes whose client is gone would pile up for as long as the lock is held.
+_NO_LOCKS: Final = "SELECT set_config('lock_timeout', '100ms', false)"
+NO_STANDBY: Final = "its synchronous standby may be lost"
 # The settings of each session. A commit has to wait for the synchronous standby, whatever the database's default is.
 # What another session has just committed has to be seen. Rows are always found by their key, even when the planner
 # believes that the table is empty.
@@ -214,21 +217,28 @@ def said(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-async def why_it_waits(url: str, name: str, pid: int) -> str | None:
-    """Return why the server process of a connection has not answered yet, for people; None: there is no such process.
-
-    Raises one of TROUBLE, or JournalRefused.
-    """
+@asynccontextmanager
+async def beside(url: str) -> AsyncIterator[Link]:
+    """Make a connection to look after another one. Its statements wait for no lock. Raises what ``connect`` does."""
     other = await connect(url, "beanlite")
     try:
-        row = await other.row(_WAITS, pid, name, within_s=LOOK_AFTER_S)
+        await other.row(_NO_LOCKS, within_s=LOOK_AFTER_S)
+        yield other
     finally:
         other.drop()
+
+
+async def why_it_waits(other: Link, name: str, pid: int) -> str | None:
+    """Return why the server process of a connection has not answered yet, for people; None: there is no such process.
+
+    Raises one of TROUBLE.
+    """
+    row = await other.row(_WAITS, pid, name, within_s=LOOK_AFTER_S)
     if row is None:
         return None
     if row["blocked_by"]:
         return f"another program has a lock, in process {row['blocked_by']} of the database"
-    return "its synchronous standby may be lost" if row["wait_event"] == "SyncRep" else "the database is slow"
+    return NO_STANDBY if row["wait_event"] == "SyncRep" else "the database is slow"
 
 
 async def close(link: Link) -> None:

@@ -18,7 +18,18 @@ from beanlite import log
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused, LeaseLost
 from beanlite.journal.postgres.batch import Batch
 from beanlite.journal.postgres.lease import BEAT, GIVE_BACK, Applicant, Taken
-from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Link, close, connect, name_of, said, why_it_waits
+from beanlite.journal.postgres.link import (
+    LOOK_AFTER_S,
+    NO_STANDBY,
+    TROUBLE,
+    Link,
+    beside,
+    close,
+    connect,
+    name_of,
+    said,
+    why_it_waits,
+)
 from beanlite.journal.postgres.schema import check
 
 # The active server raises its beat _BEATS times in the time of the lease while nothing else is confirmed. It relies on
@@ -163,17 +174,7 @@ class Sender:
     async def _find_out(self) -> None:
         """If the row of the lease is not as this server left it, raise the error that this means."""
         assert self._link is not None
-        row = await self._link.row(_WHOSE)
-        if row is not None and row["epoch"] > self.epoch:
-            raise LeaseLost(
-                f"another server has taken over: {row['node']} at {row['address']}; nothing was stored since"
-            )
-        if row is None or row["epoch"] < self.epoch or row["batch"] < self.batch:
-            stored = "nothing" if row is None else f"batch {row['batch']}"
-            raise JournalFailed(
-                f"{self._applicant.name} has lost commits that it acknowledged: it has {stored}, and had batch"
-                f" {self.batch}; see what was promoted there"
-            )
+        _expect(await self._link.row(_WHOSE), self.epoch, self.batch, self._applicant.name)
 
     # -- the beat, and checks on unanswered statements
 
@@ -183,12 +184,16 @@ class Sender:
             return
         self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._look)
         now_ns = self._clock_ns()
+        is_due = self.sure_until_ns - now_ns < self._lease_ns * (_SURE - 1 / _BEATS)
         if self.sent_ns is None:
-            if self.sure_until_ns - now_ns < self._lease_ns * (_SURE - 1 / _BEATS):
+            if is_due:
                 self._start(self._beat())
-        elif now_ns - self.sent_ns > LOOK_AFTER_S * 1_000_000_000 and self._link is not None and not self._looking:
+        elif (is_due or self._is_late(self.sent_ns)) and self._link is not None and not self._looking:
             self._looking = True
             self._start(self._look_after(self._link))
+
+    def _is_late(self, sent_ns: int) -> bool:
+        return self._clock_ns() - sent_ns > LOOK_AFTER_S * 1_000_000_000
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -227,15 +232,21 @@ class Sender:
     async def _look_after(self, link: Link) -> None:
         """Drop the connection if the database does not know it, or if the database can't be reached otherwise either.
 
-        A statement that waits for the synchronous standby or for a lock is rightly unanswered, and keeps waiting.
+        A statement that waits for the synchronous standby or for a lock is rightly unanswered, and keeps waiting. So
+        does one that takes long to be sent. Meanwhile the beat is raised over another connection.
         """
         why = None
         try:
-            why = await why_it_waits(self._applicant.url, self._name, link.pid)
+            async with beside(self._applicant.url) as other:
+                why = await why_it_waits(other, self._name, link.pid)
+                sent_ns = self._clock_ns()
+                # It is the database that has the lease, since the process of our connection was found there.
+                if why not in {None, NO_STANDBY} and await _beat_beside(other, self.epoch):
+                    self._confirmed(sent_ns)
         except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
             self._oddities.warning("the database does not answer", database=self._applicant.name, error=said(error))
         self._looking = False
-        if self.sent_ns is not None and self._link is link:
+        if self.sent_ns is not None and self._link is link and self._is_late(self.sent_ns):
             if why is None:
                 link.drop()
             else:
@@ -275,6 +286,26 @@ class Sender:
     def _end(self) -> None:
         self._ended = True
         self._timer.cancel()
+
+
+def _expect(row: asyncpg.Record | None, epoch: int, batch: int, name: str) -> None:
+    """Raise LeaseLost or JournalFailed if the row of the lease has another epoch, or an earlier batch."""
+    if row is not None and row["epoch"] > epoch:
+        raise LeaseLost(f"another server has taken over: {row['node']} at {row['address']}; nothing was stored since")
+    if row is None or row["epoch"] < epoch or row["batch"] < batch:
+        stored = "nothing" if row is None else f"batch {row['batch']}"
+        raise JournalFailed(
+            f"{name} has lost commits that it acknowledged: it has {stored}, and had batch {batch}; see what was"
+            " promoted there"
+        )
+
+
+async def _beat_beside(other: Link, epoch: int) -> bool:
+    """Raise the beat, unless the row is locked: then no other server can take the lease either."""
+    try:
+        return await other.row(BEAT, epoch, time.time(), within_s=LOOK_AFTER_S) is not None
+    except (*TROUBLE, asyncpg.PostgresError):
+        return False
 
 
 def _changed(name: str, error: Exception | None) -> JournalFailed:
