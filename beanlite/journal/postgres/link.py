@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
+from beanlite import log
 from beanlite.errors import JournalRefused
 
 # The time limit for connecting to one of the hosts.
@@ -27,6 +28,7 @@ _WAITS: Final = """
 # Otherwise server processes whose client is gone would pile up for as long as the lock is held.
 _NO_LOCKS: Final = "SELECT set_config('lock_timeout', '100ms', false)"
 NO_STANDBY: Final = "its synchronous standby may be lost"
+_oddities: Final = log.Seldom()
 # The settings of each session. A commit has to wait for the synchronous standby, whatever the database's default is.
 # What another session has just committed has to be seen. Rows are always found by their key, even when the planner
 # believes that the table is empty.
@@ -84,8 +86,12 @@ class Link:
 
     def _noticed(self, _connection: object, message: asyncpg.PostgresLogMessage) -> None:
         # PostgreSQL has no code of its own for "canceling wait for synchronous replication", but a batch gives no cause
-        # for any other warning.
-        self._cancelled = self._cancelled or message.sqlstate == "01000"
+        # for any other warning, except that transaction ids run out.
+        if message.sqlstate == "01000":
+            if message.server_source_function == "GetNewTransactionId":
+                _oddities.warning("the database warns", text=message.message)
+            else:
+                self._cancelled = True
 
     async def row(self, statement: str, *parameters: object, within_s: float | None = None) -> asyncpg.Record | None:
         """Execute a statement, and return its only row, or None. One of TROUBLE: it may or may not have taken effect.
