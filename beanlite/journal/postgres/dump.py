@@ -48,17 +48,27 @@ def export(url: str, sink: BinaryIO, progress: Callable[[int], None] | None = No
 
     BeanliteError: the queue can't be read. OSError: the sink can't be written to.
     """
+    unwritable: list[OSError] = []
 
     async def run() -> int:
         async with _connected(url) as link, link.connection.transaction(isolation="repeatable_read", readonly=True):
             count = 0
             async for lines in _dump(link, shown(url)):
-                count += write_lines(lines, sink, None)
+                try:
+                    count += write_lines(lines, sink, None)
+                except OSError as error:
+                    unwritable.append(error)
+                    raise
                 if progress is not None:
                     progress(count)
             return count
 
-    return _run(run(), shown(url))
+    try:
+        return _run(run(), shown(url))
+    except BeanliteError:
+        if unwritable:
+            raise unwritable[0] from None  # it is not the database that can't be used
+        raise
 
 
 async def _dump(link: Link, name: str) -> AsyncIterator[Iterable[str]]:

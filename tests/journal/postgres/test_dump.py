@@ -5,6 +5,7 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -77,6 +78,15 @@ def test_ids_that_are_taken_are_refused_unless_new_ones_are_wanted(exported, dat
         b' "id": %d' % job_id for job_id in (1, 2, 3, 4, 6, 7, 8, 9)
     ]
     assert b'"buried_seq": 2' in lines
+
+
+def test_what_can_not_be_written_is_not_blamed_on_the_database(exported, database):
+    assert beanlite("import", "-", "--database", database, given=exported)[0] == 0
+    command = [sys.executable, "-m", "beanlite", "export", "--database", database]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr == b"beanlite: what was to be printed can't be written: No space left on device\n"
 
 
 async def test_large_bodies_are_moved_a_few_at_a_time(database, tmp_path):
