@@ -2,10 +2,13 @@
 
 import asyncio
 
+import asyncpg
 import pytest
 
+from beanlite.journal.postgres import link
 from beanlite.journal.postgres.lease import _Waiting
 from beanlite.journal.postgres.link import TROUBLE, connect, shown
+from beanlite.journal.postgres.schema import check
 from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, refusal, served, sql, until
 
 
@@ -73,6 +76,22 @@ async def test_a_changed_body_is_refused(postgres, database):
 
 async def test_what_the_database_does_not_know_in_an_address_is_refused(database):
     assert 'unrecognized configuration parameter "connect_timeout"' in await refusal(f"{database}?connect_timeout=2")
+
+
+async def test_a_pooler_that_ignores_what_commits_have_to_wait_for_is_refused(postgres, database, monkeypatch):
+    await postgres.asql(f"ALTER DATABASE {database.rpartition('/')[2]} SET synchronous_commit = off")
+    await (await served(database)).stop()
+    monkeypatch.setattr(link, "_SESSION", {})
+    assert "has synchronous_commit = off" in await refusal(database)
+
+
+async def test_the_process_is_found_that_a_pooler_has_given_another_number(database, monkeypatch):
+    monkeypatch.setattr(asyncpg.Connection, "get_server_pid", lambda _: 0)
+    made = await connect(database, "beanlite")
+    assert made.pid == 0
+    await check(made, "it", require_sync=False)
+    assert made.pid == await made.connection.fetchval("SELECT pg_backend_pid()")
+    made.drop()
 
 
 async def test_a_right_that_is_missing_is_one_line(postgres, database):
