@@ -131,7 +131,10 @@ class Sender:
         else:
             self._confirmed(sent_ns)
             return True
-        return await self._resolve(trouble) >= batch.number
+        stored = await self._resolve(trouble)
+        if stored > batch.number:  # by whoever has edited or restored the database
+            raise _changed(self._applicant.name, None)
+        return stored == batch.number
 
     def _confirmed(self, sent_ns: int) -> None:
         self.sure_until_ns = max(self.sure_until_ns, sent_ns + round(self._lease_ns * _SURE))

@@ -118,6 +118,18 @@ async def test_a_batch_that_a_deadlock_undoes_is_sent_again(postgres, database):
     await serving.stop()
 
 
+async def test_what_another_has_stored_is_not_taken_for_the_batch_that_was_lost(postgres, database, way):
+    """As after the restoration of another server's database."""
+    serving = await served(by(way, database), lease_s=100)
+    before = await serving.put()
+    await sql(postgres, database, "UPDATE lease SET batch = batch + 10")
+    way.cut_at = "question"
+    await serving.put()
+    assert way.cuts == 1
+    assert [type(failure) for failure in serving.failures] == [JournalFailed]
+    assert serving.released == [before]
+
+
 async def test_a_loss_of_commits_is_noticed(postgres, database):
     """As after the promotion of a standby that was behind."""
     serving = await served(database, lease_s=100)
