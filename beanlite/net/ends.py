@@ -252,7 +252,11 @@ async def connect(host: str, port: int, chunk: memoryview, over: Callable[[], No
     """Connect to the active server; the connection is not closed yet on its side. OSError: that fails."""
     loop = asyncio.get_running_loop()
     problem = "the name has no address"
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    try:
+        places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # the other server's setting, which may be any text
+        raise OSError("no machine can have this name") from error
+    for family, kind, protocol, _, address in places:
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)  # noqa: FBT003 - as it is declared

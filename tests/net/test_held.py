@@ -173,6 +173,18 @@ def test_who_asked_when_the_active_server_was_just_lost_is_held(new_loop, way):
 
 
 @LOOPS
+def test_who_asked_is_held_while_the_active_server_is_where_no_machine_can_be(new_loop):
+    async def play(standby):
+        standby.forwarder.stand_by("no..name:11300")
+        client = await standby.client(LINE)
+        await until(lambda: standby.forwarder._timer is not None)
+        active = standby.active()
+        await is_served_by(active, client, LINE)
+
+    played(new_loop, play)
+
+
+@LOOPS
 @WAYS
 def test_who_was_not_answered_is_closed_and_not_passed_on_again(new_loop, way):
     async def play(standby):

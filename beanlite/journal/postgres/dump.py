@@ -20,9 +20,6 @@ from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, said, shown
 from beanlite.journal.postgres.schema import check, make
 
-# How many jobs are read or written at a time.
-_CHUNK: Final = 1000
-_JOBS: Final = f"SELECT * FROM jobs WHERE id > $1 ORDER BY id LIMIT {_CHUNK}"  # noqa: S608 - our own number
 # An import holds the lease while it runs, as a server would, and takes it only if no server has it.
 _TAKE: Final = """
     UPDATE lease SET epoch = epoch + 1, beat = beat + 1, node = 'import', version = $1, started_at = $2, seen_at = $2
@@ -33,6 +30,16 @@ _COLUMNS: Final = (
     *("id", "tube", "state", "pri", "delay_s", "ttr_s", "created_at", "due_at", "buried_seq", "reserves", "timeouts"),
     *("releases", "buries", "kicks", "since", "holder", "holder_conn", "why", "crc32", "body"),
 )
+# How many jobs are read or written at a time, and how many bytes of bodies (but at least one body).
+_CHUNK: Final = 1000
+_CHUNK_BYTES: Final = 4 << 20
+_JOBS: Final = f"""
+    SELECT {", ".join(_COLUMNS)} FROM (
+        SELECT *, sum(length(body)) OVER (ORDER BY id) - length(body) AS before_it
+        FROM (SELECT * FROM jobs WHERE id > $1 ORDER BY id LIMIT {_CHUNK}) AS next_ones
+    ) AS few_ones
+    WHERE before_it < {_CHUNK_BYTES} ORDER BY id
+"""  # noqa: S608 - our own words
 _T = TypeVar("_T")
 
 
@@ -41,17 +48,27 @@ def export(url: str, sink: BinaryIO, progress: Callable[[int], None] | None = No
 
     BeanliteError: the queue can't be read. OSError: the sink can't be written to.
     """
+    unwritable: list[OSError] = []
 
     async def run() -> int:
         async with _connected(url) as link, link.connection.transaction(isolation="repeatable_read", readonly=True):
             count = 0
             async for lines in _dump(link, shown(url)):
-                count += write_lines(lines, sink, None)
+                try:
+                    count += write_lines(lines, sink, None)
+                except OSError as error:
+                    unwritable.append(error)
+                    raise
                 if progress is not None:
                     progress(count)
             return count
 
-    return _run(run(), shown(url))
+    try:
+        return _run(run(), shown(url))
+    except BeanliteError:
+        if unwritable:
+            raise unwritable[0] from None  # it is not the database that can't be used
+        raise
 
 
 async def _dump(link: Link, name: str) -> AsyncIterator[Iterable[str]]:
@@ -131,8 +148,15 @@ def _rows(source: sqlite3.Connection, above_id: int, buried: int) -> Iterator[li
         """,  # noqa: S608 - our own names
         (above_id, buried),
     )
-    while rows := jobs.fetchmany(_CHUNK):
-        yield rows
+    rows: list[tuple[object, ...]] = []
+    size = 0
+    for row in jobs:
+        rows.append(row)
+        size += len(row[-1])
+        if len(rows) == _CHUNK or size >= _CHUNK_BYTES:
+            yield rows
+            rows, size = [], 0
+    yield rows
 
 
 @asynccontextmanager

@@ -14,12 +14,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, TypeVar
+
+import asyncpg
 
 from beanlite import __version__, log, systemd
 from beanlite.errors import JournalRefused
-from beanlite.journal.postgres.link import TROUBLE, Link, connect, name_of, said
+from beanlite.journal.postgres.link import (
+    LOOK_AFTER_S,
+    TROUBLE,
+    Link,
+    beside,
+    connect,
+    name_of,
+    said,
+    why_it_waits,
+)
 from beanlite.journal.postgres.schema import check, heed_fsync, make, migrate
 
 # A standby polls the lease _LOOKS times in the time of the lease, and at least every _LOOK_S, so that a lease that is
@@ -44,12 +55,14 @@ _TAKE: Final = """
     WHERE epoch = $1 AND beat = $2
     RETURNING epoch, batch, last_id
 """
-# Stored before anything is served; until then a standby waits for the lease time that the previous server stored.
-_SAY: Final = "UPDATE lease SET lease_s = $2 WHERE epoch = $1"
+# Stored before anything is served; until then a standby waits for the lease time that the previous server stored. The
+# beat is raised lest a standby that has waited that long takes over after this.
+_SAY: Final = "UPDATE lease SET lease_s = $2, beat = beat + 1 WHERE epoch = $1 RETURNING epoch"
 BEAT: Final = "UPDATE lease SET beat = beat + 1, seen_at = $2 WHERE epoch = $1 RETURNING batch"
 GIVE_BACK: Final = """
     UPDATE lease SET beat = beat + 1, seen_at = $2, stopped_at = $2, last_id = $3 WHERE epoch = $1 RETURNING batch
 """
+_T = TypeVar("_T")
 
 
 class Taken(NamedTuple):
@@ -92,7 +105,7 @@ async def take(applicant: Applicant, stopped: asyncio.Event) -> Taken | None:
         while True:
             try:
                 taken = await waiting.run()
-            except TROUBLE as error:
+            except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
                 waiting.lost(error)
                 await waiting.pause(_AGAIN_S)
             else:
@@ -109,6 +122,7 @@ class _Waiting:
         self._applicant = applicant
         self._stopped = stopped
         self._oddities = log.Seldom()
+        self._waits = log.Seldom()
         self._stands_by = False
         self._active_at: str | None = None
         """The address of the active server that was last passed to ``stand_by``."""
@@ -116,12 +130,25 @@ class _Waiting:
         """The last status that was sent to systemd, and when."""
 
     def lost(self, error: BaseException) -> None:
-        """Log that the database can't be reached."""
+        """Log that the database can't be used for now. _Stopped: the server is to stop.
+
+        JournalRefused: that will not change by itself. It may, if the server has stood by: databases are restored,
+        renamed and set up anew, and the standby is needed afterwards.
+        """
+        if self._stopped.is_set():
+            raise _Stopped
+        if not (self._stands_by or isinstance(error, TROUBLE)):
+            if isinstance(error, JournalRefused):
+                raise error
+            raise JournalRefused(f"{self._applicant.name} can't be used: {said(error)}") from error
         self._oddities.warning("the database can't be reached", database=self._applicant.name, error=said(error))
 
     async def pause(self, seconds: float) -> None:
         """Wait for this time. _Stopped: the server is to stop."""
         self._tell("Standing by" if self._stands_by else "Waiting for the database")
+        await self._sleep(seconds)
+
+    async def _sleep(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await self._stopped.wait()
@@ -142,10 +169,11 @@ class _Waiting:
         try:
             await check(link, applicant.name, require_sync=applicant.require_sync)
             await heed_fsync(link, applicant.name)
-            await make(link, applicant.name)
+            if not self._stands_by:  # otherwise the tables are missing only while somebody restores them
+                await self._patiently(link, make(link, applicant.name))
             taken = await self._watch(link)
-            await migrate(link, applicant.name)
-            await link.row(_SAY, taken.epoch, applicant.lease_s)
+            await self._patiently(link, migrate(link, applicant.name))
+            await self._patiently(link, self._say(link, taken.epoch))
         except BaseException:
             link.drop()
             raise
@@ -170,12 +198,14 @@ class _Waiting:
             if seen != (row["epoch"], row["beat"]):
                 seen, since_ns = (row["epoch"], row["beat"]), now_ns
             if row["is_free"] or now_ns - since_ns >= lease_ns:
-                taken = await self._take(link, seen)
+                taken = await self._patiently(link, self._take(link, seen))
                 if taken is not None:
+                    self._stands_by = False
                     log.info("the lease is ours", database=self._applicant.name, epoch=taken.epoch)
                     return taken
-                seen = None
-            self._stand_by(row["node"], row["address"])
+                seen = None  # another server was faster: the next look shows which one
+            else:
+                self._stand_by(row["node"], row["address"])
             await self.pause(look_s)
 
     async def _take(self, link: Link, seen: tuple[int, int]) -> Taken | None:
@@ -184,6 +214,34 @@ class _Waiting:
         sent_ns = applicant.clock_ns()
         row = await link.row(_TAKE, *seen, applicant.node, applicant.address, __version__, time.time())
         return None if row is None else Taken(link, row["epoch"], row["batch"], row["last_id"], sent_ns)
+
+    async def _say(self, link: Link, epoch: int) -> None:
+        """Store how long this lease is. ConnectionError: another server has taken over already."""
+        if await link.row(_SAY, epoch, self._applicant.lease_s) is None:
+            raise ConnectionError("another server has taken over already")
+
+    async def _patiently(self, link: Link, work: Awaitable[_T]) -> _T:
+        """Await a change, which may have to wait for the synchronous standby, or for a lock that others hold."""
+        looking = asyncio.ensure_future(self._look_after(link))
+        try:
+            return await work
+        finally:
+            looking.cancel()
+
+    async def _look_after(self, link: Link) -> None:
+        """Log why a change waits. Drop the connection if the server is to stop, or if the database does not know it."""
+        why: str | None = ""
+        try:
+            while why is not None:
+                await self._sleep(LOOK_AFTER_S)
+                self._tell("Waiting for the database")
+                async with beside(self._applicant.url) as other:
+                    why = await why_it_waits(other, name_of(self._applicant.node), link.pid)
+                if why is not None:
+                    self._waits.warning(f"the start waits: {why}", database=self._applicant.name)
+        except (_Stopped, *TROUBLE, asyncpg.PostgresError, JournalRefused):
+            pass  # the change fails with the connection, and is tried again unless the server is to stop
+        link.drop()
 
     def _stand_by(self, node: str, address: str) -> None:
         if not self._stands_by:

@@ -6,25 +6,39 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
+from beanlite import log
 from beanlite.errors import JournalRefused
 
 # The time limit for connecting to one of the hosts.
 CONNECT_S: Final = 2.0
+# A statement that has been unanswered for this long is checked on, repeatedly, over another connection.
+LOOK_AFTER_S: Final = 1.0
+_WAITS: Final = """
+    SELECT wait_event, array_to_string(pg_blocking_pids(pid), ', ') AS blocked_by
+    FROM pg_stat_activity WHERE pid = $1 AND application_name = $2
+"""
+# Otherwise server processes whose client is gone would pile up for as long as the lock is held.
+_NO_LOCKS: Final = "SELECT set_config('lock_timeout', '100ms', false)"
+NO_STANDBY: Final = "its synchronous standby may be lost"
+_oddities: Final = log.Seldom()
 # The settings of each session. A commit has to wait for the synchronous standby, whatever the database's default is.
-# Rows are always found by their key, even when the planner believes that the table is empty.
+# What another session has just committed has to be seen. Rows are always found by their key, even when the planner
+# believes that the table is empty.
 _SESSION: Final = {
     "synchronous_commit": "on",
+    "default_transaction_isolation": "read committed",
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
     "enable_seqscan": "off",
     "jit": "off",
     "tcp_keepalives_idle": "10",
@@ -50,6 +64,7 @@ TROUBLE: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,  # shut down, starting, cancelled
     asyncpg.TooManyConnectionsError,
+    asyncpg.TransactionRollbackError,  # a deadlock with another program, which locks tables
     asyncpg.ReadOnlySQLTransactionError,  # the host has become a standby
     asyncpg.TargetServerAttributeNotMatched,
 )
@@ -71,8 +86,12 @@ class Link:
 
     def _noticed(self, _connection: object, message: asyncpg.PostgresLogMessage) -> None:
         # PostgreSQL has no code of its own for "canceling wait for synchronous replication", but a batch gives no cause
-        # for any other warning.
-        self._cancelled = self._cancelled or message.sqlstate == "01000"
+        # for any other warning, except that transaction ids run out.
+        if message.sqlstate == "01000":
+            if message.server_source_function == "GetNewTransactionId":
+                _oddities.warning("the database warns", text=message.message)
+            else:
+                self._cancelled = True
 
     async def row(self, statement: str, *parameters: object, within_s: float | None = None) -> asyncpg.Record | None:
         """Execute a statement, and return its only row, or None. One of TROUBLE: it may or may not have taken effect.
@@ -185,13 +204,11 @@ def _refusing(url: str) -> Iterator[None]:
     """Turn errors that only the operator can mend into JournalRefused."""
     try:
         yield
-    except (
-        asyncpg.InvalidAuthorizationSpecificationError,  # including a wrong password
-        asyncpg.InvalidCatalogNameError,
-        asyncpg.ClientConfigurationError,
-        asyncpg.InsufficientPrivilegeError,
-        ssl.CertificateError,  # which is also a ValueError
-    ) as error:
+    except (asyncpg.ClientConfigurationError, ssl.CertificateError) as error:  # which are also ValueErrors
+        raise JournalRefused(f"{shown(url)} can't be used: {said(error)}") from error
+    except TROUBLE:
+        raise
+    except asyncpg.PostgresError as error:  # a wrong password, no such database, an unknown parameter
         raise JournalRefused(f"{shown(url)} can't be used: {said(error)}") from error
     except ValueError:  # whose text may contain the password
         raise JournalRefused(
@@ -204,6 +221,30 @@ def said(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+@asynccontextmanager
+async def beside(url: str) -> AsyncIterator[Link]:
+    """Make a connection to look after another one. Its statements wait for no lock. Raises what ``connect`` does."""
+    other = await connect(url, "beanlite")
+    try:
+        await other.row(_NO_LOCKS, within_s=LOOK_AFTER_S)
+        yield other
+    finally:
+        other.drop()
+
+
+async def why_it_waits(other: Link, name: str, pid: int) -> str | None:
+    """Return why the server process of a connection has not answered yet, for people; None: there is no such process.
+
+    Raises one of TROUBLE.
+    """
+    row = await other.row(_WAITS, pid, name, within_s=LOOK_AFTER_S)
+    if row is None:
+        return None
+    if row["blocked_by"]:
+        return f"another program has a lock, in process {row['blocked_by']} of the database"
+    return NO_STANDBY if row["wait_event"] == "SyncRep" else "the database is slow"
 
 
 async def close(link: Link) -> None:

@@ -21,7 +21,9 @@ _FACTS: Final = """
     SELECT current_setting('server_version_num')::integer / 10000 AS version,
            current_setting('server_encoding') AS encoding,
            current_setting('synchronous_standby_names') AS standbys,
+           current_setting('synchronous_commit') AS commits,
            current_setting('fsync') AS fsync,
+           pg_backend_pid() AS pid,
            ARRAY (SELECT relname::text FROM pg_class WHERE relnamespace = current_schema::regnamespace) AS tables
 """
 
@@ -30,6 +32,12 @@ async def check(link: Link, name: str, *, require_sync: bool) -> None:
     """Raise JournalRefused unless this database's acknowledgements can be trusted; ``name`` is its name for people."""
     row = await link.row(_FACTS, within_s=CONNECT_S)
     assert row is not None
+    link.pid = int(row["pid"])  # a pooler tells clients another one
+    if row["commits"] != "on":
+        raise JournalRefused(
+            f"{name} has synchronous_commit = {row['commits']}, although this session has asked for on: a pooler in"
+            " between ignores that; name the database itself"
+        )
     if row["version"] < _OLDEST:
         raise JournalRefused(f"{name} is served by PostgreSQL {row['version']}, which is older than {_OLDEST}")
     if row["encoding"] != "UTF8":

@@ -18,19 +18,27 @@ from beanlite import log
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused, LeaseLost
 from beanlite.journal.postgres.batch import Batch
 from beanlite.journal.postgres.lease import BEAT, GIVE_BACK, Applicant, Taken
-from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, name_of, said
+from beanlite.journal.postgres.link import (
+    LOOK_AFTER_S,
+    NO_STANDBY,
+    TROUBLE,
+    Link,
+    beside,
+    close,
+    connect,
+    name_of,
+    said,
+    why_it_waits,
+)
 from beanlite.journal.postgres.schema import check
 
 # The active server raises its beat _BEATS times in the time of the lease while nothing else is confirmed. It relies on
 # the lease for the share _SURE of that time, counted from when the last confirmed statement was sent.
 _BEATS: Final = 5
 _SURE: Final = 0.9
-# A statement that has been unanswered for this long is checked on, repeatedly, over another connection.
-_LOOK_AFTER_S: Final = 1.0
 # The pause between attempts to reach the database, or to store a batch for which there was no room.
 AGAIN_S: Final = 0.2
 _WHOSE: Final = "SELECT epoch, batch, node, address FROM lease"
-_IS_SERVED: Final = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND application_name = $2) AS served"
 
 
 class Sender:
@@ -69,6 +77,7 @@ class Sender:
         self._one_at_a_time = asyncio.Lock()
         """A batch and a beat may begin in the same turn of the loop, and share one connection."""
         self._oddities = log.Seldom()
+        self._waits = log.Seldom()
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking = False
         self._ended = False
@@ -122,7 +131,10 @@ class Sender:
         else:
             self._confirmed(sent_ns)
             return True
-        return await self._resolve(trouble) >= batch.number
+        stored = await self._resolve(trouble)
+        if stored > batch.number:  # by whoever has edited or restored the database
+            raise _changed(self._applicant.name, None)
+        return stored == batch.number
 
     def _confirmed(self, sent_ns: int) -> None:
         self.sure_until_ns = max(self.sure_until_ns, sent_ns + round(self._lease_ns * _SURE))
@@ -165,17 +177,7 @@ class Sender:
     async def _find_out(self) -> None:
         """If the row of the lease is not as this server left it, raise the error that this means."""
         assert self._link is not None
-        row = await self._link.row(_WHOSE)
-        if row is not None and row["epoch"] > self.epoch:
-            raise LeaseLost(
-                f"another server has taken over: {row['node']} at {row['address']}; nothing was stored since"
-            )
-        if row is None or row["epoch"] < self.epoch or row["batch"] < self.batch:
-            stored = "nothing" if row is None else f"batch {row['batch']}"
-            raise JournalFailed(
-                f"{self._applicant.name} has lost commits that it acknowledged: it has {stored}, and had batch"
-                f" {self.batch}; see what was promoted there"
-            )
+        _expect(await self._link.row(_WHOSE), self.epoch, self.batch, self._applicant.name)
 
     # -- the beat, and checks on unanswered statements
 
@@ -185,12 +187,16 @@ class Sender:
             return
         self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._look)
         now_ns = self._clock_ns()
+        is_due = self.sure_until_ns - now_ns < self._lease_ns * (_SURE - 1 / _BEATS)
         if self.sent_ns is None:
-            if self.sure_until_ns - now_ns < self._lease_ns * (_SURE - 1 / _BEATS):
+            if is_due:
                 self._start(self._beat())
-        elif now_ns - self.sent_ns > _LOOK_AFTER_S * 1_000_000_000 and self._link is not None and not self._looking:
+        elif (is_due or self._is_late(self.sent_ns)) and self._link is not None and not self._looking:
             self._looking = True
             self._start(self._look_after(self._link))
+
+    def _is_late(self, sent_ns: int) -> bool:
+        return self._clock_ns() - sent_ns > LOOK_AFTER_S * 1_000_000_000
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -229,21 +235,25 @@ class Sender:
     async def _look_after(self, link: Link) -> None:
         """Drop the connection if the database does not know it, or if the database can't be reached otherwise either.
 
-        A statement that waits for the synchronous standby is rightly unanswered, and keeps waiting.
+        A statement that waits for the synchronous standby or for a lock is rightly unanswered, and keeps waiting. So
+        does one that takes long to be sent. Meanwhile the beat is raised over another connection.
         """
-        served = False
+        why = None
         try:
-            served = await _is_served(self._applicant.url, self._name, link.pid)
+            async with beside(self._applicant.url) as other:
+                why = await why_it_waits(other, self._name, link.pid)
+                sent_ns = self._clock_ns()
+                # It is the database that has the lease, since the process of our connection was found there.
+                if why not in {None, NO_STANDBY} and await _beat_beside(other, self.epoch):
+                    self._confirmed(sent_ns)
         except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
             self._oddities.warning("the database does not answer", database=self._applicant.name, error=said(error))
         self._looking = False
-        if self.sent_ns is not None and self._link is link:
-            if served:
-                self._oddities.warning(
-                    "a commit waits: its synchronous standby may be lost", database=self._applicant.name
-                )
-            else:
+        if self.sent_ns is not None and self._link is link and self._is_late(self.sent_ns):
+            if why is None:
                 link.drop()
+            else:
+                self._waits.warning(f"a commit waits: {why}", database=self._applicant.name)
 
     def _drop(self) -> None:
         if self._link is not None:
@@ -256,7 +266,7 @@ class Sender:
         """Stop the timer, and wait for a beat or a check that is under way, but not for long."""
         self._end()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_LOOK_AFTER_S)
+            await asyncio.wait(self._tasks, timeout=LOOK_AFTER_S)
 
     async def give_back(self, last_id: int) -> None:
         """Give the lease back, so that another server can take it at once. JournalFailed: that can't be done now."""
@@ -265,7 +275,7 @@ class Sender:
             self._drop()
             raise JournalFailed("the lease could not be given back: the database does not answer")
         try:
-            await self._link.row(GIVE_BACK, self.epoch, time.time(), last_id, within_s=_LOOK_AFTER_S)
+            await self._link.row(GIVE_BACK, self.epoch, time.time(), last_id, within_s=LOOK_AFTER_S)
             await close(self._link)
         except (*TROUBLE, asyncpg.PostgresError) as error:
             self._drop()
@@ -281,14 +291,24 @@ class Sender:
         self._timer.cancel()
 
 
-async def _is_served(url: str, name: str, pid: int) -> bool:
-    """Return whether the server process of our connection still exists. Raises one of TROUBLE, or JournalRefused."""
-    other = await connect(url, f"{name} looks after itself")
+def _expect(row: asyncpg.Record | None, epoch: int, batch: int, name: str) -> None:
+    """Raise LeaseLost or JournalFailed if the row of the lease has another epoch, or an earlier batch."""
+    if row is not None and row["epoch"] > epoch:
+        raise LeaseLost(f"another server has taken over: {row['node']} at {row['address']}; nothing was stored since")
+    if row is None or row["epoch"] < epoch or row["batch"] < batch:
+        stored = "nothing" if row is None else f"batch {row['batch']}"
+        raise JournalFailed(
+            f"{name} has lost commits that it acknowledged: it has {stored}, and had batch {batch}; see what was"
+            " promoted there"
+        )
+
+
+async def _beat_beside(other: Link, epoch: int) -> bool:
+    """Raise the beat, unless the row is locked: then no other server can take the lease either."""
     try:
-        row = await other.row(_IS_SERVED, pid, name, within_s=_LOOK_AFTER_S)
-        return row is not None and row["served"]
-    finally:
-        other.drop()
+        return await other.row(BEAT, epoch, time.time(), within_s=LOOK_AFTER_S) is not None
+    except (*TROUBLE, asyncpg.PostgresError):
+        return False
 
 
 def _changed(name: str, error: Exception | None) -> JournalFailed:

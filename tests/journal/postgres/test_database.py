@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
-from tests.journal.postgres.serving import refusal, served, sql
+from tests.journal.postgres.serving import SOON_S, refusal, served, sql
 from tests.support.core import put
 from tests.support.needs import need
-from tests.support.postgres import Cluster, new_home, programs
+from tests.support.postgres import Cluster, _program, _run, new_home, programs
 
 JOBS = 5000
 READ = "SELECT seq_scan, idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'jobs'"
@@ -91,3 +91,29 @@ async def test_old_totals_are_taken_away(postgres, database):
         await again.stop()
         left = await sql(postgres, database, "SELECT DISTINCT span_s FROM totals ORDER BY 1")
         assert [row["span_s"] for row in left] == {0: [3600, 86400], 2: [86400], 400: []}[days]
+
+
+@pytest.fixture
+def worn_out():
+    """A database that has to be vacuumed before 30 million more transactions, and says so at each."""
+    need(programs(), "PostgreSQL is not installed")
+    cluster = Cluster(home := new_home(), "worn")
+    cluster.make()
+    in_a_file = 4 * 8192 * 32
+    number = (2**31 - 30_000_000) // in_a_file
+    _run(_program("pg_resetwal"), "-x", str(number * in_a_file), "-D", cluster.data)
+    file, owner = cluster.data / "pg_xact" / f"{number:04X}", cluster.data.stat()
+    file.write_bytes(bytes(in_a_file // 4))
+    shutil.chown(file, owner.st_uid, owner.st_gid)
+    file.chmod(0o600)
+    cluster.start()
+    yield cluster
+    cluster.kill()
+    shutil.rmtree(home)
+
+
+async def test_a_database_that_has_to_be_vacuumed_soon_serves_until_then(worn_out, caplog):
+    serving = await asyncio.wait_for(served(worn_out.url()), SOON_S)
+    assert await serving.put() == 1
+    assert "the database warns" in caplog.text
+    await serving.stop()

@@ -1,11 +1,16 @@
 """Queues are moved from the file into PostgreSQL and back, as a user does it."""
 
 import asyncio
+import contextlib
+import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from beanlite.journal.postgres import dump
+from beanlite.journal.sqlite.load import load
 from tests.journal.postgres.serving import served
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
@@ -73,6 +78,31 @@ def test_ids_that_are_taken_are_refused_unless_new_ones_are_wanted(exported, dat
         b' "id": %d' % job_id for job_id in (1, 2, 3, 4, 6, 7, 8, 9)
     ]
     assert b'"buried_seq": 2' in lines
+
+
+def test_what_can_not_be_written_is_not_blamed_on_the_database(exported, database):
+    assert beanlite("import", "-", "--database", database, given=exported)[0] == 0
+    command = [sys.executable, "-m", "beanlite", "export", "--database", database]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr == b"beanlite: what was to be printed can't be written: No space left on device\n"
+
+
+async def test_large_bodies_are_moved_a_few_at_a_time(database, tmp_path):
+    file = tmp_path / "queue.db"
+    lines = [
+        b'{"kind": "job", "id": %d, "tube": "a", "state": "ready", "pri": 1, "delay_s": 0, "ttr_s": 1, "created_at": 1,'
+        b' "since": 1, "reserves": 0, "timeouts": 0, "releases": 0, "buries": 0, "kicks": 0, "body": "%b"}'
+        % (job_id, b"x" * 2_000_000)
+        for job_id in range(1, 8)
+    ]
+    load(lines, file)
+    with contextlib.closing(sqlite3.connect(file)) as source:
+        assert [len(rows) for rows in dump._rows(source, 0, 0)] == [3, 3, 1]
+        await dump._copy(source, database, new_ids=False)
+    async with dump._connected(database) as link:
+        assert [len(list(lines)) async for lines in dump._dump(link, "it")] == [1, 0, 3, 3, 1, 1]
 
 
 async def test_an_import_that_the_standby_may_not_have_is_no_success(exported, other):

@@ -33,6 +33,31 @@ async def test_a_second_server_takes_over_when_the_first_is_not_heard_of_any_mor
     await second.stop()
 
 
+async def test_a_batch_that_takes_longer_than_the_lease_loses_it_to_nobody(postgres, database):
+    first = await served(database, node="first")
+    second = ServingPostgres(Postgres(database, node="second"))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs")
+        job_id = first.begin_to_put()
+        await until(lambda: first.journal._sender.sent_ns is not None)
+        (before,) = await sql(postgres, database, "SELECT beat FROM lease")
+        beats = 0
+        async with asyncio.timeout(SOON_S):
+            while beats < 10 and not waiting.done():  # for twice the time of the lease
+                (row,) = await sql(postgres, database, "SELECT beat, epoch FROM lease")
+                beats = row["beat"] - before["beat"]
+                await asyncio.sleep(0.01)
+        assert row["epoch"] == 1
+        assert not first.journal.in_doubt
+    await holder.close()
+    await until(lambda: first.released == [job_id])
+    await first.stop()
+    await (await asyncio.wait_for(waiting, SOON_S)).stop()
+
+
 async def test_what_is_given_back_is_taken_at_once(database):
     first = await served(database, node="first", lease_s=1000)
     second = ServingPostgres(Postgres(database, node="second", lease_s=1000))

@@ -1,9 +1,15 @@
 """Databases that are refused at the start, and the reasons that are given."""
 
+import asyncio
+
+import asyncpg
 import pytest
 
-from beanlite.journal.postgres.link import connect, shown
-from tests.journal.postgres.serving import refusal, served, sql
+from beanlite.journal.postgres import link
+from beanlite.journal.postgres.lease import _Waiting
+from beanlite.journal.postgres.link import TROUBLE, connect, shown
+from beanlite.journal.postgres.schema import check
+from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, refusal, served, sql, until
 
 
 async def test_a_database_without_a_synchronous_standby_is_refused(database):
@@ -66,3 +72,64 @@ async def test_a_changed_body_is_refused(postgres, database):
     await serving.stop()
     await sql(postgres, database, "UPDATE jobs SET body = 'other'")
     assert "the body of job 1 has changed" in await refusal(database)
+
+
+async def test_what_the_database_does_not_know_in_an_address_is_refused(database):
+    assert 'unrecognized configuration parameter "connect_timeout"' in await refusal(f"{database}?connect_timeout=2")
+
+
+async def test_a_pooler_that_ignores_what_commits_have_to_wait_for_is_refused(postgres, database, monkeypatch):
+    await postgres.asql(f"ALTER DATABASE {database.rpartition('/')[2]} SET synchronous_commit = off")
+    await (await served(database)).stop()
+    monkeypatch.setattr(link, "_SESSION", {})
+    assert "has synchronous_commit = off" in await refusal(database)
+
+
+async def test_the_process_is_found_that_a_pooler_has_given_another_number(database, monkeypatch):
+    monkeypatch.setattr(asyncpg.Connection, "get_server_pid", lambda _: 0)
+    made = await connect(database, "beanlite")
+    assert made.pid == 0
+    await check(made, "it", require_sync=False)
+    assert made.pid == await made.connection.fetchval("SELECT pg_backend_pid()")
+    made.drop()
+
+
+async def test_a_right_that_is_missing_is_one_line(postgres, database):
+    await (await served(database)).stop()
+    await postgres.asql("CREATE ROLE poor LOGIN")
+    await sql(postgres, database, "GRANT SELECT ON schema_version TO poor")
+    assert "permission denied for table lease" in await refusal(database.replace("queue@", "poor@"))
+
+
+TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'beanlite second'"
+
+
+@pytest.mark.parametrize(
+    ("go", "come"),
+    [
+        ("ALTER TABLE lease RENAME TO away", "ALTER TABLE away RENAME TO lease"),
+        ("ALTER DATABASE {} ALLOW_CONNECTIONS false", "ALTER DATABASE {} ALLOW_CONNECTIONS true"),
+    ],
+)
+async def test_who_stands_by_outlasts_what_would_be_refused_at_the_start(postgres, database, monkeypatch, go, come):
+    """An operator restores the database, renames it, or sets it up anew."""
+    errors = []
+    lost = _Waiting.lost
+
+    def noted(waiting, error):
+        errors.append(error)
+        lost(waiting, error)
+
+    monkeypatch.setattr(_Waiting, "lost", noted)
+    name = database.rpartition("/")[2]
+    at = name if "TABLE" in go else "postgres"
+    first = await served(database, node="first", lease_s=100)
+    second = ServingPostgres(Postgres(database, node="second"))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    await postgres.asql(go.format(name), at)
+    await postgres.asql(TERMINATE)
+    await until(lambda: waiting.done() or any(not isinstance(error, TROUBLE) for error in errors))
+    await postgres.asql(come.format(name), at)
+    await first.stop()
+    await (await asyncio.wait_for(waiting, SOON_S)).stop()

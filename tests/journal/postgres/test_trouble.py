@@ -4,10 +4,11 @@ import asyncio
 import os
 import signal
 
+import asyncpg
 import pytest
 
 from beanlite.errors import JournalFailed
-from beanlite.journal.postgres import sender
+from beanlite.journal.postgres import lease, sender
 from beanlite.journal.postgres.link import connect
 from tests.journal.postgres.serving import SOON_S, by, served, sql, until
 from tests.support.cutting import Cutting
@@ -73,7 +74,7 @@ async def test_a_connection_that_has_ended_still_tells_whose_it_was(database):
 
 
 async def test_a_connection_that_says_nothing_any_more_is_given_up(database, way, monkeypatch):
-    monkeypatch.setattr(sender, "_LOOK_AFTER_S", 0.1)
+    monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
     serving = await served(by(way, database))
     way.cut_at = "silence"
     job_id = serving.begin_to_put()
@@ -82,6 +83,51 @@ async def test_a_connection_that_says_nothing_any_more_is_given_up(database, way
     way.cut_at = None
     await until(lambda: serving.released == [job_id])
     await serving.stop()
+
+
+async def test_a_commit_that_waits_for_a_lock_says_whose(database, monkeypatch, caplog):
+    monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
+    serving = await served(database)
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs")
+        job_id = serving.begin_to_put()
+        lock = f"a commit waits: another program has a lock, in process {holder.get_server_pid()}"
+        await until(lambda: lock in caplog.text)
+    await holder.close()
+    await until(lambda: serving.released == [job_id])
+    await serving.stop()
+
+
+async def test_a_batch_that_a_deadlock_undoes_is_sent_again(postgres, database):
+    """Another program locks the tables in another order."""
+    await postgres.asql(f"ALTER DATABASE {database.rpartition('/')[2]} SET deadlock_timeout = '3s'")
+    serving = await served(database, lease_s=100)
+    await serving.put()
+    holder = await asyncpg.connect(database, server_settings={"deadlock_timeout": "1h"})
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs")
+        job_id = serving.begin_to_put()
+        while not await sql(postgres, database, "SELECT FROM pg_locks WHERE NOT granted"):
+            await asyncio.sleep(0.001)
+        await holder.execute("LOCK TABLE lease")
+        assert job_id not in serving.released
+    await holder.close()
+    await until(lambda: job_id in serving.released)
+    assert serving.failures == []
+    await serving.stop()
+
+
+async def test_what_another_has_stored_is_not_taken_for_the_batch_that_was_lost(postgres, database, way):
+    """As after the restoration of another server's database."""
+    serving = await served(by(way, database), lease_s=100)
+    before = await serving.put()
+    await sql(postgres, database, "UPDATE lease SET batch = batch + 10")
+    way.cut_at = "question"
+    await serving.put()
+    assert way.cuts == 1
+    assert [type(failure) for failure in serving.failures] == [JournalFailed]
+    assert serving.released == [before]
 
 
 async def test_a_loss_of_commits_is_noticed(postgres, database):
@@ -120,7 +166,7 @@ async def test_a_full_disk_refuses_puts_until_there_is_room_again(postgres, data
 
 
 async def test_nothing_is_acknowledged_without_the_standby_even_if_the_wait_is_cancelled(pair, monkeypatch):
-    monkeypatch.setattr(sender, "_LOOK_AFTER_S", 0.2)
+    monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.2)
     serving = await served(pair.url(), require_sync=True)
     await serving.put()
     receiver = receiver_of(pair.standby)
@@ -138,6 +184,17 @@ async def test_nothing_is_acknowledged_without_the_standby_even_if_the_wait_is_c
     assert serving.failures == []
     assert await pair.primary.asql("SELECT id FROM jobs ORDER BY id", "queue") == [(1,), (2,)]
     await serving.stop()
+
+
+async def test_who_starts_or_takes_over_without_the_standby_says_so(pair, monkeypatch, caplog):
+    monkeypatch.setattr(lease, "LOOK_AFTER_S", 0.1)
+    receiver = receiver_of(pair.standby)
+    os.kill(receiver, signal.SIGSTOP)
+    starting = asyncio.create_task(served(pair.url(), require_sync=True))
+    await until(lambda: "its synchronous standby may be lost" in caplog.text)
+    assert not starting.done()
+    os.kill(receiver, signal.SIGCONT)
+    await (await asyncio.wait_for(starting, SOON_S)).stop()
 
 
 async def test_a_restart_of_the_primary_acknowledges_nothing_that_the_standby_does_not_have(pair):

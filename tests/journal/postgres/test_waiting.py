@@ -6,7 +6,8 @@ import time
 import asyncpg
 
 from beanlite.clock import Clock
-from beanlite.journal.postgres.lease import GIVE_BACK, Applicant, take
+from beanlite.journal.postgres import lease, schema
+from beanlite.journal.postgres.lease import GIVE_BACK, Applicant, _Waiting, take
 
 LEASE_S = 1
 SOON_S = 30
@@ -43,3 +44,88 @@ async def test_who_was_taken_over_from_has_nothing_to_give_back(database):
     assert await taken.link.row(GIVE_BACK, taken.epoch, time.time(), 0) is None
     assert await taken.link.connection.fetchval("SELECT stopped_at FROM lease") is None
     taken.link.drop()
+
+
+async def test_who_is_not_fast_enough_stands_by_for_who_was(database, monkeypatch):
+    """It is not taken for a server that stands by for the one before, which is at no address in a new database."""
+    own_take = _Waiting._take
+    faster = []
+
+    async def take_after_another(waiting, link, seen):
+        monkeypatch.undo()
+        faster.append(await take(applicant(database), asyncio.Event()))
+        return await own_take(waiting, link, seen)
+
+    monkeypatch.setattr(_Waiting, "_take", take_after_another)
+    told = []
+    stopped = asyncio.Event()
+
+    def stand_by(active):
+        told.append(active)
+        stopped.set()
+
+    assert await asyncio.wait_for(take(applicant(database, stand_by), stopped), SOON_S) is None
+    assert told == ["127.0.0.1:1"]
+    faster[0].link.drop()
+
+
+async def test_who_is_followed_before_it_has_said_how_long_its_lease_is_stands_by(database, monkeypatch):
+    """Others wait only for the lease of the server before, and this one would count on its own."""
+    migrate = schema.migrate
+    followers = []
+
+    async def be_followed(link, name):
+        monkeypatch.undo()
+        await migrate(link, name)
+        followers.append(await take(applicant(database), asyncio.Event()))  # after LEASE_S
+
+    monkeypatch.setattr(lease, "migrate", be_followed)
+    told = []
+    stopped = asyncio.Event()
+
+    def stand_by(active):
+        told.append(active)
+        stopped.set()
+
+    slow = applicant(database, stand_by)._replace(lease_s=100)
+    assert await asyncio.wait_for(take(slow, stopped), SOON_S) is None
+    assert told == ["127.0.0.1:1"]
+    followers[0].link.drop()
+
+
+async def test_two_that_make_the_tables_at_once_do_not_mind_what_isolation_is_the_default(postgres, database):
+    await postgres.asql(
+        f"ALTER DATABASE {database.rpartition('/')[2]} SET default_transaction_isolation = 'repeatable read'"
+    )
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute(f"SELECT pg_advisory_xact_lock({schema._LOCK})")
+        stopped = asyncio.Event()
+        waiting = [asyncio.create_task(take(applicant(database), stopped)) for _ in range(2)]
+        async with asyncio.timeout(SOON_S):
+            while len(await postgres.asql("SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")) < 2:
+                await asyncio.sleep(0.001)
+    await holder.close()
+    await asyncio.wait(waiting, timeout=SOON_S, return_when=asyncio.FIRST_COMPLETED)
+    stopped.set()
+    taken, nothing = sorted(await asyncio.gather(*waiting), key=lambda taken: taken is None)
+    assert nothing is None
+    taken.link.drop()
+
+
+async def test_who_waits_for_a_lock_says_so_and_can_be_stopped(database, monkeypatch, caplog):
+    taken = await take(applicant(database), asyncio.Event())
+    await taken.link.row(GIVE_BACK, taken.epoch, time.time(), 0)
+    taken.link.drop()
+    monkeypatch.setattr(lease, "LOOK_AFTER_S", 0.1)
+    holder = await asyncpg.connect(database)
+    stopped = asyncio.Event()
+    async with holder.transaction():
+        await holder.execute("LOCK lease IN EXCLUSIVE MODE")
+        waiting = asyncio.create_task(take(applicant(database), stopped))
+        async with asyncio.timeout(SOON_S):
+            while f"another program has a lock, in process {holder.get_server_pid()}" not in caplog.text:
+                await asyncio.sleep(0.001)
+        stopped.set()
+        assert await asyncio.wait_for(waiting, SOON_S) is None
+    await holder.close()
