@@ -7,7 +7,7 @@ fetches for many clients.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from beanlite.core.engine import Engine
@@ -84,28 +84,25 @@ class Fetcher:
                 self._lack_memory(jobs)
                 continue
             self._round_jobs = min(2 * self._round_jobs, ROUND_JOBS)
-            await self._hand_over(jobs, found)
+            for done, _ in enumerate(self._hand_over(jobs, found), 1):
+                if not done % AT_ONCE:
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
-    async def _hand_over(self, jobs: list[Job], found: list[bytes | None]) -> None:
-        """Pass the bodies on to the clients that wait for them; the others were fetched ahead."""
+    def _hand_over(self, jobs: list[Job], found: list[bytes | None]) -> Iterator[None]:
+        """Pass the bodies on to the clients that wait for them, one client at a time; the others were fetched ahead."""
         engine = self._engine
-        done = 0
         for job, body in zip(jobs, found, strict=True):
             engine.memory.fetched += body is not None
             waiting = self._wanted.pop(job, None)
-            if waiting is None and body is not None:
-                engine.bodies.load(job, body)
-            for waiter in waiting or ():
-                waiter.resume(body)
-                done += 1
-                if not done % AT_ONCE:
-                    await asyncio.sleep(0)
             if waiting is None:
-                done += 1
-                if not done % AT_ONCE:
-                    await asyncio.sleep(0)
-        if done % AT_ONCE:
-            await asyncio.sleep(0)
+                if body is not None:
+                    engine.bodies.load(job, body)
+                yield
+            else:
+                for waiter in waiting:
+                    waiter.resume(body)
+                    yield
 
     def _lack_memory(self, jobs: list[Job]) -> None:
         """Fetch fewer in the next round. If there was no room for a single body, its clients do without it."""
