@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ByteSize,
     ConfigDict,
     Field,
@@ -36,6 +37,7 @@ from beanlite.values import (
     of_address,
     of_loopback,
     of_operators,
+    of_path,
     of_place,
     seconds,
 )
@@ -45,6 +47,8 @@ _OF_A_SERVICE = re.compile(
     r"BEANLITE_(\w+_)?"
     r"(SERVICE_(HOST|PORT(_\w+)?)=|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|PORT=(tcp|udp|sctp)://)"
 )
+
+_Path = Annotated[Path, BeforeValidator(of_path)]
 
 
 class Settings(BaseModel):
@@ -57,8 +61,8 @@ class Settings(BaseModel):
 
     host: str = Field(HOST, min_length=1, description="address or host name to listen on")
     port: int = Field(PORT, ge=0, le=65535, description="TCP port to listen on, 0 to 65535; 0 picks any free port")
-    socket: Path | None = Field(None, description="path of a Unix socket to listen on, instead of host and port")
-    db: Annotated[Path, AfterValidator(file_in)] = Field(
+    socket: _Path | None = Field(None, description="path of a Unix socket to listen on, instead of host and port")
+    db: Annotated[_Path, AfterValidator(file_in)] = Field(
         Path(DB_NAME), description=f"path of the database file; if it is a directory, the file {DB_NAME} in it"
     )
     database: SecretStr | None = Field(
@@ -130,7 +134,7 @@ class Settings(BaseModel):
     backup_every: Duration | None = Field(
         None, description="time from one backup to the next, such as 30m, 24h or 7d; if unset, none are made"
     )
-    backup_dir: Path | None = Field(None, description="folder for these backups; it must exist")
+    backup_dir: _Path | None = Field(None, description="folder for these backups; it must exist")
     backup_keep: int = Field(7, ge=1, description="number of these backups to keep, 1 or more")
     history: Duration | None = Field(
         None,

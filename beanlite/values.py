@@ -23,6 +23,13 @@ HISTORY_LEAST = 1 << 20
 MEMORY_LEAST = 16 << 20
 
 
+def of_path(given: object) -> object:
+    """Return what is given unless it is an empty path, which would mean the current folder; else raise ValueError."""
+    if given == "":
+        raise ValueError(given)
+    return given
+
+
 def file_in(path: Path) -> Path:
     """The path, or the file DB_NAME in it if it is a directory: beanstalkd's ``-b`` takes a directory."""
     # Not Path.is_dir: it raises an error if the disk fails, and the journal describes that better.

@@ -94,6 +94,12 @@ def test_an_empty_variable_counts_as_none(monkeypatch):
     assert config.sources()["port"] == "default"
 
 
+@pytest.mark.parametrize("name", ["db", "socket", "backup_dir"])
+def test_an_empty_path_does_not_mean_the_current_folder(name):
+    with pytest.raises(ConfigError, match=f"{name} = '' is not allowed"):
+        config.load(None, {name: ""})
+
+
 def test_a_directory_as_database_means_the_file_in_it(tmp_path):
     assert config.load(None, {"db": str(tmp_path)}).db == tmp_path / "beanlite.db"
     assert config.load(None, {"db": str(tmp_path / "jobs")}).db == tmp_path / "jobs"

@@ -61,7 +61,7 @@ def backup(
     file = Path(dest)
     folder = file if os.path.isdir(file) else None  # noqa: PTH112 - Path.is_dir raises an error without permission
     if folder is None and (keep is not None or dest.endswith("/")):
-        raise ConfigError(f"{'--keep: ' if keep is not None else ''}{dest} is not a folder")
+        raise ConfigError(f"{dest} is not a folder")
     if folder is not None:
         if force:
             raise ConfigError(f"--force: {dest} is a folder, in which each backup has a name of its own")

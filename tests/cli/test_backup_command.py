@@ -95,7 +95,7 @@ def test_the_oldest_beyond_those_to_keep_are_deleted(queue, folder, capsys):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["copy.db", "--keep", "2"], "--keep: copy.db is not a folder"),
+        (["copy.db", "--keep", "2"], "copy.db is not a folder"),
         (["none/"], "none/ is not a folder"),
         (["backups", "--force"], "--force: backups is a folder"),
         (["backups", "--keep", "0"], "Invalid value for '--keep'"),

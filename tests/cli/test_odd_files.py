@@ -102,7 +102,7 @@ def closed():
     ("line", "code", "said"),
     [
         ("backup closed/new.db --db none.db", 3, "none.db can't be opened: No such file"),
-        ("backup closed/new --keep 2 --db none.db", 2, "--keep: closed/new is not a folder"),
+        ("backup closed/new --keep 2 --db none.db", 2, "closed/new is not a folder"),
         ("import q.jsonl --db closed/new.db", 3, "closed/new.db can't be opened: Permission denied"),
         ("restore --undo --db closed/queue.db", 1, "closed can't be read: Permission denied"),
         ("verify secret", 1, "secret can't be opened: Permission denied"),

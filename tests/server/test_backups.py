@@ -64,7 +64,7 @@ def test_one_that_fails_is_told_and_tried_again(tmp_path, folder):
         wire = Wire(connection)
         wait_for(lambda: wire.stats()["backup-failed-at"] != "0")
         assert wire.stats()["backup-succeeded-at"] == "0"
-        assert f'no backup was made error="--keep: {folder} is not a folder" next_in_s=1' in server.log_text()
+        assert f'no backup was made error="{folder} is not a folder" next_in_s=1' in server.log_text()
         folder.mkdir()
         wait_for(lambda: backups_in(folder))
         wait_for(lambda: wire.stats()["backup-succeeded-at"] != "0")
