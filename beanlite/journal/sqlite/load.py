@@ -80,7 +80,7 @@ class _Loading:
         for number, line in enumerate(lines, 1):
             try:
                 self._take(line)
-            except (_Wrong, ValueError, TypeError, OverflowError, RecursionError) as error:
+            except (_Wrong, ValueError, TypeError, OverflowError) as error:
                 raise BeanliteError(f"nothing was imported: line {number}: {said(error)}") from error
             if progress is not None and number % LINES_PER_CALL == 0:
                 progress(number)
