@@ -4,7 +4,9 @@ import errno
 import os
 import shutil
 import sqlite3
-from contextlib import closing
+import subprocess
+import sys
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -137,7 +139,19 @@ def test_unsynced_commits_that_a_power_failure_took_are_not_damage(path, monkeyp
     assert database.close() is None
 
 
-def test_commits_that_a_power_failure_took_are_told_once_even_if_the_next_start_ends_at_once(path, monkeypatch):
+@contextmanager
+def reading_elsewhere(path):
+    """Another program that has a transaction open, so that the -wal can't be emptied."""
+    code = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('BEGIN'); c.execute('SELECT * FROM jobs')"
+    command = [sys.executable, "-c", f"{code}; print(flush=True); sys.stdin.read()", path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+        reader.stdout.readline()
+        yield
+        reader.kill()  # if it closed the file in an orderly way, it would move the -wal into it
+
+
+@pytest.mark.parametrize("beside", [nullcontext, reading_elsewhere])
+def test_commits_that_a_power_failure_took_are_told_once_even_if_the_next_start_ends_at_once(path, monkeypatch, beside):
     with start_beanlite(path.parent, "--fsync", "50ms") as server, Wire(server.connect()) as wire:
         for _ in range(9):
             wire.put(b"job")
@@ -146,11 +160,12 @@ def test_commits_that_a_power_failure_took_are_told_once_even_if_the_next_start_
     with Path(f"{path}-wal").open("r+b") as wal:
         wal.seek(-4 * FRAME, os.SEEK_END)
         wal.write(bytes(FRAME))
-    start = os.fork()
-    if not start:
-        open_database(path, fsync="50ms")
-        os._exit(0)
-    os.waitpid(start, 0)
+    with beside(path):
+        start = os.fork()
+        if not start:
+            open_database(path, fsync="50ms")
+            os._exit(0)
+        os.waitpid(start, 0)
     database = open_database(path)
     assert (database.lost_batches, database.damaged_wal) == (0, None)
     assert database.close() is None

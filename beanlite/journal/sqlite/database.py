@@ -37,7 +37,7 @@ from beanlite.journal.sqlite.migrations import (
     read_version,
 )
 from beanlite.journal.sqlite.room import Room
-from beanlite.journal.sqlite.wal import commit_frames, index_size, read_frame_count, read_index
+from beanlite.journal.sqlite.wal import commit_frames, index_size, min_wal_size, read_frame_count, read_index
 from beanlite.journal.sqlite.wholefile import sync, written_whole
 
 # The first version with STRICT tables.
@@ -149,14 +149,17 @@ def open_database(
         check_schema(connection, path, migrations[:version])
         index = _open_index(path, after_sqlite) if commits else -1
         written = index_before.frames if index_before is not None else None
-        lost_batches = _lost_batches(commits, read_frame_count(index), written) if commits else 0
+        recovered = read_frame_count(index) if commits else 0
+        lost_batches = _lost_batches(commits, recovered, written)
         damaged_wal = None
         if lost_batches and not _has_unsynced(mark, fsync):
             if whole:
                 raise damaged(path, f"{lost_batches} commits stand in its -wal behind a damaged place")
             damaged_wal = _keep_wal(path)
         bystander.close()
-        _move_wal(connection, path, anew=lost_batches > 0)
+        if lost_batches:
+            _cut_off(path, recovered)
+        _move_wal(connection, path)
         if version == 0:
             connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
         migrate(connection, path, migrations)
@@ -268,14 +271,20 @@ def _lost_batches(commits: list[int], recovered: int, written: int | None) -> in
     return lost if lost > UNSYNCED_MAX else 0
 
 
-def _move_wal(connection: sqlite3.Connection, path: Path, *, anew: bool) -> None:
-    """Checkpoint, so that the -wal is reused from its beginning and takes no more room; skipped if the disk is full.
+def _cut_off(path: Path, frames: int) -> None:
+    """Shorten the -wal to this many frames, which are all that SQLite has recovered.
 
-    ``anew``: empty the -wal as well. Otherwise, if this start ended before it wrote anything, the next one would take
-    the lost commits for commits of this one.
+    Otherwise, if this start ended before it wrote anything, or if the -wal can't be moved because the disk is full or
+    somebody reads, the next start would take the lost commits for commits of this one.
     """
+    with wal_of(path).open("r+b", buffering=0) as wal:
+        os.ftruncate(wal.fileno(), min_wal_size(frames))
+
+
+def _move_wal(connection: sqlite3.Connection, path: Path) -> None:
+    """Checkpoint, so that the -wal is reused from its beginning and takes no more room; skipped if the disk is full."""
     try:
-        connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if anew else 'PASSIVE'})").fetchone()
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     except sqlite3.Error as error:
         if not is_full(error, path):
             raise
