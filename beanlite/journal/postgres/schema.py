@@ -35,7 +35,7 @@ async def check(link: Link, name: str, *, require_sync: bool) -> None:
     link.pid = int(row["pid"])  # a pooler tells clients another one
     if row["commits"] != "on":
         raise JournalRefused(
-            f"{name} has synchronous_commit = {row['commits']}, although this session has asked for on: a pooler in"
+            f"{name} has synchronous_commit = {row['commits']}, although this connection asks for on: a pooler in"
             " between ignores that; name the database itself"
         )
     if row["version"] < _OLDEST:
