@@ -283,6 +283,25 @@ def test_a_program_that_opens_a_damaged_wal_first_does_not_hide_the_loss(killed,
         database.close()
 
 
+def test_what_another_program_commits_while_a_damaged_wal_is_copied_is_kept(killed, monkeypatch):
+    with Path(f"{killed}-wal").open("r+b") as file:
+        file.seek(32 + 9 * FRAME)
+        file.write(bytes(FRAME))
+    copy = shutil.copyfile
+
+    def copy_late(*given):
+        copy(*given)
+        with closing(sqlite3.connect(killed)) as other:
+            other.executescript("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (17)")
+
+    monkeypatch.setattr(shutil, "copyfile", copy_late)
+    database = open_database(killed)
+    assert database.damaged_wal is not None
+    assert database.connection.execute("SELECT x FROM theirs").fetchall() == [(17,)]
+    assert database.close() is None
+    assert all(finding.sound for finding in verify(killed))
+
+
 def test_a_damaged_wal_that_can_not_be_copied_stays_where_it_is(killed, monkeypatch):
     wal = Path(f"{killed}-wal")
     with wal.open("r+b") as file:

@@ -149,8 +149,7 @@ def open_database(
         check_schema(connection, path, migrations[:version])
         index = _open_index(path, after_sqlite) if commits else -1
         written = index_before.frames if index_before is not None else None
-        recovered = read_frame_count(index) if commits else 0
-        lost_batches = _lost_batches(commits, recovered, written)
+        lost_batches = _lost_batches(commits, read_frame_count(index), written) if commits else 0
         damaged_wal = None
         if lost_batches and not _has_unsynced(mark, fsync):
             if whole:
@@ -158,7 +157,7 @@ def open_database(
             damaged_wal = _keep_wal(path)
         bystander.close()
         if lost_batches:
-            _cut_off(path, recovered)
+            _cut_off(connection, path, index)
         _move_wal(connection, path)
         if version == 0:
             connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
@@ -271,14 +270,18 @@ def _lost_batches(commits: list[int], recovered: int, written: int | None) -> in
     return lost if lost > UNSYNCED_MAX else 0
 
 
-def _cut_off(path: Path, frames: int) -> None:
-    """Shorten the -wal to this many frames, which are all that SQLite has recovered.
+def _cut_off(connection: sqlite3.Connection, path: Path, index: int) -> None:
+    """Shorten the -wal to the frames that SQLite knows of, according to the open -shm.
 
     Otherwise, if this start ended before it wrote anything, or if the -wal can't be moved because the disk is full or
     somebody reads, the next start would take the lost commits for commits of this one.
     """
-    with wal_of(path).open("r+b", buffering=0) as wal:
-        os.ftruncate(wal.fileno(), min_wal_size(frames))
+    connection.execute("BEGIN IMMEDIATE")  # so that no other program appends to it meanwhile
+    try:
+        with wal_of(path).open("r+b", buffering=0) as wal:
+            os.ftruncate(wal.fileno(), min_wal_size(read_frame_count(index)))
+    finally:
+        connection.execute("ROLLBACK")
 
 
 def _move_wal(connection: sqlite3.Connection, path: Path) -> None:
