@@ -99,6 +99,7 @@ class Life:
         if not serving.done():
             await self._serve(server, end, last=last)
         if not serving.done():
+            self.world.thread_s = THREAD_S[0]  # a stop gives the last batch a limited time
             server._stopped.set()
         await asyncio.wait({serving})
         self.orderly = self.error is None
