@@ -468,12 +468,13 @@ long syscall(long number, ...)
     return REAL(syscall)(number, a, b, c, d, e, f);
 }
 
-/* -- reads, which can only fail or be short */
+/* -- reads, which can only fail or be short. They are many: where kinds are named and this is none of them, they are not
+ * recorded either. */
 
 static ssize_t read_any(int fd, void *data, size_t size, off_t offset)
 {
     char buffer[PATH_MAX];
-    const char *name = below_fd(fd, buffer);
+    const char *name = !kinds || kinds & 1u << READ ? below_fd(fd, buffer) : NULL;
     if (name) {
         int error = due(READ);
         if (error == HALF)

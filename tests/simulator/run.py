@@ -167,6 +167,6 @@ def play(seed: int, *, trace: bool = False) -> Run:
         run.play()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        if not seed % 50:
+        if not seed % 200:
             gc.collect()
     return run
