@@ -289,8 +289,12 @@ def _contradictions(settings: Settings) -> list[str]:
         found += _beside_a_database(settings, settings.database.get_secret_value())
     if _has_scheme(str(settings.db)):
         found.append("db is the path of a file; the setting for a PostgreSQL database is database")
-    if settings.backup_every is not None and not settings.journal:
-        found.append("backup_every is of no use without a database, as with --no-journal")
+    if not settings.journal:
+        found += [
+            f"{key} is of no use without a database, as with --no-journal"
+            for key in ("backup_every", "history")
+            if getattr(settings, key) is not None
+        ]
     return found
 
 

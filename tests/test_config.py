@@ -257,9 +257,10 @@ def test_what_is_no_time_between_backups(every):
         ({"backup_every": "1h"}, "backup_every and backup_dir need each other"),
         ({"backup_dir": "x"}, "backup_every and backup_dir need each other"),
         ({"backup_every": "1h", "backup_dir": "x", "journal": False}, "backup_every is of no use without a database"),
+        ({"history": "7d", "journal": False}, "history is of no use without a database, as with --no-journal"),
     ],
 )
-def test_settings_of_backups_that_contradict_each_other(flags, said):
+def test_settings_that_contradict_each_other(flags, said):
     assert refusal(None, flags).startswith(said)
 
 
