@@ -58,11 +58,6 @@ def test_a_stop_writes_what_was_counted_last(tmp_path):
     assert ask(tmp_path / "queue.db", "SELECT * FROM history") == []
 
 
-def test_without_a_journal_there_is_no_history(tmp_path):
-    with start_beanlite(tmp_path, "--no-journal", *HISTORY) as server, Wire(server.connect()) as wire:
-        assert wire.put(b"job") == 1
-
-
 async def test_a_batch_that_is_tried_again_tells_everything_once(tmp_path, monkeypatch):
     monkeypatch.setattr(group, "TOTALS_S", 0.0)
     path = tmp_path / "q.db"
