@@ -36,7 +36,7 @@ from beanlite.journal.postgres.schema import check
 # the lease for the share _SURE of that time, counted from when the last confirmed statement was sent.
 _BEATS: Final = 5
 _SURE: Final = 0.9
-# The pause between attempts to reach the database, or to store a batch for which there was no room.
+# The pause between attempts to reach the database, or to store a batch for which there was no room or no memory.
 AGAIN_S: Final = 0.2
 _WHOSE: Final = "SELECT epoch, batch, node, address FROM lease"
 
@@ -95,7 +95,7 @@ class Sender:
     # -- what is sent
 
     async def store(self, batch: Batch) -> None:
-        """Store a batch. JournalFull: there is no room, and the call can be repeated.
+        """Store a batch. JournalFull: the database has no room or no memory for it, and the call can be repeated.
 
         LeaseLost: another server has the lease. JournalFailed: the batch can't be stored, or earlier ones are lost.
         """
@@ -118,7 +118,7 @@ class Sender:
             if row is None:
                 await self._find_out()
                 raise _changed(self._applicant.name, None)
-        except asyncpg.DiskFullError as error:
+        except (asyncpg.DiskFullError, asyncpg.OutOfMemoryError) as error:
             raise JournalFull(f"{self._applicant.name}: {said(error)}") from error
         except asyncpg.IntegrityConstraintViolationError as error:
             raise _changed(self._applicant.name, error) from error

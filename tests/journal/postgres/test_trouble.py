@@ -141,25 +141,27 @@ async def test_a_loss_of_commits_is_noticed(postgres, database):
     assert "lost commits" in str(serving.failures[0])
 
 
-async def test_a_full_disk_refuses_puts_until_there_is_room_again(postgres, database):
+@pytest.mark.parametrize(
+    ("code", "why"), [("53100", "could not extend file: No space left on device"), ("53200", "out of memory")]
+)
+async def test_puts_are_refused_until_there_is_room_or_memory_again(postgres, database, code, why):
     serving = await served(database, lease_s=100)
     await serving.put()
     await sql(
         postgres,
         database,
-        """CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$
-           BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$""",
+        f"""CREATE FUNCTION lack() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN RAISE EXCEPTION '{why}' USING ERRCODE = '{code}'; END $$""",
     )
     await sql(
-        postgres,
-        database,
-        "CREATE TRIGGER full_disk BEFORE INSERT ON jobs FOR EACH STATEMENT EXECUTE FUNCTION full_disk()",
+        postgres, database, "CREATE TRIGGER lack BEFORE INSERT ON jobs FOR EACH STATEMENT EXECUTE FUNCTION lack()"
     )
     job_id = serving.begin_to_put()
-    await until(lambda: serving.core.engine.admission.disk_full)
+    await until(lambda: serving.core.engine.admission.disk_full or serving.failures)
+    assert serving.failures == []
     assert serving.core.send(serving.client, b"put 0 0 60 1\r\nx\r\n") == b"OUT_OF_MEMORY\r\n"
     assert job_id not in serving.released
-    await sql(postgres, database, "DROP TRIGGER full_disk ON jobs")
+    await sql(postgres, database, "DROP TRIGGER lack ON jobs")
     await until(lambda: job_id in serving.released)
     assert not serving.core.engine.admission.disk_full
     await serving.stop()
