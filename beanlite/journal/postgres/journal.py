@@ -136,6 +136,7 @@ class PostgresJournal(Journal):
         self._reader.check_names(engine.tubes)
         for pause in await self._reader.pauses():
             engine.restore_pause(*pause)
+        await self._reader.resume_totals(self._totals, time.time())
         log.info("recovered", database=self._name, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
         return True
 

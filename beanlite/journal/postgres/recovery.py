@@ -16,7 +16,7 @@ from beanlite.core.restore import StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.journal.postgres.link import CONNECT_S, TROUBLE, Link, connect, said
-from beanlite.journal.totals import KEPT_S
+from beanlite.journal.totals import KEPT_S, Totals, began_s
 
 # How many jobs are read at a time, and how many bytes of bodies (but at least one body).
 _CHUNK: Final = 5000
@@ -43,6 +43,7 @@ _WITHOUT_BODIES: Final = _JOBS.format(body="length(body)::bigint", rows=_SOME)
 _BODIES: Final = "SELECT id, body, crc32 FROM jobs WHERE id = ANY ($1)"
 _LEASE: Final = "SELECT epoch, batch FROM lease"
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses"
+_TUBES: Final = "SELECT tube FROM totals WHERE span_s = $1 AND at = $2"
 _PRUNE: Final = "DELETE FROM totals WHERE span_s = $1 AND at < $2"
 _NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8 AS now"
 _COUNTS: Final = "SELECT count(*) AS jobs FROM jobs"
@@ -160,6 +161,12 @@ class Reader:
                 raise JournalFailed(f"{self._name}: the body of job {job_id} has changed")
             found[job_id] = body
         return [found.get(job_id) for job_id in job_ids]
+
+    async def resume_totals(self, totals: Totals, now_s: float) -> None:
+        """Continue with the tubes that have a row in the present hour and day (UTC). Raises JournalFailed."""
+        for span_s in KEPT_S:
+            at_s = began_s(span_s, now_s)
+            totals.resume(span_s, at_s, {row["tube"].encode() for row in await self._fetch(_TUBES, span_s, at_s)})
 
     async def prune_totals(self, now_s: float) -> None:
         """Delete totals that are too old; ``now_s`` is UTC."""
