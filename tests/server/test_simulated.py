@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from beanlite.commit.group import FLUSH_S
 from beanlite.errors import JournalFailed
 from beanlite.net.roster import FAREWELL_S
 from tests.support.simulated import Client, settle, simulated
@@ -73,3 +74,42 @@ def test_a_stop_waits_for_a_client_that_does_not_close_its_side_and_not_for_ever
     assert simulated(play) is None
     now_s, stopped_s = clock
     assert now_s() - stopped_s == FAREWELL_S
+
+
+def test_a_client_that_keeps_sending_after_quit_is_closed_in_the_end():
+    class Talker(Client):
+        def write_eof(self):
+            pass  # it does not close its side
+
+    async def play(server, _journal):
+        client = Talker(server)
+        await client.ask(b"quit\r\n")
+        loop = asyncio.get_running_loop()
+        quit_s = loop.time()
+        while not client.closed and loop.time() < quit_s + 2 * FAREWELL_S:
+            client.send(b"more\r\n")
+            await asyncio.sleep(0.1)
+        assert FAREWELL_S <= loop.time() - quit_s < FAREWELL_S + 1
+
+    assert simulated(play) is None
+
+
+def test_a_stop_waits_as_long_as_batch_after_batch_is_stored():
+    async def play(server, journal):
+        def store_one():
+            journal.listener.durable(*journal.waiting.popleft())
+            journal.listener.ready()
+
+        journal.holds = True
+        clients = [Client(server) for _ in range(2)]
+        for client in clients:
+            assert await client.ask(b"put 0 0 60 1\r\nx\r\n") == b""
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.8 * FLUSH_S, store_one)
+        loop.call_later(1.6 * FLUSH_S, setattr, journal, "holds", False)
+        loop.call_later(1.6 * FLUSH_S, journal.let_go)
+        asked.extend(clients)
+
+    asked: list[Client] = []
+    assert simulated(play) is None
+    assert [client.said for client in asked] == [b"INSERTED 1\r\n", b"INSERTED 2\r\n"]

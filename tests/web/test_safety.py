@@ -6,8 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from argon2 import PasswordHasher
 
 from beanlite.operators.file import File
+from beanlite.web import safety
+from beanlite.web.safety import Passwords, User
 from tests.support.servers import start_beanlite
 from tests.support.web import Web, sign_in
 from tests.support.wire import Wire, until
@@ -101,6 +104,34 @@ def test_passwords(connect, users):
         assert "ann" in web.get("/").text
         assert "The job was put" in web.post("/put", PUT).text
         assert web.get("/static/page.css").status == 200
+
+
+def header(login):
+    return sign_in(login)["authorization"]
+
+
+def test_a_name_that_does_not_exist_takes_as_long_as_a_wrong_password(users, monkeypatch):
+    checked = []
+    verify = PasswordHasher.verify
+
+    def seen(hasher, hashed, password):
+        checked.append(hashed.rpartition("$")[0].rpartition("$")[0])  # the method and its costs
+        return verify(hasher, hashed, password)
+
+    monkeypatch.setattr(PasswordHasher, "verify", seen)
+    passwords = Passwords(users)
+    assert passwords.check(header("ann:wrong")) is None
+    assert passwords.check(header("nobody:wrong")) is None
+    assert len(checked) == 2
+    assert checked[0] == checked[1]
+
+
+def test_only_so_many_correct_passwords_are_remembered(users, monkeypatch):
+    monkeypatch.setattr(safety, "_REMEMBERED_MAX", 1)
+    passwords = Passwords(users)
+    for login, may_change in (("ann:correct horse", True), ("bob:battery", False), ("ann:correct horse", True)):
+        assert passwords.check(header(login)) == User(login.partition(":")[0], may_change)
+        assert len(passwords._right) == 1
 
 
 def test_readers_change_nothing(connect, users):

@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from beanlite.errors import ConfigError
+from beanlite.protocol.operator_requests import IDS_MAX
+from beanlite.web.pages import chosen
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire, until
@@ -143,6 +146,13 @@ def test_clients_and_the_server(web, wire):
     server = web.get("/journal").text
     assert "Keeps jobs yes" in server
     assert "The server makes none by itself" in server
+
+
+def test_a_thousand_ids_can_be_looked_up_however_long_they_are():
+    ids = [(1 << 63) - number for number in range(IDS_MAX)]
+    assert chosen({"ids": ", ".join(map(str, ids))}).ids == tuple(ids)
+    with pytest.raises(ConfigError, match="characters at most"):
+        chosen({"ids": "1," * 20_000})
 
 
 @pytest.mark.parametrize(
