@@ -8,7 +8,8 @@
     ├── BenchFailed          a server under load could not be reached, or answered what it should not
     ├── ListenError          the server can't listen on an address
     ├── JournalRefused       the file is not one that this server may use; nothing was written
-    │   └── NotOurs          it is no database of beanlite's, or one of a newer version
+    │   ├── NotOurs          it is no database of beanlite's, or one of a newer version
+    │   └── JournalLocked    another program holds a lock on it; a start waits for that, and then fails as JournalBusy
     └── JournalFailed        the disk failed while serving; nothing more is acknowledged
         ├── LeaseLost        another server has taken over
         ├── JournalFull      the disk is full: the batch was rolled back and can be retried
@@ -80,6 +81,10 @@ class JournalRefused(BeanliteError):
 
 class NotOurs(JournalRefused):
     """The file is no database of beanlite's, or one of a newer version; whether it is sound is another question."""
+
+
+class JournalLocked(JournalRefused):
+    """Another program holds a lock on the file, which may be gone the next time."""
 
 
 class JournalFailed(BeanliteError):

@@ -11,8 +11,8 @@ from beanlite.errors import ConfigError
 
 EPILOG = (
     "Exit codes: 0 orderly stop; 1 a bug, or out of memory; 2 a wrong setting or flag, or the limit on open files is"
-    " too low; 3 the database was refused, nothing was written; 4 the disk failed while serving; 5 can't listen on the"
-    " address; 6 another server has taken over."
+    " too low; 3 the database was refused, nothing was written; 4 the disk failed while serving, or another program"
+    " kept the database locked; 5 can't listen on the address; 6 another server has taken over."
 )
 
 

@@ -113,7 +113,7 @@ class Journal(ABC):
         ``clock`` is the server's clock, and shows the machine's UTC. If the stored times are by another clock, the
         journal sets ``clock`` before it fills the engine. It yields to the loop often enough for signals to be handled,
         and returns False, with nothing left open, if ``stopped`` is set meanwhile. Raises JournalRefused if the stored
-        state can't be used; the process then ends.
+        state can't be used, and JournalFailed if it may be usable the next time; the process then ends.
         """
 
     @abstractmethod

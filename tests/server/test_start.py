@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import signal
+import sqlite3
 from contextlib import closing
 from typing import Any
 
@@ -11,12 +12,12 @@ import pytest
 
 from beanlite.clock import Clock
 from beanlite.config import Settings
-from beanlite.errors import ListenError
-from beanlite.journal.sqlite import journal, replay
+from beanlite.errors import JournalBusy, ListenError
+from beanlite.journal.sqlite import database, journal, replay
 from beanlite.journal.sqlite.database import open_database
 from beanlite.net.listener import open_listener
 from beanlite.server import Server, make_journal
-from tests.support.inside import ask, connect, serving
+from tests.support.inside import PUT, ask, connect, serving, until
 from tests.support.journal_files import put
 
 CHUNKS = 5
@@ -89,3 +90,74 @@ async def test_a_socket_that_the_loop_can_not_have_ends_the_start_in_order(tmp_p
     finally:
         listener.close()
     assert [file.name for file in tmp_path.iterdir()] == ["queue.db"]
+
+
+# -- while another program holds the file's write lock
+
+WAITS = "another program holds a lock on the file: the start waits for it"
+
+
+@pytest.fixture(params=["before it is opened", "while jobs are read"])
+def other(path, request, monkeypatch):
+    """Another program's connection, with the write lock from this moment of the start on; SQLite waits for none."""
+    monkeypatch.setattr(database, "_BUSY_TIMEOUT_S", 0)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+
+        def read_jobs(*args, read_jobs=replay.read_jobs, **kwargs):
+            if not connection.in_transaction:
+                connection.execute("BEGIN IMMEDIATE")
+            yield from read_jobs(*args, **kwargs)
+
+        if request.param == "while jobs are read":
+            monkeypatch.setattr(journal, "read_jobs", read_jobs)
+        else:
+            connection.execute("BEGIN IMMEDIATE")
+        yield connection
+
+
+async def start(path):
+    """Start a server that does not come to serve, and wait for its end."""
+    settings = Settings(port=0, db=path)
+    with closing(open_listener(settings)) as listener:
+        made = make_journal(settings, listener, clock := Clock())
+        await asyncio.wait_for(Server(settings, listener, made, clock).serve(), 10)
+
+
+async def test_a_start_waits_for_a_lock_and_notices_what_was_done_meanwhile(path, other, caplog, request):
+    async def release():
+        await until(lambda: WAITS in caplog.messages)
+        other.execute("CREATE TABLE mine (x)")
+        other.execute("COMMIT")
+
+    releasing = asyncio.create_task(release())
+    async with serving(path) as (server, _):
+        await releasing
+        assert len(server.engine.jobs) == CHUNKS * 1000
+        assert (await ask(await connect(server), PUT)).startswith(b"INSERTED")
+    was_unread = request.node.callspec.params["other"] == "while jobs are read"
+    assert ("another program has been at the file, but not at the queue" in caplog.messages) == was_unread
+
+
+async def test_a_stop_ends_the_wait_for_a_lock(path, other, caplog):
+    caplog.set_level("INFO")
+
+    async def stop():
+        await until(lambda: WAITS in caplog.messages)
+        signal.raise_signal(signal.SIGTERM)
+
+    before = path.read_bytes()
+    stopping = asyncio.create_task(stop())
+    await start(path)
+    await stopping
+    assert "stopped before the start was over" in caplog.messages
+    other.close()
+    assert open_database(path).close() is None
+    assert path.read_bytes() == before
+
+
+@pytest.mark.usefixtures("other")
+async def test_a_lock_that_is_held_for_long_ends_the_start_such_that_it_is_tried_again(path, monkeypatch):
+    monkeypatch.setattr(journal, "LOCK_WAIT_S", 0)
+    with pytest.raises(JournalBusy, match=r"is locked; another program holds a lock on it: end .*, and try again"):
+        await start(path)
+    assert JournalBusy.exit_code == 4

@@ -45,6 +45,7 @@ _OLDEST_SQLITE = (3, 37, 0)
 # More than a row needs apart from its body.
 ROW_BYTES = 1000
 # How long to wait for a reader's lock. Readers hold one only briefly, to recover the -wal or as the last to close.
+# During this wait no signal is heeded, so a start waits for a writer's lock by trying again.
 _BUSY_TIMEOUT_S = 1.0
 # How many commits in the -wal may be unsynced, and therefore unacknowledged, at the same time: a batch, and a slice of
 # the upkeep that runs alongside.
@@ -121,7 +122,8 @@ def open_database(
 
     ``fsync`` is the setting under which the file will be served, noted for the next start. JournalRefused: the file
     can't be used, and has not been written to. With ``whole`` this includes a file that has lost commits with its -wal.
-    A process must not have the same file open twice.
+    JournalLocked: another program writes to the file, or keeps it from being read. A process must not have
+    the same file open twice.
     """
     _check_sqlite()
     migrations = find_migrations(migrations_folder)
@@ -150,6 +152,8 @@ def open_database(
         index = _open_index(path, after_sqlite) if commits else -1
         written = index_before.frames if index_before is not None else None
         lost_batches = _lost_batches(commits, read_frame_count(index), written) if commits else 0
+        if version:  # otherwise this would already make a first page, without auto_vacuum
+            connection.executescript("BEGIN IMMEDIATE; ROLLBACK")  # nothing is begun that a lock would then interrupt
         damaged_wal = None
         if lost_batches and not _has_unsynced(mark, fsync):
             if whole:

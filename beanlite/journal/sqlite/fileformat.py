@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from beanlite.errors import JournalFailed, JournalRefused, NotOurs
+from beanlite.errors import JournalFailed, JournalLocked, JournalRefused, NotOurs
 
 # SQLite's application id, which identifies the program that a file belongs to: "bean", at byte 68.
 APPLICATION_ID = 0x6265616E
@@ -242,10 +242,17 @@ def failing(path: Path | str) -> Iterator[None]:
         raise JournalFailed(f"{path} can't be read: {said(error)}") from error
 
 
-def _advice(error: sqlite3.Error) -> str:
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
-        return "another program holds a lock on it: end what that does there, and try again"
-    return "check the disk, and the owner and the mode of the folder, the file, its -wal and its -shm"
+def is_locked(error: sqlite3.Error) -> bool:
+    """Whether the error means that another program holds a lock on the file."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _unusable(error: sqlite3.Error, path: Path) -> JournalRefused:
+    what = f"{path} can't be used: {said(error)}"
+    if is_locked(error):
+        return JournalLocked(f"{what}; another program holds a lock on it: end what that does there, and try again")
+    advice = "check the disk, and the owner and the mode of the folder, the file, its -wal and its -shm"
+    return JournalRefused(f"{what}; {advice}")
 
 
 @contextmanager
@@ -266,7 +273,7 @@ def refused(path: Path) -> Iterator[None]:
             raise JournalRefused(f"{path} is damaged ({said(error)}); {WHAT_TO_DO}") from error
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
             raise damaged(path, said(error)) from error  # our statements are valid, so the schema must be wrong
-        raise JournalRefused(f"{path} can't be used: {said(error)}; {_advice(error)}") from error
+        raise _unusable(error, path) from error
     except JournalFailed as error:  # the disk failed before anything was served
         raise JournalRefused(str(error)) from error
     except MemoryError as error:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from os import sched_yield
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from beanlite import log, signals, systemd
 from beanlite.clock import Clock
@@ -16,7 +16,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import JOB_BYTES
 from beanlite.core.restore import StoredJob
-from beanlite.errors import JournalBusy, JournalFailed, JournalFull, JournalRefused
+from beanlite.errors import JournalBusy, JournalFailed, JournalFull, JournalLocked, JournalRefused
 from beanlite.journal.base import Journal, JournalFacts, Listener
 from beanlite.journal.rows import fitted
 from beanlite.journal.sqlite.awake import StayAwake
@@ -44,10 +44,14 @@ from beanlite.journal.sqlite.writer import Writer
 # During recovery: how often progress is logged, and how often the loop runs so that signals are handled.
 PROGRESS_S: Final = 1.0
 HEAR_S: Final = 0.05
+# How long a start waits for other programs' locks on the file, before it has jobs and after. Each try takes a second.
+LOCK_WAIT_S: Final = 10.0
 # Jobs are counted before they are read if they might take more than this fraction of the memory limit: an eighth.
 FEW_JOBS: Final = 8
 # A batch whose large bodies add up to more than this is written in the worker thread.
 APART_BYTES: Final = 6 << 20
+
+_Result = TypeVar("_Result")
 
 
 class SqliteJournal(Journal):
@@ -85,6 +89,8 @@ class SqliteJournal(Journal):
         """Open the file and fill the engine with its jobs; see ``Journal.recover``."""
         try:
             return await self._recover(engine, clock, stopped)
+        except JournalLocked as error:
+            raise JournalBusy(str(error)) from error  # unlike a refusal, this may be different at the next start
         except MemoryError as error:
             engine.forget_jobs()  # frees memory for the error path
             raise JournalRefused(f"there is not enough memory for what {self._path} holds") from error
@@ -92,7 +98,9 @@ class SqliteJournal(Journal):
     async def _recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         began_s = time.monotonic()
         check_body_size(self._max_job_size)
-        database = open_database(self._path, fsync=self._fsync)
+        database = await _unlocked(lambda: open_database(self._path, fsync=self._fsync), stopped)
+        if database is None:
+            return False
         if database.damaged_wal is not None:
             log.error(
                 "the -wal was damaged: commits are lost", commits=database.lost_batches, copy=database.damaged_wal
@@ -112,7 +120,10 @@ class SqliteJournal(Journal):
         self._engine = engine
         self._writer = Writer(database, self._address, self._history, clock, jobs)
         self._bodies = BodyReader(database.path)
-        has_room = self._writer.prepare()
+        has_room = await _unlocked(self._writer.prepare, stopped)
+        if has_room is None:
+            database.close()
+            return False
         if has_room and engine.ledger.recording:
             await self._record_restart(engine, now_ns)
         signals.hold()  # the threads started here inherit the mask; signals are for the loop's thread
@@ -292,6 +303,24 @@ class SqliteJournal(Journal):
         """Close the journal, leaving a single file that holds everything; see ``Journal.close``."""
         await self._bodies.close()
         return await self._writer.close()
+
+
+async def _unlocked(attempt: Callable[[], _Result], stopped: asyncio.Event) -> _Result | None:
+    """Return the result of an attempt, made again while it raises JournalLocked; None: a stop was requested."""
+    loop = asyncio.get_running_loop()
+    ends_s = None
+    while True:
+        try:
+            return attempt()
+        except JournalLocked:
+            if ends_s is None:
+                ends_s = loop.time() + LOCK_WAIT_S
+                log.warning("another program holds a lock on the file: the start waits for it")
+            elif loop.time() > ends_s:
+                raise
+        await asyncio.sleep(HEAR_S)
+        if stopped.is_set():
+            return None
 
 
 def _tell_progress(jobs: int, of: int) -> None:

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite.fileformat import APPLICATION_ID, damaged, said
+from beanlite.journal.sqlite.fileformat import APPLICATION_ID, damaged, is_locked, said
 from beanlite.journal.sqlite.wholefile import sync, vacuum_into
 
 # Every object of the schema, with its columns if it has any.
@@ -108,6 +108,8 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) 
         failed = [*migrations, migrations[-1]][read_version(connection)]  # the last one if COMMIT itself failed
         connection.rollback()
         partial.unlink(missing_ok=True)
+        if is_locked(error):
+            raise
         raise JournalRefused(f"the migration {failed.name} of {path} failed: {said(error)}") from error
     # An older server must find the new version in the file itself, so that it refuses before SQLite touches anything.
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from beanlite import log
 from beanlite.errors import JournalFailed
-from beanlite.journal.sqlite.fileformat import HEADER_BYTES, claimed_size, failing, read_at, wal_of
+from beanlite.journal.sqlite.fileformat import HEADER_BYTES, claimed_size, failing, read_at, refused, wal_of
 from beanlite.journal.sqlite.wal import Progress, last_frame_offset, min_wal_size, read_frame_count, read_progress
 
 # Everything that belongs to our tables, in order of creation, so that dropping and recreating an object is noticed.
@@ -192,12 +192,13 @@ class Outsiders:
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path, objects: frozenset[str]) -> None:
-        """``objects`` are the names of our tables and views."""
+        """``objects`` are the names of our tables and views. JournalRefused: the file can't be read."""
         self._connection = connection
         self._path = path
         self._objects = "[" + ", ".join(f'"{name}"' for name in sorted(objects)) + "]"
-        self._version = self._read_version()
-        self._shape = self._read_shape()
+        with refused(path):
+            self._version = self._read_version()
+            self._shape = self._read_shape()
         self._times = 0
         """How often other programs have been detected."""
         self.may_be_us = False

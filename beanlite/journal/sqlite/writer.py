@@ -27,7 +27,7 @@ from beanlite.journal.sqlite.audit import audit
 from beanlite.journal.sqlite.batch import FRAMES_BESIDE_ROWS, FRAMES_PER_ROW, Batch
 from beanlite.journal.sqlite.chronicle import Chronicle
 from beanlite.journal.sqlite.database import Database
-from beanlite.journal.sqlite.fileformat import WHAT_TO_DO, failing, is_full, refused, said, wal_of, wal_size
+from beanlite.journal.sqlite.fileformat import WHAT_TO_DO, failing, is_full, is_locked, refused, said, wal_of, wal_size
 from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES, Frames
 from beanlite.journal.sqlite.history import HistoryBounds
 from beanlite.journal.sqlite.sync import SoonestSync, background_sync
@@ -58,8 +58,7 @@ _Written = TypeVar("_Written")
 def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> JournalFailed:
     if isinstance(error, MemoryError):
         return JournalBusy(f"there is not enough memory to write to {path}")
-    code = getattr(error, "sqlite_errorcode", 0)  # errors of the system and of Python's own layer have none
-    if code & 0xFF == sqlite3.SQLITE_BUSY:
+    if isinstance(error, sqlite3.Error) and is_locked(error):
         return JournalBusy(f"another program holds the write lock of {path}")
     if is_full(error, path):
         return JournalFull(f"no room on the disk of {path}")
@@ -108,16 +107,15 @@ class Writer:
         self.others_came = False
         """Another program has committed something, and the file should be audited. The audit's caller resets this."""
         self.records, self._jobs = 0, jobs  # rows written; jobs in the file
+        self._outsiders = Outsiders(database.connection, database.path, database.objects)
 
     def prepare(self) -> bool:
-        """Prepare to write. False: the disk has no room for the reserve. JournalRefused: writing is impossible."""
-        self._sync = SoonestSync(background_sync())
+        """Prepare to write. False: no room for the reserve. JournalRefused: impossible; JournalLocked: try again."""
         path = self._database.path
         # synchronous = NORMAL leaves syncing commits to us, while checkpoints are still synced. Check constraints are
         # off because SQLite would rebuild the list of states for each row, to check values that can't be wrong.
         with refused(path):
             self._db.executescript("PRAGMA synchronous = NORMAL; PRAGMA ignore_check_constraints = ON")
-            self._outsiders = Outsiders(self._db, path, self._database.objects)
             (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
             self.frames.allocate(CHECKPOINT_FRAMES)
             self._db.execute("UPDATE meta SET jobs = NULL")  # creates the -wal; it takes no additional space
@@ -128,6 +126,7 @@ class Writer:
             self.chronicle.begin(has_room=has_room)
             self._db.execute("PRAGMA busy_timeout = 0")  # only now: a start waits for a lock that is held briefly
             os.fdatasync(self._wal)  # so that a power failure loses no more than a batch and a slice
+        self._sync = SoonestSync(background_sync())
         return has_room
 
     async def start(self) -> None:
