@@ -1,6 +1,7 @@
 """Bodies that are read back while the server runs, and recovery that leaves them in the file."""
 
 import asyncio
+import os
 import sqlite3
 from typing import cast
 
@@ -11,6 +12,7 @@ from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.journal.sqlite import journal as journal_module, replay
 from beanlite.journal.sqlite.bodies import BodyReader
 from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.fileformat import ADVICE
 from beanlite.journal.sqlite.journal import SqliteJournal
 from beanlite.journal.sqlite.replay import BELOW_ALL, read_jobs
 from beanlite.journal.sqlite.rows import INLINE_MAX
@@ -81,6 +83,15 @@ async def test_a_body_that_is_not_what_was_put_is_not_handed_out(stored, number,
     with pytest.raises(JournalFailed, match=f"the body of job {number} in .* has changed"):
         await reader.read([2, number, 3])
     assert await reader.read([2, 3]) == [body_of(2), body_of(3)]
+
+
+async def test_a_page_that_makes_no_sense_is_told_with_advice(stored):
+    database, reader = stored
+    (root,) = database.connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'bodies'").fetchone()
+    database.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    os.pwrite(database.file, b"\xff" * 4096, (root - 1) * 4096)
+    with pytest.raises(JournalFailed, match=f"can't be read: database disk image is malformed; {ADVICE}"):
+        await reader.read([4])
 
 
 async def test_the_reader_can_not_write(stored):

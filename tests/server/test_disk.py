@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from beanlite.journal.sqlite.fileformat import ADVICE
 from tests.support.servers import ServerDied, start_beanlite
 from tests.support.wire import Wire, put_bytes, until
 
@@ -291,6 +292,24 @@ def test_an_io_error_ends_it_and_what_was_acknowledged_is_there(tmp_path):
     assert "Traceback" not in server.log_text()
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
         assert {wire.ask(f"peek {job_id}").split()[0] for job_id in acknowledged} == {"FOUND"}
+
+
+def test_damage_that_is_found_while_it_serves_is_told_with_advice(tmp_path):
+    file = tmp_path / "queue.db"
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        wire.put(b"before")
+    root = int(ask(file, "SELECT rootpage FROM sqlite_schema WHERE name = 'totals'"))
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        with file.open("r+b") as content:
+            content.seek((root - 1) * 4096)
+            content.write(b"\xff" * 4096)
+        assert tell(file, "CREATE TABLE mine (x)") == ""  # so that pages are read again
+        with suppress(ConnectionError):
+            while True:  # the totals are added to now and then
+                wire.put(b"after")
+        assert server.process.wait(20) == 4
+    said = [line for line in server.log_text().splitlines() if line.startswith("beanlite: ")]
+    assert said == [f"beanlite: writing to {file} failed: database disk image is malformed; {ADVICE}"]
 
 
 # -- in use by others

@@ -31,6 +31,8 @@ _READ_BYTES = 1 << 20
 _SAID_MAX = 200
 # What an operator can do about a damaged file.
 WHAT_TO_DO = "restore a backup, or save what is sound with beanlite salvage"
+# The same while the file is served, when there is no time to find out whether only the disk could not read it.
+ADVICE = f"if beanlite verify finds damage, {WHAT_TO_DO}"
 # The size of the test allocation after a failed write of SQLite's: more than the page that SQLite writes at a time.
 _QUOTA_PROBE_BYTES = 1 << 16
 # How SQLite's rollback journal begins (https://sqlite.org/fileformat.html).
@@ -111,6 +113,12 @@ def said(what: Exception | str) -> str:
     """The message of SQLite or the system as one line of limited length, as it may quote the contents of the file."""
     text = " ".join(str(what).split())[:_SAID_MAX]
     return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def said_with_advice(error: Exception) -> str:
+    """The message of an error that was met while serving, and what to do if it is about damage."""
+    may_be_damage = getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREAD
+    return f"{said(error)}; {ADVICE}" if may_be_damage else said(error)
 
 
 def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
@@ -239,7 +247,7 @@ def failing(path: Path | str) -> Iterator[None]:
     except OSError as error:
         raise JournalFailed(f"{path} can't be looked at: {error.strerror or said(error)}") from error
     except sqlite3.Error as error:
-        raise JournalFailed(f"{path} can't be read: {said(error)}") from error
+        raise JournalFailed(f"{path} can't be read: {said_with_advice(error)}") from error
 
 
 def is_locked(error: sqlite3.Error) -> bool:

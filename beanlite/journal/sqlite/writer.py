@@ -27,7 +27,17 @@ from beanlite.journal.sqlite.audit import audit
 from beanlite.journal.sqlite.batch import FRAMES_BESIDE_ROWS, FRAMES_PER_ROW, Batch
 from beanlite.journal.sqlite.chronicle import Chronicle
 from beanlite.journal.sqlite.database import Database
-from beanlite.journal.sqlite.fileformat import WHAT_TO_DO, failing, is_full, is_locked, refused, said, wal_of, wal_size
+from beanlite.journal.sqlite.fileformat import (
+    WHAT_TO_DO,
+    failing,
+    is_full,
+    is_locked,
+    refused,
+    said,
+    said_with_advice,
+    wal_of,
+    wal_size,
+)
 from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES, Frames
 from beanlite.journal.sqlite.history import HistoryBounds
 from beanlite.journal.sqlite.sync import SoonestSync, background_sync
@@ -64,7 +74,7 @@ def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> Journa
         return JournalFull(f"no room on the disk of {path}")
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     known = "" if limit == resource.RLIM_INFINITY else f"; no file may have more than {limit} bytes (ulimit -f)"
-    return JournalFailed(f"writing to {path} failed: {said(error)}{known}")
+    return JournalFailed(f"writing to {path} failed: {said_with_advice(error)}{known}")
 
 
 def _write_pauses(db: sqlite3.Connection, pauses: list[tuple[str, tuple[int, float] | None]]) -> None:
