@@ -13,11 +13,14 @@ from beanlite.reload import APPLIED
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, until
 
+# The default needs more open files than a machine may allow, and each reload would say so.
+CONNECTIONS = "max_connections = 500\n"
+
 
 @pytest.fixture
 def file(tmp_path):
     file = tmp_path / "beanlite.toml"
-    file.write_text("")
+    file.write_text(CONNECTIONS)
     return file
 
 
@@ -33,7 +36,7 @@ def reload(server, file):
 
     def reload(text):
         before = len(server.log_text())
-        file.write_text(text)
+        file.write_text(text if text.startswith("max_connections = ") else CONNECTIONS + text)
         server.signal(signal.SIGHUP)
         until(lambda: "reloaded" in server.log_text()[before:])
         return [line.partition("beanlite: ")[2] for line in server.log_text()[before:].splitlines()]

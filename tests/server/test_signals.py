@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -331,23 +332,25 @@ def test_a_socket_handed_over_by_systemd(program):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_serving_as_another_user(tmp_path, program):
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)  # pytest makes its folders accessible only to the user who runs it
-    home = tmp_path / "home"
-    home.mkdir()
-    nobody = pwd.getpwnam("nobody")
-    os.chown(home, nobody.pw_uid, nobody.pw_gid)
-    path = tmp_path / "socket"  # in a folder where nobody, the user, can't write: it is bound before
-    server = program("-u", "nobody", "--socket", path, "-b", home)
-    until(lambda: accepts(path) or server.poll() is not None)
-    with connect_unix(path) as wire:
-        assert wire.put(b"job") == 1
-        pid = wire.stats()["pid"]
-        assert os.stat(f"/proc/{pid}").st_uid == nobody.pw_uid  # noqa: PTH116
-    assert (home / "beanlite.db").stat().st_uid == nobody.pw_uid
-    server.terminate()
-    assert ended(server)[0] == 0
+def test_serving_as_another_user(program):
+    # Not below tmp_path, which lies in a folder that each pytest that starts closes to all other users.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        home = folder / "home"
+        home.mkdir()
+        nobody = pwd.getpwnam("nobody")
+        os.chown(home, nobody.pw_uid, nobody.pw_gid)
+        path = folder / "socket"  # in a folder where nobody, the user, can't write: it is bound before
+        server = program("-u", "nobody", "--socket", path, "-b", home)
+        until(lambda: accepts(path) or server.poll() is not None)
+        with connect_unix(path) as wire:
+            assert wire.put(b"job") == 1
+            pid = wire.stats()["pid"]
+            assert os.stat(f"/proc/{pid}").st_uid == nobody.pw_uid  # noqa: PTH116
+        assert (home / "beanlite.db").stat().st_uid == nobody.pw_uid
+        server.terminate()
+        assert ended(server)[0] == 0
 
 
 def test_a_user_that_does_not_exist(tmp_path, program):
