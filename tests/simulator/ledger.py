@@ -53,6 +53,10 @@ class Known:
                 possible |= change.outcome
         return possible
 
+    def all_outcomes(self) -> set[str]:
+        """Return the states that it may have been in at any time, for a restart that may have lost changes."""
+        return set().union(*(change.outcome for change in self.changes))
+
 
 class Ledger:
     """All jobs of a run, across all lives of its server."""
@@ -206,8 +210,9 @@ class Ledger:
             if now is None:
                 job.changes = deleted[:1] or [Change("delete", frozenset({ABSENT}), self.moment, self.tick())]
             else:
-                # If the clock is set back, a delay applies again, unless its end has been stored.
-                again = {DELAYED} & possible[job_id] if now[1] == READY else set()
+                # If the clock is set back, a delay applies again, unless its end has been stored, and not lost since.
+                delayed = DELAYED in (possible[job_id] if self.strict else job.all_outcomes())
+                again = {DELAYED} if delayed and now[1] == READY else set()
                 outcome = frozenset({DELAYED, READY} if now[1] == DELAYED else {now[1]} | again)
                 job.changes = [Change("restart", outcome, self.moment, self.tick())]
             job.holder = None
