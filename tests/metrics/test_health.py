@@ -14,7 +14,7 @@ from beanlite.net.listener import open_listener
 from beanlite.server import Server, make_journal
 from tests.support.health import ask, start_watched
 from tests.support.inside import PUT, connect, serving, until
-from tests.support.servers import ServerDied, free_port, start_beanlite
+from tests.support.servers import ServerDied, start_beanlite
 from tests.support.wire import Wire
 
 
@@ -76,10 +76,8 @@ def test_what_comes_over_the_wire(where, parts, answer):
 
 
 def test_an_address_that_is_taken_is_told_at_the_start(tmp_path):
-    with socket.socket() as taken:
-        port = free_port()
-        taken.bind(("127.0.0.1", port))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
         with pytest.raises(
             ServerDied, match=f"can't listen on 127.0.0.1 port {port}, for --health: Address already in use\n?$"
         ):
