@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from beanlite.journal import totals
+from beanlite.journal.totals import TUBES_MAX
 from tests.journal.postgres.serving import SOON_S, refusal, served, sql
 from tests.support.core import put
 from tests.support.needs import need
@@ -79,13 +79,17 @@ async def test_the_database_is_reached_by_tls_and_has_to_be_the_one_that_was_mea
     assert "certificate verify failed" in await refusal(f"{url}?sslmode=verify-full&sslrootcert={other}")
 
 
-async def test_the_number_of_tubes_in_the_totals_is_bounded_over_takeovers_too(postgres, database, monkeypatch):
-    monkeypatch.setattr(totals, "TUBES_MAX", 1)
+async def test_the_number_of_tubes_in_the_totals_is_bounded_over_takeovers_too(postgres, database):
+    others = f"""
+        INSERT INTO totals SELECT span_s, at, n::text, 0, 0, 0, 0, 0, 0, 0, 0, 0
+        FROM totals, generate_series(2, {TUBES_MAX}) AS n WHERE tube = 'first' ON CONFLICT DO NOTHING
+    """  # noqa: S608 - a number
     for tube in (b"first", b"second"):
         serving = await served(database)
         serving.core.send(serving.client, b"use %b\r\n" % tube)
         await serving.put()
         await serving.stop()
+        await sql(postgres, database, others)
     days = await sql(postgres, database, "SELECT tube, sum(put) FROM days WHERE put > 0 GROUP BY tube ORDER BY tube")
     assert days == [("[rest]", 1), ("first", 1)]
 
