@@ -5,16 +5,19 @@ FAULTS_SEED repeats the choices of a run. FAULTS_AT=17 tries only the moment aft
 FAULTS_EXT4=1 the sync of a new file also makes its name safe.
 """
 
+import errno
 import os
 import random
 import shutil
 
 import pytest
 
-from tests.faults.power import VARIANTS, Disk, key_of, write_image
-from tests.faults.record import report, tried
+from tests.faults.forker import DATABASE, FAIL_ON, Fault, mask
+from tests.faults.power import FOLDER, VARIANTS, Disk, key_of, write_image
+from tests.faults.record import read_trace, report, tried
 from tests.faults.scenarios import NAMES, RESERVE, look
 
+JOURNAL = f"{DATABASE}-journal"
 SOME = 4  # a random image at one in this many moments
 
 
@@ -76,6 +79,51 @@ def test_a_power_failure_at_any_moment(scenarios, undisturbed, tmp_path, name):
             moment = f"power failed after operation {number}, {operation}, {variant}, FAULTS_SEED={seed}"
             outcomes.append(judge(scenario, starts.outcome(image), acked, ids, moment))
     report(outcomes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_power_failure_after_syncs_have_failed(forkers, scenarios, undisturbed, tmp_path, name):
+    scenario, (operations, ids, _) = scenarios[name], undisturbed[name]
+    seed = int(os.environ.get("FAULTS_SEED") or random.randrange(1 << 32))
+    starts = Starts(tmp_path, scenario)
+    syncs = sum(operation.kind == "sync" for operation in operations)
+
+    def run(forker, number):
+        trace = tmp_path / f"{number}.trace"
+        scenario.run(
+            forker, tmp_path / f"{number}.data", fault=Fault(FAIL_ON, mask("sync"), number, errno.EIO), trace=trace
+        )
+        return number, read_trace(trace)
+
+    outcomes = []
+    for number, done in forkers.map(run, range(1, syncs + 1)):
+        disk = Disk(scenario.data, journaled="FAULTS_EXT4" in os.environ)
+        for operation in done:
+            if operation.kind == "unlink" and operation.name == JOURNAL:
+                unsynced = [str(each) for each in disk.names[DATABASE].since]
+                assert not unsynced, (
+                    f"syncs failed from number {number} on; {JOURNAL} is gone, which could undo {unsynced}"
+                )
+            disk.do(operation)
+        acked = max((each.offset for each in done if each.kind == "note" and each.name == "acked"), default=0)
+        for variant, image in images(disk, random.Random(seed + number)):
+            moment = f"syncs failed from number {number} on, then the power, {variant}, FAULTS_SEED={seed}"
+            outcomes.append(judge(scenario, starts.outcome(image), acked, ids, moment))
+    report(outcomes)
+
+
+def test_a_file_that_a_failed_start_has_emptied_is_synced_before_its_journal_is_deleted(forkers, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / DATABASE).touch()
+    (tmp_path / "data" / JOURNAL).write_bytes(bytes.fromhex("d9d505f920a163d7") + bytes(504))
+    ended, trace = forkers.map(
+        lambda forker, trace: (forker.run(tmp_path / "data", trace=trace), trace), [tmp_path / "t"]
+    )[0]
+    assert (ended.code, ended.stderr) == (0, "")
+    done = [(operation.kind, operation.name) for operation in read_trace(trace)]
+    before = done[: done.index(("unlink", JOURNAL))]
+    assert ("synced", DATABASE) in before
+    assert ("synced", FOLDER) in before
 
 
 def judge(scenario, outcome, acked, ids, moment):

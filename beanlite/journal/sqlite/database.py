@@ -130,10 +130,7 @@ def open_database(
     path = Path(os.path.realpath(path))
     with refused(path), ExitStack() as undo:
         file = lock_file(path, undo)
-        check_file(file, path, len(migrations))
-        mark = Mark.read(file)
-        if mark is not None:
-            check_mark(mark, file, path)
+        mark = _check_unopened(file, path, len(migrations))
         commits = commit_frames(path)
         index_before = read_index(path) if mark is not None and mark.is_of_this_boot else None
         room = Room(path, file)
@@ -221,6 +218,20 @@ def lock_file(path: Path, undo: ExitStack) -> int:
     if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):
         raise JournalRefused(f"the directory {path.parent} is not writable; SQLite must keep files beside {path} there")
     return lock
+
+
+def _check_unopened(file: int, path: Path, newest: int) -> Mark | None:
+    """Check a locked file before SQLite opens it, which may change it; returns its mark, if it has one."""
+    check_file(file, path, newest)
+    mark = Mark.read(file)
+    if mark is not None:
+        check_mark(mark, file, path)
+    if not os.fstat(file).st_size:
+        # A first start that failed may have emptied it without a sync. SQLite deletes the journal beside an empty file,
+        # and then nothing would empty the file again if some of its pages came back after a power failure.
+        os.fsync(file)
+        sync(path.parent)
+    return mark
 
 
 def _set_up(connection: sqlite3.Connection) -> None:

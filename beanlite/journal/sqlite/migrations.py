@@ -105,8 +105,12 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) 
     try:
         connection.executescript(_script(migrations, version))
     except sqlite3.Error as error:
-        failed = [*migrations, migrations[-1]][read_version(connection)]  # the last one if COMMIT itself failed
-        connection.rollback()
+        failed = migrations[-1]
+        if connection.in_transaction:
+            failed = [*migrations, failed][read_version(connection)]  # the last one if COMMIT itself failed
+            connection.rollback()
+        # Otherwise SQLite has rolled back already, and nothing may be read: if the sync of the emptied file has failed,
+        # SQLite would delete the journal, without which the file could have some of its pages after a power failure.
         partial.unlink(missing_ok=True)
         if is_locked(error):
             raise
