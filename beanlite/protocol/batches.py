@@ -77,6 +77,10 @@ def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes:
 
 def reserve_batch(session: Session, asked: tuple[int, int], now_ns: int) -> bytes | None:
     most, timeout_s = asked
+    return _reserve_until(session, most, now_ns + timeout_s * SECOND_NS, now_ns)
+
+
+def _reserve_until(session: Session, most: int, until_ns: int, now_ns: int) -> bytes | None:
     client, engine = session.client, session.engine
     if not client.worker:
         engine.clients.becomes_worker(client)
@@ -85,20 +89,31 @@ def reserve_batch(session: Session, asked: tuple[int, int], now_ns: int) -> byte
     if jobs:
         bodies = {job: job.body for job in jobs}
         missing = [job for job, body in bodies.items() if body is None]
-        if missing:
-            # The other bodies are kept for the reply: they may be unloaded while these are fetched.
-            session.gather(missing, lambda fetched, _now_ns: _batch_reply(session, bodies | fetched))
-            return None
-        return _batch_reply(session, bodies)
+        if not missing:
+            return _batch_reply(session, bodies)
+        # The other bodies are kept for the reply: they may be unloaded while these are fetched.
+        session.gather(
+            missing, lambda fetched, then_ns: _tell_fetched(session, most, bodies | fetched, until_ns, then_ns)
+        )
+        return None
     if is_deadline_soon(client, now_ns):
         return replies.DEADLINE_SOON
-    until_ns = now_ns + timeout_s * SECOND_NS
     if until_ns <= now_ns or session.half_closed:
         return replies.TIMED_OUT
     engine.clients.wait(client, until_ns, now_ns)
     session.wait_form = replies.BATCH_OF_ONE
     session.blocked = WAITING
     return None
+
+
+def _tell_fetched(
+    session: Session, most: int, bodies: dict[Job, bytes | None], until_ns: int, now_ns: int
+) -> bytes | None:
+    """Reply with the jobs that the client still has; if their ttrs have ended meanwhile, go on with the reserve."""
+    reply = _batch_reply(session, bodies)
+    if reply:
+        return reply
+    return _reserve_until(session, most, until_ns, now_ns) if until_ns > now_ns else replies.TIMED_OUT
 
 
 def _reserve(session: Session, most: int, now_ns: int) -> list[Job]:
@@ -114,10 +129,11 @@ def _reserve(session: Session, most: int, now_ns: int) -> list[Job]:
 
 
 def _batch_reply(session: Session, bodies: dict[Job, bytes | None]) -> bytes:
+    """Make the reply with those of these jobs that the client still has; empty if it has none of them."""
     engine = session.engine
     told: list[bytes] = []
     for job, body in bodies.items():
-        if body is None:  # another client has deleted the job
+        if body is None or job.holder is not session.client:
             continue
         if job.id > engine.ledger.stored_id:
             session.waits = True  # as to a single reserve
@@ -125,4 +141,4 @@ def _batch_reply(session: Session, bodies: dict[Job, bytes | None]) -> bytes:
             engine.bodies.given(job)
         session.count_bytes(len(body))
         told.append(replies.RESERVED % (job.id, len(body), body))
-    return replies.RESERVED_BATCH % len(told) + b"".join(told) if told else replies.TIMED_OUT
+    return replies.RESERVED_BATCH % len(told) + b"".join(told) if told else b""

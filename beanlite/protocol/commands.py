@@ -10,7 +10,7 @@ from typing import Final
 
 from beanlite.core.clients import Refusal
 from beanlite.core.heap import KeyHeap
-from beanlite.core.job import ID_MASK, SECOND_NS
+from beanlite.core.job import ID_MASK, SECOND_NS, Job
 from beanlite.core.snapshot import job_snapshot, server_snapshot, tube_snapshot
 from beanlite.core.ticker import is_deadline_soon
 from beanlite.core.timers import NEVER_NS
@@ -70,14 +70,14 @@ def finish_put(session: Session, line: Put, body: bytes | None, now_ns: int) -> 
 
 
 def reserve(session: Session, _none: bytes, now_ns: int) -> bytes | None:
-    return _reserve_until(session, NEVER_NS, now_ns)
+    return _reserve_until(session, replies.RESERVED, NEVER_NS, now_ns)
 
 
 def reserve_with_timeout(session: Session, timeout_s: int, now_ns: int) -> bytes | None:
-    return _reserve_until(session, now_ns + timeout_s * SECOND_NS, now_ns)
+    return _reserve_until(session, replies.RESERVED, now_ns + timeout_s * SECOND_NS, now_ns)
 
 
-def _reserve_until(session: Session, until_ns: int, now_ns: int) -> bytes | None:
+def _reserve_until(session: Session, form: bytes, until_ns: int, now_ns: int) -> bytes | None:
     client, engine = session.client, session.engine
     if not client.worker:
         engine.clients.becomes_worker(client)
@@ -86,15 +86,33 @@ def _reserve_until(session: Session, until_ns: int, now_ns: int) -> bytes | None
         session.service.took_long()
     job = engine.reserve(client, now_ns)
     if job is not None:
-        return session.job_reply(replies.RESERVED, job, job.body)
+        body = job.body
+        if body is not None:
+            return session.job_reply(form, job, body)
+        fetch_reserved(session, form, job, until_ns)
+        return None
     if is_deadline_soon(client, now_ns):
         return replies.DEADLINE_SOON
     if until_ns <= now_ns or session.half_closed:
         return replies.TIMED_OUT
     engine.clients.wait(client, until_ns, now_ns)
-    session.wait_form = replies.RESERVED
+    session.wait_form = form
     session.blocked = WAITING
     return None
+
+
+def fetch_reserved(session: Session, form: bytes, job: Job, until_ns: int) -> None:
+    """Have the body of a job fetched that the client has been given by a reserve, which may last until ``until_ns``."""
+    session.gather([job], lambda bodies, now_ns: _tell_fetched(session, form, job, bodies[job], until_ns, now_ns))
+
+
+def _tell_fetched(
+    session: Session, form: bytes, job: Job, body: bytes | None, until_ns: int, now_ns: int
+) -> bytes | None:
+    """Reply with a job whose body was fetched; if the ttr has ended meanwhile, go on with the reserve, or end it."""
+    if body is not None and job.holder is session.client:
+        return session.job_reply(form, job, body)
+    return _reserve_until(session, form, until_ns, now_ns) if until_ns > now_ns else replies.TIMED_OUT
 
 
 def reserve_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
@@ -103,7 +121,18 @@ def reserve_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
         return replies.NOT_FOUND
     if not session.client.worker:
         session.engine.clients.becomes_worker(session.client)
-    return session.job_reply(replies.RESERVED, job, job.body, replies.NOT_FOUND)
+    body = job.body
+    if body is not None:
+        return session.job_reply(replies.RESERVED, job, body)
+    session.gather([job], lambda bodies, then_ns: _tell_fetched_job(session, job, bodies[job], then_ns))
+    return None
+
+
+def _tell_fetched_job(session: Session, job: Job, body: bytes | None, now_ns: int) -> bytes | None:
+    """Reply with a job whose body was fetched; if the ttr has ended meanwhile, try again to reserve the job."""
+    if body is not None and job.holder is session.client:
+        return session.job_reply(replies.RESERVED, job, body)
+    return reserve_job(session, job.id, now_ns)
 
 
 # -- changing jobs
@@ -170,7 +199,7 @@ def kick_job(session: Session, job_id: int, now_ns: int) -> bytes:
 
 def peek(session: Session, job_id: int, _now_ns: int) -> bytes | None:
     job = session.engine.jobs.find(job_id)
-    return replies.NOT_FOUND if job is None else session.job_reply(replies.FOUND, job, job.body, replies.NOT_FOUND)
+    return replies.NOT_FOUND if job is None else _tell_found(session, job)
 
 
 def peek_ready(session: Session, _none: bytes, _now_ns: int) -> bytes | None:
@@ -189,7 +218,19 @@ def _peek_first(session: Session, queue: KeyHeap) -> bytes | None:
     if not queue.keys:
         return replies.NOT_FOUND
     job = session.engine.jobs[queue.keys[0] & ID_MASK]
-    return session.job_reply(replies.FOUND, job, job.body, replies.NOT_FOUND)
+    return _tell_found(session, job)
+
+
+def _tell_found(session: Session, job: Job) -> bytes | None:
+    body = job.body
+    if body is not None:
+        return session.job_reply(replies.FOUND, job, body)
+    session.gather([job], lambda bodies, _now_ns: _tell_fetched_found(session, job, bodies[job]))
+    return None
+
+
+def _tell_fetched_found(session: Session, job: Job, body: bytes | None) -> bytes:
+    return replies.NOT_FOUND if body is None else session.job_reply(replies.FOUND, job, body)
 
 
 def stats(session: Session, _none: bytes, _now_ns: int) -> bytes:

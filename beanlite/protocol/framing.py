@@ -97,9 +97,10 @@ class FramedSession(Session):
         """End the wait with its outcome, and carry out the commands after the reserve."""
         self.blocked = None
         if isinstance(outcome, Job):
-            reply = self.job_reply(self.wait_form, outcome, outcome.body)
-            if reply is not None:
-                self.replies.append(reply)
+            if outcome.body is None:
+                commands.fetch_reserved(self, self.wait_form, outcome, self.client.wait_until_ns)
+            else:
+                self.replies.append(self.job_reply(self.wait_form, outcome, outcome.body))
         else:
             self.replies.append(replies.DEADLINE_SOON if outcome is Outcome.DEADLINE_SOON else replies.TIMED_OUT)
         if self._parts and self.blocked is None:

@@ -14,7 +14,7 @@ from beanlite.core.job import Job
 from beanlite.core.tube import Client
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import FETCHING, REPLETE, YIELDING, Blocked
-from beanlite.protocol.replies import OK, RESERVED, TIMED_OUT
+from beanlite.protocol.replies import OK, RESERVED
 from beanlite.protocol.stats import Facts
 
 # Bytes of bodies in replies that are not sent yet; beyond that the client has to read some first.
@@ -178,16 +178,10 @@ class Session:
         self.refused_bytes = put.size + 2
         self.refusal = refusal
 
-    def job_reply(self, form: bytes, job: Job, body: bytes | None, gone: bytes = TIMED_OUT) -> bytes | None:
-        """Make a reply with a job and its body from the template ``form``; None if the body has to be fetched first.
-
-        ``gone`` is the reply if the job turns out to be deleted when its body is fetched.
-        """
+    def job_reply(self, form: bytes, job: Job, body: bytes) -> bytes:
+        """Make a reply with a job and its body from the template ``form``."""
         if job.id > self.engine.ledger.stored_id:
             self.waits = True  # no client works on, or sees, a job that a crash could still undo
-        if body is None:
-            self.gather([job], lambda bodies, _now_ns: self._fetched_reply(form, job, bodies[job], gone))
-            return None
         if self.engine.bodies.ahead:
             self.engine.bodies.given(job)
         size = len(body)
@@ -209,12 +203,11 @@ class Session:
         if self._body_bytes > REPLIES_MAX:
             self.blocked = REPLETE
 
-    def _fetched_reply(self, form: bytes, job: Job, body: bytes | None, gone: bytes) -> bytes:
-        reply = None if body is None else self.job_reply(form, job, body)
-        return gone if reply is None else reply  # another client has deleted it, perhaps after its ttr
-
     def gather(self, jobs: list[Job], then: Callable[[dict[Job, bytes | None], int], bytes | None]) -> None:
-        """Have the bodies of jobs fetched; ``then`` is called with them and the time, and returns the reply."""
+        """Have the bodies of jobs fetched; ``then`` is called with them and the time, and returns the reply.
+
+        It returns None if the reply comes later, like a command.
+        """
         self.blocked = FETCHING
         self.gathering = Gathering(jobs, then)
 

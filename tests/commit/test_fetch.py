@@ -261,7 +261,11 @@ async def test_a_stop_waits_for_what_is_on_its_way_and_begins_nothing(fetching):
 
 @pytest.mark.parametrize(
     ("word", "answer"),
-    [(b"peek 1", b"NOT_FOUND\r\n"), (b"reserve-job 1", b"NOT_FOUND\r\n"), (b"reserve", b"TIMED_OUT\r\n")],
+    [
+        (b"peek 1", b"NOT_FOUND\r\n"),
+        (b"reserve-job 1", b"NOT_FOUND\r\n"),
+        (b"reserve-with-timeout 5", b"TIMED_OUT\r\n"),
+    ],
 )
 async def test_what_a_client_hears_whose_job_is_gone_before_its_body_came(fetching, word, answer):
     fetching.put(1)

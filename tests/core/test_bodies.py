@@ -2,12 +2,13 @@
 
 import os
 import random
+from contextlib import contextmanager
 
 import pytest
 
 from beanlite.core import bodies as bodies_module, table as table_module
 from beanlite.core.bodies import LOOKED_AT_MAX
-from beanlite.core.job import READY
+from beanlite.core.job import READY, RESERVED
 from beanlite.core.memory import BODY_BYTES, NO_BOUND
 from tests.support.core import put
 from tests.support.fetching import FetchingCore
@@ -334,6 +335,25 @@ class TwinsWithoutRoom(Twins):
     def _answer(self, number):
         if self.pairs:
             self.core.answer(self.pairs[number % len(self.pairs)][0])
+
+    def _wait(self, wait_ns):
+        with self._nobody_reserves_late():
+            super()._wait(wait_ns)
+
+    def _wait_unseen(self, wait_ns):
+        with self._nobody_reserves_late():
+            super()._wait_unseen(wait_ns)
+
+    @contextmanager
+    def _nobody_reserves_late(self):
+        """Have nobody wait for the body of a reserved job: in the model, its ttr ends only after the reply."""
+        for session in sorted(self.core.late, key=lambda session: session.client.peer.number):
+            if session.gathering.jobs[0].state is RESERVED:
+                self.core.answer(session)
+        before = self.core.answers_late
+        self.core.answers_late = lambda session: session.gathering.jobs[0].state is not RESERVED and before(session)
+        yield
+        self.core.answers_late = before
 
     def _send(self, number, commands):
         self._answer(number)

@@ -158,13 +158,13 @@ def test_bodies_that_are_not_in_memory_are_fetched_for_a_batch():
     core = FetchingCore()
     session, other = core.client(operator=True), core.client()
     for number in range(4):
-        put(core, session, b"body %d" % number, ttr_s=100)
+        put(core, session, b"body %d" % number, ttr_s=100 if number == 2 else 200)
     core.store()
     core.store()
     core.answers_late = lambda each: each is session
     assert core.send(session, b"reserve-batch 9 0\r\n") == b""
     core.wait(101)
-    core.send(other, b"delete 3\r\n")
+    assert core.send(other, b"delete 3\r\n") == b"DELETED\r\n"
     core.shelf[3] = None
     core.answer(session)
     told = b"".join(b"RESERVED %d 6\r\nbody %d\r\n" % (job_id, job_id - 1) for job_id in (1, 2, 4))

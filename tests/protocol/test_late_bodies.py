@@ -1,0 +1,142 @@
+"""The body of a reserved job may come so late that the client no longer has the job."""
+
+import pytest
+
+from tests.support.core import put
+from tests.support.fetching import FetchingCore
+
+TTR_S = 10
+
+
+class Late:
+    """A client whose bodies come late, and others whose bodies don't. All jobs are in the journal only."""
+
+    def __init__(self):
+        self.core = FetchingCore()
+        self.client, self.other = (self.core.client(operator=True) for _ in range(2))
+        self.core.answers_late = lambda session: session is self.client
+
+    def put(self, **more):
+        job_id = put(self.core, self.other, b"x", ttr_s=TTR_S, **more)
+        self.core.store()
+        assert self.core.engine.jobs[job_id].body is None
+        return job_id
+
+    def asks(self, command):
+        assert self.core.send(self.client, command + b"\r\n") == b""
+
+    def is_told(self):
+        """Return what the client is told when the body comes."""
+        assert self.core.answer(self.client)
+        return self.client.take_replies()
+
+    def has(self, job_id):
+        return self.core.engine.jobs[job_id].holder is self.client.client
+
+    def other_does(self, line, reply):
+        assert self.core.send(self.other, line + b"\r\n").startswith(reply)
+
+
+@pytest.fixture
+def late():
+    return Late()
+
+
+RESERVES = [
+    (b"reserve", b"RESERVED %d 1\r\nx\r\n"),
+    (b"reserve-with-timeout 60", b"RESERVED %d 1\r\nx\r\n"),
+    (b"reserve-batch 1 60", b"RESERVED_BATCH 1\r\nRESERVED %d 1\r\nx\r\n"),
+    (b"reserve-batch 5 60", b"RESERVED_BATCH 1\r\nRESERVED %d 1\r\nx\r\n"),
+]
+
+
+@pytest.mark.parametrize(("reserve", "told"), RESERVES)
+def test_a_reserve_goes_on_if_another_client_has_the_job_by_then(late, reserve, told):
+    late.put()
+    late.asks(reserve)
+    late.core.wait(TTR_S + 1)
+    late.other_does(b"reserve", b"RESERVED 1 ")
+    assert late.is_told() == b""
+    late.put()
+    assert late.client.take_replies() == told % 2
+    assert late.has(2)
+    assert late.core.send(late.client, b"delete 2\r\nlist-tube-used\r\n") == b"DELETED\r\nUSING default\r\n"
+
+
+@pytest.mark.parametrize(("reserve", "told"), RESERVES)
+def test_a_reserve_that_is_given_a_job_while_it_waits_goes_on_likewise(late, reserve, told):
+    late.put(delay_s=5)
+    late.asks(reserve)
+    late.core.wait(5)
+    late.core.wait(TTR_S + 1)
+    late.other_does(b"reserve", b"RESERVED 1 ")
+    assert late.is_told() == b""
+    late.put()
+    assert late.client.take_replies() == told % 2
+    assert late.has(2)
+
+
+@pytest.mark.parametrize(("reserve", "told"), RESERVES)
+def test_a_reserve_takes_the_job_again_if_its_ttr_is_over_and_nobody_has_it(late, reserve, told):
+    late.put()
+    late.asks(reserve)
+    late.core.wait(TTR_S + 1)
+    assert not late.has(1)
+    assert late.is_told() == b""
+    assert late.has(1)
+    assert late.is_told() == told % 1
+    assert late.has(1)
+
+
+@pytest.mark.parametrize(("reserve", "told"), RESERVES)
+def test_a_reserve_does_not_tell_of_a_job_that_an_operator_deletes_meanwhile(late, reserve, told):
+    late.put()
+    late.put()
+    late.asks(reserve.replace(b"5", b"1"))
+    late.other_does(b'change-jobs 27\r\n{"ids": [1], "do":"delete"}', b"OK ")
+    assert late.is_told() == b""
+    assert late.is_told() == told % 2
+
+
+@pytest.mark.parametrize("reserve", [b"reserve-with-timeout 3", b"reserve-batch 5 3", b"reserve-with-timeout 0"])
+def test_a_reserve_whose_time_is_over_as_well_ends(late, reserve):
+    late.put()
+    late.asks(reserve)
+    late.core.wait(TTR_S + 1)
+    assert late.is_told() == b"TIMED_OUT\r\n"
+    assert not late.has(1)
+    late.other_does(b"reserve", b"RESERVED 1 ")
+
+
+def test_a_reserve_of_a_client_that_sends_no_more_ends(late):
+    late.put()
+    late.asks(b"reserve")
+    late.client.half_close(late.core.now_ns)
+    late.core.wait(TTR_S + 1)
+    late.other_does(b"reserve", b"RESERVED 1 ")
+    assert late.is_told() == b"TIMED_OUT\r\n"
+
+
+def test_a_batch_tells_only_of_the_jobs_that_the_client_still_has(late):
+    for _ in range(3):
+        late.put()
+    late.asks(b"reserve-batch 5 0")
+    late.core.wait(TTR_S - 1)
+    late.core.engine.touch(late.client.client, 2, late.core.now_ns)
+    late.core.wait(2)
+    assert late.is_told() == b"RESERVED_BATCH 1\r\nRESERVED 2 1\r\nx\r\n"
+    assert [late.has(job_id) for job_id in (1, 2, 3)] == [False, True, False]
+
+
+def test_reserve_job_takes_the_job_again_or_says_that_another_has_it(late):
+    late.put()
+    late.asks(b"reserve-job 1")
+    late.core.wait(TTR_S + 1)
+    assert late.is_told() == b""
+    assert late.is_told() == b"RESERVED 1 1\r\nx\r\n"
+    assert late.has(1)
+    late.core.send(late.client, b"release 1 0 0\r\n")
+    late.asks(b"reserve-job 1")
+    late.core.wait(TTR_S + 1)
+    late.other_does(b"reserve", b"RESERVED 1 ")
+    assert late.is_told() == b"NOT_FOUND\r\n"
