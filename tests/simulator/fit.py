@@ -7,7 +7,10 @@ from pathlib import Path
 
 from beanlite import machine, reload
 from beanlite.journal.sqlite import database, heartbeat, journal, mark, migrations, replay, room, writer
+from beanlite.protocol.replies import FOUND
+from beanlite.protocol.session import Session
 from tests.simulator import world as worlds
+from tests.simulator.ledger import BrokenPromiseError
 from tests.simulator.world import SimulatedSync, World
 
 
@@ -45,6 +48,7 @@ def prepare() -> None:
         assert hasattr(module, name)
         setattr(module, name, value)
     _remember_schemas()
+    _watch_reservations()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "queue.db"
         database.open_database(file).close()
@@ -66,6 +70,20 @@ def _remember_schemas() -> None:
 
     for module in (migrations, database):
         module.check_schema = remembered  # type: ignore[attr-defined]
+
+
+def _watch_reservations() -> None:
+    """Check of each single job that is told as reserved that its client has it when the reply is made."""
+    job_reply = Session.job_reply
+
+    def checked(self, form, job, body):
+        world = worlds.current()
+        if form is not FOUND and job.holder is not self.client and world.broken is None:
+            world.broken = BrokenPromiseError(f"job {job.id} is told as reserved to a client that does not have it")
+            world.crash()
+        return job_reply(self, form, job, body)
+
+    Session.job_reply = checked  # type: ignore[method-assign]
 
 
 def enter(world: World) -> None:

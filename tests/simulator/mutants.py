@@ -115,8 +115,13 @@ MUTANTS = {
     ),
     "a body unloaded while a batch is fetched": Mutant(
         "protocol.batches",
-        "_batch_reply(session, bodies | fetched)",
-        "_batch_reply(session, {job: fetched.get(job, job.body) for job in jobs})",
+        "bodies | fetched",
+        "{job: fetched.get(job, job.body) for job in jobs}",
+    ),
+    "a job told that the client no longer has": Mutant(
+        "protocol.commands",
+        'or end it."""\n    if body is not None and job.holder is session.client:',
+        'or end it."""\n    if body is not None:',
     ),
     "memory has no bound": Mutant(
         "core.admission", "min(self._disk_bytes, self._memory.room_bytes)", "self._disk_bytes"

@@ -228,6 +228,12 @@ def install() -> None:
         setattr(module, name, value)
 
 
+def current() -> World:
+    """The world that was entered last."""
+    assert _world is not None
+    return _world
+
+
 def enter(world: World | None) -> None:
     """Make this the current world; None: the real one."""
     global _world  # noqa: PLW0603 - there is only one, as there is only one time module
