@@ -147,7 +147,15 @@ def test_at_the_bound_puts_are_refused_and_all_else_goes_on(tmp_path, size, flag
         # Data that is being sent takes a part of it as well. Between two batches, jobs count only with their bodies.
         assert 16 * MIB - AT_ONCE * size - MIB < facts["memory-used"] < 17 * MIB
         assert facts["puts-out-of-memory"] > 0
-        assert wire.ask(f"put 0 0 10 {size}", body(0, size)) == "OUT_OF_MEMORY"
+
+        def is_refused():
+            # Some more may be accepted, if what was put last counts with more until a batch takes it.
+            answer = wire.ask(f"put 0 0 10 {size}", body(0, size))
+            if answer != "OUT_OF_MEMORY":
+                jobs[int(answer.removeprefix("INSERTED "))] = 0
+            return answer == "OUT_OF_MEMORY"
+
+        until(is_refused)
         assert wire.ask("reserve") == f"RESERVED 1 {size}"
         assert wire.ask("release 1 0 0") == "RELEASED"
         assert wire.ask("reserve-job 2") == f"RESERVED 2 {size}"

@@ -73,12 +73,16 @@ def _remember_schemas() -> None:
 
 
 def _watch_reservations() -> None:
-    """Check of each single job that is told as reserved that its client has it when the reply is made."""
+    """Check of each single job whose body was fetched, and that is told as reserved, that its client still has it.
+
+    Without a fetch, the reply belongs to the moment of the reservation, even if an operator releases the job in the same
+    turn.
+    """
     job_reply = Session.job_reply
 
     def checked(self, form, job, body):
         world = worlds.current()
-        if form is not FOUND and job.holder is not self.client and world.broken is None:
+        if form is not FOUND and job.body is None and job.holder is not self.client and world.broken is None:
             world.broken = BrokenPromiseError(f"job {job.id} is told as reserved to a client that does not have it")
             world.crash()
         return job_reply(self, form, job, body)
