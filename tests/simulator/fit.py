@@ -75,8 +75,8 @@ def _remember_schemas() -> None:
 def _watch_reservations() -> None:
     """Check of each single job whose body was fetched, and that is told as reserved, that its client still has it.
 
-    Without a fetch, the reply belongs to the moment of the reservation, even if an operator releases the job in the same
-    turn.
+    Without a fetch, the reply belongs to the moment of the reservation, even if an operator releases the job in the
+    same turn.
     """
     job_reply = Session.job_reply
 
