@@ -109,11 +109,8 @@ def _reserve_until(session: Session, most: int, until_ns: int, now_ns: int) -> b
 def _tell_fetched(
     session: Session, most: int, bodies: dict[Job, bytes | None], until_ns: int, now_ns: int
 ) -> bytes | None:
-    """Reply with the jobs that the client still has; if their ttrs have ended meanwhile, go on with the reserve."""
-    reply = _batch_reply(session, bodies)
-    if reply:
-        return reply
-    return _reserve_until(session, most, until_ns, now_ns) if until_ns > now_ns else replies.TIMED_OUT
+    """Reply with the jobs that the client still has; if it has none of them any more, reserve again."""
+    return _batch_reply(session, bodies) or _reserve_until(session, most, until_ns, now_ns)
 
 
 def _reserve(session: Session, most: int, now_ns: int) -> list[Job]:
@@ -133,7 +130,7 @@ def _batch_reply(session: Session, bodies: dict[Job, bytes | None]) -> bytes:
     engine = session.engine
     told: list[bytes] = []
     for job, body in bodies.items():
-        if body is None or job.holder is not session.client:
+        if body is None or not session.still_has(job, body):
             continue
         if job.id > engine.ledger.stored_id:
             session.waits = True  # as to a single reserve

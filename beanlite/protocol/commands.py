@@ -11,6 +11,7 @@ from typing import Final
 from beanlite.core.clients import Refusal
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import ID_MASK, SECOND_NS, Job
+from beanlite.core.queues import Outcome
 from beanlite.core.snapshot import job_snapshot, server_snapshot, tube_snapshot
 from beanlite.core.ticker import is_deadline_soon
 from beanlite.core.timers import NEVER_NS
@@ -89,7 +90,7 @@ def _reserve_until(session: Session, form: bytes, until_ns: int, now_ns: int) ->
         body = job.body
         if body is not None:
             return session.job_reply(form, job, body)
-        fetch_reserved(session, form, job, until_ns)
+        _fetch_reserved(session, form, job, until_ns)
         return None
     if is_deadline_soon(client, now_ns):
         return replies.DEADLINE_SOON
@@ -101,7 +102,19 @@ def _reserve_until(session: Session, form: bytes, until_ns: int, now_ns: int) ->
     return None
 
 
-def fetch_reserved(session: Session, form: bytes, job: Job, until_ns: int) -> None:
+def end_wait(session: Session, outcome: Job | Outcome) -> None:
+    """Answer the reserve for which a client waits."""
+    session.blocked = None
+    form = session.wait_form
+    if not isinstance(outcome, Job):
+        session.replies.append(replies.DEADLINE_SOON if outcome is Outcome.DEADLINE_SOON else replies.TIMED_OUT)
+    elif outcome.body is None:
+        _fetch_reserved(session, form, outcome, session.client.wait_until_ns)
+    else:
+        session.replies.append(session.job_reply(form, outcome, outcome.body))
+
+
+def _fetch_reserved(session: Session, form: bytes, job: Job, until_ns: int) -> None:
     """Have the body of a job fetched that the client has been given by a reserve, which may last until ``until_ns``."""
     session.gather([job], lambda bodies, now_ns: _tell_fetched(session, form, job, bodies[job], until_ns, now_ns))
 
@@ -109,10 +122,10 @@ def fetch_reserved(session: Session, form: bytes, job: Job, until_ns: int) -> No
 def _tell_fetched(
     session: Session, form: bytes, job: Job, body: bytes | None, until_ns: int, now_ns: int
 ) -> bytes | None:
-    """Reply with a job whose body was fetched; if the ttr has ended meanwhile, go on with the reserve, or end it."""
-    if body is not None and job.holder is session.client:
+    """Reply with a job whose body was fetched; if the client no longer has the job, reserve again."""
+    if body is not None and session.still_has(job, body):
         return session.job_reply(form, job, body)
-    return _reserve_until(session, form, until_ns, now_ns) if until_ns > now_ns else replies.TIMED_OUT
+    return _reserve_until(session, form, until_ns, now_ns)
 
 
 def reserve_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
@@ -129,8 +142,8 @@ def reserve_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
 
 
 def _tell_fetched_job(session: Session, job: Job, body: bytes | None, now_ns: int) -> bytes | None:
-    """Reply with a job whose body was fetched; if the ttr has ended meanwhile, try again to reserve the job."""
-    if body is not None and job.holder is session.client:
+    """Reply with a job whose body was fetched; if the client no longer has the job, try again to reserve it."""
+    if body is not None and session.still_has(job, body):
         return session.job_reply(replies.RESERVED, job, body)
     return reserve_job(session, job.id, now_ns)
 

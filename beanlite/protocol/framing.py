@@ -95,13 +95,8 @@ class FramedSession(Session):
 
     def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
         """End the wait with its outcome, and carry out the commands after the reserve."""
-        self.blocked = None
-        if not isinstance(outcome, Job):
-            self.replies.append(replies.DEADLINE_SOON if outcome is Outcome.DEADLINE_SOON else replies.TIMED_OUT)
-        elif outcome.body is None:
-            commands.fetch_reserved(self, self.wait_form, outcome, self.client.wait_until_ns)
-        else:
-            self.replies.append(self.job_reply(self.wait_form, outcome, outcome.body))
+        # In a function of its own: compiled code would take what is assigned to `blocked` here for its value below.
+        commands.end_wait(self, outcome)
         if self._parts and self.blocked is None:
             self.resume(now_ns)
 

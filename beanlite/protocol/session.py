@@ -190,6 +190,14 @@ class Session:
             self.blocked = REPLETE
         return form % (job.id, size, body)
 
+    def still_has(self, job: Job, body: bytes) -> bool:
+        """Whether the client still has a job that it reserved, now that the body has been fetched.
+
+        If its ttr has ended and it is ready, the body is kept in memory, so that it need not be fetched once more.
+        """
+        self.engine.bodies.load(job, body)
+        return job.holder is self.client
+
     def ok_reply(self, body: bytes) -> bytes:
         """Make an OK reply with statistics or a list. Making these takes long, so others get their turn afterwards."""
         self.service.took_long()

@@ -108,6 +108,34 @@ def test_opening_and_closing_changes_nothing(path):
     assert snapshot(path.parent) == before
 
 
+def first_journal(path):
+    """Make the journal that is left beside a first start that ended amid its migration: the file was empty before."""
+    numbers = (0, 1, 0, 512, 4096)  # records, nonce, pages of the file before, size of a sector and of a page
+    header = bytes.fromhex("d9d505f920a163d7") + b"".join(number.to_bytes(4) for number in numbers)
+    Path(f"{path}-journal").write_bytes(header.ljust(512, b"\0"))
+
+
+def test_a_backup_put_beside_the_journal_of_a_failed_first_start_is_not_emptied(path):
+    make(path, batches=3)
+    first_journal(path)
+    before = snapshot(path.parent)
+    assert "queue.db-journal belongs to another file" in refusal(path)
+    assert snapshot(path.parent) == before
+    Path(f"{path}-journal").unlink()
+    database = open_database(path)
+    assert read_state(database.connection, path) == (3, 9, [])
+    database.close()
+
+
+def test_what_a_failed_first_start_has_left_is_emptied(path):
+    assert open_database(path).close() is None  # everything was written, and only the journal not deleted yet
+    first_journal(path)
+    database = open_database(path)
+    assert read_state(database.connection, path) == (0, 0, [])
+    assert database.close() is None
+    assert [file.name for file in path.parent.iterdir()] == ["queue.db"]
+
+
 def test_closing_beside_a_reader_says_that_the_wal_is_needed(path):
     database = open_database(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:

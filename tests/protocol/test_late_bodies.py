@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.support.core import put
+from beanlite.protocol.blocked import REPLETE
+from beanlite.protocol.session import REPLIES_MAX
+from tests.support.core import Core, put
 from tests.support.fetching import FetchingCore
 
 TTR_S = 10
@@ -76,16 +78,18 @@ def test_a_reserve_that_is_given_a_job_while_it_waits_goes_on_likewise(late, res
     assert late.has(2)
 
 
-@pytest.mark.parametrize(("reserve", "told"), RESERVES)
+@pytest.mark.parametrize(
+    ("reserve", "told"),
+    [*RESERVES, (b"reserve-with-timeout 0", RESERVES[0][1]), (b"reserve-batch 5 0", RESERVES[3][1])],
+)
 def test_a_reserve_takes_the_job_again_if_its_ttr_is_over_and_nobody_has_it(late, reserve, told):
     late.put()
     late.asks(reserve)
     late.core.wait(TTR_S + 1)
     assert not late.has(1)
-    assert late.is_told() == b""
+    assert late.is_told() == told % 1  # with the body that has come
     assert late.has(1)
-    assert late.is_told() == told % 1
-    assert late.has(1)
+    late.core.compare_counts()
 
 
 @pytest.mark.parametrize(("reserve", "told"), RESERVES)
@@ -103,9 +107,36 @@ def test_a_reserve_whose_time_is_over_as_well_ends(late, reserve):
     late.put()
     late.asks(reserve)
     late.core.wait(TTR_S + 1)
-    assert late.is_told() == b"TIMED_OUT\r\n"
-    assert not late.has(1)
     late.other_does(b"reserve", b"RESERVED 1 ")
+    assert late.is_told() == b"TIMED_OUT\r\n"
+
+
+@pytest.mark.parametrize("reserve", [b"reserve-with-timeout 0", b"reserve-batch 1 0"])
+def test_a_reserve_whose_time_is_over_takes_another_job_that_is_ready(late, reserve):
+    late.put()
+    late.put()
+    late.asks(reserve)
+    late.other_does(b'change-jobs 27\r\n{"ids": [1], "do":"delete"}', b"OK ")
+    assert late.is_told() == b""
+    assert b"RESERVED 2 1\r\nx\r\n" in late.is_told()
+
+
+def test_what_is_pipelined_behind_a_wait_follows_the_body_that_is_fetched(late):
+    late.put(delay_s=5)
+    late.asks(b"reserve\r\nlist-tube-used")
+    late.core.wait(5)
+    assert late.is_told() == b"RESERVED 1 1\r\nx\r\nUSING default\r\n"
+
+
+def test_what_is_pipelined_behind_a_wait_for_a_large_job_follows_when_that_is_sent():
+    core = Core(max_job_size=2 * REPLIES_MAX)
+    client, other = core.client(), core.client()
+    assert core.send(client, b"reserve\r\nlist-tube-used\r\n") == b""
+    put(core, other, bytes(REPLIES_MAX + 1))
+    assert client.take_replies().startswith(b"RESERVED 1 ")
+    assert client.blocked is REPLETE
+    client.resume(core.now_ns)
+    assert client.take_replies() == b"USING default\r\n"
 
 
 def test_a_reserve_of_a_client_that_sends_no_more_ends(late):
@@ -132,10 +163,10 @@ def test_reserve_job_takes_the_job_again_or_says_that_another_has_it(late):
     late.put()
     late.asks(b"reserve-job 1")
     late.core.wait(TTR_S + 1)
-    assert late.is_told() == b""
     assert late.is_told() == b"RESERVED 1 1\r\nx\r\n"
     assert late.has(1)
     late.core.send(late.client, b"release 1 0 0\r\n")
+    assert late.core.engine.jobs[1].body is None
     late.asks(b"reserve-job 1")
     late.core.wait(TTR_S + 1)
     late.other_does(b"reserve", b"RESERVED 1 ")

@@ -119,9 +119,7 @@ MUTANTS = {
         "{job: fetched.get(job, job.body) for job in jobs}",
     ),
     "a job told that the client no longer has": Mutant(
-        "protocol.commands",
-        'or end it."""\n    if body is not None and job.holder is session.client:',
-        'or end it."""\n    if body is not None:',
+        "protocol.session", "        return job.holder is self.client", "        return True"
     ),
     "memory has no bound": Mutant(
         "core.admission", "min(self._disk_bytes, self._memory.room_bytes)", "self._disk_bytes"

@@ -149,14 +149,14 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
     header = read_at(descriptor, HEADER_BYTES, 0)
     if not header and wal_size(path):
         raise JournalRefused(f"{path} is missing or empty, but {wal_of(path)} is not; put back what belongs to that")
-    pages_before = _pages_before(path)
-    if not header or (pages_before == 0 and not any(header[68:72])):
+    before = pages_before(path)
+    if not header or (before == 0 and not any(header[68:72])):
         return  # this is the first start, or the first one was interrupted, and SQLite will empty the file again
     if len(header) < HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
         raise NotOurs(f"{path} is not an SQLite file; name another one")
     if not _is_bare(header, status.st_size):
         _check_ours(header, path, newest)
-        if pages_before is None:
+        if before is None:
             _check_whole(header, path, status.st_size)
 
 
@@ -185,7 +185,7 @@ def claimed_size(header: bytes) -> int:
     return int.from_bytes(header[16:18]) * int.from_bytes(header[28:32])
 
 
-def _pages_before(path: Path) -> int | None:
+def pages_before(path: Path) -> int | None:
     """The number of pages before an interrupted change that SQLite will roll back; None: there is no such change."""
     try:
         with journal_of(path).open("rb", buffering=0) as journal:

@@ -105,16 +105,17 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) 
     try:
         connection.executescript(_script(migrations, version))
     except sqlite3.Error as error:
-        failed = migrations[-1]
+        which = ""
         if connection.in_transaction:
-            failed = [*migrations, failed][read_version(connection)]  # the last one if COMMIT itself failed
+            failed = [*migrations, migrations[-1]][read_version(connection)]  # the last one if COMMIT itself failed
+            which = f" {failed.name}"
             connection.rollback()
         # Otherwise SQLite has rolled back already, and nothing may be read: if the sync of the emptied file has failed,
         # SQLite would delete the journal, without which the file could have some of its pages after a power failure.
         partial.unlink(missing_ok=True)
         if is_locked(error):
             raise
-        raise JournalRefused(f"the migration {failed.name} of {path} failed: {said(error)}") from error
+        raise JournalRefused(f"the migration{which} of {path} failed: {said(error)}") from error
     # An older server must find the new version in the file itself, so that it refuses before SQLite touches anything.
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     _tidy_copies(path, len(migrations))
