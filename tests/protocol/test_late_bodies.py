@@ -52,10 +52,13 @@ RESERVES = [
 ]
 
 
+@pytest.mark.parametrize("delay_s", [0, 5])  # the client is given the job at once, or while it waits
 @pytest.mark.parametrize(("reserve", "told"), RESERVES)
-def test_a_reserve_goes_on_if_another_client_has_the_job_by_then(late, reserve, told):
-    late.put()
+def test_a_reserve_goes_on_if_another_client_has_the_job_by_then(late, reserve, told, delay_s):
+    late.put(delay_s=delay_s)
     late.asks(reserve)
+    late.core.wait(delay_s)
+    assert late.has(1)
     late.core.wait(TTR_S + 1)
     late.other_does(b"reserve", b"RESERVED 1 ")
     assert late.is_told() == b""
@@ -63,19 +66,6 @@ def test_a_reserve_goes_on_if_another_client_has_the_job_by_then(late, reserve, 
     assert late.client.take_replies() == told % 2
     assert late.has(2)
     assert late.core.send(late.client, b"delete 2\r\nlist-tube-used\r\n") == b"DELETED\r\nUSING default\r\n"
-
-
-@pytest.mark.parametrize(("reserve", "told"), RESERVES)
-def test_a_reserve_that_is_given_a_job_while_it_waits_goes_on_likewise(late, reserve, told):
-    late.put(delay_s=5)
-    late.asks(reserve)
-    late.core.wait(5)
-    late.core.wait(TTR_S + 1)
-    late.other_does(b"reserve", b"RESERVED 1 ")
-    assert late.is_told() == b""
-    late.put()
-    assert late.client.take_replies() == told % 2
-    assert late.has(2)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,7 @@ from beanlite.journal.sqlite.fileformat import (
     check_version,
     damaged,
     is_full,
-    journal_of,
     open_regular,
-    pages_before,
     refused,
     said,
     shm_of,
@@ -233,25 +231,7 @@ def _check_unopened(file: int, path: Path, newest: int) -> Mark | None:
         # and then nothing would empty the file again if some of its pages came back after a power failure.
         os.fsync(file)
         sync(path.parent)
-    else:
-        _check_journal(path)
     return mark
-
-
-def _check_journal(path: Path) -> None:
-    """Raise JournalRefused if the journal is that of a first start, and the file has had jobs: it was put there later.
-
-    With that journal, SQLite would empty the file.
-    """
-    if pages_before(path) != 0:
-        return
-    with (
-        suppress(sqlite3.Error, UnicodeDecodeError),
-        closing(sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)) as connection,
-    ):
-        if connection.execute("SELECT 1 FROM meta WHERE last_id > 0").fetchone():
-            journal = journal_of(path)
-            raise JournalRefused(f"{journal} belongs to another file than {path}, as after a restore; remove it")
 
 
 def _set_up(connection: sqlite3.Connection) -> None:

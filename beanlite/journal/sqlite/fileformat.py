@@ -149,15 +149,17 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
     header = read_at(descriptor, HEADER_BYTES, 0)
     if not header and wal_size(path):
         raise JournalRefused(f"{path} is missing or empty, but {wal_of(path)} is not; put back what belongs to that")
-    before = pages_before(path)
-    if not header or (before == 0 and not any(header[68:72])):
+    pages_before = _pages_before(path)
+    if not header or (pages_before == 0 and not any(header[68:72])):
         return  # this is the first start, or the first one was interrupted, and SQLite will empty the file again
     if len(header) < HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
         raise NotOurs(f"{path} is not an SQLite file; name another one")
     if not _is_bare(header, status.st_size):
         _check_ours(header, path, newest)
-        if before is None:
+        if pages_before is None:
             _check_whole(header, path, status.st_size)
+        elif pages_before == 0:
+            _check_new(path)
 
 
 def _check_ours(header: bytes, path: Path, newest: int) -> None:
@@ -180,12 +182,24 @@ def _check_whole(header: bytes, path: Path, size: int) -> None:
         raise JournalRefused(f"{wal_of(path)} belongs to another file than {path}, as after a restore; remove it")
 
 
+def _check_new(path: Path) -> None:
+    """Raise JournalRefused if a file that has had jobs is beside the journal of a first start, which would empty it."""
+    with (
+        suppress(sqlite3.Error, UnicodeDecodeError),
+        closing(sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)) as connection,
+    ):
+        if connection.execute("SELECT 1 FROM meta WHERE last_id > 0").fetchone():
+            raise JournalRefused(
+                f"{journal_of(path)} belongs to another file than {path}, as after a restore; remove it"
+            )
+
+
 def claimed_size(header: bytes) -> int:
     """The size in bytes of a database file according to its header."""
     return int.from_bytes(header[16:18]) * int.from_bytes(header[28:32])
 
 
-def pages_before(path: Path) -> int | None:
+def _pages_before(path: Path) -> int | None:
     """The number of pages before an interrupted change that SQLite will roll back; None: there is no such change."""
     try:
         with journal_of(path).open("rb", buffering=0) as journal:
