@@ -206,6 +206,11 @@ class Connection(asyncio.Protocol):
         except Exception as bug:  # noqa: BLE001 - as above
             self._abandon(bug)
 
+    @property
+    def owes(self) -> bool:
+        """Whether the client has not been sent all replies to what has been carried out for it."""
+        return bool(self._owed or self.session.replies)
+
     def listen_no_more(self) -> None:
         """Carry out no more commands, because the server is about to stop."""
         self._deaf = True
@@ -220,7 +225,7 @@ class Connection(asyncio.Protocol):
         if (
             (session.blocked is KICKING and not self._owed)
             or (session.blocked is YIELDING and not self._unread_bytes)
-            or (session.blocked is REPLETE and not self._unread_bytes and not self._owes())
+            or (session.blocked is REPLETE and not self._unread_bytes and not self.owes)
         ):
             if not self._resuming:
                 self._resuming = True
@@ -229,7 +234,7 @@ class Connection(asyncio.Protocol):
             self._resuming = True
             for job in session.gathering.jobs:
                 self._host.fetch(job, BodyWaiter(self, job))
-        elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self._owes():
+        elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self.owes:
             self.part()
             return
         self._read_or_pause()
@@ -279,9 +284,6 @@ class Connection(asyncio.Protocol):
         """Like ``_fail``, but close at once: replies may have been lost, and none can be sent after them."""
         self._fail(bug)
         self.cut_off()
-
-    def _owes(self) -> bool:
-        return bool(self._owed or self.session.replies)
 
     def _read_or_pause(self) -> None:
         """Read from the client unless it is too far ahead, does not read its replies, or the server is stopping."""

@@ -17,7 +17,8 @@ from beanlite.protocol.operator_replies import event_reply, lost_reply
 QUEUE_MAX: Final = 10_000
 # Events sent in one go, before others have their turn: to all clients together, but at least one to each.
 AT_ONCE: Final = 200
-# A client with more unread bytes than this is sent no events; it is tried again after RETRY_S.
+# A client with more unread bytes than this is sent no events, nor is one that still waits for the reply to its
+# watch-events; it is tried again after RETRY_S.
 UNREAD_MAX: Final = 1 << 16
 RETRY_S: Final = 0.1
 
@@ -25,11 +26,13 @@ RETRY_S: Final = 0.1
 class Watcher:
     """What a client watches, and the events that it has not been sent yet."""
 
-    __slots__ = ("_lost", "_tube", "_what", "queue")
+    __slots__ = ("_lost", "_tube", "_what", "is_answered", "queue")
 
     def __init__(self, tube: bytes | None, what: list[str] | None) -> None:
         self._tube = tube
         self._what = what
+        self.is_answered = False
+        """Whether the client has been sent the reply to its command: no event may come before that."""
         self.queue: deque[Event | int] = deque()
         """Events; a number stands for that many lost ones."""
         self._lost = 0
@@ -104,7 +107,9 @@ class Feed:
             if connection is None or not connection.session.operator:  # it is gone, or may not watch any more
                 del self._watchers[client]
                 self._ledger.stop_recording()
-            elif connection.transport.get_write_buffer_size() > UNREAD_MAX:
+                continue
+            watcher.is_answered = watcher.is_answered or not connection.owes
+            if not watcher.is_answered or connection.transport.get_write_buffer_size() > UNREAD_MAX:
                 delay_s = RETRY_S if delay_s is None else delay_s
             else:
                 if watcher.queue:

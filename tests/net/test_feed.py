@@ -38,6 +38,27 @@ def test_nothing_is_told_that_a_crash_could_undo():
     assert simulated(play) is None
 
 
+def test_no_event_comes_before_the_reply_to_the_command_that_asks_for_them():
+    async def play(server, journal):
+        other, watcher, producer = Client(server), Client(server), Client(server)
+        await other.ask(WATCH)
+        journal.holds = True
+        await producer.ask(PUT)
+        watcher.send(PUT + WATCH)  # they wait for the batch after that of the producer
+        journal.let_go()
+        await asyncio.sleep(60)
+        assert watcher.said == b""
+        journal.holds = False
+        journal.let_go()
+        await asyncio.sleep(feed.RETRY_S)
+        await settle()
+        replies = b"INSERTED 2\r\nOK 2\r\n{}\r\n"
+        assert watcher.said.startswith(replies)
+        assert [event["id"] for event in events(watcher.said.removeprefix(replies))] == [1, 2]
+
+    assert simulated(play) is None
+
+
 def test_events_are_made_only_while_somebody_watches():
     async def play(server, _journal):
         ledger = server.engine.ledger
