@@ -48,6 +48,8 @@ def _fsync(when: str | None, interval_ms: str | None, *, never: bool) -> str | N
 
 def flags_of(given: Mapping[str, Any]) -> dict[str, object]:
     """Return the options of ``serve`` by the names of their settings, which are mostly the same."""
+    if given["db"] is not None and given["database"] is not None:
+        raise ConfigError("--db and --database exclude each other")
     said: dict[str, object] = {key: given[key] for key in config.Settings.model_fields if key in given}
     said["fsync"] = _fsync(given["fsync"], given["fsync_ms"], never=given["fsync_never"])
     said["journal"] = False if given["no_journal"] else None

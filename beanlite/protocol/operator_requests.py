@@ -21,6 +21,9 @@ PREVIEW_MAX: Final = 4096
 ONLY_MAX: Final = 2
 # Jobs changed by a slice: writing them and their events must not keep others waiting.
 CHANGED_MAX: Final = 100
+# If a request has more mistakes than this, they are only counted: to have pydantic list them all would take so long that
+# other clients wait.
+_MISTAKES_MAX: Final = 1000
 # The largest age in seconds: some thousand years.
 _AGE_MAX_S: Final = 1e11
 
@@ -203,6 +206,8 @@ def read(model: type[_Model], body: bytes) -> _Model | None:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
+        if error.error_count() > _MISTAKES_MAX:
+            raise Refused(f"{error.error_count()} keys or values are wrong") from None
         first = error.errors(include_url=False, include_context=False)[0]
         if first["type"] == "json_invalid" or (first["type"] == "model_type" and not first["loc"]):
             return None

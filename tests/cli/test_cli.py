@@ -93,6 +93,7 @@ def test_flags_win_over_the_environment_and_the_file(server, monkeypatch):
         ("-f -1", "--fsync: fsync = '-1ms' is not allowed"),
         ("-F -f 50", "--fsync, -f and -F exclude each other"),
         ("--host x --socket y", "--host and --socket exclude each other"),
+        ("--db x --database postgresql://y/z", "--db and --database exclude each other"),
         ("--prot 1", "No such option: --prot"),
         ("-p", "Option '-p' requires an argument"),
         ("-d", "No such option: -d"),

@@ -102,6 +102,7 @@ def test_nothing_is_done_after_quit(core, operator):
     ("word", "what", "why"),
     [
         ("list-jobs", {"tubes": "x"}, "tubes: unknown key"),
+        ("list-jobs", dict.fromkeys(map(str, range(2000))), "2000 keys or values are wrong"),
         ("list-jobs", {"tube": "-x"}, "tube: no tube can have this name"),
         ("list-jobs", {"tube": 1}, "tube: "),
         ("list-jobs", {"state": "gone"}, "state: "),

@@ -93,14 +93,14 @@ class RunningServer:
 def start_beanlite(
     directory: Path, *flags: str, environment: dict[str, str] | None = None, before: str | None = None
 ) -> RunningServer:
-    """Start ``beanlite serve`` with its database ``queue.db`` in the directory, or none with ``--no-journal``.
+    """Start ``beanlite serve`` with its database ``queue.db`` in the directory, unless a flag says otherwise.
 
     ``before`` is a command, such as ulimit, for the shell that becomes the server.
     """
     command = [sys.executable, "-m", "beanlite", "serve"]
     if before is not None:
         command = ["sh", "-c", f'{before} && exec "$@"', "sh", *command]
-    if "--no-journal" not in flags:
+    if "--no-journal" not in flags and "--database" not in flags:
         command += ["--db", str(directory / "queue.db")]
     return _start([*command, *flags], directory, environment or {})
 
