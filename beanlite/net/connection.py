@@ -206,7 +206,6 @@ class Connection(asyncio.Protocol):
         except Exception as bug:  # noqa: BLE001 - as above
             self._abandon(bug)
 
-    @property
     def owes(self) -> bool:
         """Whether the client has not been sent all replies to what has been carried out for it."""
         return bool(self._owed or self.session.replies)
@@ -225,7 +224,7 @@ class Connection(asyncio.Protocol):
         if (
             (session.blocked is KICKING and not self._owed)
             or (session.blocked is YIELDING and not self._unread_bytes)
-            or (session.blocked is REPLETE and not self._unread_bytes and not self.owes)
+            or (session.blocked is REPLETE and not self._unread_bytes and not self.owes())
         ):
             if not self._resuming:
                 self._resuming = True
@@ -234,7 +233,7 @@ class Connection(asyncio.Protocol):
             self._resuming = True
             for job in session.gathering.jobs:
                 self._host.fetch(job, BodyWaiter(self, job))
-        elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self.owes:
+        elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self.owes():
             self.part()
             return
         self._read_or_pause()

@@ -108,7 +108,7 @@ class Feed:
                 del self._watchers[client]
                 self._ledger.stop_recording()
                 continue
-            watcher.is_answered = watcher.is_answered or not connection.owes
+            watcher.is_answered = watcher.is_answered or not connection.owes()
             if not watcher.is_answered or connection.transport.get_write_buffer_size() > UNREAD_MAX:
                 delay_s = RETRY_S if delay_s is None else delay_s
             else:

@@ -21,8 +21,8 @@ PREVIEW_MAX: Final = 4096
 ONLY_MAX: Final = 2
 # Jobs changed by a slice: writing them and their events must not keep others waiting.
 CHANGED_MAX: Final = 100
-# If a request has more mistakes than this, they are only counted: to have pydantic list them all would take so long that
-# other clients wait.
+# If a request has more mistakes than this, they are only counted: pydantic would list all of them, which takes so long
+# that other clients wait.
 _MISTAKES_MAX: Final = 1000
 # The largest age in seconds: some thousand years.
 _AGE_MAX_S: Final = 1e11

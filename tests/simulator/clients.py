@@ -28,7 +28,7 @@ class Asked:
         self.more = more
 
 
-BODIED = {b"RESERVED": 2, b"FOUND": 2, b"OK": 1, b"REFUSED": 1}
+BODIED = {b"RESERVED": 2, b"FOUND": 2, b"OK": 1, b"REFUSED": 1, b"EVENT": 1}
 # The replies that a command may have; their bodies are checked elsewhere.
 MAY = {
     "put": (b"INSERTED", b"OUT_OF_MEMORY", b"DRAINING"),
@@ -50,6 +50,7 @@ MAY = {
     "ignore": (b"WATCHING", b"NOT_IGNORED"),
     "pause-tube": (b"PAUSED", b"NOT_FOUND"),
     "change-jobs": (b"OK", b"REFUSED"),
+    "watch-events": (b"OK",),
 }
 
 
@@ -75,11 +76,17 @@ class Client:
         self.replies = 0
         self.taken: list[int] = []
         """The jobs that it was given, in order."""
+        self._watches = False
+        """Whether it has been told that it is sent events."""
+        self._seen_deleted: set[int] = set()
+        """The jobs of whose deletion an event has told it."""
 
     def connect(self, protocol) -> None:
         self._heard.clear()
         self._asked.clear()
         self.held.clear()
+        self._watches = False
+        self._seen_deleted.clear()
         self.use = b"default"
         self.wire = Wire(self._world, self, protocol)
 
@@ -207,6 +214,11 @@ class Client:
         self._ask("change-jobs", job=job_id, change=change)
         return b"change-jobs %d\r\n%b\r\n" % (len(request), request)
 
+    def watch_events(self, tube: bytes | None) -> bytes:
+        request = json.dumps({} if tube is None else {"tube": tube.decode()}).encode()
+        self._ask("watch-events")
+        return b"watch-events %d\r\n%b\r\n" % (len(request), request)
+
     # -- replies
 
     def hear(self, data: bytes) -> None:
@@ -214,6 +226,9 @@ class Client:
         self._heard += data
         while parts := self._take_reply():
             words, body = parts[0]
+            if words[0] == b"EVENT":
+                self._note_event(json.loads(body))
+                continue
             must(self._asked, f"a reply that nobody has asked for: {words!r}")
             asked = self._asked.popleft()
             must(words[0] in MAY[asked.word], f"{asked.word} was answered {b' '.join(words)!r}")
@@ -260,6 +275,8 @@ class Client:
                 self._note_touched(asked)
         elif asked.word == "kick":
             ledger.kicked(more["kick"])
+        elif asked.word == "watch-events":
+            self._watches = True
         elif more.get("change") is not None:
             did_nothing = word == b"NOT_FOUND" or (asked.word == "change-jobs" and json.loads(body).get("done") != 1)
             (ledger.refused if did_nothing else ledger.done)(more["job"], more["change"])
@@ -275,10 +292,24 @@ class Client:
                 self._ledger.put_refused(put)
 
     def _note_reserved(self, asked: Asked, job_id: int, body: bytes) -> None:
+        assert self.wire is not None
+        stored_id = self.wire.protocol.session.engine.ledger.stored_id
+        must(job_id <= stored_id, f"job {job_id} was given to a client, and a crash could still undo its put")
         ttr_s, now_s = int(body.split(b".")[2]), self._world.now_ns / 1e9
         self._ledger.reserved(job_id, body, self, asked.sent, asked.sent_s, now_s, ttr_s)
         self.held[job_id] = ttr_s
         self.taken.append(job_id)
+
+    def _note_event(self, event: dict) -> None:
+        must(self._watches, "an event came before the reply to the command that asks for it")
+        job_id = event.get("id")
+        if not job_id:  # events were lost, or it is of a tube
+            return
+        what = event["what"]
+        must(job_id not in self._seen_deleted, f"{what} of job {job_id} was told after its deletion")
+        if what == "delete":
+            self._seen_deleted.add(job_id)
+        self._ledger.event(job_id, what)
 
     def _note_batch(self, asked: Asked, parts: list[tuple[list[bytes], bytes]]) -> None:
         must(len(parts) <= asked.more.get("most", 0), f"{len(parts)} jobs came in a batch")

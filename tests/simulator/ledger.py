@@ -73,6 +73,9 @@ class Ledger:
         """The highest id that any client has seen."""
         self.strict = True
         """Whether everything that was acknowledged has to be found at the next restart."""
+        self._told: set[int] = set()
+        """The jobs of which an event has told: such a thing is durable."""
+        self._told_deleted: set[int] = set()
 
     def tick(self) -> int:
         self.moment += 1
@@ -175,6 +178,10 @@ class Ledger:
             if job.holder is client:
                 job.holder = None
 
+    def event(self, job_id: int, what: str) -> None:
+        """Enter an event that a client was sent."""
+        (self._told_deleted if what == "delete" else self._told).add(job_id)
+
     # -- after a restart
 
     def outcomes(self, job: Known) -> set[str]:
@@ -199,7 +206,20 @@ class Ledger:
             body, _ = found[job_id]
             if body is not None:
                 self._meet(job_id, body)
+        self._compare_events(found)
         self._begin_anew(found)
+
+    def _compare_events(self, found: dict[int, tuple[bytes | None, str]]) -> None:
+        """Check that a restart has undone nothing of which an event had told."""
+        if self.strict:
+            back = self._told_deleted & found.keys()
+            must(not back, f"events told of the deletion of jobs {back}, which are there")
+            for job_id in self._told - self._told_deleted - found.keys():
+                may_be_gone = job_id in self.jobs and ABSENT in self.outcomes(self.jobs[job_id])
+                must(may_be_gone, f"an event told of job {job_id}, which was lost")
+        else:
+            self._told_deleted.clear()
+        self._told &= found.keys()
 
     def _begin_anew(self, found: dict[int, tuple[bytes | None, str]]) -> None:
         """Take what was found as the truth from now on."""

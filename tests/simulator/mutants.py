@@ -121,6 +121,14 @@ MUTANTS = {
     "a job told that the client no longer has": Mutant(
         "protocol.session", "        return job.holder is self.client", "        return True"
     ),
+    "an event told too early": Mutant(
+        "commit.group",
+        "            self._committing.append((changes.batch, held, changes.events))",
+        "            self._tell_events(changes.events)\n            self._committing.append((changes.batch, held, []))",
+    ),
+    "an event before the reply to its command": Mutant(
+        "net.feed", "watcher.is_answered or not connection.owes()", "True"
+    ),
     "memory has no bound": Mutant(
         "core.admission", "min(self._disk_bytes, self._memory.room_bytes)", "self._disk_bytes"
     ),
