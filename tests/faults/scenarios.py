@@ -173,7 +173,7 @@ def copy(source, target):
 BEFORE = [
     put("first"),
     put("large", size=5000),
-    put("later", delay_s=1000),
+    put("later", delay_s=100_000),
     put("gone"),
     bury("first"),
     delete("gone"),
