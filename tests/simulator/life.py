@@ -86,7 +86,7 @@ class Life:
         clock = _NotedClock()
         listener = Listener([], "nowhere")
         store = make_journal(run.settings, listener, clock)
-        server = self.server = Server(run.settings, listener, store, clock)
+        server = self.server = Server(run.settings, listener, store, clock, lambda: run.settings)
         self._look_in(store)
         self._arm(end)
         if self.cramped:
@@ -174,7 +174,7 @@ class Life:
         clients = [Client(world, run.ledger, name) for name in names]
         turns, mixed = chance.randint(2, 14), mix(chance)
         tasks = [asyncio.create_task(live(client, server._new_connection, turns, mixed)) for client in clients]
-        tasks.append(asyncio.create_task(self._disturb()))
+        tasks.append(asyncio.create_task(self._disturb(server)))
         left = set(tasks)
         while left and not server._stopped.is_set():
             done, left = await asyncio.wait(left, timeout=0.5)
@@ -201,13 +201,16 @@ class Life:
         if server._failure is None:
             check(server.engine)
 
-    async def _disturb(self) -> None:
-        """Fill the disk or a quota, set the clock, use the file from another connection, or slow down the syncs."""
+    async def _disturb(self, server) -> None:
+        """Fill the disk or a quota, set the clock, use the file from another connection, slow down syncs, or signal.
+
+        The signals have the settings read again, or begin drain mode.
+        """
         world = self.world
         chance = world.chance
         for _ in range(chance.choice((0, 0, 1, 2))):
             await asyncio.sleep(chance.choice((0.001, 0.1, 1)) * chance.random())
-            what = chance.choice(("room", "quota", "wall", "sync", "hand"))
+            what = chance.choice(("room", "quota", "wall", "sync", "hand", "reload", "reload", "drain"))
             if what in {"room", "quota"}:
                 limit = world.disk.room if what == "room" else world.disk.quota
                 limit(chance.choice((0, 5_000, 50_000, 600_000)))
@@ -220,6 +223,11 @@ class Life:
                     hand.execute(chance.choice(HANDS)).fetchall()
                     hand.execute("SELECT count(*) FROM jobs").fetchall()
                     await asyncio.sleep(chance.choice((0.01, 0.5, 4)))
+            elif what == "reload":
+                self.run.change_settings()
+                server._reloads.want(stands_by=False)
+            elif what == "drain":
+                server._drain()
             else:
                 world.sync_s = chance.choice(SYNC_S)
 

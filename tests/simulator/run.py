@@ -62,6 +62,12 @@ class Run:
         self.power = self.orderly = False
         self.story: list[str] = []
 
+    def change_settings(self) -> None:
+        """Change the settings that can also be changed while the server runs, but for the bound on memory."""
+        chance = self.world.chance
+        new = {"history": chance.choice((None, "1h")), "body_memory": chance.choice((None, 2_000, 20_000))}
+        self.settings = self.settings.model_copy(update=new)
+
     def is_durable(self, batch: int) -> None:
         world = self.world
         self.durable = world.committed = batch
