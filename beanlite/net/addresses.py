@@ -64,7 +64,7 @@ class Addresses:
 
         None if the client is not limited, as on a Unix socket. ``peer`` is its address as the socket reports it.
         """
-        if not isinstance(peer, tuple):  # a Unix socket, or a client that is gone already
+        if not isinstance(peer, tuple):  # a Unix socket
             return None
         host = peer[0].partition("%")[0]  # a link-local address is followed by its interface
         if ":" not in host:

@@ -16,8 +16,13 @@ class Operators:
         self._has = lru_cache(maxsize=1024)(self._look_up)
 
     def include(self, peer: object) -> bool:
-        """Whether a client is an operator; ``peer`` is its address as the socket reports it."""
-        return self._has(peer[0]) if isinstance(peer, tuple) else self._local
+        """Whether a client is an operator; ``peer`` is its address as the socket reports it, None if it can't.
+
+        It can't if the client is gone already. What such a client has sent may still arrive, so it is no operator.
+        """
+        if isinstance(peer, tuple):
+            return self._has(peer[0])
+        return self._local and peer is not None
 
     def _look_up(self, host: str) -> bool:
         address = ip_address(host.partition("%")[0])  # a link-local address is followed by its interface

@@ -54,13 +54,17 @@ class Roster:
         return len(self.connections) + len(self._farewells)
 
     def admit(self, connection: Connection, transport: asyncio.BaseTransport) -> bool:
-        """Add a new connection and return True, unless a limit is reached or the server is stopping."""
-        if self._closed:
+        """Add a new connection and return True, unless a limit is reached or the server is stopping.
+
+        A client that has reset its connection already is not admitted either: its address, on which limits and the
+        rights of operators depend, is unknown, and uvloop would still deliver what it has sent.
+        """
+        peer = transport.get_extra_info("peername")
+        if self._closed or peer is None:
             return False
         if len(self) >= self._max and not self._make_room():
             self._refusals.note("connections")
             return False
-        peer = transport.get_extra_info("peername")
         address = self._addresses.address_of(peer)
         if self._addresses.is_full(address) and not self._make_room(address):
             self._refusals.note("connections-per-address")

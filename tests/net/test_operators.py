@@ -16,7 +16,7 @@ DEFAULT = config.Settings().operators
         (DEFAULT, ("::1", 1, 0, 0), True),
         (DEFAULT, ("::ffff:127.0.0.1", 1, 0, 0), True),
         (DEFAULT, "", True),  # a Unix socket
-        (DEFAULT, None, True),
+        (DEFAULT, None, False),  # a client that is gone already
         (DEFAULT, ("10.0.0.1", 1), False),
         (DEFAULT, ("::2", 1, 0, 0), False),
         (DEFAULT, ("::ffff:10.0.0.1", 1, 0, 0), False),

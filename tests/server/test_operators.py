@@ -3,6 +3,8 @@
 import base64
 import json
 import random
+import socket
+import struct
 
 import pytest
 
@@ -48,6 +50,19 @@ def test_who_is_not_let_does_not_find_them(tmp_path, flags):
         assert wire.ask("show-job 0") == "UNKNOWN_COMMAND"
         assert wire.ask("list-jobs 2", b"{}") == "UNKNOWN_COMMAND"
         assert wire.reply() == "UNKNOWN_COMMAND"  # to the body
+
+
+def test_who_resets_the_connection_before_it_is_accepted_is_not_taken_for_one_on_the_unix_socket(tmp_path):
+    """Its address can't be read any more, but what it has sent is still delivered."""
+    delete = request_bytes("change-jobs", do="delete", pri_min=0)
+    with start_beanlite(tmp_path, "--operators", "unix") as server, connect(server) as wire:
+        wire.put(b"x")
+        for _ in range(50):
+            client = server.connect()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(delete)
+            client.close()
+            assert wire.ask("peek 1").startswith("FOUND")
 
 
 def test_a_kill_amid_a_move_leaves_each_job_in_one_place(tmp_path):

@@ -16,7 +16,7 @@ class Wire(asyncio.Transport):
     """The transport of a connection, and the network between it and its client."""
 
     def __init__(self, world: World, client: "Client", protocol) -> None:
-        super().__init__()
+        super().__init__({"peername": ""})
         self._world = world
         self._client = client
         self.protocol = protocol
@@ -117,9 +117,6 @@ class Wire(asyncio.Transport):
 
     def set_write_buffer_limits(self, high=None, low=None):
         pass
-
-    def get_extra_info(self, _name, default=None):
-        return default
 
     def pause_reading(self):
         self._reads = False

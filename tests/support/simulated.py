@@ -90,7 +90,7 @@ class Client(asyncio.Transport):
     """A client and the transport of its connection."""
 
     def __init__(self, server):
-        super().__init__()
+        super().__init__({"peername": ""})
         self.said = b""
         self.closed = False
         self.closes = True
