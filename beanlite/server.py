@@ -284,8 +284,8 @@ class Server:
         connection = self.roster.connections.get(client)
         return 0 if connection is None else self._host.buffers.amounts.get(connection, 0)
 
-    def _watch(self, client: Client, tube: bytes | None, what: list[str] | None) -> None:
-        self.feed.watch(client, tube, what)
+    def _watch(self, client: Client, tube: bytes | None, what: list[str] | None, now_ns: int) -> None:
+        self.feed.watch(client, tube, what, now_ns)
 
     def _happened(self, events: list[Event]) -> None:
         self.feed.tell(events)

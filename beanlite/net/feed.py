@@ -26,22 +26,28 @@ RETRY_S: Final = 0.1
 class Watcher:
     """What a client watches, and the events that it has not been sent yet."""
 
-    __slots__ = ("_lost", "_tube", "_what", "is_answered", "queue")
+    __slots__ = ("_lost", "_since_ns", "_tube", "_what", "is_answered", "queue")
 
-    def __init__(self, tube: bytes | None, what: list[str] | None) -> None:
-        self._tube = tube
-        self._what = what
-        self.is_answered = False
-        """Whether the client has been sent the reply to its command: no event may come before that."""
+    def __init__(self) -> None:
         self.queue: deque[Event | int] = deque()
         """Events; a number stands for that many lost ones."""
         self._lost = 0
         """How many events have been lost since the last one in the queue."""
 
+    def watch(self, tube: bytes | None, what: list[str] | None, since_ns: int) -> None:
+        """Hear of events from ``since_ns`` on, of those that ``Feed.watch`` describes; the queue stays as it is."""
+        self._tube = tube
+        self._what = None if what is None else frozenset(what)
+        self._since_ns = since_ns
+        self.is_answered = False
+        """Whether the client has been sent the reply to its command: no event may come before that."""
+
     def hear(self, event: Event) -> None:
         """Queue an event if the client watches it; count it as lost if the queue is full."""
-        if (self._tube is not None and event.tube.name != self._tube) or (
-            self._what is not None and event.what not in self._what
+        if (
+            event.at_ns < self._since_ns
+            or (self._tube is not None and event.tube.name != self._tube)
+            or (self._what is not None and event.what not in self._what)
         ):
             return
         if len(self.queue) >= QUEUE_MAX:
@@ -82,18 +88,20 @@ class Feed:
         self._watchers: dict[Client, Watcher] = {}
         self._timer: asyncio.Handle | None = None
 
-    def watch(self, client: Client, tube: bytes | None, what: list[str] | None) -> None:
+    def watch(self, client: Client, tube: bytes | None, what: list[str] | None, now_ns: int) -> None:
         """Send a client events of jobs from now on: only those of ``tube``, and of the kinds in ``what``, if given."""
         if client not in self._watchers:
             self._ledger.start_recording()
-        self._watchers[client] = Watcher(tube, what)
+            self._watchers[client] = Watcher()
+        self._watchers[client].watch(tube, what, now_ns)
 
     def tell(self, events: list[Event]) -> None:
         """Queue events, which are durable, for the watchers, and have them sent."""
         if not self._watchers:
             return
-        for watcher in self._watchers.values():
-            for event in events:
+        for event in events:
+            event.body = None  # it is of no use here, and clients that read slowly would keep it in memory
+            for watcher in self._watchers.values():
                 watcher.hear(event)
         if self._timer is None:
             self._timer = self._loop.call_soon(self._send)

@@ -69,9 +69,9 @@ def finish_request(session: Session, line: Put, body: bytes | None, now_ns: int)
         return refused("the order of a queue is not known so far from its head; ask for the order of ids")
 
 
-def watch_events(session: Session, request: WatchEvents, _now_ns: int) -> bytes:
+def watch_events(session: Session, request: WatchEvents, now_ns: int) -> bytes:
     """Send the client the events of jobs from now on."""
-    session.service.watch(session.client, request.tube, request.what)
+    session.service.watch(session.client, request.tube, request.what, now_ns)
     return session.ok_reply(as_json({}))
 
 

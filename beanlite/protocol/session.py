@@ -80,7 +80,7 @@ class Service:
         refused: Callable[[str], None],
         took_long: Callable[[], None],
         buffered: Callable[[Client], int],
-        watch: Callable[[Client, bytes | None, list[str] | None], None],
+        watch: Callable[[Client, bytes | None, list[str] | None, int], None],
         utc_s: Callable[[int], float],
         *,
         journaled: bool,

@@ -45,6 +45,7 @@ def test_no_event_comes_before_the_reply_to_the_command_that_asks_for_them():
         journal.holds = True
         await producer.ask(PUT)
         watcher.send(PUT + WATCH)  # they wait for the batch after that of the producer
+        await other.ask(PUT)  # but the watcher hears of this put, too, before it can be told
         journal.let_go()
         await asyncio.sleep(60)
         assert watcher.said == b""
@@ -54,7 +55,26 @@ def test_no_event_comes_before_the_reply_to_the_command_that_asks_for_them():
         await settle()
         replies = b"INSERTED 2\r\nOK 2\r\n{}\r\n"
         assert watcher.said.startswith(replies)
-        assert [event["id"] for event in events(watcher.said.removeprefix(replies))] == [1, 2]
+        assert 3 in [event["id"] for event in events(watcher.said.removeprefix(replies))]
+
+    assert simulated(play) is None
+
+
+def test_what_happened_before_is_not_told_even_if_it_is_stored_later():
+    async def play(server, journal):
+        other, watcher, producer = Client(server), Client(server), Client(server)
+        await other.ask(WATCH)
+        journal.holds = True
+        await producer.ask(PUT)  # in a batch that is being stored
+        await producer.ask(PUT)  # in the next one
+        await asyncio.sleep(1)
+        await watcher.ask(WATCH)
+        watcher.said = b""
+        await producer.ask(PUT)
+        journal.holds = False
+        journal.let_go()
+        await settle()
+        assert [event["id"] for event in events(watcher.said)] == [3]
 
     assert simulated(play) is None
 
@@ -153,13 +173,43 @@ def test_who_reads_too_slowly_is_told_how_much_was_lost(monkeypatch):
     assert simulated(play) is None
 
 
-def test_the_last_one_is_what_counts():
+def test_who_reads_too_slowly_does_not_keep_the_bodies_of_deleted_jobs_in_memory(monkeypatch):
     async def play(server, _journal):
         watcher, producer = Client(server), Client(server)
         await watcher.ask(WATCH)
+        monkeypatch.setattr(watcher, "get_write_buffer_size", lambda: feed.UNREAD_MAX + 1)
+        await producer.ask(PUT + b"delete 1\r\n")
+        (watching,) = server.feed._watchers.values()
+        assert [(event.what, event.body) for event in watching.queue] == [("put", None), ("delete", None)]
+
+    assert simulated(play) is None
+
+
+def test_the_last_one_is_what_counts_from_then_on():
+    async def play(server, _journal):
+        watcher, producer = Client(server), Client(server)
+        await watcher.ask(WATCH)
+        await producer.ask(PUT)
         await watcher.ask(b'watch-events 20\r\n{"what": ["delete"]}\r\n')
         watcher.said = b""
         await producer.ask(PUT + b"delete 1\r\n")
         assert words(watcher.said) == ["delete"]
+
+    assert simulated(play) is None
+
+
+def test_what_has_not_been_told_yet_is_told_after_another_one(monkeypatch):
+    async def play(server, _journal):
+        watcher, producer = Client(server), Client(server)
+        await watcher.ask(WATCH)
+        unread = feed.UNREAD_MAX + 1
+        monkeypatch.setattr(watcher, "get_write_buffer_size", lambda: unread)
+        await producer.ask(PUT * 5)
+        assert await watcher.ask(b'watch-events 20\r\n{"what": ["delete"]}\r\n') == b"OK 2\r\n{}\r\n"
+        watcher.said = b""
+        unread = 0
+        await asyncio.sleep(feed.RETRY_S)
+        await settle()
+        assert words(watcher.said) == ["put"] * 5
 
     assert simulated(play) is None

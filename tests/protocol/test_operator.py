@@ -158,7 +158,7 @@ def test_what_is_refused_and_why(core, operator, word, what, why):
 
 def test_watching_is_up_to_the_server(core, operator):
     assert operator.ask("watch-events", tube="a", what=["put"]) == {}
-    assert core.watching == [(operator.session.client, b"a", ["put"])]
+    assert core.watching == [(operator.session.client, b"a", ["put"], core.now_ns)]
 
 
 KEYS = (
