@@ -21,10 +21,12 @@ from beanlite.journal.base import Journal
 DEFER_S: Final = 0.02
 # Totals go to the journal after this time.
 TOTALS_S: Final = 1.0
-# A batch with more changed jobs, bytes of bodies or events than this would take so long to write that others wait.
+# A batch with more changed jobs, paused tubes, bytes of bodies or events than this would take so long to write that
+# others wait; and if a commit can't be carried out for a long time, more replies than this would fill the memory.
 BATCH_JOBS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 BATCH_EVENTS: Final = 2000
+BATCH_REPLIES: Final = 2000
 # At the stop, the longest time without progress, and the interval of the checks for it. Checks are counted rather than
 # seconds, because the process itself may have been halted meanwhile.
 FLUSH_S: Final = 10.0
@@ -69,6 +71,7 @@ class GroupCommit:
         self._latencies = latencies
         self._held: list[tuple[Holder, bytes]] = []
         """Replies that wait for the batch being gathered."""
+        self._held_bytes = 0
         self._committing: deque[tuple[int, list[tuple[Holder, bytes]], list[Event]]] = deque()
         """The batches that the journal is making durable: for each its number, the replies that wait, and its
         events."""
@@ -93,13 +96,14 @@ class GroupCommit:
     def hold(self, holder: Holder, replies: bytes) -> None:
         """Hold these replies until everything changed so far is durable, then release them to the holder."""
         self._held.append((holder, replies))
+        self._held_bytes += len(replies)
         if not self._turn_due and not self._journal.busy:
             self._turn_due = True
             self._loop.call_soon(self._turn)
 
     @property
     def full(self) -> bool:
-        """Whether the batch being gathered is so large that writing it would keep others waiting.
+        """Whether the batch being gathered is so large that clients that pipeline have to wait for the next one.
 
         Never true while no reply waits for the batch. ``tell_taken`` is called when the batch has been taken.
         """
@@ -107,6 +111,9 @@ class GroupCommit:
         ledger = engine.ledger
         return bool(self._held) and (
             len(ledger.changed) > BATCH_JOBS
+            or len(ledger.pauses) > BATCH_JOBS
+            or len(self._held) > BATCH_REPLIES
+            or self._held_bytes > BATCH_BYTES
             or engine.admission.used_bytes > BATCH_BYTES
             or len(ledger.events) > BATCH_EVENTS
         )
@@ -164,7 +171,7 @@ class GroupCommit:
         if ledger.tallied and not self._totals_wait:
             self._totals_wait = True
             self._loop.call_later(TOTALS_S, self._take_totals)
-        held, self._held = self._held, []
+        held, self._held, self._held_bytes = self._held, [], 0
         self._tell_taken()
         if held or changes.jobs or changes.pauses or changes.events or changes.tallies:
             if self._latencies is not None:

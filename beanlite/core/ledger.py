@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from beanlite.core.events import PAUSE, RESTART, Event
+from beanlite.core.events import PAUSE, RESTART, TOUCH, Event
 from beanlite.core.job import GONE, SLICE, Job
 from beanlite.core.measures import Measures
 from beanlite.core.totals import Tally
@@ -46,6 +46,7 @@ class Ledger:
 
     __slots__ = (
         "_older_deferred",
+        "_touches",
         "_waiting",
         "batch",
         "changed",
@@ -83,6 +84,8 @@ class Ledger:
         """What has been recorded since the last batch was taken."""
         self._waiting: dict[int, list[Event]] = {}
         """Events of deferred changes, by job."""
+        self._touches: dict[int, Event] = {}
+        """For each job whose last event is a touch in the batch being gathered, that event."""
         self.tallied: list[Tube] = []
         """Tubes with a tally that is still to be taken."""
         self.measures: Measures | None = None
@@ -121,13 +124,26 @@ class Ledger:
         waiting = self._waiting.pop(job.id, None)
         if waiting is not None:
             self.events += waiting
+        if self._touches:
+            self._touches.pop(job.id, None)
         self.events.append(
             Event(now_ns, job.id, job.tube, what, by, job.pri, delay_s, job.size, body, by_operator=by_operator)
         )
 
     def record_deferred(self, job: Job, what: str, by: Peer | None, now_ns: int) -> None:
-        """Record an event for a deferred change: the event waits with the change, so that both are stored together."""
+        """Record an event for a deferred change: the event waits with the change, so that both are stored together.
+
+        Several touches in a row by one client are one event, with the time of the last: otherwise a client could make
+        events faster than they can be stored, without ever waiting for a commit.
+        """
+        touched = self._touches.pop(job.id, None)
+        if touched is not None and what is TOUCH and touched.by is by:
+            touched.at_ns = now_ns
+            self._touches[job.id] = touched
+            return
         event = Event(now_ns, job.id, job.tube, what, by, job.pri, 0, job.size, None, by_operator=False)
+        if what is TOUCH:
+            self._touches[job.id] = event
         if job.id in self.changed:
             self.events.append(event)
         elif job.id in self._waiting:
@@ -175,6 +191,7 @@ class Ledger:
         self.changed = {}
         self.pauses = {}
         self.events = []
+        self._touches.clear()  # an event that has been taken does not change any more
         return changes
 
     def take_restarted(self, now_ns: int) -> Changes:

@@ -165,6 +165,27 @@ async def test_the_job_as_it_is_then_is_in_the_same_batch_as_what_has_happened(k
     assert [event.what for event in changes.events] == ["touch", "release", "reserve"]
 
 
+async def test_touches_in_a_row_are_one_event_until_it_is_stored(keep):
+    kept = await keep(ALL)
+    core = kept.core
+    client = core.client()
+    touch = b"".join(b"touch %d\r\n" % put(core, client) for _ in range(2))
+    kept.store()
+    core.send(client, b"reserve\r\nreserve\r\n" + touch)
+    core.wait(1)
+    core.send(client, touch)
+    events = core.engine.take_changes(deferred=True).events
+    assert sorted((event.job_id, event.what) for event in events) == [
+        (1, "reserve"), (1, "touch"), (2, "reserve"), (2, "touch"),
+    ]  # fmt: skip
+    assert {event.at_ns for event in events if event.what == "touch"} == {core.now_ns}
+    core.send(client, b"touch 1\r\n")
+    core.wait(1)
+    core.send(client, b"bury 1 0\r\nkick 1\r\nreserve\r\ntouch 1\r\ntouch 1\r\n")
+    events = core.engine.take_changes(deferred=True).events
+    assert [event.what for event in events] == ["touch", "bury", "kick", "reserve", "touch"]
+
+
 @pytest.mark.parametrize("where", ["in memory", "in its row", "apart"])
 async def test_the_bodies_of_deleted_jobs_are_kept_if_asked_for(keep, where):
     kept = await keep(ALL._replace(bodies=True))

@@ -82,6 +82,31 @@ async def test_who_does_not_wait_for_replies_is_held_back_when_the_batch_is_full
         assert ids == [number for number in range(1, jobs + 2) if number != stored.id]
 
 
+@pytest.mark.parametrize(
+    ("commands", "replies"),
+    [
+        ([b"kick 0\r\n"] * 600_000, b"KICKED 0\r\n" * 600_000),
+        ([b"use %d\r\npause-tube %d 9\r\n" % (n, n) for n in range(5000)], b"".join(
+            b"USING %d\r\nPAUSED\r\n" % n for n in range(5000)
+        )),
+    ],
+    ids=["replies", "pauses"],
+)  # fmt: skip
+async def test_what_changes_no_job_fills_a_batch_as_well(tmp_path, disk, commands, replies):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other = await connect(server), await connect(server)
+        disk.free.clear()
+        other[1].write(PUT)
+        await until(lambda: server.group_commit.syncing)
+        client[1].write(b"".join(commands))
+        await until(lambda: server.group_commit.full)
+        assert await is_silent(client, await connect(server))
+        assert server.group_commit._held_bytes < group.BATCH_BYTES + 100_000
+        assert len(server.engine.ledger.pauses) < group.BATCH_JOBS + STEPS_MAX
+        disk.free.set()
+        assert await asyncio.wait_for(client[0].readexactly(len(replies)), 30) == replies
+
+
 @pytest.mark.parametrize("in_pieces", [False, True])
 async def test_many_who_put_one_large_body_each_do_not_fill_a_batch_beyond_its_limit(tmp_path, disk, in_pieces):
     size = 60_000
