@@ -132,8 +132,7 @@ def _batch_reply(session: Session, bodies: dict[Job, bytes | None]) -> bytes:
     for job, body in bodies.items():
         if body is None or not session.still_has(job, body):
             continue
-        if job.id > engine.ledger.stored_id:
-            session.waits = True  # as to a single reserve
+        session.show(job)
         if engine.bodies.ahead:
             engine.bodies.given(job)
         session.count_bytes(len(body))

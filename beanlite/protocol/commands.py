@@ -257,6 +257,7 @@ def stats_job(session: Session, job_id: int, now_ns: int) -> bytes:
     job = session.engine.jobs.find(job_id)
     if job is None:
         return replies.NOT_FOUND
+    session.show(job)
     return session.ok_reply(job_stats(job_snapshot(job, now_ns), journaled=session.service.journaled))
 
 

@@ -102,6 +102,7 @@ def still_fits(asked: Filter, job: Job, fetched: dict[Job, bytes | None]) -> boo
 
 
 def _listed(session: Session, job: Job, body: bytes, preview: int, now_ns: int) -> Record:
+    session.show(job)
     record = job_record(job, now_ns, session.service.utc_s)
     if preview:
         record["preview"] = body[:preview].decode(errors="replace")
@@ -118,6 +119,7 @@ def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
         body = fetched.get(shown, shown.body)
         if body is None or shown.state is GONE:
             return replies.NOT_FOUND
+        session.show(shown)
         record = job_record(shown, then_ns, session.service.utc_s)
         return session.ok_reply(as_json({**record, "body": b64encode(body).decode()}))
 

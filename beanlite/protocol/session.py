@@ -180,8 +180,8 @@ class Session:
 
     def job_reply(self, form: bytes, job: Job, body: bytes) -> bytes:
         """Make a reply with a job and its body from the template ``form``."""
-        if job.id > self.engine.ledger.stored_id:
-            self.waits = True  # no client works on, or sees, a job that a crash could still undo
+        if job.id > self.engine.ledger.stored_id:  # as in ``show``, without a call in each reserve
+            self.waits = True
         if self.engine.bodies.ahead:
             self.engine.bodies.given(job)
         size = len(body)
@@ -189,6 +189,11 @@ class Session:
         if self._body_bytes > REPLIES_MAX:
             self.blocked = REPLETE
         return form % (job.id, size, body)
+
+    def show(self, job: Job) -> None:
+        """Have the replies wait if they show a job that is not stored yet: no client sees what a crash could undo."""
+        if job.id > self.engine.ledger.stored_id:
+            self.waits = True
 
     def still_has(self, job: Job, body: bytes) -> bool:
         """Whether the client still has a job that it reserved, now that the body has been fetched.

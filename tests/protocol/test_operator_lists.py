@@ -48,6 +48,18 @@ def test_all_that_is_told_of_a_job(core, operator):
     assert operator_job(operator, 1) == {**buried, "why": "client", "body": body}
 
 
+@pytest.mark.parametrize("look", [b"stats-job 1", b"show-job 1", b"list-jobs 2\r\n{}"])
+def test_who_looks_at_a_job_that_is_not_stored_yet_waits_for_that(core, operator, look):
+    session = operator.session
+    put(core, core.client())
+    for waits in (True, False):
+        session.receive(look + b"\r\n", core.now_ns)
+        assert session.waits == waits
+        assert session.take_replies().startswith(b"OK ")
+        core.go_on(session)
+        core.store()
+
+
 def operator_job(operator, job_id):
     reply = operator.core.send(operator.session, b"show-job %d\r\n" % job_id)
     return told(reply)

@@ -98,11 +98,7 @@ MUTANTS = {
     "reservations not returned by who leaves": Mutant(
         "net.turns", "self._engine.clients.disconnect(client, self.now())", "client.gone = True"
     ),
-    "a batch of reserves told too early": Mutant(
-        "protocol.batches",
-        "        if job.id > engine.ledger.stored_id:\n            session.waits = True  # as to a single reserve",
-        "",
-    ),
+    "a batch of reserves told too early": Mutant("protocol.batches", "        session.show(job)\n", ""),
     "a batch forgotten while the file is locked": Mutant(
         "journal.sqlite.upkeep",
         "                await asyncio.sleep(BUSY_RETRY_S)\n            try:",
