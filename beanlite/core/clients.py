@@ -51,6 +51,7 @@ class Clients:
         client = self.connected[number] = self._queues.make_client(Peer(address, number))
         client.use.using += 1
         client.use.watching += 1
+        self._counts.watched += 1
         return client
 
     def disconnect(self, client: Client, now_ns: int) -> None:
@@ -63,6 +64,7 @@ class Clients:
         self._counts.workers -= client.worker
         client.use.using -= 1
         self._queues.drop_if_unused(client.use)
+        self._counts.watched -= len(client.watched)
         for tube in client.watched:
             tube.watching -= 1
             self._queues.drop_if_unused(tube)
@@ -104,6 +106,7 @@ class Clients:
                 return Refusal.TUBES
             watched[tube] = None
             tube.watching += 1
+            self._counts.watched += 1
         return len(watched)
 
     def ignore(self, client: Client, name: bytes) -> int | None:
@@ -114,6 +117,7 @@ class Clients:
                 return None
             del client.watched[tube]
             tube.watching -= 1
+            self._counts.watched -= 1
             self._queues.drop_if_unused(tube)
         return len(client.watched)
 

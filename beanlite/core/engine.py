@@ -18,7 +18,7 @@ from beanlite.core.bodies import Bodies
 from beanlite.core.clients import Clients
 from beanlite.core.events import BURY, DELETE, KICK, PUT, RELEASE, TOUCH
 from beanlite.core.heap import KeyHeap
-from beanlite.core.job import BURIED, BURIED_BY_CLIENT, DELAYED, GONE, ID_BITS, ID_MASK, RESERVED, SECOND_NS, SLICE, Job
+from beanlite.core.job import BURIED, BURIED_BY_CLIENT, DELAYED, GONE, ID_BITS, ID_MASK, SECOND_NS, SLICE, Job
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.operator import Operator
@@ -50,7 +50,9 @@ class Engine:
 
     # -- what a client does to jobs
 
-    def put(self, client: Client, pri: int, delay_s: int, ttr_s: int, body: bytes, now_ns: int) -> Job:
+    def put(
+        self, client: Client, pri: int, delay_s: int, ttr_s: int, body: bytes, now_ns: int, *, by_operator: bool = False
+    ) -> Job:
         """Put a new job into the tube that the client uses, and return it."""
         tube = client.use
         self.last_id = job_id = self.last_id + 1
@@ -62,7 +64,7 @@ class Engine:
         self.counts.total_jobs += 1
         self.admission.room_bytes -= size + PUT_BYTES
         if self.ledger.recording:
-            self.ledger.record(job, PUT, client.peer, now_ns, delay_s=delay_s)
+            self.ledger.record(job, PUT, client.peer, now_ns, delay_s=delay_s, by_operator=by_operator)
         if delay_s:
             self._queues.make_delayed(job, now_ns + delay_s * SECOND_NS, now_ns)
         else:
@@ -94,7 +96,7 @@ class Engine:
     def reserve_job(self, client: Client, job_id: int, now_ns: int) -> Job | None:
         """Reserve one job if it is ready, delayed or buried. Its tube need not be watched, and may be paused."""
         job = self.jobs.find(job_id)
-        if job is None or job.state is RESERVED:
+        if job is None or (job.holder is not None and not job.holder.gone):
             return None
         self._queues.leave_state(job, now_ns)
         self._queues.make_reserved(job, client, now_ns)
@@ -104,7 +106,7 @@ class Engine:
         """Delete a job, unless another client has it reserved; operators may delete any."""
         jobs = self.jobs
         job = jobs.newest.get(job_id) or jobs.find_older(job_id)  # jobs.find, inlined: hot
-        if job is None or (job.holder is not client and job.state is RESERVED and not by_operator):
+        if job is None or not (job.holder is None or job.holder is client or job.holder.gone or by_operator):
             return False
         ledger = self.ledger
         if ledger.recording or by_operator:
@@ -261,8 +263,7 @@ class Engine:
 
     def stored(self, batch: int, last_id: int) -> None:
         """Note that the journal has stored this batch, and with it all jobs up to ``last_id``."""
-        self.ledger.stored_batch = batch
-        self.ledger.stored_id = last_id
+        self.ledger.stored_batch, self.ledger.stored_id = batch, last_id
         self.bodies.stored(last_id)
 
     # -- for the server

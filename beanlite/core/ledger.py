@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final, NamedTuple
 
 from beanlite.core.events import PAUSE, RESTART, TOUCH, Event
@@ -222,10 +223,11 @@ class Ledger:
         while room and (self.deferred or self._older_deferred):
             if not self.deferred:
                 self.deferred = self._older_deferred.pop()
-            job_id, job = self.deferred.popitem()
-            self.events += self._waiting.pop(job_id, ())
-            if job.state is not GONE:
-                self.changed[job_id] = job
-                room -= 1
+            for job_id, job in list(islice(self.deferred.items(), room)):  # the earliest first, as their events are
+                del self.deferred[job_id]
+                self.events += self._waiting.pop(job_id, ())
+                if job.state is not GONE:
+                    self.changed[job_id] = job
+                    room -= 1
         if not self.deferred:
             self.deferred = {}  # a dict that has been emptied keeps its memory

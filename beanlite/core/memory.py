@@ -12,11 +12,12 @@ from typing import Final
 from beanlite.core.queues import Counts, Queues
 
 # What each of these takes at most in a compiled server, in bytes: a job without its body, a body in addition to its
-# content, a tube, a client.
+# content, a tube, a client, a tube that a client watches and waits at.
 JOB_BYTES: Final = 300
 BODY_BYTES: Final = 48
 TUBE_BYTES: Final = 700
 CLIENT_BYTES: Final = 8000
+WATCHED_BYTES: Final = 150
 # Bodies of many sizes fragment the heap: for every four bytes of bodies one more is taken.
 GAPS: Final = 4
 # The part of the bound that is left to bodies, however many jobs there are: a sixteenth. A body that has been put must
@@ -99,7 +100,9 @@ class Memory:
     @property
     def other_bytes(self) -> int:
         """Bytes taken by tubes, clients and buffers."""
-        return len(self._queues.tubes) * TUBE_BYTES + self._counts.clients * CLIENT_BYTES + self.buffer_bytes
+        counts = self._counts
+        clients_bytes = counts.clients * CLIENT_BYTES + counts.watched * WATCHED_BYTES
+        return len(self._queues.tubes) * TUBE_BYTES + clients_bytes + self.buffer_bytes
 
     @property
     def used_bytes(self) -> int:

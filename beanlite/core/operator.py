@@ -86,13 +86,14 @@ class Operator:
             self._still_ready(job, now_ns)
         else:
             job.pri = pri
-            self._record(job, REPRIORITISE, by, now_ns, 0)
+            self._record(job, REPRIORITISE, by, now_ns, _delay_s(job))
 
     def move(self, job: Job, tube: Tube, by: Peer, now_ns: int) -> None:
         """Move a job to another tube in its state. A reserved one stays with its client."""
         if job.id in self._bodies.ahead:  # fetched ahead for the tube that it leaves
             self._bodies.unload(job)
         queues, before, state, place, since_ns = self._queues, job.tube, job.state, job.key >> ID_BITS, job.since_ns
+        delay_s = _delay_s(job)
         if state is RESERVED:
             before.reserved -= 1
             tube.reserved += 1
@@ -100,7 +101,7 @@ class Operator:
             why = job.why
             queues.leave_state(job, now_ns)
         job.tube = tube
-        self._record(job, MOVE, by, now_ns, 0)
+        self._record(job, MOVE, by, now_ns, delay_s)
         if state is READY:
             self._still_ready(job, now_ns)
         elif state is DELAYED:
@@ -111,7 +112,7 @@ class Operator:
 
     def copied(self, job: Job, by: Peer, now_ns: int) -> None:
         """Record that this job was put as a copy of another one."""
-        self._record(job, COPY, by, now_ns, 0)
+        self._record(job, COPY, by, now_ns, _delay_s(job))
 
     def _still_ready(self, job: Job, now_ns: int) -> None:
         """Put a job that was ready before into its tube's ready queue, unless a client waits for it."""
@@ -131,3 +132,8 @@ class Operator:
     def _record(self, job: Job, what: str, by: Peer, now_ns: int, delay_s: int) -> None:
         self._ledger.note(job)
         self._ledger.record(job, what, by, now_ns, delay_s=delay_s, by_operator=True)
+
+
+def _delay_s(job: Job) -> int:
+    """The delay of a job that is delayed; 0 of any other."""
+    return job.delay_s if job.state is DELAYED else 0

@@ -49,6 +49,7 @@ class Counts:
         "total_jobs",
         "urgent",
         "waiting",
+        "watched",
         "workers",
     )
 
@@ -63,6 +64,8 @@ class Counts:
         self.producers = 0
         self.workers = 0
         self.waiting = 0
+        self.watched = 0
+        """How many tubes all clients watch together: a tube counts once for each client."""
         self.total_clients = 0
 
 

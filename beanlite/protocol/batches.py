@@ -55,7 +55,7 @@ def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes:
     if refusal is not None:
         return refusal.encode() + replies.END
     new_tubes = {name for name, _, _ in jobs} - engine.tubes.keys()
-    if len(new_tubes) + len(engine.tubes) > engine.clients.max_tubes:
+    if new_tubes and len(new_tubes) + len(engine.tubes) > engine.clients.max_tubes:
         session.service.refused(Refusal.TUBES.value)
         return replies.OUT_OF_MEMORY
     if jobs and not client.producer:

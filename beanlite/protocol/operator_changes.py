@@ -129,7 +129,7 @@ class Change:
         tube = None if self._stopped else self._tube()
         if tube is None:
             return False
-        copy = engine.put(acting_in(tube, by), pri, delay_s, ttr_s, body, now_ns)
+        copy = engine.put(acting_in(tube, by), pri, delay_s, ttr_s, body, now_ns, by_operator=True)
         engine.operator.copied(copy, by, now_ns)
         return True
 

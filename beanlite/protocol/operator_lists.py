@@ -15,7 +15,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import GONE, SECOND_NS, Job, State
 from beanlite.core.operator_find import Filter, find
-from beanlite.core.snapshot import client_snapshot, first_s
+from beanlite.core.snapshot import HOLDS_MAX, client_snapshot, first_s
 from beanlite.core.tube import Client, Tube
 from beanlite.protocol import replies
 from beanlite.protocol.operator_replies import Record, as_json, client_record, cursor, job_record, tube_record
@@ -26,8 +26,8 @@ from beanlite.protocol.session import Session
 LIMIT: Final = 100
 # Tubes looked at in a slice.
 TUBES_LOOKED_AT: Final = 5000
-# A slice of clients ends with the one that brings it beyond this many names of watched tubes.
-NAMES_MAX: Final = 4000
+# A slice of clients ends with the one that brings it beyond this many names of watched tubes, and jobs looked at.
+CLIENT_FACTS_MAX: Final = 4000
 
 _BEFORE_ALL: Final = -1  # smaller than any id or key
 
@@ -205,12 +205,12 @@ def list_clients(session: Session, request: ListClients, now_ns: int) -> bytes:
     numbers = list(connected)
     first = 0 if request.place is None else bisect_right(numbers, request.place)
     clients: list[Record] = []
-    names = 0
+    facts = 0
     for number in numbers[first : first + (request.limit or LIMIT)]:
         client = connected[number]
         clients.append(client_record(client_snapshot(engine, client, now_ns), service.buffered(client)))
-        names += len(client.watched)
-        if names > NAMES_MAX:
+        facts += len(client.watched) + min(len(client.deadlines), HOLDS_MAX)
+        if facts > CLIENT_FACTS_MAX:
             break
     last = first + len(clients)
     next_one = cursor(numbers[last - 1], 0) if last < len(numbers) else None

@@ -4,10 +4,11 @@ import sys
 
 import pytest
 
-from beanlite.core.job import BURIED, DELAYED, READY, SECOND_NS, SLICE
+from beanlite.core.job import BURIED, DELAYED, READY, RESERVED, SECOND_NS, SLICE
 from beanlite.core.queues import LINES_PER_JOB, WAKE_COST, Outcome
 from beanlite.core.restore import StoredJob
 from tests.support.core import put
+from tests.support.operators import recount
 
 # -- nothing is left behind
 
@@ -162,6 +163,23 @@ def test_a_job_that_becomes_ready_in_the_instant_of_a_timeout_is_handed_out(core
     put(core, producer, delay_s=5)
     core.jump(5)
     assert worker.take_replies().startswith(b"RESERVED 1 ")
+
+
+def test_jobs_that_are_still_to_be_given_back_by_a_client_that_is_gone_are_not_reserved_any_more(core):
+    gone, client = core.client(), core.client()
+    for _ in range(SLICE + 10):
+        put(core, client, ttr_s=100)
+        core.send(gone, b"reserve\r\n")
+    core.engine.clients.disconnect(gone.client, core.now_ns)
+    last = SLICE + 10
+    assert core.engine.jobs[last].state is RESERVED
+    assert core.send(client, b"delete %d\r\n" % last) == b"DELETED\r\n"
+    assert core.send(client, b"reserve-job %d\r\n" % (last - 1)).startswith(b"RESERVED ")
+    assert core.send(gone, b"delete %d\r\n" % (last - 2)) == b"DELETED\r\n"
+    while core.engine.timers.next_ns <= core.now_ns:
+        core.engine.tick(core.now_ns)
+    assert core.engine.counts.reserved == 1
+    recount(core.engine)
 
 
 @pytest.mark.parametrize("tube", [b"default", b"later"])

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from beanlite.core.admission import PUT_BYTES
-from beanlite.core.memory import BODIES_LEAST, BODY_BYTES, CLIENT_BYTES, JOB_BYTES, NO_BOUND, TUBE_BYTES
+from beanlite.core.memory import BODIES_LEAST, BODY_BYTES, CLIENT_BYTES, JOB_BYTES, NO_BOUND, TUBE_BYTES, WATCHED_BYTES
 from tests.support.core import Core, put
 from tests.support.fetching import FetchingCore
 
@@ -30,12 +30,14 @@ def test_each_thing_that_there_is_counts():
     memory = core.engine.memory
     assert memory.used_bytes == TUBE_BYTES  # the default one
     client = core.client()
-    assert memory.used_bytes == TUBE_BYTES + CLIENT_BYTES
-    core.send(client, b"watch other\r\n")
-    assert memory.used_bytes == 2 * TUBE_BYTES + CLIENT_BYTES
+    assert memory.used_bytes == TUBE_BYTES + CLIENT_BYTES + WATCHED_BYTES
+    core.send(client, b"watch other\r\nwatch other\r\n")
+    assert memory.used_bytes == 2 * TUBE_BYTES + CLIENT_BYTES + 2 * WATCHED_BYTES
+    core.send(client, b"ignore default\r\n")
     job_id = put(core, client, b"x" * 1000)
     core.store()
-    used = 2 * TUBE_BYTES + CLIENT_BYTES + JOB_BYTES + (BODY_BYTES + 1000) * 5 // 4  # with the gaps between bodies
+    body_bytes = (BODY_BYTES + 1000) * 5 // 4  # with the gaps between bodies
+    used = 2 * TUBE_BYTES + CLIENT_BYTES + WATCHED_BYTES + JOB_BYTES + body_bytes
     assert memory.used_bytes == used
     memory.buffer_bytes += 5
     assert memory.used_bytes == used + 5

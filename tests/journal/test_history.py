@@ -165,6 +165,33 @@ async def test_the_job_as_it_is_then_is_in_the_same_batch_as_what_has_happened(k
     assert [event.what for event in changes.events] == ["touch", "release", "reserve"]
 
 
+async def test_what_happens_to_several_jobs_is_in_its_order(keep):
+    kept = await keep(ALL)
+    client = kept.core.client()
+    for _ in range(3):
+        put(kept.core, client)
+    kept.store()
+    kept.core.send(client, b"reserve\r\n" * 3)
+    kept.store()
+    told = kept.ask("SELECT what, job FROM history ORDER BY n")
+    assert told == [(what, job) for what in ("put", "reserve") for job in (1, 2, 3)]
+
+
+async def test_an_event_of_an_operator_has_the_delay_of_the_job(keep):
+    kept = await keep(ALL)
+    session = kept.core.client(operator=True)
+    put(kept.core, session, delay_s=100)
+    for what in ('"move","to":"a"', '"reprioritise","pri":5', '"copy","to":"b","delay_s":50', '"copy","to":"b"'):
+        request = b'{"ids":[1],"do":%b}' % what.encode()
+        kept.core.send(session, b"change-jobs %d\r\n%b\r\n" % (len(request), request))
+    kept.store()
+    told = kept.ask("SELECT job, what, delay_s, by LIKE 'operator %' FROM history ORDER BY n")
+    assert told == [
+        (1, "put", 100, 0), (1, "move", 100, 1), (1, "reprioritise", 100, 1), (2, "put", 50, 1), (2, "copy", 50, 1),
+        (3, "put", 0, 1), (3, "copy", 0, 1),
+    ]  # fmt: skip
+
+
 async def test_touches_in_a_row_are_one_event_until_it_is_stored(keep):
     kept = await keep(ALL)
     core = kept.core

@@ -67,6 +67,11 @@ def test_all_of_them_or_none(core, operator):
     assert operator.ask("put-jobs", jobs=[{"body": "x"}] * 3) == {"ids": [1, 2, 3]}
 
 
+def test_tubes_that_there_are_already_take_jobs_even_beyond_the_limit(core, operator):
+    core.engine.clients.max_tubes = 0
+    assert operator.ask("put-jobs", jobs=[{"body": "x"}]) == {"ids": [1]}
+
+
 def test_no_job_is_none(core, operator):
     assert operator.ask("put-jobs", jobs=[]) == {"ids": []}
     assert core.engine.counts.producers == 0

@@ -386,11 +386,15 @@ def test_all_that_is_told_of_a_client(core, operator):
     assert [(client["number"], client["waits_s"]) for client in rest["clients"]] == [(3, 4)]
 
 
-def test_clients_that_watch_much_are_told_of_in_smaller_slices(core, operator, monkeypatch):
-    monkeypatch.setattr(operator_lists, "NAMES_MAX", 10)
+def test_clients_that_watch_or_hold_much_are_told_of_in_smaller_slices(core, operator, monkeypatch):
+    monkeypatch.setattr(operator_lists, "CLIENT_FACTS_MAX", 10)
     for _ in range(5):
         core.send(core.client(), b"".join(b"watch t%d\r\n" % number for number in range(6)))
     assert len(operator.ask("list-clients")["clients"]) == 3
+    for _ in range(10):
+        put(core, operator.session)
+        core.send(operator.session, b"reserve\r\n")
+    assert len(operator.ask("list-clients")["clients"]) == 1
     assert [client["number"] for client in operator.all("list-clients", "clients")] == [1, 2, 3, 4, 5, 6]
 
 
