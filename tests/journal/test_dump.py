@@ -173,6 +173,8 @@ def job(**changed):
         (job(crc32=1), "a job has no crc32"),
         (job(id=...), "the job has no id that can be"),
         (job(id="1"), "the job has no id that can be"),
+        (job(id=True), "the job has no id that can be"),
+        (job(ttr_s=0), "its ttr_s is 0, and a job has at least a second"),
         (job(id=1 << 62), "the job has no id that can be"),
         (job(id=(1 << 62) - 1), "the job has no id that can be"),
         (job(id=0), "no server would write such a job"),

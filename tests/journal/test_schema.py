@@ -204,6 +204,11 @@ def test_whether_the_server_lives(database, cli):
     assert cli("SELECT status, stopped = seen, seen_s < 30 FROM alive")[1] == ["stopped in an orderly way|1|1"]
 
 
+def test_a_server_may_listen_on_a_path_that_is_no_text(database):
+    Heartbeat(database.connection, os.fsdecode(b"unix:queue\xff"), Clock()).beat(1.0)
+    assert database.connection.execute("SELECT address FROM server").fetchone() == ("unix:queue\\udcff",)
+
+
 def test_a_sign_of_life_is_given_when_it_is_due_and_not_sooner(database, monkeypatch):
     now_s = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)

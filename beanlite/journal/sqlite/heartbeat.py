@@ -105,7 +105,8 @@ class Heartbeat:
         """``address`` is where the server listens."""
         self._db = connection
         self._clock = clock
-        self._row = (__version__, os.getpid(), address, utc_s(clock.utc_ns()), boot_id(), clock.offset_ns)
+        shown = address.encode(errors="backslashreplace").decode()  # the path of a Unix socket need not be text
+        self._row = (__version__, os.getpid(), shown, utc_s(clock.utc_ns()), boot_id(), clock.offset_ns)
         self._beat_s = -math.inf
 
     def beat(self, every_s: float) -> bool:

@@ -139,6 +139,8 @@ class _Loading:
             values["id"] = self._last_id + 1
         elif not is_number(values.get("id"), _ID_END - 1):
             raise _Wrong("the job has no id that can be")
+        if values.get("ttr_s") == 0:
+            raise _Wrong("its ttr_s is 0, and a job has at least a second")
         job_id = values["id"]
         if values.get("buried_seq") is not None:
             values["buried_seq"] += self._buried

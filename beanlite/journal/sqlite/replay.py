@@ -147,7 +147,7 @@ def read_unchecked_id(connection: sqlite3.Connection) -> int:
 
 def is_number(value: object, most: int) -> TypeGuard[int]:
     """Whether this is a whole number from 0 to ``most``: a damaged file, or a line of an import, may have anything."""
-    return isinstance(value, int) and 0 <= value <= most
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
 def _is_name(value: object) -> bool:
