@@ -244,7 +244,10 @@ def sources(file: Path | None = None, flags: Mapping[str, object] | None = None)
     found = dict.fromkeys(Settings.model_fields, "default")
     found |= dict.fromkeys(in_file, str(file))
     found |= {key: variable(key) for key in in_environment}
-    return found | {key: flag(key) for key in flags}
+    found |= {key: flag(key) for key in flags}
+    if flags.get("socket", "") is None:  # --host or --port has taken its place
+        found["socket"] = flag("host" if "host" in flags else "port")
+    return found
 
 
 def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings | None, list[str]]:

@@ -24,15 +24,16 @@ def _option(key: str, *names: str, metavar: str, more: str = "") -> Any:  # noqa
     return typer.Option(config.flag(key), *names, metavar=metavar, help=text[0].upper() + text[1:] + default)
 
 
-def _address(host: str | None, socket: str | None) -> dict[str, object]:
-    """Return the address given by -l or --socket; it overrides the file's."""
-    if host is not None and socket is not None:
-        raise ConfigError("--host and --socket exclude each other")
+def _address(host: str | None, port: str | None, socket: str | None) -> dict[str, object]:
+    """Return the settings host and socket as given by -l, -p or --socket, each of which overrides the file's socket."""
+    for flag, value in (("--host", host), ("--port", port)):
+        if value is not None and socket is not None:
+            raise ConfigError(f"{flag} and --socket exclude each other")
     if socket is not None:
         return {"socket": socket}
     if host is None:
-        return {}
-    if host.startswith("unix:"):
+        return {} if port is None else {"socket": None}
+    if host.startswith("unix:"):  # perhaps with -p, which beanstalkd then ignores: Debian's script for it has both
         return {"socket": host.removeprefix("unix:")}
     return {"host": host, "socket": None}
 
@@ -57,7 +58,8 @@ def flags_of(given: Mapping[str, Any]) -> dict[str, object]:
     if given["verbose"]:
         said["log_level"] = "debug"
     del said["host"], said["socket"]
-    return {key: value for key, value in said.items() if value is not None} | _address(given["host"], given["socket"])
+    address = _address(given["host"], given["port"], given["socket"])
+    return {key: value for key, value in said.items() if value is not None} | address
 
 
 def serve(
@@ -65,7 +67,9 @@ def serve(
     host: Annotated[
         str | None, _option("host", "-l", metavar="ADDR", more="; unix:PATH is the same as --socket PATH")
     ] = None,
-    port: Annotated[str | None, _option("port", "-p", metavar="PORT")] = None,
+    port: Annotated[
+        str | None, _option("port", "-p", metavar="PORT", more="; without effect beside -l unix:PATH")
+    ] = None,
     socket: Annotated[str | None, _option("socket", metavar="PATH")] = None,
     db: Annotated[str | None, _option("db", "-b", metavar="PATH")] = None,
     database: Annotated[str | None, _option("database", metavar="URL")] = None,

@@ -84,6 +84,16 @@ def test_flags_win_over_the_environment_and_the_file(server, monkeypatch):
     assert changed(server.settings) == {"host": "h", "port": 1, "max_job_size": 2, "user": "u"}
 
 
+@pytest.mark.parametrize("flags", ["--port 2", "-p 2", "-l 127.0.0.1 -p 2"])
+def test_a_flag_for_the_port_takes_the_place_of_a_socket(flags, server, monkeypatch):
+    Path("b.toml").write_text('socket = "x"\n')
+    assert main(f"--config b.toml {flags}".split()) == 0
+    assert changed(server.settings) == {"port": 2}
+    monkeypatch.setenv("BEANLITE_SOCKET", "y")
+    assert main(flags.split()) == 0
+    assert changed(server.settings) == {"port": 2}
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -93,6 +103,7 @@ def test_flags_win_over_the_environment_and_the_file(server, monkeypatch):
         ("-f -1", "--fsync: fsync = '-1ms' is not allowed"),
         ("-F -f 50", "--fsync, -f and -F exclude each other"),
         ("--host x --socket y", "--host and --socket exclude each other"),
+        ("--socket x --port 1", "--port and --socket exclude each other"),
         ("--db x --database postgresql://y/z", "--db and --database exclude each other"),
         ("--prot 1", "No such option: --prot"),
         ("-p", "Option '-p' requires an argument"),

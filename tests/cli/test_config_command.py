@@ -38,6 +38,16 @@ def test_a_table_for_people(capsys):
     assert ["port", "11300", "default"] in lines
 
 
+@pytest.mark.parametrize(
+    ("flags", "source"),
+    [("-l ::1", "--host"), ("-p 1", "--port"), ("-l ::1 -p 1", "--host"), ("-l unix:x", "--socket")],
+)
+def test_the_flag_that_has_replaced_a_socket_is_named(file, flags, source, capsys):
+    file.write_text('socket = "y"\n')
+    assert cli.main(["config", "--config", str(file), "--json", *flags.split()]) == 0
+    assert json.loads(capsys.readouterr().out)["socket"]["source"] == source
+
+
 def test_every_mistake_has_a_line(file, monkeypatch, capfd):
     file.write_text('prot = 1\nport = "x"\nmax_tubes = 0\n')
     monkeypatch.setenv("BEANLITE_FOO", "1")

@@ -294,7 +294,7 @@ def test_clients_do_not_go_round_in_circles(nodes):
 
 
 def test_where_the_active_server_can_not_be_reached_by_others_clients_are_refused(nodes, tmp_path):
-    nodes.active("--socket", str(tmp_path / "socket"))
+    nodes.active("-l", f"unix:{tmp_path}/socket")
     standby = nodes.standby()
     until(lambda: refuses(standby))
     assert "does not say where it is reached" in standby.log()
