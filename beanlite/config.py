@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ByteSize,
     ConfigDict,
     Field,
@@ -33,11 +32,12 @@ from beanlite.values import (
     MAX_JOB_SIZE_LIMIT,
     MEMORY_LEAST,
     Duration,
+    GivenPath,
+    Whole,
     file_in,
     of_address,
     of_loopback,
     of_operators,
-    of_path,
     of_place,
     seconds,
 )
@@ -47,8 +47,6 @@ _OF_A_SERVICE = re.compile(
     r"BEANLITE_(\w+_)?"
     r"(SERVICE_(HOST|PORT(_\w+)?)=|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|PORT=(tcp|udp|sctp)://)"
 )
-
-_Path = Annotated[Path, BeforeValidator(of_path)]
 
 
 class Settings(BaseModel):
@@ -60,9 +58,9 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = Field(HOST, min_length=1, description="address or host name to listen on")
-    port: int = Field(PORT, ge=0, le=65535, description="TCP port to listen on, 0 to 65535; 0 picks any free port")
-    socket: _Path | None = Field(None, description="path of a Unix socket to listen on, instead of host and port")
-    db: Annotated[_Path, AfterValidator(file_in)] = Field(
+    port: Whole = Field(PORT, ge=0, le=65535, description="TCP port to listen on, 0 to 65535; 0 picks any free port")
+    socket: GivenPath | None = Field(None, description="path of a Unix socket to listen on, instead of host and port")
+    db: Annotated[GivenPath, AfterValidator(file_in)] = Field(
         Path(DB_NAME), description=f"path of the database file; if it is a directory, the file {DB_NAME} in it"
     )
     database: SecretStr | None = Field(
@@ -102,21 +100,21 @@ class Settings(BaseModel):
     journal: bool = Field(
         default=True, description="whether jobs are kept in the database (true) or in memory only (false)"
     )
-    max_job_size: int = Field(
+    max_job_size: Whole = Field(
         65535, ge=1, le=MAX_JOB_SIZE_LIMIT, description=f"largest job body in bytes, 1 to {MAX_JOB_SIZE_LIMIT}"
     )
-    max_connections: int = Field(
+    max_connections: Whole = Field(
         10000, ge=1, description="maximum number of connections, 1 or more; further ones are closed at once"
     )
-    max_connections_per_address: int | None = Field(
+    max_connections_per_address: Whole | None = Field(
         None,
         ge=1,
         description="maximum number of connections from one address, 1 or more; further ones are closed at once",
     )
-    max_watched: int = Field(
+    max_watched: Whole = Field(
         1000, ge=1, description="maximum number of tubes that a client may watch, 1 or more; further ones are refused"
     )
-    max_tubes: int = Field(
+    max_tubes: Whole = Field(
         200_000, ge=1, description="maximum number of tubes, 1 or more; clients can't create further ones"
     )
     max_memory: ByteSize | None = Field(
@@ -134,8 +132,8 @@ class Settings(BaseModel):
     backup_every: Duration | None = Field(
         None, description="time from one backup to the next, such as 30m, 24h or 7d; if unset, none are made"
     )
-    backup_dir: _Path | None = Field(None, description="folder for these backups; it must exist")
-    backup_keep: int = Field(7, ge=1, description="number of these backups to keep, 1 or more")
+    backup_dir: GivenPath | None = Field(None, description="folder for these backups; it must exist")
+    backup_keep: Whole = Field(7, ge=1, description="number of these backups to keep, 1 or more")
     history: Duration | None = Field(
         None,
         description="how long the database keeps a record of what happened to each job, such as 12h or 7d; if unset,"
@@ -157,7 +155,7 @@ class Settings(BaseModel):
         description="address and port, such as 127.0.0.1:11381, at which /healthz, /readyz and /metrics are served;"
         " if unset, they are not",
     )
-    metrics_tubes: int = Field(
+    metrics_tubes: Whole = Field(
         1000,
         ge=0,
         le=10_000,

@@ -5,7 +5,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import StringConstraints
+from pydantic import BeforeValidator, StringConstraints
 
 from beanlite.places import is_place
 
@@ -23,11 +23,26 @@ HISTORY_LEAST = 1 << 20
 MEMORY_LEAST = 16 << 20
 
 
-def of_path(given: object) -> object:
+def _of_whole(given: object) -> object:
+    """Return what is given unless it is true or false, which Python takes for 1 and 0; else raise ValueError."""
+    if isinstance(given, bool):
+        raise ValueError(given)  # noqa: TRY004 - the one that pydantic expects
+    return given
+
+
+# A whole number.
+Whole = Annotated[int, BeforeValidator(_of_whole)]
+
+
+def _of_path(given: object) -> object:
     """Return what is given unless it is an empty path, which would mean the current folder; else raise ValueError."""
     if given == "":
         raise ValueError(given)
     return given
+
+
+# The path of a file or a folder.
+GivenPath = Annotated[Path, BeforeValidator(_of_path)]
 
 
 def file_in(path: Path) -> Path:

@@ -151,6 +151,17 @@ def test_a_wrong_value_names_its_source_and_what_is_allowed(key, value, file, mo
         assert refusal(file) == f"BEANLITE_{key.upper()}: {said}"
 
 
+NUMBERS = [key for key, field in FIELDS.items() if re.search(r"\b(int|ByteSize)\b", str(field.annotation))]
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+def test_true_is_no_number(key, file):
+    for word, value in (("true", True), ("false", False)):
+        file.write_text(f"{key} = {word}\n")
+        said = f"{file}: {key} = {value} is not allowed; {key}: {FIELDS[key].description}"
+        assert refusal(file) == said
+
+
 @pytest.mark.parametrize("value", ["nonsense", "/var/lib/beanlite.db", "", "mysql://q:secret@host/db", "host=a user=b"])
 def test_what_is_no_url_of_a_database_is_told_without_its_password(value):
     wanted = "the URL of a database begins with postgresql://, as in postgresql://beanlite@db1,db2/queue"
