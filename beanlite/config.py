@@ -35,6 +35,7 @@ from beanlite.values import (
     GivenPath,
     Whole,
     file_in,
+    is_postgresql,
     of_address,
     of_loopback,
     of_operators,
@@ -269,16 +270,20 @@ def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings |
     except ValidationError as error:
         for each in error.errors():
             key = str(each["loc"][0])
-            if key in flags:
-                source = flag(key)
-            elif key in in_environment:
-                source = variable(key)
-            else:
-                source = str(file)
+            source = flag(key) if key in flags else _below_flags(key, file, in_environment)
             allowed = Settings.model_fields[key].description
             found.append(f"{source}: {key} = {each['input']!r} is not allowed; {key}: {allowed}")
         return None, found
+    if "db" in flags and not settings.journal:  # who names a file would lose what they believe to be in it
+        where = _below_flags("journal", file, in_environment)
+        memory = flag("journal") if "journal" in flags else f"journal = false ({where})"
+        found.append(f"--db and {memory} exclude each other")
     return settings, found + _contradictions(settings)
+
+
+def _below_flags(key: str, file: Path | None, in_environment: set[str]) -> str:
+    """Where a setting that is not given by a flag comes from, unless it has its default."""
+    return variable(key) if key in in_environment else str(file)
 
 
 def _contradictions(settings: Settings) -> list[str]:
@@ -288,7 +293,7 @@ def _contradictions(settings: Settings) -> list[str]:
         found.append("backup_every and backup_dir need each other")
     if settings.database is not None:
         found += _beside_a_database(settings, settings.database.get_secret_value())
-    if _has_scheme(str(settings.db)):
+    if is_postgresql(str(settings.db)):
         found.append("db is the path of a file; the setting for a PostgreSQL database is database")
     if not settings.journal:
         found += [
@@ -299,14 +304,10 @@ def _contradictions(settings: Settings) -> list[str]:
     return found
 
 
-def _has_scheme(text: str) -> bool:
-    return text.lower().startswith(("postgresql:/", "postgres:/"))  # a Path turns two slashes into one
-
-
 def _beside_a_database(settings: Settings, url: str) -> list[str]:
     """What is wrong if jobs are kept in PostgreSQL. The URL is not repeated, since it may contain a password."""
     found = []
-    if not _has_scheme(url):
+    if not is_postgresql(url):
         found.append("the URL of a database begins with postgresql://, as in postgresql://beanlite@db1,db2/queue")
     if not settings.journal:
         found.append("database and --no-journal exclude each other")

@@ -51,6 +51,11 @@ def file_in(path: Path) -> Path:
     return path / DB_NAME if os.path.isdir(path) else path  # noqa: PTH112
 
 
+def is_postgresql(text: str) -> bool:
+    """Whether the text begins as the URL of a PostgreSQL database does, even if it has been taken for a path."""
+    return text.lower().startswith(("postgresql:/", "postgres:/"))  # a Path turns two slashes into one
+
+
 def operator_networks(text: str) -> tuple[bool, list[IPv4Network | IPv6Network]]:
     """Parse the setting ``operators``: whether the Unix socket is in it, and its networks. Raises ValueError."""
     items = [item.strip() for item in text.split(",")]

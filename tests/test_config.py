@@ -275,6 +275,19 @@ def test_settings_that_contradict_each_other(flags, said):
     assert refusal(None, flags).startswith(said)
 
 
+def test_a_file_for_jobs_that_are_to_stay_in_memory(file, monkeypatch):
+    """Who names a file believes that the jobs are kept in it."""
+    file.write_text('journal = false\ndb = "x"\n')
+    assert config.load(file).file is None
+    assert refusal(file, {"db": "y"}) == f"--db and journal = false ({file}) exclude each other"
+    assert config.load(file, {"db": "y", "journal": True}).file == Path("y")
+    monkeypatch.setenv("BEANLITE_JOURNAL", "false")
+    for each in (file, None):
+        assert refusal(each, {"db": "y"}) == "--db and journal = false (BEANLITE_JOURNAL) exclude each other"
+    monkeypatch.setenv("BEANLITE_JOURNAL", "true")
+    assert config.load(file, {"db": "y"}).file == Path("y")
+
+
 @pytest.mark.parametrize("key", FIELDS)
 def test_the_example_documents_each_setting(key):
     """Its description, which has the unit, stands above the key; only what has no default is commented out."""

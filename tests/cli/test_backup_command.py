@@ -38,6 +38,12 @@ def test_backup_for_scripts(queue, capsys, monkeypatch):
     assert result == {"file": "copy.db", "jobs": 0, "size": Path("copy.db").stat().st_size, "deleted": []}
 
 
+def test_a_database_that_is_named_is_there_whatever_the_server_keeps_its_jobs_in(queue, capsys, monkeypatch):
+    monkeypatch.setenv("BEANLITE_JOURNAL", "false")
+    assert main(["backup", "copy.db", "--db", str(queue)]) == 0
+    assert capsys.readouterr().out.startswith("copy.db: 0 jobs, ")
+
+
 @pytest.mark.parametrize(("terminal", "shown"), [(True, "\r5 MiB\r\x1b[K"), (False, "")])
 def test_backup_shows_its_progress_on_a_terminal_only(terminal, shown, capsys, monkeypatch):
     def copy(_source, _dest, progress, replace):

@@ -105,6 +105,8 @@ def test_a_flag_for_the_port_takes_the_place_of_a_socket(flags, server, monkeypa
         ("--host x --socket y", "--host and --socket exclude each other"),
         ("--socket x --port 1", "--port and --socket exclude each other"),
         ("--db x --database postgresql://y/z", "--db and --database exclude each other"),
+        ("--db x --no-journal", "--db and --no-journal exclude each other"),
+        ("--no-journal --history 7d", "history is of no use without a database, as with --no-journal"),
         ("--prot 1", "No such option: --prot"),
         ("-p", "Option '-p' requires an argument"),
         ("-d", "No such option: -d"),
