@@ -34,15 +34,15 @@ def _of_whole(given: object) -> object:
 Whole = Annotated[int, BeforeValidator(_of_whole)]
 
 
-def _of_path(given: object) -> object:
+def of_path(given: object) -> object:
     """Return what is given unless it is an empty path, which would mean the current folder; else raise ValueError."""
     if given == "":
-        raise ValueError(given)
+        raise ValueError("the path is empty")
     return given
 
 
 # The path of a file or a folder.
-GivenPath = Annotated[Path, BeforeValidator(_of_path)]
+GivenPath = Annotated[Path, BeforeValidator(of_path)]
 
 
 def file_in(path: Path) -> Path:

@@ -18,7 +18,7 @@ class UnexpectedReply(Exception):
 
 def parse_address(where: str, option: str = "--connect") -> Address:
     """Parse an address that an operator has given as HOST:PORT or unix:PATH. ConfigError: it is neither."""
-    if where.startswith("unix:"):
+    if where.startswith("unix:") and where != "unix:":
         return (where.removeprefix("unix:"),)
     host, _, port = where.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, path_of_db
+from beanlite.cli.paths import path_given
 from beanlite.errors import BeanliteError, ConfigError
 
 EPILOG: Final = (
@@ -30,6 +31,7 @@ def backup(
         str,
         typer.Argument(
             metavar="DEST",
+            parser=path_given,
             help="The file to write, which must not exist yet; or a folder, in which the file is named after the"
             " database and the time (UTC), such as beanlite-20261122T213456.789Z.db.",
         ),

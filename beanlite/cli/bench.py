@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from beanlite import __version__, is_compiled
+from beanlite.cli.paths import as_path
 from beanlite.cli.terminable import terminable
 from beanlite.errors import ConfigError
 
@@ -78,7 +79,7 @@ def bench(
         bool, typer.Option("--pin", help="Run started servers on the first core, the generator on the others.")
     ] = False,
     directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where started servers keep their files.")
+        Path, typer.Option("--dir", metavar="DIR", parser=as_path, help="Where started servers keep their files.")
     ] = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as a JSON object on one line.")] = False,
 ) -> None:

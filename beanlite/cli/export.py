@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.options import ConfigFile, Database, Db, counting, lines, path_of_db, url_of_database
+from beanlite.cli.paths import as_path
 from beanlite.errors import BeanliteError, ConfigError
 
 EPILOG: Final = (
@@ -25,7 +26,7 @@ EXAMPLES: Final = {
 def export(
     dest: Annotated[
         Path | None,
-        typer.Argument(metavar="DEST", readable=False, help="The file to write. Default: standard output, also as -."),
+        typer.Argument(metavar="DEST", parser=as_path, help="The file to write. Default: standard output, also as -."),
     ] = None,
     *,
     db: Db = None,

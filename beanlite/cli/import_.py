@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.options import AsJson, ConfigFile, Database, Db, counting, lines, path_of_db, url_of_database
+from beanlite.cli.paths import as_path
 from beanlite.errors import BeanliteError
 
 EPILOG: Final = (
@@ -24,7 +25,7 @@ EXAMPLES: Final = {
 
 def import_(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", readable=False, help="The exported file; - is standard input.")
+        Path, typer.Argument(metavar="FILE", parser=as_path, help="The exported file; - is standard input.")
     ],
     *,
     db: Db = None,

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, path_of_db
+from beanlite.cli.paths import as_path
 
 EPILOG: Final = (
     "Exit codes: 0 the jobs are in the database; 1 something could not be read or written; 2 a wrong setting or flag;"
@@ -30,7 +31,7 @@ def import_binlog(
     directory: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", readable=False, help="The directory of beanstalkd's -b, with files binlog.1 and so on."
+            metavar="DIR", parser=as_path, help="The directory of beanstalkd's -b, with files binlog.1 and so on."
         ),
     ],
     *,

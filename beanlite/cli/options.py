@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from beanlite import config
+from beanlite.cli.paths import as_path
 from beanlite.cli.terminable import terminable
 from beanlite.errors import ConfigError
 
@@ -25,7 +26,7 @@ Database = Annotated[
     ),
 ]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="TOML file with the server's settings.")
+    Path | None, typer.Option("--config", metavar="FILE", parser=as_path, help="TOML file with the server's settings.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object, for scripts.")]
 

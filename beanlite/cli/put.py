@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.groups import Json, Server, age_option, grouped
+from beanlite.cli.paths import as_path
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.operators.live import Live, encode_tube
@@ -50,7 +51,9 @@ def put(
     lines: Annotated[bool, typer.Option("--lines", help="Put each line of stdin as a job.")] = False,
     jobs: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Put each line of this file, a JSON object, as a job; - is stdin."),
+        typer.Option(
+            metavar="FILE", parser=as_path, help="Put each line of this file, a JSON object, as a job; - is stdin."
+        ),
     ] = None,
     server: Server,
     as_json: Json = False,

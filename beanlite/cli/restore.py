@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, path_of_db
+from beanlite.cli.paths import as_path
 from beanlite.errors import ConfigError
 
 EPILOG: Final = (
@@ -27,7 +28,7 @@ EXAMPLES: Final = {
 
 def restore(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", readable=False, help="The backup to restore; it is only read.")
+        Path | None, typer.Argument(metavar="FILE", parser=as_path, help="The backup to restore; it is only read.")
     ] = None,
     *,
     undo: Annotated[

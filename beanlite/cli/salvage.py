@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from beanlite.cli.options import AsJson, counting
+from beanlite.cli.paths import as_path
 from beanlite.errors import JournalRefused
 
 if TYPE_CHECKING:
@@ -26,10 +27,10 @@ _LISTED = 20
 
 def salvage(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", readable=False, help="A damaged database that no server holds.")
+        Path, typer.Argument(metavar="SOURCE", parser=as_path, help="A damaged database that no server holds.")
     ],
     dest: Annotated[
-        Path, typer.Argument(metavar="DEST", readable=False, help="The database to create; it must not exist yet.")
+        Path, typer.Argument(metavar="DEST", parser=as_path, help="The database to create; it must not exist yet.")
     ],
     *,
     as_json: AsJson = False,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from beanlite import __version__, config, is_compiled, log
+from beanlite.cli.paths import as_path
 from beanlite.errors import ConfigError
 
 EPILOG = (
@@ -118,7 +119,10 @@ def serve(
     config_file: Annotated[
         Path | None,
         typer.Option(
-            "--config", metavar="FILE", help="TOML file with settings; the environment and flags override it."
+            "--config",
+            metavar="FILE",
+            parser=as_path,
+            help="TOML file with settings; the environment and flags override it.",
         ),
     ] = None,
     log_level: Annotated[str | None, _option("log_level", metavar="LEVEL")] = None,

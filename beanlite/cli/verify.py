@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from beanlite.cli.paths import as_path
 from beanlite.cli.terminable import terminable
 from beanlite.errors import JournalRefused
 
@@ -23,7 +24,7 @@ EXAMPLES: Final = {
 
 def verify(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", readable=False, help="A database, live or stopped, or a backup.")
+        Path, typer.Argument(metavar="FILE", parser=as_path, help="A database, live or stopped, or a backup.")
     ],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, for scripts.")] = False,

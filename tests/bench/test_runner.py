@@ -153,7 +153,7 @@ def test_a_job_is_counted_once(workload, finishing):
     assert [[step.name for step in steps if step.finishes] for steps in roles] == finishing
 
 
-@pytest.mark.parametrize("place", ["", "x", "x:", ":1", "x:y", "x:65536", "name=x"])
+@pytest.mark.parametrize("place", ["", "x", "x:", ":1", "x:y", "x:65536", "name=x", "unix:", "name=unix:"])
 def test_no_address(place):
     with pytest.raises(ConfigError, match="--connect takes HOST:PORT or unix:PATH, not "):
         reached(place)

@@ -48,7 +48,10 @@ def test_serve_is_imported_alone():
     program = "import sys; from beanlite import cli; cli.main(['serve', '--version']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     imported = set(done.stdout.split())
-    assert {module for module in imported if module.startswith("beanlite.cli.")} == {"beanlite.cli.serve"}
+    assert {module for module in imported if module.startswith("beanlite.cli.")} == {
+        "beanlite.cli.serve",
+        "beanlite.cli.paths",
+    }
     assert imported & {"rich", "textual", "aiosqlite", "beanlite.operators"} == set()
 
 

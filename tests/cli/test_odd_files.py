@@ -1,6 +1,8 @@
 """Whatever a command is given in the place of a database: one line at once, and nothing is changed."""
 
 import os
+import re
+import shlex
 import socket
 import stat
 import tempfile
@@ -135,6 +137,46 @@ def test_what_is_mistaken_for_another_is_one_line(line, code, said, folder, caps
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("backup '' --db queue.db", "DEST"),
+        ("backup '' --db queue.db --force", "DEST"),
+        ("backup new.db --db ''", "--db"),
+        ("backup new.db --config ''", "--config"),
+        ("export '' --db queue.db", "DEST"),
+        ("import '' --db new.db", "FILE"),
+        ("import q.jsonl --db ''", "--db"),
+        ("import-binlog '' --db new.db", "DIR"),
+        ("restore '' --db queue.db", "FILE"),
+        ("restore queue.db --db ''", "--db"),
+        ("verify ''", "FILE"),
+        ("salvage '' new.db", "SOURCE"),
+        ("salvage queue.db ''", "DEST"),
+        ("compact --db ''", "--db"),
+        ("jobs --db ''", "--db"),
+        ("put --jobs '' --connect unix:none", "--jobs"),
+        ("bench --dir ''", "--dir"),
+        ("config --config '' --check", "--config"),
+        ("config --db '' --check", "--db"),
+        ("config --socket '' --check", "--socket"),
+        ("config --backup-every 1h --backup-dir '' --check", "--backup-dir"),
+        ("serve --config ''", "--config"),
+        ("serve -l unix: -b queue.db", "--socket"),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(line, wrong, folder, capfd):
+    """It is what a script's variable that is not set leaves behind."""
+    before = sorted(folder.iterdir())
+    assert main(shlex.split(line)) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert re.match(
+        f"beanlite: ({wrong}: .* = '' is not allowed|Invalid value for .*{wrong}.*: the path is empty)", err
+    )
     assert sorted(folder.iterdir()) == before
 
 
