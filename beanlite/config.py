@@ -168,7 +168,7 @@ class Settings(BaseModel):
         " if unset, it is not",
     )
     user: str | None = Field(
-        None, min_length=1, description="user to become, with its groups, once the sockets are bound"
+        None, pattern=r"^[^\x00]+$", description="user to become, with its groups, once the sockets are bound"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="lowest level that is logged: debug, info, warning or error"

@@ -35,9 +35,11 @@ Whole = Annotated[int, BeforeValidator(_of_whole)]
 
 
 def of_path(given: object) -> object:
-    """Return what is given unless it is an empty path, which would mean the current folder; else raise ValueError."""
+    """Return what is given unless it can be no path: an empty one would mean the current folder. Else ValueError."""
     if given == "":
         raise ValueError("the path is empty")
+    if isinstance(given, str) and "\0" in given:
+        raise ValueError("no path has a NUL character")
     return given
 
 

@@ -100,6 +100,12 @@ def test_an_empty_path_does_not_mean_the_current_folder(name):
         config.load(None, {name: ""})
 
 
+@pytest.mark.parametrize("key", ["db", "socket", "backup_dir", "user"])
+def test_a_nul_that_no_system_call_takes(key, file):
+    file.write_text(f'{key} = "a\\u0000b"\n')
+    assert refusal(file) == f"{file}: {key} = 'a\\x00b' is not allowed; {key}: {FIELDS[key].description}"
+
+
 def test_a_directory_as_database_means_the_file_in_it(tmp_path):
     assert config.load(None, {"db": str(tmp_path)}).db == tmp_path / "beanlite.db"
     assert config.load(None, {"db": str(tmp_path / "jobs")}).db == tmp_path / "jobs"
