@@ -154,7 +154,9 @@ def delay(
     how: How,
 ) -> int:
     """Delay ready jobs, or change the delay of delayed ones."""
-    return _carry_out({"do": "delay", "delay_s": round(by)}, which.filter(ids), how)
+    if not by:
+        raise ConfigError("--by: a delay is longer than 0 s; kick makes delayed jobs ready")
+    return _carry_out({"do": "delay", "delay_s": units.whole_seconds(by)}, which.filter(ids), how)
 
 
 def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> int:

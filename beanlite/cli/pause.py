@@ -33,9 +33,10 @@ def pause(
     """Stop clients from reserving from a tube for some time."""
     if time > U32_MAX:
         raise ConfigError(f"TIME: {U32_MAX} seconds at most, which are {units.age(U32_MAX)}")
+    pause_s = units.whole_seconds(time)
     with Live(server.address) as live:
-        live.pause(tube, round(time))
+        live.pause(tube, pause_s)
     if as_json:
-        print(json.dumps({"tube": tube, "pause_s": round(time)}))
+        print(json.dumps({"tube": tube, "pause_s": pause_s}))
     else:
-        print(f"{tube} is paused for {units.age(time)}" if time else f"{tube} is not paused")
+        print(f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused")

@@ -15,6 +15,7 @@ from beanlite.errors import ConfigError
 from beanlite.operators.live import Live, encode_tube
 from beanlite.operators.person import login_name
 from beanlite.operators.putting import NewJob, put as put_all, read_jobs
+from beanlite.operators.units import whole_seconds
 
 EPILOG: Final = (
     "The ids are printed. Jobs are put in batches of up to 500, each batch as a whole or not at all. Exit codes: 0"
@@ -65,12 +66,13 @@ def put(
         raise ConfigError(f"each BODY is a job, and none a tube: say --tube {bodies[0]}, or --tube default")
     tube = "default" if tube is None else tube
     encode_tube(tube)
+    delay_s, ttr_s = whole_seconds(delay), whole_seconds(ttr)
     with ExitStack() as stack:
         made: Iterable[NewJob]
         if jobs is None:
-            made = (NewJob(body, tube, pri, round(delay), round(ttr)) for body in _bodies(bodies, lines=lines))
+            made = (NewJob(body, tube, pri, delay_s, ttr_s) for body in _bodies(bodies, lines=lines))
         else:
-            defaults = {"tube": tube, "pri": pri, "delay_s": round(delay), "ttr_s": round(ttr)}
+            defaults = {"tube": tube, "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s}
             made = _read(jobs, defaults, stack)
         for ids in put_all(stack.enter_context(Live(server.address)), made, login_name()):
             for job_id in ids:

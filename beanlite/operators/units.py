@@ -1,5 +1,6 @@
 """Sizes, ages and times as people write and read them; and text made safe for a terminal."""
 
+import math
 import re
 import time
 
@@ -25,6 +26,12 @@ def parse_age(text: str) -> float:
     if seconds > AGE_MAX_S:
         raise ValueError(f"{text!r} is more than {AGE_MAX_S // 86_400} d")
     return seconds
+
+
+def whole_seconds(seconds: float) -> int:
+    """Round a length of time up, because 0 seconds may mean something else: no delay, or the end of a pause."""
+    # 1.1 h are not to be a second more because of the last digit of a float.
+    return max(math.ceil(round(seconds, 6)), 1) if seconds else 0
 
 
 def age(seconds: float | None) -> str:

@@ -102,6 +102,19 @@ def test_a_tube_without_jobs_is_no_mistake(queue, run):
         assert run(queue, "flush", "empty", "--yes") == (0, "0 jobs deleted\n", "")
 
 
+def test_a_part_of_a_second_counts_as_a_whole_one(own_queue, run):
+    """Cut to 0 it would end a pause, and mean no delay."""
+    assert run(own_queue, "pause", "mail", "0.4s")[1] == "mail is paused for 1 s\n"
+    assert json.loads(run(own_queue, "pause", "mail", "1.2s", "--json")[1]) == {"tube": "mail", "pause_s": 2}
+    ready = str(own_queue.ready[0])
+    assert run(own_queue, "delay", ready, "--by", "0.4s") == (0, "1 job delayed\n", "")
+    assert run(own_queue, "put", "--delay", "0.4s", "--ttr", "0.4s", "x")[:2] == (0, "13\n")
+    with Live(own_queue.address) as live:
+        jobs = [live.show_job(job_id) or {} for job_id in (own_queue.ready[0], 13)]
+    assert [job["delay_s"] for job in jobs] == [1, 1]
+    assert jobs[1]["ttr_s"] == 1
+
+
 def test_json_has_plain_numbers(own_queue, run):
     _, out, _ = run(own_queue, "kick", "--tube", "mail", "--json")
     assert json.loads(out) == {"do": "kick", "done": 2, "skipped": 0, "interrupted": False, "dry_run": False}
@@ -128,6 +141,7 @@ def test_json_has_plain_numbers(own_queue, run):
         ("put --tube= x", "no tube can have the name ''"),
         ("pause a:b 5s", "no tube can have the name 'a:b'"),
         ("pause mail 49711d", "TIME: 4294967295 seconds at most, which are 49710 d 6 h"),
+        ("delay 1 --by 0", "--by: a delay is longer than 0 s; kick makes delayed jobs ready"),
         ("jobs --pri-max 4294967296", "Invalid value for '--pri-max'"),
         ("jobs --holder -1", "Invalid value for '--holder'"),
         ("job 9223372036854775808", "Invalid value for 'ID'"),

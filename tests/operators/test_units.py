@@ -14,6 +14,13 @@ def test_lengths_of_time_are_read(text, seconds):
     assert units.parse_age(text) == seconds
 
 
+@pytest.mark.parametrize(
+    ("text", "whole"), [("0", 0), ("0.0000001s", 1), ("0.4", 1), ("1", 1), ("1.0001s", 2), ("1.1h", 3960), ("90s", 90)]
+)
+def test_whole_seconds_are_never_fewer(text, whole):
+    assert units.whole_seconds(units.parse_age(text)) == whole
+
+
 @pytest.mark.parametrize("text", ["", "x", "-5s", "5 5y", "1h,", "h", "1,5h", "5min ago"])
 def test_what_is_no_length_of_time(text):
     with pytest.raises(ValueError, match=r"is no (length|unit) of time"):
