@@ -97,7 +97,7 @@ class Visit(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing() or self._task is not None:
             return
         self._received += data
-        if b"\r\n\r\n" in self._received:
+        if b"\r\n\r\n" in self._received[:REQUEST_MAX]:
             self._answer(self._received[: self._received.index(b"\r\n")])
         elif len(self._received) > REQUEST_MAX:
             self._send(400, "the request is too long\n")

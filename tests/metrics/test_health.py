@@ -69,6 +69,11 @@ def raw(where, *parts):
         ([b"GET /healthz\r\n\r\n"], b"HTTP/1.1 400 Bad Request"),
         ([b"\xff \xff \xff\r\n\r\n"], b"HTTP/1.1 400 Bad Request"),
         ([b"GET /" + b"x" * health.REQUEST_MAX], b"HTTP/1.1 400 Bad Request"),
+        ([b"GET /healthz HTTP/1.1\r\nX: ".ljust(health.REQUEST_MAX - 4, b"x") + b"\r\n\r\n"], b"HTTP/1.1 200 OK"),
+        (
+            [b"GET /healthz HTTP/1.1\r\nX: ".ljust(health.REQUEST_MAX - 3, b"x") + b"\r\n\r\n"],
+            b"HTTP/1.1 400 Bad Request",
+        ),
     ],
 )
 def test_what_comes_over_the_wire(where, parts, answer):
