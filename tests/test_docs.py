@@ -1,12 +1,15 @@
 """What the documentation leaves out, or names although it is not there, fails here."""
 
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import typer
 
 from beanlite import cli, config
+from beanlite.journal.sqlite.database import open_database
 from beanlite.net.refusals import Refusals
 
 ROOT = Path(__file__).parent.parent
@@ -54,6 +57,15 @@ def test_each_setting_is_in_the_readme(key, readme):
 def test_each_kind_of_refusal_is_in_the_manual(limit, readme):
     assert f"`refused-{limit}`" in readme  # in stats
     assert f"`{limit}`" in (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+
+
+def test_the_example_of_a_view_shows_its_columns(readme, tmp_path):
+    found = re.search(r"^\$ sqlite3 beanlite.db '(.+)' -header -column\n(.+)$", readme, re.MULTILINE)
+    assert found
+    open_database(tmp_path / "queue.db").close()
+    with closing(sqlite3.connect(tmp_path / "queue.db")) as connection:
+        columns = [column[0] for column in connection.execute(found[1]).description]
+    assert found[2].split() == columns
 
 
 PAGES = [
