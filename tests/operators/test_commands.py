@@ -115,6 +115,19 @@ def test_a_part_of_a_second_counts_as_a_whole_one(own_queue, run):
     assert jobs[1]["ttr_s"] == 1
 
 
+def test_a_tube_too_many_is_one_reason_for_a_refusal(tmp_path, capsys):
+    with start_beanlite(tmp_path, "--max-tubes", "2") as server, Wire(server.connect()) as client:
+        client.ask("use mail")
+        client.put(b"x")
+        where = f"127.0.0.1:{server.port}"
+        for do, done in (("move", "moved"), ("copy", "copied")):
+            assert main([do, "1", "--to", "new", "--connect", where]) == 1
+            said = "OUT_OF_MEMORY (max_memory is used up, or there are max_tubes tubes)"
+            assert capsys.readouterr().err == (
+                f"beanlite: {where} refused a put: {said}; 0 jobs had been {done} before\n"
+            )
+
+
 def test_json_has_plain_numbers(own_queue, run):
     _, out, _ = run(own_queue, "kick", "--tube", "mail", "--json")
     assert json.loads(out) == {"do": "kick", "done": 2, "skipped": 0, "interrupted": False, "dry_run": False}
