@@ -64,6 +64,12 @@ EXAMPLES: Final = {
     ),
 }
 
+# Why jobs given by their ids may be left as they were, besides that they have gone. The other commands take any job.
+_OR_ELSE: Final = {
+    **dict.fromkeys(("kick", "bury", "release", "delay"), ", or are in another state"),
+    "move": ", or are in that tube already",
+}
+
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")]
 To = Annotated[str, typer.Option(metavar="TUBE", help="The tube to put them in.")]
 Pri = Annotated[int, typer.Option("--pri", min=0, max=U32_MAX, metavar="N", help="The new pri; 0 comes first.")]
@@ -183,7 +189,7 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> i
     if outcome.interrupted:
         return 130
     if which.ids is not None and outcome.done < len(set(which.ids)):
-        raise BeanliteError(f"not all of these jobs could be {done}: they have gone, or are in another state")
+        raise BeanliteError(f"not all of these jobs could be {done}: they have gone{_OR_ELSE.get(what['do'], '')}")
     return 0
 
 

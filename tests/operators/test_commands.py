@@ -115,6 +115,21 @@ def test_a_part_of_a_second_counts_as_a_whole_one(own_queue, run):
     assert jobs[1]["ttr_s"] == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("move {} 99 --to mail", "they have gone, or are in that tube already"),
+        ("copy {} 99 --to mail", "they have gone"),
+        ("reprioritise {} 99 --pri 0", "they have gone"),
+        ("release {} 99", "they have gone, or are in another state"),
+    ],
+)
+def test_why_jobs_are_left_as_they_were(line, why, own_queue, run):
+    words = line.format(own_queue.ready[0]).split()
+    exit_code, _, err = run(own_queue, *words)
+    assert (exit_code, err.partition("could be ")[2].partition(": ")[2]) == (1, f"{why}\n")
+
+
 def test_a_tube_too_many_is_one_reason_for_a_refusal(tmp_path, capsys):
     with start_beanlite(tmp_path, "--max-tubes", "2") as server, Wire(server.connect()) as client:
         client.ask("use mail")
