@@ -173,11 +173,10 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> i
     if ask and not sys.stdin.isatty():
         raise ConfigError(f"{what['do']} can't be undone, and there is no terminal to ask at: say --yes")
     with Live(how.address) as server:
-        if ask:
-            which = _asked(server, what, which)
+        agreed = _asked(server, what, which) if ask else which
         with _progress(what["do"]) as progress:
             request = {**what, **on_behalf_of(login_name()), "dry_run": how.dry_run}
-            outcome = changes.change(server, request, which, progress)
+            outcome = changes.Outcome() if agreed is None else changes.change(server, request, agreed, progress)
     done = changes.DONE_WORDS[what["do"]]
     if how.as_json:
         facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}
@@ -193,11 +192,16 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> i
     return 0
 
 
-def _asked(server: Live, what: Record, which: Filter) -> Filter:
-    """Ask the operator to confirm the number of jobs; return their filter. BeanliteError: not confirmed."""
+def _asked(server: Live, what: Record, which: Filter) -> Filter | None:
+    """Ask the operator to confirm the number of jobs; return their filter. BeanliteError: not confirmed.
+
+    If there are none, nothing is asked, and None is returned: what comes later has not been agreed to.
+    """
     found = changes.change(server, {**what, "dry_run": True}, which)
-    question = f"{what['do'].capitalize()} {units.jobs(found.done)} {which}?"
-    if found.interrupted or not _confirmed(question):
+    if not found.done and not found.interrupted:
+        return None
+    question = f"{what['do'].capitalize()} {units.jobs(found.done)} {which}".rstrip()  # the filter says nothing of ids
+    if found.interrupted or not _confirmed(f"{question}?"):
         raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
     return dataclasses.replace(which, up_to_id=found.last_id)
 

@@ -222,6 +222,21 @@ def test_the_question_tells_how_many(own_queue):
     assert ids(own_queue) == [12]
 
 
+def test_the_question_about_ids(own_queue):
+    exit_code, seen = at_terminal(own_queue, ["delete", "1"], b"y\n")
+    assert seen.startswith("Delete 1 job? [y/N]")
+    assert exit_code == 0
+    assert 1 not in ids(own_queue)
+
+
+def test_nothing_is_asked_about_no_job(own_queue, run, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert run(own_queue, "delete", "--tube", "other", "--state", "buried") == (0, "0 jobs deleted\n", "")
+    said = "beanlite: not all of these jobs could be deleted: they have gone\n"
+    assert run(own_queue, "delete", "99") == (1, "0 jobs deleted\n", said)
+
+
 def test_no_answer_is_no(own_queue):
     exit_code, seen = at_terminal(own_queue, ["flush", "mail"], b"\x04")
     assert exit_code == 1
