@@ -43,6 +43,17 @@ def _backups_of(server: Server, db: Path | None) -> "Folder | None":
     return Folder(settings.backup_dir.resolve(), settings.db.resolve() if db is None else db)
 
 
+def _password() -> str:
+    """Read a new user's password from the terminal or, in a script, from stdin. ConfigError: it is not UTF-8."""
+    try:
+        # The login of a browser is UTF-8, whatever the locale here is.
+        return getpass.getpass() if sys.stdin.isatty() else sys.stdin.buffer.readline().decode().rstrip("\r\n")
+    except EOFError:  # Ctrl-D
+        return ""
+    except UnicodeDecodeError as error:
+        raise ConfigError("the password is not UTF-8") from error
+
+
 @grouped
 def web(
     *,
@@ -81,8 +92,7 @@ def web(
         raise BeanliteError(f"{error.name} is missing: pip install 'beanlite[web]'") from error
     if add_user is not None:
         name, _, role = add_user.rpartition(":")
-        password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
-        print(password_line(name, role, password))
+        print(password_line(name, role, _password()))
         return
     address = parse_address(listen, "--listen")
     is_closed = password_file is not None or user_header is not None

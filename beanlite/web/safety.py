@@ -71,7 +71,8 @@ class Passwords:
             name, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             return None
-        if scheme.lower() != "basic" or not colon:
+        # An older version took an empty password from a script without input; it must not open anything.
+        if scheme.lower() != "basic" or not colon or not password:
             return None
         role, hashed = self._users.get(name, ("", self._nobody))
         seen = hashlib.blake2b(authorization.encode(), key=self._secret).digest()
@@ -89,9 +90,12 @@ class Passwords:
 
 
 def password_line(name: str, role: str, password: str) -> str:
-    """Return the file's line for a user. ConfigError: the name or the role is invalid."""
-    if not name or ":" in name or not name.isprintable() or role not in ROLES:
-        raise ConfigError(f"a user has a name without a colon, and is {' or '.join(ROLES)}")
+    """Return the file's line for a user. ConfigError: the name or the role is invalid, or the password is empty."""
+    # A line that begins with # is a comment.
+    if not name or ":" in name or name.startswith("#") or not name.isprintable() or role not in ROLES:
+        raise ConfigError(f"a user has a name without a colon and without # in front, and is {' or '.join(ROLES)}")
+    if not password:
+        raise ConfigError("a user needs a password, and this one is empty")
     return f"{name}:{role}:{PasswordHasher().hash(password)}"
 
 

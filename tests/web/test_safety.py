@@ -106,6 +106,42 @@ def test_passwords(connect, users):
         assert web.get("/static/page.css").status == 200
 
 
+def add_user(user, given):
+    """Run --add-user with this on stdin; return the exit code and what was printed and said."""
+    command = [sys.executable, "-m", "beanlite", "web", "--add-user", user]
+    ran = subprocess.run(command, input=given, capture_output=True, check=False, timeout=30)
+    return ran.returncode, ran.stdout.decode(), ran.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("user", "given", "why"),
+    [
+        ("ann:operator", b"", "a user needs a password, and this one is empty"),
+        ("ann:operator", b"\r\n", "a user needs a password, and this one is empty"),
+        ("ann:operator", b"caf\xe9\n", "the password is not UTF-8"),
+        ("#ann:operator", b"battery\n", "a user has a name without a colon and without # in front"),
+    ],
+)
+def test_a_user_who_could_not_be_told_from_others_is_not_added(user, given, why):
+    exit_code, printed, said = add_user(user, given)
+    assert (exit_code, printed) == (2, "")
+    assert said.startswith(f"beanlite: {why}")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_the_end_of_a_line_is_no_part_of_a_password(tmp_path, end):
+    path = tmp_path / "users"
+    path.write_text(add_user("ann:reader", f"grüße{end}".encode())[1])
+    assert Passwords(path).check(header("ann:grüße")) == User("ann", may_change=False)
+
+
+def test_an_empty_password_opens_nothing_even_if_its_hash_is_in_the_file(tmp_path):
+    path = tmp_path / "users"
+    path.write_text(f"ann:operator:{PasswordHasher().hash('')}\n")
+    assert Passwords(path).check(header("ann:")) is None
+
+
 def header(login):
     return sign_in(login)["authorization"]
 
