@@ -70,7 +70,7 @@ def web(
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option("--host", metavar="NAME", help="A host name that browsers may use; repeatable."),
+        typer.Option("--host", metavar="NAME", help="A host name that browsers may use, without a port; repeatable."),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Allow no changes.")] = False,
     hide_bodies: Annotated[bool, typer.Option("--hide-bodies", help="Don't show or search bodies.")] = False,
@@ -86,7 +86,7 @@ def web(
     """
     try:
         from beanlite.web import serving  # noqa: PLC0415 - needs an extra, and no other command uses it
-        from beanlite.web.safety import Passwords, password_line  # noqa: PLC0415 - likewise
+        from beanlite.web.safety import Passwords, own_host, password_line  # noqa: PLC0415 - likewise
         from beanlite.web.site import Site  # noqa: PLC0415 - likewise
     except ModuleNotFoundError as error:
         raise BeanliteError(f"{error.name} is missing: pip install 'beanlite[web]'") from error
@@ -100,7 +100,7 @@ def web(
         raise ConfigError("--password-file and --user-header exclude each other")
     if not serving.is_loopback(address) and not is_closed:
         raise ConfigError(f"--listen {listen} needs --password-file or --user-header: everybody could change anything")
-    names = frozenset(host or ()) | (serving.LOOPBACK_NAMES if serving.is_loopback(address) else frozenset())
+    own = serving.LOOPBACK_NAMES if serving.is_loopback(address) else frozenset()
     path = None if db is None else path_of_db(db, None).resolve()
     site = Site(
         address=server.address,
@@ -108,7 +108,7 @@ def web(
         backups=_backups_of(server, path),
         passwords=None if password_file is None else Passwords(password_file),
         user_header=user_header,
-        hosts=names,
+        hosts=own | frozenset(map(own_host, host or ())),
         read_only=read_only,
         hide_bodies=hide_bodies,
     )

@@ -2,7 +2,10 @@
 
 import base64
 import binascii
+import contextlib
 import hashlib
+import ipaddress
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +28,8 @@ HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
 }
 ROLES: Final = ("operator", "reader")
+# Browsers send the letters of other alphabets as xn--….
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 # How many correct passwords are remembered, since checking one is slow on purpose.
 _REMEMBERED_MAX: Final = 1000
 
@@ -106,6 +111,16 @@ def is_own_origin(headers: Mapping[str, str]) -> bool:
         return site == "same-origin"
     origin = headers.get("origin")
     return origin is not None and urlsplit(origin).netloc == headers.get("host")
+
+
+def own_host(name: str) -> str:
+    """Return a name given by --host as a browser's host name is compared to it. ConfigError: it is none."""
+    bare = name.removeprefix("[").removesuffix("]").lower()
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.IPv6Address(bare))
+    if _HOST_NAME.fullmatch(name) is None:
+        raise ConfigError(f"--host takes a host name without a port, not {name!r}")
+    return bare
 
 
 def is_own_host(host: str, names: frozenset[str]) -> bool:

@@ -72,6 +72,13 @@ def test_a_name_that_was_rebound_is_refused(connect):
         assert web.get("/", host="queue.example.org").status == 200
 
 
+def test_a_name_of_this_page_may_be_written_in_any_way(connect):
+    with Web(connect, "--host", "Queue.Example.ORG", "--host", "[2001:DB8::0:1]", "--host", "2001:db8::2") as web:
+        for host in ("queue.example.org", "QUEUE.example.org:11380", "[2001:db8::1]:11380", "[2001:db8::2]"):
+            assert web.get("/", host=host).status == 200
+        assert web.get("/", host="[2001:db8::3]").status == 421
+
+
 def test_a_large_form_is_refused(connect):
     with Web(connect) as web:
         assert web.post("/put", {"tube": "default", "body": "x" * (1 << 20)}).status == 413
@@ -239,11 +246,15 @@ def test_hidden_bodies_are_neither_shown_nor_searched(connect):
         (["--password-file", "/dev/null"], "/dev/null has no user in it"),
         (["--password-file", "/dev/null", "--user-header", "X"], "exclude each other"),
         (["--add-user", "ann:queen"], "operator or reader"),
+        *(
+            (["--host", name], f"--host takes a host name without a port, not {name!r}")
+            for name in ("", "queue.example.org:11380", "[::1]:80", "http://queue", "two names", "q/x", "grüße")
+        ),
     ],
 )
 def test_what_would_not_be_safe_is_refused(flags, why):
     command = [sys.executable, "-m", "beanlite", "web", *flags]
-    ran = subprocess.run(command, input="x\n", capture_output=True, text=True, check=False, env=dict(os.environ))
+    ran = subprocess.run(command, input="x\n", capture_output=True, text=True, check=False, timeout=30)
     assert ran.returncode == 2
     assert why in ran.stderr
     assert ran.stderr.count("\n") == 1
