@@ -110,7 +110,10 @@ def is_own_origin(headers: Mapping[str, str]) -> bool:
     if site is not None:
         return site == "same-origin"
     origin = headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc == headers.get("host")
+    try:
+        return origin is not None and urlsplit(origin).netloc == headers.get("host")
+    except ValueError:
+        return False
 
 
 def own_host(name: str) -> str:

@@ -55,6 +55,7 @@ PUT: dict[str, object] = {"tube": "default", "body": "job"}
         {"sec-fetch-site": "none"},
         {"origin": "https://example.org"},
         {"origin": "null"},
+        {"origin": "http://[bad"},
         {},
     ],
 )
