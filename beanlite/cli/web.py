@@ -1,6 +1,7 @@
 """``beanlite web``."""
 
 import getpass
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -16,6 +17,8 @@ from beanlite.errors import BeanliteError, ConfigError
 if TYPE_CHECKING:
     from beanlite.web.backups import Folder
 
+# A header with any other name can't be sent, so that nobody could log in.
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 DEFAULT_LISTEN: Final = "127.0.0.1:11380"
 EPILOG: Final = (
     "Exit codes: 0 stopped; 1 can't listen on the address, or beanlite[web] is not installed; 2 a wrong setting or"
@@ -98,6 +101,8 @@ def web(
     is_closed = password_file is not None or user_header is not None
     if password_file is not None and user_header is not None:
         raise ConfigError("--password-file and --user-header exclude each other")
+    if user_header is not None and _HEADER_NAME.fullmatch(user_header) is None:
+        raise ConfigError(f"--user-header takes the name of a header, not {user_header!r}")
     if not serving.is_loopback(address) and not is_closed:
         raise ConfigError(f"--listen {listen} needs --password-file or --user-header: everybody could change anything")
     own = serving.LOOPBACK_NAMES if serving.is_loopback(address) else frozenset()

@@ -248,6 +248,10 @@ def test_hidden_bodies_are_neither_shown_nor_searched(connect):
         (["--password-file", "/dev/null", "--user-header", "X"], "exclude each other"),
         (["--add-user", "ann:queen"], "operator or reader"),
         *(
+            (["--user-header", name], f"--user-header takes the name of a header, not {name!r}")
+            for name in ("", "X Y:", "X-User:", "X-Gebrüder")
+        ),
+        *(
             (["--host", name], f"--host takes a host name without a port, not {name!r}")
             for name in ("", "queue.example.org:11380", "[::1]:80", "http://queue", "two names", "q/x", "grüße")
         ),
