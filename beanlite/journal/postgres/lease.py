@@ -48,6 +48,10 @@ _SEEN: Final = """
            (to_jsonb(lease) ->> 'lease_s')::float8 AS lease_s
     FROM lease
 """
+# How long a poll may wait for a lock. PostgreSQL does not notice that a client has given up: the processes that wait
+# would pile up for as long as another program locks the table.
+_BRIEFLY: Final = "SELECT set_config('lock_timeout', '100ms', false)"
+_PATIENTLY: Final = "SELECT set_config('lock_timeout', '0', false)"
 _TAKE: Final = """
     UPDATE lease
     SET epoch = epoch + 1, beat = beat + 1, node = $3, address = $4, version = $5, started_at = $6, seen_at = $6,
@@ -184,10 +188,18 @@ class _Waiting:
         look_s = min(_LOOK_S, self._applicant.lease_s / _LOOKS)
         seen: tuple[int, int] | None = None
         since_ns = 0
+        await link.row(_BRIEFLY, within_s=self._applicant.lease_s)
         now_ns = self._applicant.clock_ns()
         while True:
             before_ns = now_ns
-            row = await link.row(_SEEN, within_s=self._applicant.lease_s)
+            try:
+                row = await link.row(_SEEN, within_s=self._applicant.lease_s)
+            except asyncpg.LockNotAvailableError:
+                self._oddities.warning("another program has locked the lease", database=self._applicant.name)
+                seen = None  # its server can't store anything either
+                await self.pause(look_s)
+                now_ns = self._applicant.clock_ns()
+                continue
             now_ns = self._applicant.clock_ns()
             if row is None:
                 raise JournalRefused(f"{self._applicant.name}: its table lease is empty")
@@ -204,6 +216,7 @@ class _Waiting:
                     log.info("the lease is ours", database=self._applicant.name, epoch=taken.epoch)
                     return taken
                 seen = None  # another server was faster: the next look shows which one
+                await link.row(_BRIEFLY, within_s=self._applicant.lease_s)
             else:
                 self._stand_by(row["node"], row["address"])
             await self.pause(look_s)
@@ -211,6 +224,7 @@ class _Waiting:
     async def _take(self, link: Link, seen: tuple[int, int]) -> Taken | None:
         """Take the lease, unless it has changed since it was last seen; then return None."""
         applicant = self._applicant
+        await link.row(_PATIENTLY)
         sent_ns = applicant.clock_ns()
         row = await link.row(_TAKE, *seen, applicant.node, applicant.address, __version__, time.time())
         return None if row is None else Taken(link, row["epoch"], row["batch"], row["last_id"], sent_ns)

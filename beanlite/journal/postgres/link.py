@@ -29,11 +29,12 @@ _WAITS: Final = """
 _NO_LOCKS: Final = "SELECT set_config('lock_timeout', '100ms', false)"
 NO_STANDBY: Final = "its synchronous standby may be lost"
 _oddities: Final = log.Seldom()
-# The settings of each session. A commit has to wait for the synchronous standby, whatever the database's default is.
-# What another session has just committed has to be seen. Rows are always found by their key, even when the planner
-# believes that the table is empty.
+# The settings of each session. A commit has to wait for the synchronous standby, whatever the database's default is; if
+# that wait is cancelled, only a warning says so. What another session has just committed has to be seen. Rows are
+# always found by their key, even when the planner believes that the table is empty.
 _SESSION: Final = {
     "synchronous_commit": "on",
+    "client_min_messages": "warning",
     "default_transaction_isolation": "read committed",
     "statement_timeout": "0",
     "lock_timeout": "0",

@@ -22,9 +22,13 @@ _FACTS: Final = """
            current_setting('server_encoding') AS encoding,
            current_setting('synchronous_standby_names') AS standbys,
            current_setting('synchronous_commit') AS commits,
+           current_setting('client_min_messages') AS messages,
            current_setting('fsync') AS fsync,
            pg_backend_pid() AS pid,
-           ARRAY (SELECT relname::text FROM pg_class WHERE relnamespace = current_schema::regnamespace) AS tables
+           ARRAY (
+               SELECT relname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+               WHERE nspname = current_schema
+           ) AS tables
 """
 
 
@@ -33,11 +37,15 @@ async def check(link: Link, name: str, *, require_sync: bool) -> None:
     row = await link.row(_FACTS, within_s=CONNECT_S)
     assert row is not None
     link.pid = int(row["pid"])  # a pooler tells clients another one
-    if row["commits"] != "on":
-        raise JournalRefused(
-            f"{name} has synchronous_commit = {row['commits']}, although this connection asks for on: a pooler in"
-            " between ignores that; name the database itself"
-        )
+    for setting, value, is_wrong, wanted in (
+        ("synchronous_commit", row["commits"], row["commits"] != "on", "on"),
+        ("client_min_messages", row["messages"], row["messages"] == "error", "warning"),
+    ):
+        if is_wrong:
+            raise JournalRefused(
+                f"{name} has {setting} = {value}, although this connection asks for {wanted}: a pooler in between"
+                " ignores that; name the database itself"
+            )
     if row["version"] < _OLDEST:
         raise JournalRefused(f"{name} is served by PostgreSQL {row['version']}, which is older than {_OLDEST}")
     if row["encoding"] != "UTF8":

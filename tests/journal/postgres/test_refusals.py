@@ -83,6 +83,16 @@ async def test_a_pooler_that_ignores_what_commits_have_to_wait_for_is_refused(po
     await (await served(database)).stop()
     monkeypatch.setattr(link, "_SESSION", {})
     assert "has synchronous_commit = off" in await refusal(database)
+    monkeypatch.setattr(link, "_SESSION", {"synchronous_commit": "on"})
+    await postgres.asql(f"ALTER DATABASE {database.rpartition('/')[2]} SET client_min_messages = error")
+    assert "has client_min_messages = error" in await refusal(database)
+
+
+async def test_a_schema_may_have_a_name_that_needs_quotes(postgres, database):
+    await postgres.asql('CREATE SCHEMA "Our Work"', database.rpartition("/")[2])
+    await postgres.asql(f'ALTER DATABASE {database.rpartition("/")[2]} SET search_path = "Our Work"')
+    for _ in range(2):
+        await (await served(database)).stop()
 
 
 async def test_the_process_is_found_that_a_pooler_has_given_another_number(database, monkeypatch):

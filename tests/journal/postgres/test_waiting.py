@@ -11,6 +11,10 @@ from beanlite.journal.postgres.lease import GIVE_BACK, Applicant, _Waiting, take
 
 LEASE_S = 1
 SOON_S = 30
+_WAITING = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%FROM lease%'
+"""
 
 
 def applicant(database, stand_by=lambda _: None):
@@ -129,3 +133,21 @@ async def test_who_waits_for_a_lock_says_so_and_can_be_stopped(database, monkeyp
         stopped.set()
         assert await asyncio.wait_for(waiting, SOON_S) is None
     await holder.close()
+
+
+async def test_who_polls_a_lease_that_is_locked_leaves_no_process_behind_in_the_database(database, caplog):
+    active = await take(applicant(database), asyncio.Event())
+    other = await asyncpg.connect(database)
+    stopped = asyncio.Event()
+    async with other.transaction():
+        await other.execute("LOCK lease IN ACCESS EXCLUSIVE MODE")
+        waiting = asyncio.create_task(take(applicant(database)._replace(lease_s=0.4), stopped))
+        await asyncio.sleep(2)
+        found = await other.fetchval(_WAITING)
+        assert found <= 1
+        assert "another program has locked the lease" in caplog.text
+        assert not waiting.done()
+    stopped.set()
+    assert await asyncio.wait_for(waiting, SOON_S) is None
+    active.link.drop()
+    await other.close()
