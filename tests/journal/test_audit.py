@@ -10,6 +10,7 @@ import pytest
 from beanlite.core import table as jobs
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite import upkeep
+from beanlite.journal.sqlite.load import load
 from tests.support.inside import ask, connect, serving, until
 from tests.support.journal_files import VERSION
 
@@ -103,6 +104,30 @@ def change_nothing(outsider):
     except sqlite3.OperationalError:
         return False
     return True
+
+
+async def test_imported_jobs_without_a_time_in_their_state_are_not_taken_for_changed(tmp_path):
+    path = tmp_path / "q.db"
+    lines = [
+        b'{"kind": "job", "id": 1, "tube": "a", "state": "ready", "pri": 0, "delay_s": 0, "ttr_s": 60, "created_at": 1,'
+        b' "reserves": 0, "timeouts": 0, "releases": 0, "buries": 0, "kicks": 0, "body": "x"}'
+    ]
+    load(lines, path)
+    audited = []
+    async with serving(path) as (server, _):
+        audit = server._journal._writer.audit
+
+        def seen(engine):
+            yield from audit(engine)
+            audited.append(engine.jobs[1].since_ns)
+
+        server._journal._writer.audit = seen
+        client = await connect(server)
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as outsider:
+            await until(lambda: change_nothing(outsider))
+            assert await ask(client, b"put 0 0 60 1\r\nx\r\n") == b"INSERTED 2\r\n"
+            await until(lambda: audited or server._failure)
+        assert server._failure is None
 
 
 @pytest.mark.parametrize(

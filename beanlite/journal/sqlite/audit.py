@@ -28,7 +28,9 @@ _NEAR_S: Final = 0.001
 _ROWS: Final = f"SELECT {COLUMNS} FROM jobs WHERE id > ? AND id <= ?"  # noqa: S608 - our own words
 _BODIES: Final = "SELECT id, body FROM bodies WHERE id > ? AND id <= ?"
 _Row = tuple[object, ...]
-_ROW_CRC32: Final = 18  # its index in a row
+# Their index in a row.
+_SINCE: Final = 14
+_ROW_CRC32: Final = 18
 
 
 def audit(connection: sqlite3.Connection, path: Path, engine: Engine, promised_id: int) -> Iterator[None]:
@@ -108,9 +110,16 @@ def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int,
 
 
 def _row_with(row: _Row, job: Job, body: bytes) -> _Row:
-    """The row as it should be. A row written by an older version has no checksum until the job changes."""
+    """The row as it should be.
+
+    Until the job changes, a row that was imported may lack the time since when the job is in its state, and one that an
+    older version wrote the checksum as well.
+    """
     checksum = None if row[_ROW_CRC32] is None else checksum_of_row(row[:_ROW_CRC32])
-    return *row_of(job), checksum, crc32(body)
+    values = row_of(job)
+    if row[_SINCE] is None:
+        values = (*values[:_SINCE], None, *values[_SINCE + 1 :])
+    return *values, checksum, crc32(body)
 
 
 def _is_body(stored: object, job: Job) -> TypeGuard[bytes]:
