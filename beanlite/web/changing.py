@@ -14,7 +14,7 @@ from beanlite.operators.changes import DONE_WORDS, Outcome, slices
 from beanlite.operators.filters import Filter, Record
 from beanlite.operators.live import Live
 from beanlite.operators.person import on_behalf_of
-from beanlite.web.pages import chosen, form, link, number, render, seconds
+from beanlite.web.pages import chosen, form, link, number, render, whole_seconds
 from beanlite.web.running import described
 from beanlite.web.safety import User
 from beanlite.web.site import site_of
@@ -55,10 +55,10 @@ async def follow(request: Request) -> Response:
 async def pause(request: Request) -> Response:
     """Pause a tube."""
     site, fields = site_of(request), await form(request)
-    tube, pause_s = fields.get("tube", ""), seconds(fields, "for")
+    tube, pause_s = fields.get("tube", ""), whole_seconds(fields, "for")
     if pause_s is None:
         raise ConfigError(f"for: {_LENGTH}; 0 ends a pause")
-    await site.questions.ask_once(lambda live: live.pause(tube, int(pause_s)))
+    await site.questions.ask_once(lambda live: live.pause(tube, pause_s))
     said = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
     return _done(_back(fields), said)
 
@@ -70,12 +70,12 @@ async def put(request: Request) -> Response:
         return render(request, "put.html", {"fields": fields, "error": ""})
     fields = await form(request)
     try:
-        pri, ttr_s = number(fields, "pri", U32_MAX), seconds(fields, "ttr")
+        pri, ttr_s = number(fields, "pri", U32_MAX), whole_seconds(fields, "ttr")
         job = {
             "tube": fields.get("tube", "").strip() or "default",
             "pri": 1024 if pri is None else pri,
-            "delay_s": int(seconds(fields, "delay") or 0),
-            "ttr_s": 60 if ttr_s is None else int(ttr_s),
+            "delay_s": whole_seconds(fields, "delay") or 0,
+            "ttr_s": 60 if ttr_s is None else ttr_s,
             "body": fields.get("body", "").replace("\r\n", "\n"),  # browsers send line breaks as CR LF
         }
         what = {"jobs": [job], **_on_behalf(request)}
@@ -120,7 +120,7 @@ def _meant(fields: dict[str, str]) -> tuple[Record, Filter]:
 
 def _how(do: str, fields: dict[str, str]) -> Record:
     """Return what a change needs besides the jobs. ConfigError: it is missing."""
-    to, pri, delay_s = fields.get("to", "").strip(), number(fields, "pri", U32_MAX), seconds(fields, "delay")
+    to, pri, delay_s = fields.get("to", "").strip(), number(fields, "pri", U32_MAX), whole_seconds(fields, "delay")
     if do in {"move", "copy"}:
         if not to:
             raise ConfigError("to: say to which tube")
@@ -130,9 +130,9 @@ def _how(do: str, fields: dict[str, str]) -> Record:
             raise ConfigError("pri: say which")
         return {"pri": pri}
     if do == "delay":
-        if not delay_s or delay_s < 1:
+        if not delay_s:
             raise ConfigError(f"delay: {_LENGTH}")
-        return {"delay_s": int(delay_s)}
+        return {"delay_s": delay_s}
     return {}
 
 

@@ -1,6 +1,7 @@
 """Renders pages from templates, and reads the fields of forms."""
 
 import json
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,6 +123,12 @@ def seconds(fields: Mapping[str, str], name: str) -> float | None:
     if found > U32_MAX:
         raise ConfigError(f"{name}: {U32_MAX} seconds at most")
     return found
+
+
+def whole_seconds(fields: Mapping[str, str], name: str) -> int | None:
+    """Return a length of time as the server takes it, rounded up: 0 means another thing than a short time does."""
+    found = seconds(fields, name)
+    return None if found is None else math.ceil(found)
 
 
 def chosen(fields: Mapping[str, str]) -> Filter:

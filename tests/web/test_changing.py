@@ -142,6 +142,24 @@ def test_a_tube_is_paused_and_goes_on(web, wire):
     assert web.post("/pause", {"tube": "none", "for": "5min"}).status == 409
 
 
+def test_a_pause_lasts_at_least_as_long_as_asked(web, wire):
+    wire.put(b"job")
+    page = web.post("/pause", {"tube": "default", "for": "99.5", "back": "/tube/default"})
+    assert "default is paused for 1 min 40 s" in page.text
+    assert wire.stats("stats-tube default")["pause"] == "100"
+    page = web.post("/pause", {"tube": "default", "for": "0.4", "back": "/tube/default"})
+    assert "default is paused for 1 s" in page.text
+
+
+def test_a_job_waits_at_least_as_long_as_asked(web, wire):
+    page = web.post("/put", {"tube": "default", "delay": "99.5", "ttr": "0.4", "body": "job"})
+    job_id = page.path.partition("?")[0].removeprefix("/job/")
+    facts = wire.stats(f"stats-job {job_id}")
+    assert (facts["delay"], facts["ttr"]) == ("100", "1")
+    web.post("/change", {"ids": job_id, "do": "delay", "delay": "199.5", "sure": 1})
+    assert wire.stats(f"stats-job {job_id}")["delay"] == "200"
+
+
 def test_it_leads_back_to_pages_of_its_own_only(web, wire):
     wire.put(b"job")
     for back in ("https://example.org/", "//example.org/", "/\\example.org"):
