@@ -1,5 +1,6 @@
 """``beanlite web``."""
 
+import contextlib
 import getpass
 import re
 import sys
@@ -12,6 +13,7 @@ from beanlite import config
 from beanlite.beanstalk.client import parse_address
 from beanlite.cli.groups import Server, grouped
 from beanlite.cli.options import path_of_db
+from beanlite.cli.terminable import terminable
 from beanlite.errors import BeanliteError, ConfigError
 
 if TYPE_CHECKING:
@@ -117,6 +119,8 @@ def web(
         read_only=read_only,
         hide_bodies=hide_bodies,
     )
-    listening = serving.listen(address)
-    print(f"beanlite: {serving.url(listening)} shows {site.name}", file=sys.stderr, flush=True)
-    serving.serve(site, listening)
+    # Once it has stopped in order, uvicorn raises the signal again, which is to be no failure.
+    with contextlib.suppress(KeyboardInterrupt), terminable():
+        listening = serving.listen(address)
+        print(f"beanlite: {serving.url(listening)} shows {site.name}", file=sys.stderr, flush=True)
+        serving.serve(site, listening)

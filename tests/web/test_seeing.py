@@ -1,6 +1,7 @@
 """What the pages show, of a real server."""
 
 import re
+import signal
 import subprocess
 import sys
 
@@ -194,6 +195,17 @@ def test_a_page_without_the_database_says_what_it_lacks(server, wire):
         lately = web.get("/tube/mail").text.partition("Lately")[2]
         assert "Hour" in lately
         assert "Day" not in lately
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_is_no_failure(server, number):
+    with Web(f"127.0.0.1:{server.port}") as early:  # it may not even have begun to serve
+        early.process.send_signal(number)
+        assert early.process.wait(timeout=30) == 0
+    with Web(f"127.0.0.1:{server.port}") as web:
+        assert web.get("/clients").status == 200
+        web.process.send_signal(number)
+        assert web.process.wait(timeout=30) == 0
 
 
 def test_a_server_that_goes_is_told_and_found_again(tmp_path):
