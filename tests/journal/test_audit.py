@@ -1,6 +1,7 @@
 """After another program has changed the file, the rows are compared with memory while clients are served."""
 
 import asyncio
+import json
 import random
 import sqlite3
 from contextlib import closing
@@ -108,11 +109,9 @@ def change_nothing(outsider):
 
 async def test_imported_jobs_without_a_time_in_their_state_are_not_taken_for_changed(tmp_path):
     path = tmp_path / "q.db"
-    lines = [
-        b'{"kind": "job", "id": 1, "tube": "a", "state": "ready", "pri": 0, "delay_s": 0, "ttr_s": 60, "created_at": 1,'
-        b' "reserves": 0, "timeouts": 0, "releases": 0, "buries": 0, "kicks": 0, "body": "x"}'
-    ]
-    load(lines, path)
+    job = {"kind": "job", "id": 1, "tube": "a", "state": "ready", "pri": 0, "delay_s": 0, "ttr_s": 60, "created_at": 1}
+    counters = dict.fromkeys(("reserves", "timeouts", "releases", "buries", "kicks"), 0)
+    load([json.dumps({**job, **counters, "body": "x"}).encode()], path)
     audited = []
     async with serving(path) as (server, _):
         audit = server._journal._writer.audit
