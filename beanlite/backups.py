@@ -49,6 +49,8 @@ class Backups:
         """What the backup's process prints."""
         self.succeeded_at = 0
         """When the newest backup was made, in UTC seconds; 0: there is none."""
+        self._is_over = False
+        """Set once no more backups are to be made."""
         self.failed_at = 0
         """When a backup last failed, in UTC seconds; 0: none has since the start."""
 
@@ -88,8 +90,8 @@ class Backups:
     def _look(self) -> None:
         """Check whether the backup has ended, and how."""
         process = self._process
-        if process is None:
-            return  # ``ended`` has seen to it: the server is about to end, or the settings have changed
+        if process is None or self._is_over:
+            return  # ``ended`` sees to it: the server is about to end, or the settings have changed
         if process.poll() is None:
             self._loop.call_later(_LOOK_S, self._look)
             return
@@ -112,6 +114,7 @@ class Backups:
 
     def end(self) -> None:
         """Make no more backups; one that is being made is terminated, and leaves nothing behind."""
+        self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
         if self._process is not None:
@@ -119,7 +122,7 @@ class Backups:
 
     async def ended(self) -> None:
         """Wait until no backup reads the database any more; to be called after ``end``."""
-        process, self._process = self._process, None
+        process = self._process
         if process is None:
             return
         until_s = self._loop.time() + _ENDS_WITHIN_S
@@ -127,5 +130,7 @@ class Backups:
             if self._loop.time() > until_s:
                 process.kill()
             await asyncio.sleep(_LOOK_S / 10)
-        self._output.close()
-        log.info("stopped amid a backup")
+        if self._process is process:  # at a stop amid a reload, this has been called twice
+            self._process = None
+            self._output.close()
+            log.info("stopped amid a backup")

@@ -38,11 +38,13 @@ class Beside:
 
     async def back_up(self, settings: Settings) -> None:
         """Make backups as these settings ask for, from now on."""
+        failed_at = self.backup_failed_at
         if self._backups is not None:
             self._backups.end()
             await self._backups.ended()
         self._backups = _backups(settings)
         if self._backups is not None:
+            self._backups.failed_at = failed_at
             self._backups.begin()
         if self._page is not None:
             self._page.change(self._page_command(settings))

@@ -295,6 +295,29 @@ def test_the_database_itself_is_never_replaced(path):
     assert path.read_bytes() == before
 
 
+def test_a_file_that_has_come_into_being_meanwhile_is_not_overwritten(dest):
+    """Such as that of a server."""
+
+    def write():
+        with wholefile.written_whole(dest) as partial:
+            partial.write_text("copy")
+            dest.write_text("precious")
+
+    with pytest.raises(FileExistsError):
+        write()
+    assert dest.read_text() == "precious"
+    assert [file.name for file in dest.parent.iterdir()] == [dest.name]
+
+
+def test_a_file_with_a_rollback_journal_is_not_replaced(path, dest):
+    """SQLite would roll it back into the copy."""
+    make(path)
+    make(dest)
+    dest.with_name(f"{dest.name}-journal").write_bytes(b"hot")
+    with pytest.raises(BeanliteError, match="-journal would be taken for a part of it"):
+        backup(path, dest, replace=True)
+
+
 def test_what_a_server_holds_is_never_replaced(path, dest):
     make(path)
     with writer(dest, "idle"), pytest.raises(BeanliteError, match="a server holds it"):

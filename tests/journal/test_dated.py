@@ -59,6 +59,7 @@ def test_the_newest_stays_even_where_the_clock_has_gone_back(source, folder):
         ("queue-20200101T000000.000Z.db", b"SQLite format 3\0".ljust(4096, b"\0")),
         ("other-20200101T000000.000Z.db", None),
         ("queue-20200101.db", None),
+        ("queue-20200230T000000.000Z.db", None),
         ("queue-20200101T000000.000Z.db.gz", None),
         ("my-queue-20200101T000000.000Z.db", None),
     ],

@@ -138,6 +138,21 @@ async def test_the_end_cuts_one_short(folder, told):
     assert told == [("info", "stopped amid a backup", {})]
 
 
+async def test_a_stop_amid_the_wait_for_its_end_waits_for_it_as_well(folder, told):
+    """A reload of the settings waits for it first, and is cancelled by the stop."""
+    backups = Made(folder, 3600, "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(0.5)")
+    backups.begin()
+    await until(lambda: backups._process is not None)
+    process = backups._process
+    backups.end()
+    reload = asyncio.create_task(backups.ended())
+    await asyncio.sleep(0)
+    reload.cancel()
+    await backups.ended()
+    assert process.returncode is not None
+    assert told == [("info", "stopped amid a backup", {})]
+
+
 async def test_one_that_takes_too_long_is_left_alone(folder, told):
     backups = Made(folder, 0.05, "import time; time.sleep(100)")
     backups.begin()

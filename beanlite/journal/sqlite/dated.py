@@ -8,6 +8,7 @@ import re
 import time
 from calendar import timegm
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -42,8 +43,9 @@ def dated_files(folder: Path, before: str, after: str = "") -> list[tuple[Path, 
     for name in os.listdir(folder):  # noqa: PTH208 - names are all that is needed
         match = pattern.fullmatch(name)
         if match:
-            moment_s = timegm(time.strptime(match[1], "%Y%m%dT%H%M%S")) + int(match[2]) / 1000
-            found.append((folder / name, moment_s))
+            with suppress(ValueError):  # there is no such time: it is not a file of ours
+                moment_s = timegm(time.strptime(match[1], "%Y%m%dT%H%M%S")) + int(match[2]) / 1000
+                found.append((folder / name, moment_s))
     return sorted(found)
 
 

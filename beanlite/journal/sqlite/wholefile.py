@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from beanlite.errors import BeanliteError
-from beanlite.journal.sqlite.fileformat import open_regular, wal_size
+from beanlite.journal.sqlite.fileformat import journal_of, open_regular, wal_size
 
 # What ends the names of the files beside a database, in which changes may be that are not in the database itself yet.
 _BESIDE: Final = re.compile("-(wal|shm|journal|reserve)$")
@@ -40,13 +40,15 @@ def written_whole(dest: Path, *, replace: bool = False) -> Iterator[Path]:
     If the block raises, the file is removed. OSError: `dest` exists and is not to be replaced, or the file can't be
     written, synced or renamed.
     """
-    if not replace and os.path.lexists(dest):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(dest))
+    if not replace:
+        _check_missing(dest)
     with partial_of(dest) as partial:
         ours = partial.stat()
         try:
             yield partial
             sync(partial)
+            if not replace:
+                _check_missing(dest)  # a server may have been started on it meanwhile
             partial.rename(dest)
             sync(dest.parent)
         except BaseException:
@@ -54,6 +56,11 @@ def written_whole(dest: Path, *, replace: bool = False) -> Iterator[Path]:
                 if not replace and os.path.samestat(dest.stat(), ours):  # it had already been renamed
                     dest.unlink()
             raise
+
+
+def _check_missing(dest: Path) -> None:
+    if os.path.lexists(dest):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(dest))
 
 
 @contextmanager
@@ -80,6 +87,8 @@ def unserved(dest: Path, source: Path | None) -> Iterator[None]:
             raise BeanliteError(f"{dest} was not replaced: a server holds it") from error
         if wal_size(dest):
             raise BeanliteError(f"{dest} was not replaced: it is a database with a -wal")
+        if os.path.lexists(journal_of(dest)):
+            raise BeanliteError(f"{dest} was not replaced: {journal_of(dest)} would be taken for a part of it")
         yield
     finally:
         os.close(descriptor)
