@@ -15,6 +15,7 @@ from beanlite.cli.groups import Server, grouped
 from beanlite.cli.options import path_of_db
 from beanlite.cli.terminable import terminable
 from beanlite.errors import BeanliteError, ConfigError
+from beanlite.operators.file import File
 
 if TYPE_CHECKING:
     from beanlite.web.backups import Folder
@@ -24,7 +25,7 @@ _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 DEFAULT_LISTEN: Final = "127.0.0.1:11380"
 EPILOG: Final = (
     "Exit codes: 0 stopped; 1 can't listen on the address, or beanlite[web] is not installed; 2 a wrong setting or"
-    " flag."
+    " flag; 3 the database can't be read."
 )
 EXAMPLES: Final = {
     "web": (
@@ -108,7 +109,11 @@ def web(
     if not serving.is_loopback(address) and not is_closed:
         raise ConfigError(f"--listen {listen} needs --password-file or --user-header: everybody could change anything")
     own = serving.LOOPBACK_NAMES if serving.is_loopback(address) else frozenset()
-    path = None if db is None else path_of_db(db, None).resolve()
+    path = None
+    if db is not None:
+        path = path_of_db(db, None).resolve()
+        with File(path):  # a wrong path is told now, and not on each page
+            pass
     site = Site(
         address=server.address,
         db=path,

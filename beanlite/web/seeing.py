@@ -2,19 +2,21 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from beanlite.errors import ConfigError
-from beanlite.journal.sqlite.look import looking
+from beanlite.errors import ConfigError, JournalRefused
+from beanlite.journal.sqlite.look import Look, looking
 from beanlite.operators import listing
 from beanlite.operators.bodies import FORMS, body_lines
 from beanlite.operators.filters import Filter, Record
 from beanlite.operators.live import Live, Unreachable
+from beanlite.operators.units import on_one_line
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.web import overview as looks
 from beanlite.web.backups import Backup
@@ -22,6 +24,8 @@ from beanlite.web.curves import Curve, curve
 from beanlite.web.pages import chosen, link, number, render
 from beanlite.web.samples import KEEP_S, POINT_S
 from beanlite.web.site import Site, site_of
+
+Answer = TypeVar("Answer")
 
 # The limits: jobs per page, clients on the page of clients, bytes of a body that are shown, and page numbers.
 JOBS: Final = 50
@@ -54,12 +58,15 @@ async def overview(request: Request) -> Response:
     stats = await ask("stats", Live.stats)
     problems = await ask("problems", partial(looks.problems, stats=stats))
     tubes = await ask(("tubes", fits, sort, page), partial(looks.tubes, like=fits, sort=sort, page=page))
+    hours, unreadable = await _hours(site, [tube["name"] for tube in tubes.tubes])
+    if unreadable:
+        problems = [*problems, looks.Problem(f"The history and the longer curves can't be read: {unreadable}")]
     context = {
         "stats": stats,
         "rates": site.rates.since_last(stats),
         "problems": problems,
         "tubes": tubes,
-        "hours": await _hours(site, [tube["name"] for tube in tubes.tubes]),
+        "hours": hours,
         "flows": {tube["name"]: site.samples.rates(tube["name"], time.time()) for tube in tubes.tubes},
         "like": like,
         "sort": sort,
@@ -83,7 +90,14 @@ async def tube(request: Request) -> Response:
     span = request.query_params.get("span", SAMPLED if site.db is None else "day")
     if span not in spans:
         raise ConfigError(f"span: {', '.join(spans)}")
-    context = {"tube": reply["tubes"][0], "curves": await _curves(site, name, span), "span": span, "spans": spans}
+    curves, unreadable = await _curves(site, name, span)
+    context = {
+        "tube": reply["tubes"][0],
+        "curves": curves,
+        "unreadable": unreadable,
+        "span": SAMPLED if unreadable else span,
+        "spans": spans,
+    }
     return await _jobs(request, chosen({**request.query_params, "tube": name}), "tube.html", context)
 
 
@@ -119,9 +133,10 @@ async def job(request: Request) -> Response:
     if form not in FORMS:
         raise ConfigError(f"body: there is no form {form[:40]!r}, only {', '.join(FORMS)}")
     found = await site.questions.ask(lambda live: live.show_job(job_id))
-    history = await _history(site.db, job_id)
+    history, unreadable = await _history(site.db, job_id)
     if found is None and not history:
-        return render(request, "no-job.html", {"id": job_id, "has_db": site.db is not None}, 404)
+        context = {"id": job_id, "has_db": site.db is not None, "unreadable": unreadable}
+        return render(request, "no-job.html", context, 404)
     body = b"" if found is None or site.hide_bodies else found["body"]
     if form == "raw":
         name = f'attachment; filename="job-{job_id}"'
@@ -135,6 +150,7 @@ async def job(request: Request) -> Response:
         "id": job_id,
         "history": history,
         "has_db": site.db is not None,
+        "unreadable": unreadable,
         "hides": site.hide_bodies,
         "shown": shown,
         "cut": len(body) > BODY_BYTES_MAX,
@@ -193,30 +209,43 @@ async def backups(request: Request) -> Response:
     return render(request, "backups.html", context)
 
 
-async def _history(db: Path | None, job_id: int) -> list[Record]:
-    if db is None:
-        return []
-    async with looking(db) as look:
-        found = await look.show_job(job_id)
-    return [] if found is None else found["history"]
+async def _history(db: Path | None, job_id: int) -> tuple[list[Record], str]:
+    """Return what has happened to a job, and why the database can't be read, if so."""
+    found, unreadable = await _from_database(db, lambda look: look.show_job(job_id))
+    return ([] if found is None else found["history"]), unreadable
 
 
-async def _hours(site: Site, names: list[str]) -> dict[str, Curve]:
-    """Return curves of the jobs put into each tube in the last 24 hours."""
-    if site.db is None or not names:
-        return {}
-    async with looking(site.db) as look:
-        rows = await look.totals(_HOUR_S, 24, names)
-    return {name: curve((row for row in rows if row["tube"] == name), "put", _HOUR_S, 24) for name in names}
+async def _hours(site: Site, names: list[str]) -> tuple[dict[str, Curve], str]:
+    """Return curves of the jobs put into each tube in the last 24 hours, and why the database can't be read, if so."""
+    rows, unreadable = await _from_database(site.db, lambda look: look.totals(_HOUR_S, 24, names))
+    if rows is None:
+        return {}, unreadable
+    return {name: curve((row for row in rows if row["tube"] == name), "put", _HOUR_S, 24) for name in names}, ""
 
 
-async def _curves(site: Site, name: str, span: str) -> dict[str, Curve]:
+async def _curves(site: Site, name: str, span: str) -> tuple[dict[str, Curve], str]:
+    """Return the curves of a tube or, if the database can't be read, those of the last hour and why."""
     span_s, points = SPANS[span]
-    if span == SAMPLED or site.db is None:
+    rows, unreadable = None, ""
+    if span != SAMPLED:
+        rows, unreadable = await _from_database(site.db, lambda look: look.totals(span_s, points, [name]))
+    if rows is None:
         sampled = site.samples.points(name)
-        return {key: curve(sampled, key, span_s, points, gaps=True) for key in ("ready", "put", "deleted")}
-    async with looking(site.db) as look:
-        rows = await look.totals(span_s, points, [name])
+        return {key: curve(sampled, key, *SPANS[SAMPLED], gaps=True) for key in ("ready", "put", "deleted")}, unreadable
     for row in rows:
         row["wait_s"] = row["waited_s"] / row["reserved"] if row["reserved"] else 0.0
-    return {key: curve(rows, key, span_s, points) for key in ("put", "deleted", "wait_s")}
+    return {key: curve(rows, key, span_s, points) for key in ("put", "deleted", "wait_s")}, ""
+
+
+async def _from_database(db: Path | None, question: Callable[[Look], Awaitable[Answer]]) -> tuple[Answer | None, str]:
+    """Return what the database answers; or None and, if it can't be read, why.
+
+    That is no reason to show nothing of a server that does well.
+    """
+    if db is None:
+        return None, ""
+    try:
+        async with looking(db) as look:
+            return await question(look), ""
+    except JournalRefused as error:
+        return None, on_one_line(str(error))

@@ -75,6 +75,16 @@ def test_the_page_shows_this_server_and_its_database(server):
     assert "start beanlite web with --db" not in ask(where, "/job/1")[1]
 
 
+def test_before_its_database_is_there_the_page_shows_the_rest(server, tmp_path):
+    asked = {"server": f"127.0.0.1:{server.port}", "listen": "127.0.0.1:0", "db": str(tmp_path / "none.db")}
+    command = page.page_command(asked)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        where = process.stderr.readline().strip().removeprefix("http://").rstrip("/")
+        status, text = ask(where)
+        assert (status, "Worth a look" in text, "none.db" in text) == (200, True, True)
+    assert ask(where) is None
+
+
 def test_a_stop_ends_both_and_leaves_one_file(server):
     where, pid = page_of(server)
     assert ask(where, "/tube/default")[0] in {200, 404}

@@ -197,6 +197,60 @@ def test_a_page_without_the_database_says_what_it_lacks(server, wire):
         assert "Day" not in lately
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "can't be opened: No such file or directory"),
+        (b"", "is empty"),
+        (b"a letter" * 64, "is not an SQLite file"),
+    ],
+)
+def test_a_database_that_can_not_be_read_is_told_at_the_start(server, tmp_path, content, why):
+    path = tmp_path / "wrong.db"
+    if content is not None:
+        path.write_bytes(content)
+    flags = ["--connect", f"127.0.0.1:{server.port}", "--listen", "127.0.0.1:0", "--db", path]
+    command = [sys.executable, "-m", "beanlite", "web", *flags]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert (ran.returncode, ran.stderr.count("\n")) == (3, 1)
+    assert ran.stderr.startswith(f"beanlite: {path} {why}")
+
+
+@pytest.fixture
+def copy(server, tmp_path):
+    """A copy of the server's database, which may go."""
+    path = tmp_path / "copy.db"
+    command = [sys.executable, "-m", "beanlite", "backup", path, "--db", server.directory / "queue.db"]
+    subprocess.run(command, capture_output=True, check=True)
+    return path
+
+
+def test_without_its_database_the_page_goes_on(server, wire, copy):
+    gone = wire.put(b"gone")
+    assert wire.ask(f"delete {gone}") == "DELETED"
+    with Web(f"127.0.0.1:{server.port}", "--db", copy) as web:
+        assert "Puts in 24 h" in web.get("/").text
+        copy.rename(copy.with_suffix(".away"))
+        why = f"{copy} can't be opened: No such file or directory"
+        overview = web.get("/?like=mail")
+        assert (overview.status, "mail" in tubes_on(overview)) == (200, True)
+        assert f"The history and the longer curves can't be read: {why}" in overview.text
+        assert "Puts in 24 h" not in overview.text
+        for path in ("/tube/mail", "/tube/mail?span=week"):
+            tube = web.get(path)
+            assert tube.status == 200
+            assert f"The longer curves can't be read: {why}" in tube.text
+            assert "Seen while this page is served" in tube.text
+        job = web.get("/job/1")
+        assert (job.status, "Job 1 buried" in job.text) == (200, True)
+        assert f"The history can't be read: {why}" in job.text
+        nothing = web.get(f"/job/{gone}")
+        assert (nothing.status, f"Its history can't be read: {why}" in nothing.text) == (404, True)
+        copy.with_suffix(".away").rename(copy)
+        assert "bury mail 7" in web.get("/job/1").text
+        assert "can't be read" not in web.get("/").text
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_is_no_failure(server, number):
     with Web(f"127.0.0.1:{server.port}") as early:  # it may not even have begun to serve
