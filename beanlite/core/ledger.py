@@ -101,6 +101,7 @@ class Ledger:
         self.recording -= 1
         if not self.recording:
             self._waiting.clear()  # their jobs may never be deferred again
+            self._touches.clear()
 
     def note(self, job: Job) -> None:
         """Have the job written with the batch being gathered."""

@@ -213,6 +213,22 @@ async def test_touches_in_a_row_are_one_event_until_it_is_stored(keep):
     assert [event.what for event in events] == ["touch", "bury", "kick", "reserve", "touch"]
 
 
+async def test_a_touch_is_told_though_recording_has_ended_and_begun_again_since_the_last_one(keep):
+    kept = await keep(ALL)
+    core = kept.core
+    client = core.client()
+    put(core, client)
+    kept.store()
+    core.send(client, b"reserve\r\n")
+    core.engine.take_changes(deferred=True)
+    ledger = core.engine.ledger
+    core.send(client, b"touch 1\r\n")
+    ledger.stop_recording()
+    ledger.start_recording()
+    core.send(client, b"touch 1\r\n")
+    assert [event.what for event in core.engine.take_changes(deferred=True).events] == ["touch"]
+
+
 @pytest.mark.parametrize("where", ["in memory", "in its row", "apart"])
 async def test_the_bodies_of_deleted_jobs_are_kept_if_asked_for(keep, where):
     kept = await keep(ALL._replace(bodies=True))
