@@ -23,6 +23,7 @@ from beanlite import __version__, log, systemd
 from beanlite.errors import JournalRefused
 from beanlite.journal.postgres.link import (
     LOOK_AFTER_S,
+    NO_LOCKS,
     TROUBLE,
     Link,
     beside,
@@ -48,9 +49,7 @@ _SEEN: Final = """
            (to_jsonb(lease) ->> 'lease_s')::float8 AS lease_s
     FROM lease
 """
-# How long a poll may wait for a lock. PostgreSQL does not notice that a client has given up: the processes that wait
-# would pile up for as long as another program locks the table.
-_BRIEFLY: Final = "SELECT set_config('lock_timeout', '100ms', false)"
+# Undoes NO_LOCKS, with which the lease is polled.
 _PATIENTLY: Final = "SELECT set_config('lock_timeout', '0', false)"
 _TAKE: Final = """
     UPDATE lease
@@ -188,7 +187,7 @@ class _Waiting:
         look_s = min(_LOOK_S, self._applicant.lease_s / _LOOKS)
         seen: tuple[int, int] | None = None
         since_ns = 0
-        await link.row(_BRIEFLY, within_s=self._applicant.lease_s)
+        await link.row(NO_LOCKS, within_s=self._applicant.lease_s)
         now_ns = self._applicant.clock_ns()
         while True:
             before_ns = now_ns
@@ -216,7 +215,7 @@ class _Waiting:
                     log.info("the lease is ours", database=self._applicant.name, epoch=taken.epoch)
                     return taken
                 seen = None  # another server was faster: the next look shows which one
-                await link.row(_BRIEFLY, within_s=self._applicant.lease_s)
+                await link.row(NO_LOCKS, within_s=self._applicant.lease_s)
             else:
                 self._stand_by(row["node"], row["address"])
             await self.pause(look_s)

@@ -25,8 +25,9 @@ _WAITS: Final = """
     SELECT wait_event, array_to_string(pg_blocking_pids(pid), ', ') AS blocked_by
     FROM pg_stat_activity WHERE pid = $1 AND application_name = $2
 """
-# Otherwise server processes whose client is gone would pile up for as long as the lock is held.
-_NO_LOCKS: Final = "SELECT set_config('lock_timeout', '100ms', false)"
+# PostgreSQL does not notice that a client has given up: without this, the processes of such clients would pile up while
+# another program holds the lock.
+NO_LOCKS: Final = "SELECT set_config('lock_timeout', '100ms', false)"
 NO_STANDBY: Final = "its synchronous standby may be lost"
 _oddities: Final = log.Seldom()
 # The settings of each session. A commit has to wait for the synchronous standby, whatever the database's default is; if
@@ -229,7 +230,7 @@ async def beside(url: str) -> AsyncIterator[Link]:
     """Make a connection to look after another one. Its statements wait for no lock. Raises what ``connect`` does."""
     other = await connect(url, "beanlite")
     try:
-        await other.row(_NO_LOCKS, within_s=LOOK_AFTER_S)
+        await other.row(NO_LOCKS, within_s=LOOK_AFTER_S)
         yield other
     finally:
         other.drop()
