@@ -102,7 +102,7 @@ def still_fits(asked: Filter, job: Job, fetched: dict[Job, bytes | None]) -> boo
 
 
 def _listed(session: Session, job: Job, body: bytes, preview: int, now_ns: int) -> Record:
-    session.show(job)
+    # Without ``session.show``: operators have to see something even while a commit can't be carried out.
     record = job_record(job, now_ns, session.service.utc_s)
     if preview:
         record["preview"] = body[:preview].decode(errors="replace")

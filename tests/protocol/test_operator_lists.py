@@ -48,7 +48,7 @@ def test_all_that_is_told_of_a_job(core, operator):
     assert operator_job(operator, 1) == {**buried, "why": "client", "body": body}
 
 
-@pytest.mark.parametrize("look", [b"stats-job 1", b"show-job 1", b"list-jobs 2\r\n{}"])
+@pytest.mark.parametrize("look", [b"stats-job 1", b"show-job 1"])
 def test_who_looks_at_a_job_that_is_not_stored_yet_waits_for_that(core, operator, look):
     session = operator.session
     put(core, core.client())
@@ -58,6 +58,14 @@ def test_who_looks_at_a_job_that_is_not_stored_yet_waits_for_that(core, operator
         assert session.take_replies().startswith(b"OK ")
         core.go_on(session)
         core.store()
+
+
+def test_a_list_waits_for_nothing(core, operator):
+    """Operators look at lists when something is wrong."""
+    put(core, core.client())
+    operator.session.receive(b"list-jobs 2\r\n{}\r\n", core.now_ns)
+    assert not operator.session.waits
+    assert operator.session.take_replies().startswith(b"OK ")
 
 
 def operator_job(operator, job_id):
