@@ -27,6 +27,9 @@ BATCH_JOBS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 BATCH_EVENTS: Final = 2000
 BATCH_REPLIES: Final = 2000
+# If more events than this wait for a batch that can't be carried out, nobody is served: clients that come, reserve and
+# leave wait for no reply, but what they do is recorded, too.
+EVENTS_MAX: Final = 50_000
 # At the stop, the longest time without progress, and the interval of the checks for it. Checks are counted rather than
 # seconds, because the process itself may have been halted meanwhile.
 FLUSH_S: Final = 10.0
@@ -105,18 +108,30 @@ class GroupCommit:
     def full(self) -> bool:
         """Whether the batch being gathered is so large that clients that pipeline have to wait for the next one.
 
-        Never true while no reply waits for the batch. ``tell_taken`` is called when the batch has been taken.
+        Never true while nothing waits for the batch. ``tell_taken`` is called when the batch has been taken.
         """
         engine = self._engine
         ledger = engine.ledger
-        return bool(self._held) and (
-            len(ledger.changed) > BATCH_JOBS
-            or len(ledger.pauses) > BATCH_JOBS
-            or len(self._held) > BATCH_REPLIES
-            or self._held_bytes > BATCH_BYTES
-            or engine.admission.used_bytes > BATCH_BYTES
-            or len(ledger.events) > BATCH_EVENTS
-        )
+        return (
+            bool(self._held)
+            and (
+                len(ledger.changed) > BATCH_JOBS
+                or len(ledger.pauses) > BATCH_JOBS
+                or len(self._held) > BATCH_REPLIES
+                or self._held_bytes > BATCH_BYTES
+                or engine.admission.used_bytes > BATCH_BYTES
+                or len(ledger.events) > BATCH_EVENTS
+            )
+        ) or self.flooded
+
+    @property
+    def flooded(self) -> bool:
+        """Whether so many events wait that all clients have to wait for the next batch.
+
+        Never true unless the next batch takes deferred changes. ``tell_taken`` is called when it has been taken.
+        """
+        ledger = self._engine.ledger
+        return self._deferred_due and len(ledger.events) + ledger.waiting_events > EVENTS_MAX
 
     def look(self) -> None:
         """Update ``in_doubt``; to be called in each turn of the loop before any command is answered."""

@@ -60,6 +60,7 @@ class Ledger:
         "stored_id",
         "taken_id",
         "tallied",
+        "waiting_events",
     )
 
     def __init__(self) -> None:
@@ -85,6 +86,8 @@ class Ledger:
         """What has been recorded since the last batch was taken."""
         self._waiting: dict[int, list[Event]] = {}
         """Events of deferred changes, by job."""
+        self.waiting_events = 0
+        """How many events of deferred changes there are."""
         self._touches: dict[int, Event] = {}
         """For each job whose last event is a touch in the batch being gathered, that event."""
         self.tallied: list[Tube] = []
@@ -101,6 +104,7 @@ class Ledger:
         self.recording -= 1
         if not self.recording:
             self._waiting.clear()  # their jobs may never be deferred again
+            self.waiting_events = 0
             self._touches.clear()
 
     def note(self, job: Job) -> None:
@@ -123,9 +127,8 @@ class Ledger:
 
         To be called while ``recording``, and by operators' commands always. ``body`` is given for a deletion.
         """
-        waiting = self._waiting.pop(job.id, None)
-        if waiting is not None:
-            self.events += waiting
+        if job.id in self._waiting:
+            self._take_waiting(job.id)
         if self._touches:
             self._touches.pop(job.id, None)
         self.events.append(
@@ -148,10 +151,9 @@ class Ledger:
             self._touches[job.id] = event
         if job.id in self.changed:
             self.events.append(event)
-        elif job.id in self._waiting:
-            self._waiting[job.id].append(event)
         else:
-            self._waiting[job.id] = [event]
+            self._waiting.setdefault(job.id, []).append(event)
+            self.waiting_events += 1
 
     def record_pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int) -> None:
         """Record that a client has paused a tube, or ended its pause; to be called while ``recording``."""
@@ -226,9 +228,16 @@ class Ledger:
                 self.deferred = self._older_deferred.pop()
             for job_id, job in list(islice(self.deferred.items(), room)):  # the earliest first, as their events are
                 del self.deferred[job_id]
-                self.events += self._waiting.pop(job_id, ())
+                if job_id in self._waiting:
+                    self._take_waiting(job_id)
                 if job.state is not GONE:
                     self.changed[job_id] = job
                     room -= 1
         if not self.deferred:
             self.deferred = {}  # a dict that has been emptied keeps its memory
+
+    def _take_waiting(self, job_id: int) -> None:
+        """Add the events of a job's deferred changes to the batch."""
+        waiting = self._waiting.pop(job_id)
+        self.waiting_events -= len(waiting)
+        self.events += waiting

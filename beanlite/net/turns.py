@@ -41,7 +41,8 @@ class Turns:
       command would be noticeably slower, so commands that may take long ask for a new reading. It never goes back.
     - Timers that are due are handled when the clock is read, one slice per turn. The end of the turn follows up on all
       changes: it wakes the clients whose wait is over, has deferred changes written, and sets the timer.
-    - Once a turn has lasted TURN_NS, clients that send or leave are put off until a later one.
+    - Once a turn has lasted TURN_NS, clients that send or leave are put off until a later one. Clients that send are
+      put off as well while too many events wait to be stored.
     - Clients that were put off, or have more to do than fits in one go, resume in order of arrival, and only while the
       batch being gathered has room: each at most once per turn, and for RESUMED_NS in all. Both limits are relaxed if
       no client was served that sends one command at a time. Clients that leave don't fill a batch, and so don't wait
@@ -136,7 +137,13 @@ class Turns:
     def received(self, size: int) -> int:
         """Return the time for a client that has sent ``size`` bytes, or LATE if they have to be put off."""
         self._bytes_left -= size
-        return self._now_ns if self._bytes_left > 0 else self.now_unless_late()
+        if self._bytes_left > 0:
+            return self._now_ns
+        now_ns = self.now_unless_late()
+        if self._group.flooded:
+            self._bytes_left = 0  # nor may the others of this turn be served
+            return LATE
+        return now_ns
 
     def look_at_clock(self) -> None:
         """Have the clock read for the next client that sends, because something has taken long."""

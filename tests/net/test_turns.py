@@ -1,6 +1,7 @@
 """Much to do, in slices: a turn of the loop and a batch have something for everybody, and the clock is read once."""
 
 import asyncio
+import sqlite3
 from collections import deque
 from typing import Any
 
@@ -105,6 +106,48 @@ async def test_what_changes_no_job_fills_a_batch_as_well(tmp_path, disk, command
         assert len(server.engine.ledger.pauses) < group.BATCH_JOBS + STEPS_MAX
         disk.free.set()
         assert await asyncio.wait_for(client[0].readexactly(len(replies)), 30) == replies
+
+
+async def test_who_comes_reserves_and_leaves_is_held_back_when_too_many_events_wait(tmp_path, disk):
+    jobs = 300  # carried out in one go
+    async with serving(tmp_path / "q.db", history="1d") as (server, _):
+        putter = await connect(server)
+        putter[1].write(PUT * jobs)
+        for _ in range(jobs):
+            await putter[0].readline()
+        await until(lambda: server.group_commit.idle and not server.engine.ledger.has_deferred)
+        disk.free.clear()
+        putter[1].write(PUT)
+        await until(lambda: server.group_commit.syncing)
+        ledger, connections = server.engine.ledger, server.roster.connections
+        for _ in range(group.EVENTS_MAX // jobs):
+            client = await connect(server)
+            client[1].write(b"reserve\r\n" * jobs)
+            events = len(ledger.events) + ledger.waiting_events
+            if events > group.EVENTS_MAX:
+                break
+            for _ in range(2 * jobs):
+                await asyncio.wait_for(client[0].readline(), 10)
+            client[1].close()
+            await until(lambda: len(connections) == 1)
+        assert events < group.EVENTS_MAX + 2 * jobs
+        other = await connect(server)
+        other[1].write(b"list-tube-used\r\n")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not client[0]._buffer
+        assert not other[0]._buffer
+        disk.free.set()
+        assert await asyncio.wait_for(other[0].readline(), 10) == b"USING default\r\n"
+        for _ in range(jobs):
+            assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"RESERVED ")
+            await client[0].readline()
+        await until(lambda: not (ledger.events or ledger.waiting_events))
+    with sqlite3.connect(tmp_path / "q.db") as file:
+        ((reserved, gone),) = file.execute(
+            "SELECT count(*) FILTER (WHERE what = 'reserve'), count(*) FILTER (WHERE what = 'client gone') FROM events"
+        )
+    assert reserved == gone > group.EVENTS_MAX // 2  # the last client was there until the stop
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])
