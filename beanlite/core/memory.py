@@ -56,7 +56,7 @@ class Memory:
         self.fetches = False
         """Whether the journal can fetch bodies, so that memory need not hold them."""
         self.body_bytes = 0
-        """Taken by bodies in memory, as of the last batch."""
+        """Taken by bodies in memory, as of the last batch: negative if more that was put since is deleted already."""
         self.crowded = False
         """Bodies have been unloaded for lack of room; reset by ``Crossings`` when all are in memory again."""
         self.unloaded = 0
@@ -96,6 +96,11 @@ class Memory:
     def job_bytes(self) -> int:
         """Bytes taken by jobs, without their bodies."""
         return len(self._queues.jobs) * JOB_BYTES
+
+    @property
+    def shown_body_bytes(self) -> int:
+        """``body_bytes`` for statistics."""
+        return max(0, self.body_bytes)
 
     @property
     def other_bytes(self) -> int:

@@ -123,7 +123,7 @@ def server_snapshot(engine: Engine) -> ServerSnapshot:
         memory_max=memory.max_bytes,
         memory_used=memory.used_bytes,
         memory_jobs=memory.job_bytes,
-        memory_bodies=memory.body_bytes,
+        memory_bodies=memory.shown_body_bytes,
         memory_buffers=memory.buffer_bytes,
         unloaded=memory.unloaded,
         unloaded_bytes=memory.unloaded_bytes,

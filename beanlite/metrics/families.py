@@ -122,7 +122,7 @@ def _memory(source: Source) -> Iterator[Metric]:
     yield _gauge(
         "memory_used_bytes", "Memory that counts towards the limit, by the server's own count.", memory.used_bytes
     )
-    yield _gauge("memory_bodies_bytes", "What bodies take of it.", memory.body_bytes)
+    yield _gauge("memory_bodies_bytes", "What bodies take of it.", memory.shown_body_bytes)
     yield _gauge("memory_limit_bytes", "Puts are refused beyond this (the setting max_memory).", memory.max_bytes)
     yield _gauge("unloaded_jobs", "Jobs whose body is in the database only.", memory.unloaded)
 

@@ -47,6 +47,13 @@ def test_each_thing_that_there_is_counts():
     assert memory.used_bytes == TUBE_BYTES
 
 
+def test_bodies_never_take_less_than_nothing():
+    core = bounded(MIB)
+    client = core.client()
+    core.send(client, b"delete %d\r\n" % put(core, client, b"x" * 1000))  # before a batch has taken it
+    assert b"\nmemory-bodies: 0\n" in core.send(client, b"stats\r\n")
+
+
 def test_a_put_for_which_there_is_no_room_is_refused_until_there_is():
     core = bounded(MIB)
     client, memory = core.client(), core.engine.memory
