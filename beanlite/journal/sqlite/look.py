@@ -107,7 +107,8 @@ class Look:
 
     async def list_tubes(self, request: Mapping[str, Any]) -> Record:
         """All tubes whose name matches, without paging: counting their jobs reads every job anyway."""
-        rows = await self._rows(_TUBES, {"like": request.get("like") or "*"})
+        like = (request.get("like") or "*").replace("[!", "[^")  # a server matches as fnmatch does
+        rows = await self._rows(_TUBES, {"like": like})
         if any(not isinstance(row["tube"], str) for row in rows):
             raise damaged(self._path, "a job is in a tube that has no name")
         return {"tubes": [{"name": row.pop("tube"), **row} for row in rows], "next": None}
