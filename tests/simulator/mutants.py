@@ -122,9 +122,7 @@ MUTANTS = {
         "            self._committing.append((changes.batch, held, changes.events))",
         "            self._tell_events(changes.events)\n            self._committing.append((changes.batch, held, []))",
     ),
-    "an event before the reply to its command": Mutant(
-        "net.feed", "watcher.is_answered or not connection.owes()", "True"
-    ),
+    "who waits for room in a batch forgotten": Mutant("commit.group", "        self._tell_taken()\n", ""),
     "memory has no bound": Mutant(
         "core.admission", "min(self._disk_bytes, self._memory.room_bytes)", "self._disk_bytes"
     ),
