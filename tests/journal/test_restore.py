@@ -132,6 +132,45 @@ def test_nothing_to_undo(target):
     assert names(target) == []
 
 
+def test_undo_after_the_clock_was_set_back(source, target):
+    """The names of files that are set aside sort by the order of the restores, whatever the clock says."""
+    make(target, batches=4)
+    first = kept_by(restore(source, target))
+    first.rename(target.with_name("queue.db.replaced-20990101T000000.000Z"))
+    make(source.with_name("second.db"), batches=2)
+    assert kept_by(restore(source.with_name("second.db"), target)).name == "queue.db.replaced-20990101T000000.001Z"
+    undo_restore(target)
+    assert ids(target)[0] == [1, 2, 3]
+
+
+def test_undo_of_a_restore_that_has_replaced_nothing(source, target):
+    make(target, batches=4)
+    kept = kept_by(restore(source, target))
+    target.unlink()
+    assert restore(source, target).kept is None
+    with pytest.raises(BeanliteError, match=r"nothing to bring back: the last restore of .* replaced no database"):
+        undo_restore(target)
+    assert ids(target)[0] == [1, 2, 3]
+    assert kept.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "match"),
+    [
+        (OSError(5, "Input/output error"), BeanliteError, "was not replaced: Input/output error"),
+        (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
+    ],
+)
+def test_a_restore_that_fails_at_the_last_moment_sets_nothing_aside(error, raised, match, source, target, monkeypatch):
+    make(target, batches=4)
+
+    def failing(_path):
+        raise error
+
+    monkeypatch.setattr(replace, "_move_wal", failing)
+    untouched(target, source, raised, match)
+
+
 def test_the_wal_of_a_killed_server_goes_with_its_file(source, target):
     make_killed(target, batches=5)
     before = target.read_bytes(), wal_of(target).read_bytes()
@@ -322,16 +361,39 @@ OLD, NEW = list(range(1, 13)), [1, 2, 3]
 )
 def test_killed_at_any_point_the_old_or_the_new_is_in_place(what, before, old, new, source, target):
     before(target)
-    command = [sys.executable, "-c", KILLER, what, str(source), str(target.parent)]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    found = []
-    for number in range(1, int(done.stdout) + 1):
-        try:
-            found.append(ids(target.parent.with_name(f"killed-{number}") / "queue.db")[0])
-        except JournalRefused:
-            found.append(None)  # only a file that was damaged before may still be
+    found = [jobs_in(folder) for folder in killed_folders(what, source, target)]
     assert len(found) > 10
     assert found[0] == old
     assert found[-1] == new
     assert found == sorted(found, key=lambda each: each == new), "it was neither, or the old one came back"
     assert all(each in (old, new) for each in found)
+
+
+@pytest.mark.parametrize("what", ["restore", "undo"])
+def test_killed_at_any_point_undo_brings_back_what_the_last_completed_one_replaced(what, source, target):
+    make(target, batches=4)
+    make(source.with_name("second.db"), batches=2)
+    restore(source.with_name("second.db"), target)
+    first, second, third = [list(range(1, 3 * batches + 1)) for batches in (4, 2, 1)]
+    done = third if what == "restore" else first
+    outcomes = []
+    for folder in killed_folders(what, source, target):
+        in_place = jobs_in(folder)
+        undo_restore(folder / "queue.db")
+        outcomes.append((in_place, jobs_in(folder)))
+    assert sorted(set(map(repr, outcomes))) == sorted(map(repr, [(second, first), (done, second)]))
+
+
+def killed_folders(what, source, target):
+    """Kill what is done with the target before each of its file operations; returns the folders that are left."""
+    command = [sys.executable, "-c", KILLER, what, str(source), str(target.parent)]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return [target.parent.with_name(f"killed-{number}") for number in range(1, int(done.stdout) + 1)]
+
+
+def jobs_in(folder):
+    """Return the jobs that a server finds in the database of a folder; None if it refuses the file."""
+    try:
+        return ids(folder / "queue.db")[0]
+    except JournalRefused:
+        return None  # only a file that was damaged before may still be

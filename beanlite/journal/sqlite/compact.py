@@ -8,7 +8,8 @@ from pathlib import Path
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.fileformat import wal_size
 from beanlite.journal.sqlite.reading import check_readable
-from beanlite.journal.sqlite.replace import copy_checked, replacing
+from beanlite.journal.sqlite.replace import copy_checked, replacing, take_place
+from beanlite.journal.sqlite.wholefile import partial_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,11 @@ def compact(path: Path, progress: Callable[[int], None] | None = None) -> Compac
     """
     path = Path(os.path.realpath(path))
     check_readable(path)
-    with replacing(path) as (partial, held):
+    with replacing(path) as held, partial_of(path) as partial:
         if wal_size(path):
             raise JournalRefused(f"{path} has a -wal, as a killed server leaves it; start the server and stop it first")
-        before = os.fstat(held).st_size
+        before = os.fstat(held.descriptor).st_size
         jobs = copy_checked(path, partial, progress)
         after = partial.stat().st_size
+        take_place(partial, path, held)
     return CompactResult(jobs, before, after)

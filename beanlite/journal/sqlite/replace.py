@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from beanlite import signals
 from beanlite.errors import BeanliteError, JournalRefused
@@ -20,36 +21,42 @@ from beanlite.journal.sqlite.fileformat import journal_of, refused, said, shm_of
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import count_jobs
 from beanlite.journal.sqlite.verify import findings, reading_whole
-from beanlite.journal.sqlite.wholefile import partial_of, sync
+from beanlite.journal.sqlite.wholefile import sync
+
+
+class Held(NamedTuple):
+    """A database file out of which servers are locked."""
+
+    descriptor: int
+    """The file, opened."""
+    undo: ExitStack
+    """Lets servers in again, and removes the file if it was not there before."""
 
 
 @contextmanager
-def replacing(target: Path) -> Iterator[tuple[Path, int]]:
-    """Lock servers out of the target, creating it if it is missing, and yield a file to replace it with.
+def replacing(target: Path) -> Iterator[Held]:
+    """Lock servers out of the target, creating it if it is missing, until the end of the block or ``take_place``.
 
-    Yields the path of an empty file, to be filled, and an open descriptor of the target. At the end of the block the
-    new file takes the target's name, owner and mode. JournalRefused: a server holds the target. BeanliteError: the
-    target can't be replaced.
+    JournalRefused: a server holds the target. BeanliteError: the target can't be replaced.
     """
     try:
         with ExitStack() as undo:
             with refused(target):
-                held = lock_file(target, undo)
-            with partial_of(target) as partial:
-                yield partial, held
-                _take_place(partial, target, held, undo)
+                descriptor = lock_file(target, undo)
+            yield Held(descriptor, undo)
     except OSError as error:
         raise BeanliteError(f"{target} was not replaced: {error.strerror or said(error)}") from error
 
 
-def _take_place(partial: Path, target: Path, held: int, undo: ExitStack) -> None:
-    before = os.fstat(held)
+def take_place(partial: Path, target: Path, held: Held) -> None:
+    """Give a new file the target's name, owner and mode; an error after that comes too late to keep the target."""
+    before = os.fstat(held.descriptor)
     if before.st_size:
         partial.chmod(stat.S_IMODE(before.st_mode))
         os.chown(partial, before.st_uid, before.st_gid)
     sync(partial)
     new = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
-    undo.callback(os.close, new)
+    held.undo.callback(os.close, new)
     fcntl.flock(new, fcntl.LOCK_EX)  # otherwise a server could start before the following steps are done
     if not _move_wal(target):
         # The old file is damaged, so no server could start on it; nor on the new file while the old -wal is there.
@@ -57,7 +64,7 @@ def _take_place(partial: Path, target: Path, held: int, undo: ExitStack) -> None
     sync(target.parent)
     with signals.unheard():  # an interrupted command would look as if it had changed nothing
         partial.rename(target)
-        undo.pop_all()
+        held.undo.pop_all()
         try:
             sync(target.parent)
             for beside in (wal_of(target), shm_of(target), journal_of(target)):
@@ -65,7 +72,7 @@ def _take_place(partial: Path, target: Path, held: int, undo: ExitStack) -> None
             sync(target.parent)
         finally:
             os.close(new)
-            os.close(held)
+            os.close(held.descriptor)
 
 
 def _move_wal(target: Path) -> bool:

@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from beanlite import signals
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.dated import dated_files, stamp
 from beanlite.journal.sqlite.fileformat import (
@@ -23,9 +24,9 @@ from beanlite.journal.sqlite.fileformat import (
 )
 from beanlite.journal.sqlite.migrations import allow_writing
 from beanlite.journal.sqlite.reading import check_readable, read_only, tidy
-from beanlite.journal.sqlite.replace import copy_checked, replacing
+from beanlite.journal.sqlite.replace import copy_checked, replacing, take_place
 from beanlite.journal.sqlite.replay import COUNTER_MAX
-from beanlite.journal.sqlite.wholefile import written_whole
+from beanlite.journal.sqlite.wholefile import partial_of, sync, written_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,7 @@ def restore(source: Path, target: Path, progress: Callable[[int], None] | None =
     source, target = Path(os.path.realpath(source)), Path(os.path.realpath(target))
     if source == target:
         raise BeanliteError(f"{source} can't be restored to itself")
-    with replacing(target) as (partial, held):
-        _check_target(target, held)
-        jobs = copy_checked(source, partial, progress)
-        _leave_out_ids(partial, _last_id(target))
-        kept = _set_aside(target) if os.fstat(held).st_size or wal_size(target) else None
-    return RestoreResult(str(source), jobs, None if kept is None else str(kept))
+    return _replace(target, lambda: source, progress)
 
 
 def undo_restore(target: Path, progress: Callable[[int], None] | None = None) -> RestoreResult:
@@ -63,24 +59,82 @@ def undo_restore(target: Path, progress: Callable[[int], None] | None = None) ->
     Raises what ``restore`` raises, and BeanliteError if nothing was set aside.
     """
     target = Path(os.path.realpath(target))
-    try:
-        set_aside = dated_files(target.parent, _prefix(target))
-    except (FileNotFoundError, NotADirectoryError):
-        set_aside = []
-    except OSError as error:
-        raise BeanliteError(f"{target.parent} can't be read: {error.strerror}") from error
-    if not set_aside:
-        raise BeanliteError(f"there is no {target.parent / _prefix(target)}… to bring back")
-    newest, _ = set_aside[-1]
-    result = restore(newest, target, progress)
-    for file in (newest, wal_of(newest), shm_of(newest)):
+    _last_replaced(target)  # if there is none, or it can't be told, that is what is wrong
+    result = _replace(target, lambda: _last_replaced(target), progress)
+    restored = Path(result.restored)
+    for file in (restored, wal_of(restored), shm_of(restored)):
         file.unlink(missing_ok=True)
     return result
+
+
+def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int], None] | None) -> RestoreResult:
+    """Replace the target by a copy of the file that is chosen while no other restore can be under way."""
+    with replacing(target) as held:
+        _check_target(target, held.descriptor)
+        source, earlier = choose(), _set_aside_earlier(target)
+        kept, restored = _names(target, earlier)
+        with partial_of(restored) as partial:
+            jobs = copy_checked(source, partial, progress)
+            _leave_out_ids(partial, _last_id(target))
+            sync(target.parent)  # not even after a power failure may the copy be there without the partial file
+            has_content = os.fstat(held.descriptor).st_size > 0 or wal_size(target) > 0
+            try:
+                if has_content or earlier:  # an empty file tells an undo that this restore has replaced nothing
+                    _set_aside(target, kept)
+                take_place(partial, target, held)
+            except BaseException:
+                if partial.exists():  # the target is still in place
+                    with signals.unheard():
+                        _remove(kept)
+                raise
+    return RestoreResult(str(source), jobs, str(kept) if has_content else None)
+
+
+def _last_replaced(target: Path) -> Path:
+    """The database that the last completed restore has replaced. BeanliteError: there is none.
+
+    A restore that was killed before the new file took its place has left that as a partial file.
+    """
+    try:
+        names = os.listdir(target.parent)  # noqa: PTH208 - names are all that is needed
+        found = _set_aside_earlier(target)
+    except (FileNotFoundError, NotADirectoryError):
+        found = []
+    except OSError as error:
+        raise BeanliteError(f"{target.parent} can't be read: {error.strerror}") from error
+    for kept, _ in reversed(found):
+        unfinished = f".{_restored(target, kept.name.removeprefix(_prefix(target))).name}."
+        if not any(name.startswith(unfinished) for name in names):
+            if kept.stat().st_size or wal_size(kept):
+                return kept
+            raise BeanliteError(f"there is nothing to bring back: the last restore of {target} replaced no database")
+    raise BeanliteError(f"there is no {target.parent / _prefix(target)}… to bring back")
+
+
+def _set_aside_earlier(target: Path) -> list[tuple[Path, float]]:
+    """What restores have set aside, in their order, completed or not. OSError: the folder can't be read."""
+    return dated_files(target.parent, _prefix(target))
+
+
+def _names(target: Path, earlier: list[tuple[Path, float]]) -> tuple[Path, Path]:
+    """The name under which the target is set aside, and the one after which its successor's partial file is named.
+
+    They sort behind earlier ones even if the clock has been set back since then.
+    """
+    at_s = time.time()
+    if earlier:
+        at_s = max(at_s, earlier[-1][1] + 0.0015)  # a millisecond later, however it is rounded
+    return target.with_name(f"{_prefix(target)}{stamp(at_s)}"), _restored(target, stamp(at_s))
 
 
 def _prefix(target: Path) -> str:
     """The beginning of the names that restores give to files that they set aside."""
     return f"{target.name}.replaced-"
+
+
+def _restored(target: Path, stamped: str) -> Path:
+    """The path after which the partial file of a restore is named."""
+    return target.with_name(f"{target.name}.restored-{stamped}")
 
 
 def _check_target(target: Path, held: int) -> None:
@@ -109,19 +163,16 @@ def _leave_out_ids(partial: Path, last_id: int) -> None:
         connection.execute("UPDATE meta SET last_id = ? WHERE last_id < ?", (last_id, last_id))
 
 
-def _set_aside(target: Path) -> Path:
-    """Copy the file, sound or not, with its -wal and rollback journal; returns the path of the copy."""
-    kept = target.with_name(f"{_prefix(target)}{stamp(time.time())}")
-    copies = {target: kept, wal_of(target): wal_of(kept), journal_of(target): journal_of(kept)}
-    try:
-        for old, new in copies.items():
-            if old.exists():
-                _copy(old, new)
-    except BaseException:
-        for new in copies.values():
-            new.unlink(missing_ok=True)
-        raise
-    return kept
+def _set_aside(target: Path, kept: Path) -> None:
+    """Copy the file, sound or not, with its -wal and rollback journal."""
+    for old, new in ((target, kept), (wal_of(target), wal_of(kept)), (journal_of(target), journal_of(kept))):
+        if old.exists():
+            _copy(old, new)
+
+
+def _remove(kept: Path) -> None:
+    for file in (kept, wal_of(kept), journal_of(kept)):
+        file.unlink(missing_ok=True)
 
 
 def _copy(old: Path, new: Path) -> None:
