@@ -70,8 +70,8 @@ def _export_database(url: str, dest: Path | None, *, replace: bool) -> None:
         try:
             dest_file = dest.resolve()
             with (
-                unserved(dest_file, None) if replace else nullcontext(),
-                written_whole(dest_file, replace=replace) as partial,
+                unserved(dest_file, None) if replace else nullcontext(enter_result=False) as is_there,
+                written_whole(dest_file, replace=is_there) as partial,
                 partial.open("wb") as sink,
             ):
                 count = dump.export(url, sink, progress)

@@ -309,6 +309,20 @@ def test_a_file_that_has_come_into_being_meanwhile_is_not_overwritten(dest):
     assert [file.name for file in dest.parent.iterdir()] == [dest.name]
 
 
+def test_nor_is_it_if_others_may_be_replaced(path, dest, monkeypatch):
+    make(path)
+    copy = backup_module.copy
+
+    def meanwhile(*args):
+        copy(*args)
+        dest.write_text("precious")
+
+    monkeypatch.setattr(backup_module, "copy", meanwhile)
+    with pytest.raises(BeanliteError, match="File exists"):
+        backup(path, dest, replace=True)
+    assert dest.read_text() == "precious"
+
+
 def test_a_file_with_a_rollback_journal_is_not_replaced(path, dest):
     """SQLite would roll it back into the copy."""
     make(path)

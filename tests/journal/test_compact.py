@@ -9,6 +9,7 @@ from beanlite.journal.sqlite.compact import compact
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.replay import read_jobs, read_state
 from tests.support.journal_files import LARGE, files_of_at_most, flip, make, make_killed, put, snapshot, writer
+from tests.support.sqlite_tool import ask, outsider, tell
 
 
 @pytest.fixture
@@ -16,20 +17,20 @@ def path(tmp_path):
     return tmp_path / "queue.db"
 
 
-def make_gaps(path):
-    """Make a file of about 20 MB, nearly all of it free."""
+def make_large(path, jobs=400):
+    """Make a file of about 20 MB, nearly all of it free if it is to have but a few jobs."""
     database = open_database(path)
     for number in range(1, 401):
         put(database.connection, number, bytes(50_000), large=True)
-    database.connection.execute("DELETE FROM bodies WHERE id > 2")
-    database.connection.execute("DELETE FROM jobs WHERE id > 2")
+    database.connection.execute("DELETE FROM bodies WHERE id > ?", (jobs,))
+    database.connection.execute("DELETE FROM jobs WHERE id > ?", (jobs,))
     database.connection.execute("UPDATE meta SET last_id = 400")
     assert database.close() is None
     path.chmod(0o640)
 
 
 def test_it_is_smaller_and_has_the_same_jobs(path):
-    make_gaps(path)
+    make_large(path, jobs=2)
     size = path.stat().st_size
     result = compact(path)
     assert (result.jobs, result.before, result.after) == (2, size, path.stat().st_size)
@@ -68,8 +69,37 @@ def test_a_served_one_is_refused(path):
         assert snapshot(path.parent) == before
 
 
+def test_what_another_program_writes_meanwhile_is_not_lost(path):
+    """It has tables of its own in the file."""
+    make_large(path)
+    told = []
+
+    def meanwhile(_size):
+        if not told:
+            told.append(tell(path, "CREATE TABLE theirs (a); INSERT INTO theirs VALUES (1)"))
+
+    with pytest.raises(JournalRefused, match=r"another program has written to .* meanwhile; try again"):
+        compact(path, meanwhile)
+    assert told == [""]
+    assert compact(path).jobs == 400
+    assert ask(path, "SELECT * FROM theirs") == "1\n"
+
+
+def test_one_that_another_program_has_open_is_refused(path):
+    """What it wrote afterwards would go into a file that no longer has a name."""
+    make(path, batches=3)
+    with outsider(path) as do:
+        do("CREATE TABLE theirs (a);")
+        tell(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+        with pytest.raises(JournalRefused, match="another program"):
+            compact(path)
+        do("INSERT INTO theirs VALUES (1);")
+    assert ask(path, "SELECT * FROM theirs") == "1\n"
+    assert compact(path).jobs == 9
+
+
 def test_no_room(path):
-    make_gaps(path)
+    make_large(path, jobs=2)
     before = snapshot(path.parent)
     with files_of_at_most(100_000), pytest.raises(BeanliteError, match=r"the copy of .* failed"):
         compact(path)

@@ -52,8 +52,8 @@ def export_to_file(
     try:
         with (
             reading_whole(source) as connection,
-            unserved(resolved, source) if replace else nullcontext(),
-            written_whole(resolved, replace=replace) as partial,
+            unserved(resolved, source) if replace else nullcontext(enter_result=False) as is_there,
+            written_whole(resolved, replace=is_there) as partial,
             partial.open("wb") as sink,
         ):
             return write_lines(dump(connection, source), sink, progress)

@@ -64,11 +64,11 @@ def _check_missing(dest: Path) -> None:
 
 
 @contextmanager
-def unserved(dest: Path, source: Path | None) -> Iterator[None]:
-    """Lock servers out of `dest`, if it exists, while it is replaced by a file made from `source`, if that is a file.
+def unserved(dest: Path, source: Path | None) -> Iterator[bool]:
+    """Lock servers out of `dest` while it is replaced by a file made from `source`, if that is a file.
 
-    BeanliteError: `dest` is `source` itself, a live database, or a file that SQLite or a server keeps beside one.
-    OSError: it can't be opened, or is no regular file.
+    Yields whether `dest` exists. BeanliteError: it is `source` itself, a live database, or a file that SQLite or a
+    server keeps beside one. OSError: it can't be opened, or is no regular file.
     """
     database = Path(_BESIDE.sub("", str(dest)))
     if database != dest and database.exists():
@@ -76,7 +76,7 @@ def unserved(dest: Path, source: Path | None) -> Iterator[None]:
     try:
         descriptor = open_regular(dest)
     except FileNotFoundError:
-        yield
+        yield False
         return
     try:
         if source is not None and os.path.samestat(os.fstat(descriptor), source.stat()):
@@ -89,7 +89,7 @@ def unserved(dest: Path, source: Path | None) -> Iterator[None]:
             raise BeanliteError(f"{dest} was not replaced: it is a database with a -wal")
         if os.path.lexists(journal_of(dest)):
             raise BeanliteError(f"{dest} was not replaced: {journal_of(dest)} would be taken for a part of it")
-        yield
+        yield True
     finally:
         os.close(descriptor)
 
