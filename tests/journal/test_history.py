@@ -376,6 +376,27 @@ def test_an_event_whose_time_is_none_goes_first(tmp_path, value):
         assert database.connection.execute("SELECT n, at FROM history").fetchall() == [(120, 1e9)]
 
 
+def test_events_in_the_future_do_not_keep_those_behind_them(tmp_path):
+    """The machine's clock was wrong for a while."""
+    with closing(open_database(tmp_path / "queue.db")) as database:
+        times = [1e9, *[2e9] * 1000, 1e9 + 1, 2e9, 1e9 + 2, 1e9 + 5 * DAY_S]
+        events = [(n, at_s, n, "t", "put", None, None, 0, 0) for n, at_s in enumerate(times, 1)]
+        database.connection.executemany(INSERT, events)
+        history = History(ALL, Clock())
+        history.read(database.connection)
+
+        def left(at_s):
+            while history.prune(database.connection, 100, at_s):
+                pass
+            return Counter(at for (at,) in database.connection.execute("SELECT at FROM history"))
+
+        for _ in range(2):
+            told = left(1e9 + 8 * DAY_S)
+        assert told == {2e9: 1001, 1e9 + 5 * DAY_S: 1}
+        assert left(1e9 + 13 * DAY_S) == {2e9: 1001}
+        assert left(2e9 + 8 * DAY_S) == {}
+
+
 async def test_totals_are_kept_by_the_hour_and_by_the_day_and_go_in_slices(keep):
     kept = await keep(ALL)
     put(kept.core, kept.core.client())

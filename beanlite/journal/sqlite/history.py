@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 from beanlite.clock import Clock
@@ -40,8 +41,10 @@ FETCH_BODY: Final = """
 # A value that is no time, which only damage can cause, counts as long ago, so that its row is the next to be deleted.
 _AT: Final = "coalesce(CAST(at AS REAL), 0.0)"
 _OLDEST: Final = f"SELECT n, {_AT} FROM history ORDER BY n LIMIT 1"  # noqa: S608 - our own words
-_NTH: Final = "SELECT n FROM history ORDER BY n LIMIT 1 OFFSET ?"
-_PRUNE: Final = f"DELETE FROM history WHERE n <= ? AND ({_AT} < ? OR n < ?)"  # noqa: S608 - likewise
+# The oldest from this number on that is not in the future.
+_PAST: Final = f"SELECT n, {_AT} FROM history WHERE n >= ? AND {_AT} <= ? ORDER BY n LIMIT 1"  # noqa: S608 - likewise
+_NTH: Final = "SELECT n FROM history WHERE n >= ? ORDER BY n LIMIT 1 OFFSET ?"
+_PRUNE: Final = f"DELETE FROM history WHERE n BETWEEN ? AND ? AND ({_AT} < ? OR n < ?)"  # noqa: S608 - likewise
 
 Row = tuple[object, ...]
 
@@ -87,7 +90,9 @@ class History:
         self._last = 0
         """The number of the last row."""
         self._oldest: tuple[int, float] | None = None
-        """The number and the time of the oldest row, as far as known; None if there are no rows."""
+        """The time of the oldest row, and a number up to its own, as far as known; None if there are no rows."""
+        self._past = 0, inf
+        """The same for the oldest row that is not in the future; if its time is infinite, none before it is."""
 
     def bound(self, bounds: HistoryBounds) -> None:
         """Apply new bounds."""
@@ -99,6 +104,7 @@ class History:
         (last,) = connection.execute("SELECT max(n) FROM history WHERE n < ?", (_END_N,)).fetchone()
         self._last = last or 0
         self._oldest = connection.execute(_OLDEST).fetchone()
+        self._past = self._oldest or (0, inf)
 
     def rows_of(self, events: Sequence[Event]) -> Rows:
         """The rows for these events, except those that the bounds exclude."""
@@ -135,9 +141,9 @@ class History:
                 tube = event.tube
                 name = tube.name.decode()
             values += (n, at_s, event.job_id, name, event.what, by, conn, event.pri, event.delay_s)
-        self._last = n
         if values and self._oldest is None:
-            self._oldest = n, self._clock.utc_s(events[0].at_ns)
+            self._oldest = self._last + 1, self._clock.utc_s(events[0].at_ns)
+        self._last = n
         return Rows(values, bodies, to_fetch, body_bytes)
 
     def prune(self, connection: sqlite3.Connection, rows: int, now_s: float) -> bool:
@@ -147,8 +153,20 @@ class History:
         before_s, before_n = now_s - self._kept_s, self._last - self._bounds.max_bytes
         n, at_s = self._oldest
         if at_s >= before_s and n >= before_n:
-            return False
-        nth = connection.execute(_NTH, (rows - 1,)).fetchone() or (_MAX_N,)
-        pruned = connection.execute(_PRUNE, (*nth, before_s, before_n)).rowcount
+            # It may be in the future, because the clock was wrong, and those behind it too old.
+            n, at_s = self._past = self._oldest_past(connection, now_s)
+            if at_s >= before_s:
+                return False
+        nth = connection.execute(_NTH, (n, rows - 1)).fetchone() or (_MAX_N,)
+        pruned = connection.execute(_PRUNE, (n, *nth, before_s, before_n)).rowcount
         self._oldest = connection.execute(_OLDEST).fetchone()
+        self._past = max(n, self._past[0]), inf
         return pruned >= rows
+
+    def _oldest_past(self, connection: sqlite3.Connection, now_s: float) -> tuple[int, float]:
+        """The oldest row that is not in the future, looked for once, since there may be very many that are."""
+        n, at_s = self._past
+        if at_s <= now_s:
+            return n, at_s
+        found: tuple[int, float] | None = connection.execute(_PAST, (n, now_s)).fetchone()
+        return found or (self._last + 1, inf)
