@@ -17,6 +17,7 @@ from beanlite.journal.sqlite.salvage import salvage
 from beanlite.journal.sqlite.verify import verify
 from tests.faults.rot import Rot, jobs_of
 from tests.support.journal_files import LARGE, flip, make, make_killed, put, snapshot, unchecked, writer
+from tests.support.sqlite_tool import tell
 
 SEEDS = 20
 
@@ -107,6 +108,16 @@ def test_a_sound_file_is_saved_whole_and_only_read(path, dest):
     assert snapshot(path.parent) == before
     assert jobs_of(dest) == jobs_of(path)
     assert [finding for finding in verify(dest) if not finding.sound] == []
+
+
+def test_a_table_of_another_program_is_none_of_bodies(path, dest):
+    """Though its rows are like those of bodies."""
+    make(path, batches=2)
+    tell(path, "CREATE TABLE theirs (id INTEGER PRIMARY KEY, data BLOB)")
+    tell(path, "INSERT INTO theirs SELECT value, randomblob(100) FROM generate_series(3, 9000)")
+    result = salvage(path, dest)
+    assert (result.jobs, result.lost, result.last_id, result.is_all) == (6, [], 6, True)
+    assert jobs_of(dest) == jobs_of(path)
 
 
 def test_what_a_killed_server_has_left_is_saved_with_its_wal(path, dest):

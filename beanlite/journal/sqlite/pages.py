@@ -36,6 +36,7 @@ _FLOAT, _ZERO, _ONE = 7, 8, 9
 _FIRST, _LAST = -(1 << 63) - 1, (1 << 63) - 1
 
 Value = int | float | str | bytes | None
+Spans = dict[int, list[tuple[Value, int, int]]]
 
 
 class Broken(Exception):
@@ -147,12 +148,12 @@ class Pages:
                 (twice if hash(page) in seen else seen).add(hash(page))
         return {number for number in in_use if twice and hash(self.read(number)) in twice}
 
-    def spans(self, in_use: list[int]) -> dict[int, list[tuple[Value, int, int]]]:
+    def spans(self, in_use: list[int]) -> Spans:
         """For each leaf that the b-trees lead to: which table's rows belong on it, above which rowid, and up to which.
 
         A leaf has several such spans if an interior page exists twice, and none if it is not below its proper parent.
         """
-        spans: dict[int, list[tuple[Value, int, int]]] = {}
+        spans: Spans = {}
         roots = [(name, root) for page in in_use for name, root in _roots(self.rows(page))]
         left = [(root, 0, name, _FIRST, _LAST) for name, root in [("sqlite_schema", 1), *roots]]
         seen: set[int] = set()

@@ -18,7 +18,7 @@ from beanlite.journal.sqlite.checksum import checksum_of_row
 from beanlite.journal.sqlite.fileformat import open_regular
 from beanlite.journal.sqlite.filling import filling
 from beanlite.journal.sqlite.heartbeat import last_seen
-from beanlite.journal.sqlite.pages import Pages, Value
+from beanlite.journal.sqlite.pages import Pages, Spans, Value
 from beanlite.journal.sqlite.replay import COUNTER_MAX, is_number, is_sound
 from beanlite.journal.sqlite.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
 
@@ -35,6 +35,8 @@ _SERVER_WIDTH: Final = 11
 _ROW: Final = (*range(14), 16, 17, 18, 19)
 _TIMES: Final = (6, 7, 16)
 _CRC32, _BODY, _ROW_CRC32 = 14, 15, 20
+# The tables on whose pages there may be bodies, even if the disk has exchanged some of them.
+_OURS: Final = {"sqlite_schema", "jobs", "bodies", "pauses", "meta", "server", "totals", "history"}
 # How far above the last known id new ids start, if it is unknown which ids have been given out.
 _GAP: Final = 1_000_000
 _PAGES_PER_CALL: Final = 100
@@ -152,7 +154,8 @@ class _Saving:
         """Save everything that is sound."""
         in_use = self._pages.in_use()
         copies = self._pages.copies(in_use)
-        misplaced = self._misplaced(copies, in_use)
+        spans = self._pages.spans(in_use)
+        misplaced = self._misplaced(copies, in_use, spans)
         self._copies = copies - misplaced
         self._pages.unreadable |= misplaced
         in_use = [number for number in in_use if number not in misplaced]
@@ -163,7 +166,9 @@ class _Saving:
                 if progress is not None and done % _PAGES_PER_CALL == 0:
                     progress(50 * step + 50 * done // len(in_use))
         found = self.found
-        found.lost = sorted((self._lost | self._bodies.keys()) - self._saved)
+        foreign = {number for number, each in spans.items() if not any(table in _OURS for table, _, _ in each)}
+        alone = {job_id for job_id, on in self._bodies.items() if not foreign.issuperset(on)}
+        found.lost = sorted((self._lost | alone) - self._saved)
         found.jobs = len(self._saved)
         if found.jobs_at_stop is not None and not self._has_clock:  # an orderly stop always records the clock
             found.lost_clock = True
@@ -174,11 +179,11 @@ class _Saving:
         last_id = last_id + _GAP if found.last_id is None else max(last_id, found.last_id)
         self._connection.execute("UPDATE meta SET last_id = ?", (last_id,))
 
-    def _misplaced(self, copies: set[int], in_use: list[int]) -> set[int]:
+    def _misplaced(self, copies: set[int], in_use: list[int], spans: Spans) -> set[int]:
         """Pages that the disk has written in place of others: if they are old, their jobs have been deleted."""
         if not copies:
             return copies
-        spans, inner = self._pages.spans(in_use), self._pages.inner(in_use)
+        inner = self._pages.inner(in_use)
         return {
             number
             for number in copies
