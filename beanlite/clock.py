@@ -67,4 +67,4 @@ def utc_s(clock_ns: int) -> float:
 
 def clock_ns(utc_s: float) -> int:
     """Convert seconds since 1970 to the time of a clock that agrees with UTC."""
-    return int((utc_s - EPOCH_S) * _SECOND_NS)
+    return int((utc_s - EPOCH_S) * 1e9)  # SQLite computes likewise, even if it returns a time as a whole number

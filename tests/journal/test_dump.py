@@ -3,7 +3,7 @@
 import io
 import json
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -196,6 +196,11 @@ def job(**changed):
         (job(created_at="today"), "its created_at is no time that can be"),
         (job(state="delayed", due_at=-1e11), "its due_at is no time that can be"),
         (job(since=1e30), "its since is no time that can be"),
+        (job(reserves=1 << 61), "its reserves is no number that can be"),
+        (job(kicks=(1 << 62) - 1), "its kicks is no number that can be"),
+        (job(kicks=4.6e18), "its kicks is no number that can be"),
+        (job(state="buried", buried_seq=1 << 61), "its buried_seq is no number that can be"),
+        (job(state="buried", buried_seq=-1), "its buried_seq is no number that can be"),
         (job(body="\ud800"), "surrogates not allowed"),
     ],
 )
@@ -203,6 +208,17 @@ def test_a_line_that_is_wrong_is_named_and_nothing_is_imported(target, line, sai
     with pytest.raises(BeanliteError, match=rf"^nothing was imported: line 2: .*({said})"):
         load([job(id=50).encode(), line.encode("latin-1")], target)
     assert list(target.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("ahead_s", [4e9, -4e9])
+@pytest.mark.parametrize("line", [job(created_at=at_s, since=at_s) for at_s in (8276687236, -8276687236, -(2**32) + 1)])
+def test_a_time_that_is_imported_is_no_damage(target, line, ahead_s):
+    with closing(open_database(target)) as database:
+        clock = "REPLACE INTO server VALUES (1, '', 0, '', 1e9, 1e9, NULL, ?, NULL, NULL)"
+        database.connection.execute(clock, (ahead_s,))
+    with suppress(BeanliteError):
+        load([line.encode()], target)
+    assert [finding for finding in verify(target) if not finding.sound] == []
 
 
 def test_one_that_has_jobs_has_the_same_after_an_import_that_failed(target):

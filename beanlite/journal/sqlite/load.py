@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 from zlib import crc32
 
 from beanlite.clock import EPOCH_S
@@ -25,8 +25,9 @@ from beanlite.journal.sqlite.rows import INLINE_MAX, INSERT_BODY, ROW_COLUMNS
 
 _PAUSE: Final = "INSERT OR REPLACE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
 _CHECKSUM: Final = "UPDATE jobs SET row_crc32 = ? WHERE id = ?"
-# Ids end below this: a server that gives out later ones never gets to where its ids would count as damage.
-_ID_END: Final = COUNTER_MAX // 2
+# Ids and counters end below this: a server that counts on never gets to where they would count as damage.
+_END: Final = COUNTER_MAX // 2
+_COUNTERS: Final = ("buried_seq", "reserves", "timeouts", "releases", "buries", "kicks")
 # Times further than this from 1970 would not fit into the server's clock, as those in milliseconds do not.
 _FAR_S: Final = FAR_NS // SECOND_NS - EPOCH_S
 # The errors with which SQLite rejects an impossible row.
@@ -112,7 +113,7 @@ class _Loading:
     def _begin(self, values: dict[str, Any]) -> None:
         if values.get("format") != FORMAT:
             raise _Wrong(f"its format is {values.get('format')!r}, and this beanlite knows {FORMAT}")
-        if not is_number(values.get("last_id"), _ID_END - 1):
+        if not is_number(values.get("last_id"), _END - 1):
             raise _Wrong("its last_id can't be")
         if not self._new_ids:
             self._last_id = max(self._last_id, values["last_id"])
@@ -123,11 +124,11 @@ class _Loading:
         self._ends = False
 
     def _pause(self, values: dict[str, Any]) -> None:
-        tube, pause_s, until = values.get("tube"), values.get("pause_s"), values.get("until")
+        tube, pause_s, until = values.get("tube"), values.get("pause_s"), self._by_clock(values.get("until"))
         is_tube = isinstance(tube, str) and is_tube_name(tube.encode())
-        if not (is_tube and is_number(pause_s, U32_MAX) and _is_time(until)):
+        if not (is_tube and is_number(pause_s, U32_MAX) and until is not None):
             raise _Wrong("it is no pause that can be")
-        self._connection.execute(_PAUSE, (tube, pause_s, until + self._ahead_s))
+        self._connection.execute(_PAUSE, (tube, pause_s, until))
         self.pauses += 1
 
     def _job(self, values: dict[str, Any]) -> None:
@@ -137,23 +138,37 @@ class _Loading:
             raise _Wrong(f"a job has no {min(unknown)}")
         if self._new_ids:
             values["id"] = self._last_id + 1
-        elif not is_number(values.get("id"), _ID_END - 1):
+        elif not is_number(values.get("id"), _END - 1):
             raise _Wrong("the job has no id that can be")
         if values.get("ttr_s") == 0:
             raise _Wrong("its ttr_s is 0, and a job has at least a second")
         job_id = values["id"]
         if values.get("buried_seq") is not None:
             values["buried_seq"] += self._buried
-        for name in TIMES:
-            if values.get(name) is not None:
-                if not _is_time(values[name]):
-                    raise _Wrong(f"its {name} is no time that can be, in seconds since 1970")
-                values[name] += self._ahead_s
+        self._check_numbers(values)
         self._insert(values, body)
         if not is_sound(self._connection, job_id):
             raise _Wrong("no server would write such a job")
         self._last_id = max(self._last_id, job_id)
         self.jobs += 1
+
+    def _check_numbers(self, values: dict[str, Any]) -> None:
+        """Check the counters, and check and convert the times."""
+        for name in _COUNTERS:
+            if isinstance(values.get(name), int | float) and not 0 <= values[name] < _END:
+                raise _Wrong(f"its {name} is no number that can be")
+        for name in TIMES:
+            if values.get(name) is not None:
+                values[name] = self._by_clock(values[name])
+                if values[name] is None:
+                    raise _Wrong(f"its {name} is no time that can be, in seconds since 1970")
+
+    def _by_clock(self, utc_s: object) -> float | None:
+        """The time by the clock of the file; None: it is no time that can be."""
+        if not isinstance(utc_s, float | int):
+            return None
+        at_s = utc_s + self._ahead_s
+        return at_s if abs(at_s) <= _FAR_S else None
 
     def _insert(self, values: dict[str, Any], body: bytes) -> None:
         is_large = len(body) > INLINE_MAX
@@ -185,10 +200,6 @@ def _pop_body(values: dict[str, Any]) -> bytes:
             raise _Wrong('a "body" is a text')
         return body.encode()
     return base64.b64decode(values.pop("base64"), validate=True)
-
-
-def _is_time(value: object) -> TypeGuard[float]:
-    return isinstance(value, float | int) and abs(value) <= _FAR_S
 
 
 def _refuse(constant: str) -> None:
