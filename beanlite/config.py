@@ -274,10 +274,11 @@ def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings |
             allowed = Settings.model_fields[key].description
             found.append(f"{source}: {key} = {each['input']!r} is not allowed; {key}: {allowed}")
         return None, found
-    if "db" in flags and not settings.journal:  # who names a file would lose what they believe to be in it
-        where = _below_flags("journal", file, in_environment)
-        memory = flag("journal") if "journal" in flags else f"journal = false ({where})"
-        found.append(f"--db and {memory} exclude each other")
+    elsewhere = {"journal": ("journal = false", not settings.journal), "database": ("database", settings.database)}
+    for key, (said, is_so) in elsewhere.items():
+        if "db" in flags and is_so:  # who names a file would lose what they believe to be in it
+            other = flag(key) if key in flags else f"{said} ({_below_flags(key, file, in_environment)})"
+            found.append(f"--db and {other} exclude each other")
     return settings, found + _contradictions(settings)
 
 

@@ -281,6 +281,17 @@ def test_settings_that_contradict_each_other(flags, said):
     assert refusal(None, flags).startswith(said)
 
 
+def test_a_file_for_jobs_that_are_in_postgresql(file, monkeypatch):
+    url = "postgresql://a:secret@b/c"
+    file.write_text(f'database = "{url}"\ndb = "x"\nrequire_sync = false\n')
+    assert config.load(file).file is None
+    assert refusal(file, {"db": "y"}) == f"--db and database ({file}) exclude each other"
+    assert config.load(file, {"db": "y", "database": None}).file == Path("y")
+    monkeypatch.setenv("BEANLITE_DATABASE", url)
+    for each in (file, None):
+        assert refusal(each, {"db": "y"}) == "--db and database (BEANLITE_DATABASE) exclude each other"
+
+
 def test_a_file_for_jobs_that_are_to_stay_in_memory(file, monkeypatch):
     """Who names a file believes that the jobs are kept in it."""
     file.write_text('journal = false\ndb = "x"\n')

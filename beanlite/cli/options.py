@@ -33,8 +33,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as a JSON
 
 def path_of_db(db: str | None, config_file: Path | None) -> Path:
     """Return the database file to use. ConfigError: the settings are wrong, or have no file."""
-    # A file that is named is there, even if the server's settings say by now that jobs are kept in memory only.
-    settings = config.load(config_file, {} if db is None else {"db": db, "journal": True})
+    # A file that is named is there, even if the server's settings say by now that jobs are kept elsewhere.
+    settings = config.load(config_file, {} if db is None else {"db": db, "journal": True, "database": None})
     if db is None and settings.database is not None:
         raise ConfigError("by the settings, jobs are in PostgreSQL; --db names a file")
     return settings.db
