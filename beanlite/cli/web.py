@@ -13,6 +13,7 @@ from beanlite import config
 from beanlite.beanstalk.client import parse_address
 from beanlite.cli.groups import Server, grouped
 from beanlite.cli.options import path_of_db
+from beanlite.cli.paths import as_path
 from beanlite.cli.terminable import terminable
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators.file import File
@@ -69,7 +70,8 @@ def web(
         str | None, typer.Option("--db", metavar="PATH", help="The server's database file, for history and curves.")
     ] = None,
     password_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File of users, with lines printed by --add-user.")
+        Path | None,
+        typer.Option(metavar="FILE", parser=as_path, help="File of users, with lines printed by --add-user."),
     ] = None,
     user_header: Annotated[
         str | None, typer.Option(metavar="NAME", help="Header in which a proxy in front names the user.")

@@ -159,6 +159,7 @@ def test_what_is_mistaken_for_another_is_one_line(line, code, said, folder, caps
         ("compact --db ''", "--db"),
         ("jobs --db ''", "--db"),
         ("put --jobs '' --connect unix:none", "--jobs"),
+        ("web --password-file '' --connect unix:none", "--password-file"),
         ("bench --dir ''", "--dir"),
         ("config --config '' --check", "--config"),
         ("config --db '' --check", "--db"),
