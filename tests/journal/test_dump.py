@@ -236,6 +236,22 @@ def test_an_export_that_was_cut_short_is_not_imported(path, target):
     assert list(target.parent.iterdir()) == []
 
 
+def test_an_interrupted_export_leaves_nothing(path):
+    with closing(open_database(path)) as database:
+        for number in range(1, 1002):
+            put(database.connection, number)
+        database.connection.execute("UPDATE meta SET last_id = 1001")
+
+    def interrupted(_count):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(path, io.BytesIO(), interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export_to_file(path, path.with_name("lines"), interrupted)
+    assert list(path.parent.iterdir()) == [path]
+
+
 def test_an_interrupted_import_leaves_nothing(path, target):
     def interrupted():
         yield from lines_of(path)[:5]

@@ -2,8 +2,8 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Generator
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 from zlib import crc32
@@ -37,7 +37,7 @@ def export(source: Path, sink: BinaryIO, progress: Callable[[int], None] | None 
     """
     source = Path(os.path.realpath(source))
     with reading_whole(source) as connection:
-        return write_lines(dump(connection, source), sink, progress)
+        return _write(connection, source, sink, progress)
 
 
 def export_to_file(
@@ -56,12 +56,17 @@ def export_to_file(
             written_whole(resolved, replace=is_there) as partial,
             partial.open("wb") as sink,
         ):
-            return write_lines(dump(connection, source), sink, progress)
+            return _write(connection, source, sink, progress)
     except OSError as error:
         raise BeanliteError(f"nothing was exported to {dest}: {error.strerror}") from error
 
 
-def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
+def _write(connection: sqlite3.Connection, source: Path, sink: BinaryIO, progress: Callable[[int], None] | None) -> int:
+    with closing(dump(connection, source)) as lines:  # or SQLite would leave a -wal if this is interrupted
+        return write_lines(lines, sink, progress)
+
+
+def dump(connection: sqlite3.Connection, path: Path) -> Generator[str]:
     """The lines of a database, a snapshot of its state: pauses, then jobs by ascending id.
 
     JournalRefused: the database is damaged.
@@ -73,16 +78,14 @@ def dump(connection: sqlite3.Connection, path: Path) -> Iterator[str]:
         for tube, pause_s, until in connection.execute(_PAUSES):
             yield line_of("pause", {"tube": tube, "pause_s": pause_s, "until": until - ahead_s})
         names = columns_of_jobs(connection)
-        jobs = connection.execute(
-            f"""
+        jobs = f"""
             SELECT {", ".join(names)}, row_crc32, crc32,
                    coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
             FROM jobs ORDER BY id
-            """  # noqa: S608 - our own names
-        )
+        """  # noqa: S608 - our own names
         unchecked_id = read_unchecked_id(connection)
         count = last_id = 0
-        for *values, of_row, checksum, body in jobs:
+        for *values, of_row, checksum, body in connection.execute(jobs):
             is_unchecked = of_row is None and values[0] <= unchecked_id
             if not is_unchecked and checksum_of_row(tuple(values)) != of_row:
                 raise damaged(path, f"the row of job {values[0]} has changed")
