@@ -65,6 +65,8 @@ class Sender:
         self.epoch = taken.epoch
         self.batch = taken.batch
         """The last batch that is stored."""
+        self._unanswered = 0
+        """The last batch whose answer was lost. The database may still store that copy while a later one is sent."""
         self._failed = failed
         self._quiet = quiet
         self._moved = moved
@@ -116,8 +118,8 @@ class Sender:
             sent_ns = self._clock_ns()
             row = await self._link.row(batch.statement, self.epoch, self.batch, *batch.parameters)
             if row is None:
-                await self._find_out()
-                raise _changed(self._applicant.name, None)
+                sent_ns = self._clock_ns()
+                await self._expect_copy(batch)
         except (asyncpg.DiskFullError, asyncpg.OutOfMemoryError) as error:
             raise JournalFull(f"{self._applicant.name}: {said(error)}") from error
         except asyncpg.IntegrityConstraintViolationError as error:
@@ -131,10 +133,24 @@ class Sender:
         else:
             self._confirmed(sent_ns)
             return True
+        self._unanswered = batch.number
         stored = await self._resolve(trouble)
         if stored > batch.number:  # by whoever has edited or restored the database
             raise _changed(self._applicant.name, None)
         return stored == batch.number
+
+    async def _expect_copy(self, batch: Batch) -> None:
+        """The batch was not stored: raise an error unless that is because an earlier copy of it has been stored since.
+
+        That copy may have waited for a lock: the database does not notice meanwhile that the connection is lost.
+        """
+        assert self._link is not None
+        if self._unanswered == batch.number:
+            row = await self._link.row(BEAT, self.epoch, time.time())
+            if row is not None and row["batch"] == batch.number:
+                return
+        await self._find_out()
+        raise _changed(self._applicant.name, None)
 
     def _confirmed(self, sent_ns: int) -> None:
         self.sure_until_ns = max(self.sure_until_ns, sent_ns + round(self._lease_ns * _SURE))

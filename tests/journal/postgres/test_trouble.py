@@ -99,6 +99,28 @@ async def test_a_commit_that_waits_for_a_lock_says_whose(database, monkeypatch, 
     await serving.stop()
 
 
+async def test_a_batch_whose_first_copy_still_waits_for_a_lock_is_stored_once(postgres, database):
+    """The database does not notice that the connection is lost while a statement waits."""
+    serving = await served(database, lease_s=100)
+    before = await serving.put()
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs")
+        job_id = serving.begin_to_put()
+        for copies in (1, 2):
+            async with asyncio.timeout(SOON_S):
+                while len(await sql(postgres, database, "SELECT FROM pg_locks WHERE NOT granted")) < copies:
+                    await asyncio.sleep(0.001)
+            if copies == 1:
+                serving.journal._sender._link.drop()
+    await holder.close()
+    await until(lambda: job_id in serving.released or serving.failures)
+    assert serving.failures == []
+    after = await serving.put()
+    assert await sql(postgres, database, "SELECT id FROM jobs ORDER BY id") == [(before,), (job_id,), (after,)]
+    await serving.stop()
+
+
 async def test_a_batch_that_a_deadlock_undoes_is_sent_again(postgres, database):
     """Another program locks the tables in another order."""
     await postgres.asql(f"ALTER DATABASE {database.rpartition('/')[2]} SET deadlock_timeout = '3s'")
