@@ -24,6 +24,7 @@ from beanlite.errors import JournalRefused
 from beanlite.journal.postgres.link import (
     LOOK_AFTER_S,
     NO_LOCKS,
+    PATIENTLY,
     TROUBLE,
     Link,
     beside,
@@ -49,8 +50,6 @@ _SEEN: Final = """
            (to_jsonb(lease) ->> 'lease_s')::float8 AS lease_s
     FROM lease
 """
-# Undoes NO_LOCKS, with which the lease is polled.
-_PATIENTLY: Final = "SELECT set_config('lock_timeout', '0', false)"
 _TAKE: Final = """
     UPDATE lease
     SET epoch = epoch + 1, beat = beat + 1, node = $3, address = $4, version = $5, started_at = $6, seen_at = $6,
@@ -223,7 +222,7 @@ class _Waiting:
     async def _take(self, link: Link, seen: tuple[int, int]) -> Taken | None:
         """Take the lease, unless it has changed since it was last seen; then return None."""
         applicant = self._applicant
-        await link.row(_PATIENTLY)
+        await link.row(PATIENTLY)
         sent_ns = applicant.clock_ns()
         row = await link.row(_TAKE, *seen, applicant.node, applicant.address, __version__, time.time())
         return None if row is None else Taken(link, row["epoch"], row["batch"], row["last_id"], sent_ns)
@@ -248,7 +247,7 @@ class _Waiting:
             while why is not None:
                 await self._sleep(LOOK_AFTER_S)
                 self._tell("Waiting for the database")
-                async with beside(self._applicant.url) as other:
+                async with beside(link) as other:
                     why = await why_it_waits(other, name_of(self._applicant.node), link.pid)
                 if why is not None:
                     self._waits.warning(f"the start waits: {why}", database=self._applicant.name)

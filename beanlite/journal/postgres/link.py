@@ -6,7 +6,7 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -28,6 +28,7 @@ _WAITS: Final = """
 # PostgreSQL does not notice that a client has given up: without this, the processes of such clients would pile up while
 # another program holds the lock.
 NO_LOCKS: Final = "SELECT set_config('lock_timeout', '100ms', false)"
+PATIENTLY: Final = "SELECT set_config('lock_timeout', '0', false)"
 NO_STANDBY: Final = "its synchronous standby may be lost"
 _oddities: Final = log.Seldom()
 # The settings of each session. A commit has to wait for the synchronous standby, whatever the database's default is; if
@@ -76,11 +77,17 @@ class Cancelled(ConnectionError):
     """The wait for the synchronous standby was cancelled: PostgreSQL reports success, but the commit may be lost."""
 
 
+class Behind(ConnectionError):
+    """The host accepts writes, but lacks commits: it is an old primary, or it was an asynchronous standby."""
+
+
 class Link:
     """A connection, and whether its replies can be trusted."""
 
-    def __init__(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    def __init__(self, connection: asyncpg.Connection[asyncpg.Record], url: str) -> None:
         self.connection = connection
+        self.url = url
+        """The URL of that host alone."""
         self.pid = int(connection.get_server_pid())
         """The server process of the connection; asyncpg does not give it once the connection has ended."""
         self._cancelled = False
@@ -115,6 +122,16 @@ class Link:
         self.believe()
         return row
 
+    async def glance(self, statement: str) -> asyncpg.Record | None:
+        """Return the only row of a query, or None, and wait for nothing: ConnectionError if a table is locked."""
+        await self.row(NO_LOCKS, within_s=CONNECT_S)
+        try:
+            row = await self.row(statement, within_s=CONNECT_S)
+        except asyncpg.LockNotAvailableError as error:
+            raise ConnectionError("another program has locked a table") from error
+        await self.row(PATIENTLY, within_s=CONNECT_S)
+        return row
+
     def believe(self) -> None:
         """Raise Cancelled unless everything committed over this connection is known to be durable."""
         if self._cancelled:
@@ -125,11 +142,15 @@ class Link:
         self.connection.terminate()
 
 
-async def connect(url: str, name: str) -> Link:
+Expect = Callable[[Link], Awaitable[None]]
+
+
+async def connect(url: str, name: str, expect: Expect | None = None) -> Link:
     """Connect to the host that accepts writes; each host has CONNECT_S to answer.
 
-    ``name`` is the application name that the database shows. One of TROUBLE: no such host answers at present.
-    JournalRefused: that will not change by itself.
+    ``name`` is the application name that the database shows. ``expect`` raises one of TROUBLE if a host is to be passed
+    over. One of TROUBLE: no such host answers at present; Behind if one of them was. JournalRefused: that will not
+    change by itself.
     """
     trouble: Exception | None = None
     refusal: JournalRefused | None = None
@@ -137,26 +158,37 @@ async def connect(url: str, name: str) -> Link:
         hosts = _hosts(url)
     for one in hosts:
         try:
-            with _refusing(one):
-                connection = await asyncpg.connect(
-                    one,
-                    timeout=CONNECT_S,
-                    target_session_attrs=SessionAttribute.read_write,
-                    server_settings=_SESSION | {"application_name": name},
-                )
+            return await _connect_to(one, name, expect)
         except JournalRefused as error:
             refusal = error
-        except TROUBLE as error:
-            trouble = error
-        else:
-            _notice_dead_hosts(connection)
-            return Link(connection)
+        except (*TROUBLE, asyncpg.PostgresError) as error:
+            if not isinstance(trouble, Behind):
+                trouble = error
     if trouble is None:
         assert refusal is not None
         raise refusal
-    if refusal is not None:  # the other hosts may recover
+    if refusal is not None and not isinstance(trouble, Behind):  # the other hosts may recover
         raise ConnectionError(str(refusal)) from trouble
     raise trouble
+
+
+async def _connect_to(url: str, name: str, expect: Expect | None) -> Link:
+    with _refusing(url):
+        connection = await asyncpg.connect(
+            url,
+            timeout=CONNECT_S,
+            target_session_attrs=SessionAttribute.read_write,
+            server_settings=_SESSION | {"application_name": name},
+        )
+    _notice_dead_hosts(connection)
+    link = Link(connection, url)
+    try:
+        if expect is not None:
+            await expect(link)
+    except BaseException:
+        link.drop()
+        raise
+    return link
 
 
 def _notice_dead_hosts(connection: asyncpg.Connection[asyncpg.Record]) -> None:
@@ -226,9 +258,9 @@ def said(error: BaseException) -> str:
 
 
 @asynccontextmanager
-async def beside(url: str) -> AsyncIterator[Link]:
-    """Make a connection to look after another one. Its statements wait for no lock. Raises what ``connect`` does."""
-    other = await connect(url, "beanlite")
+async def beside(link: Link) -> AsyncIterator[Link]:
+    """Connect to the same host, to look after a connection; statements wait for no lock. Raises as ``connect`` does."""
+    other = await connect(link.url, "beanlite")
     try:
         await other.row(NO_LOCKS, within_s=LOOK_AFTER_S)
         yield other

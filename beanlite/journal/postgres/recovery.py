@@ -15,7 +15,7 @@ from beanlite.clock import EPOCH_S, clock_ns
 from beanlite.core.restore import StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import JournalFailed, JournalRefused
-from beanlite.journal.postgres.link import CONNECT_S, TROUBLE, Link, connect, said
+from beanlite.journal.postgres.link import TROUBLE, Link, connect, said
 from beanlite.journal.totals import KEPT_S, Totals, began_s
 
 # How many jobs are read at a time, and how many bytes of bodies (but at least one body).
@@ -97,15 +97,17 @@ class Reader:
 
     async def _connect(self) -> Link:
         """Connect to the database that has our lease: an old primary may still run, and be found first."""
-        epoch, batch = self._stored()
-        link = self._link = await connect(self._url, self._node)
+        link = self._link = await connect(self._url, self._node, self._expect_lease)
         if self._closed:  # meanwhile
             self.drop()
             raise ConnectionError("it is closed")
-        row = await link.row(_LEASE, within_s=CONNECT_S)
+        return link
+
+    async def _expect_lease(self, link: Link) -> None:
+        epoch, batch = self._stored()
+        row = await link.glance(_LEASE)
         if row is None or row["epoch"] != epoch or row["batch"] < batch:
             raise ConnectionError("it is not the database that has the lease")
-        return link
 
     async def count(self) -> int:
         """Return the number of jobs. Raises JournalFailed."""

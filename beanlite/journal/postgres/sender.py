@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Final
 
 import asyncpg
 
 from beanlite import log
-from beanlite.errors import JournalFailed, JournalFull, JournalRefused, LeaseLost
+from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.journal.postgres.batch import Batch
 from beanlite.journal.postgres.lease import BEAT, GIVE_BACK, Applicant, Taken
 from beanlite.journal.postgres.link import (
@@ -30,7 +31,7 @@ from beanlite.journal.postgres.link import (
     said,
     why_it_waits,
 )
-from beanlite.journal.postgres.schema import check
+from beanlite.journal.postgres.standing import Patience, beat_beside, changed, expect_all, has_stored, mistake
 
 # The active server raises its beat _BEATS times in the time of the lease while nothing else is confirmed. It relies on
 # the lease for the share _SURE of that time, counted from when the last confirmed statement was sent.
@@ -38,7 +39,6 @@ _BEATS: Final = 5
 _SURE: Final = 0.9
 # The pause between attempts to reach the database, or to store a batch for which there was no room or no memory.
 AGAIN_S: Final = 0.2
-_WHOSE: Final = "SELECT epoch, batch, node, address FROM lease"
 
 
 class Sender:
@@ -119,13 +119,13 @@ class Sender:
             row = await self._link.row(batch.statement, self.epoch, self.batch, *batch.parameters)
             if row is None:
                 sent_ns = self._clock_ns()
-                await self._expect_copy(batch)
+                # An earlier copy may have waited for a lock: the database does not notice that its connection is lost.
+                if self._unanswered != batch.number or not await has_stored(self._link, self.epoch, batch.number):
+                    raise await self._mistake(self._link)
         except (asyncpg.DiskFullError, asyncpg.OutOfMemoryError) as error:
             raise JournalFull(f"{self._applicant.name}: {said(error)}") from error
-        except asyncpg.IntegrityConstraintViolationError as error:
-            raise _changed(self._applicant.name, error) from error
-        except asyncpg.DivisionByZeroError as error:
-            raise _changed(self._applicant.name, None) from error
+        except (asyncpg.IntegrityConstraintViolationError, asyncpg.DivisionByZeroError) as error:
+            raise changed(self._applicant.name, error) from error
         except TROUBLE as error:
             trouble = error
         except asyncpg.PostgresError as error:
@@ -136,21 +136,8 @@ class Sender:
         self._unanswered = batch.number
         stored = await self._resolve(trouble)
         if stored > batch.number:  # by whoever has edited or restored the database
-            raise _changed(self._applicant.name, None)
+            raise changed(self._applicant.name)
         return stored == batch.number
-
-    async def _expect_copy(self, batch: Batch) -> None:
-        """The batch was not stored: raise an error unless that is because an earlier copy of it has been stored since.
-
-        That copy may have waited for a lock: the database does not notice meanwhile that the connection is lost.
-        """
-        assert self._link is not None
-        if self._unanswered == batch.number:
-            row = await self._link.row(BEAT, self.epoch, time.time())
-            if row is not None and row["batch"] == batch.number:
-                return
-        await self._find_out()
-        raise _changed(self._applicant.name, None)
 
     def _confirmed(self, sent_ns: int) -> None:
         self.sure_until_ns = max(self.sure_until_ns, sent_ns + round(self._lease_ns * _SURE))
@@ -160,6 +147,7 @@ class Sender:
 
         LeaseLost, JournalFailed: as for ``store``.
         """
+        patience = Patience(self._applicant)
         while True:
             if self._ended:
                 raise JournalFailed(f"{self._applicant.name}: {said(trouble)}")
@@ -170,30 +158,28 @@ class Sender:
             try:
                 return await self._again()
             except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
+                patience.use(error)
                 trouble = error
             await asyncio.sleep(AGAIN_S)
 
     async def _again(self) -> int:
-        link = await connect(self._applicant.url, self._name)
+        expect = partial(expect_all, self._applicant, self.epoch, self.batch)
+        link = await connect(self._applicant.url, self._name, expect)
         if self._ended:  # meanwhile
             link.drop()
             raise ConnectionError("it is closed")
         self._link = link
-        await check(link, self._applicant.name, require_sync=self._applicant.require_sync)
         sent_ns = self._clock_ns()
         row = await link.row(BEAT, self.epoch, time.time())
         if row is None or row["batch"] < self.batch:
-            await self._find_out()
-            raise ConnectionError("the lease was not to be found")
+            raise await self._mistake(link)
         self._confirmed(sent_ns)
         self._moved()
         log.info("the database is found again", database=self._applicant.name, batch=row["batch"])
         return int(row["batch"])
 
-    async def _find_out(self) -> None:
-        """If the row of the lease is not as this server left it, raise the error that this means."""
-        assert self._link is not None
-        _expect(await self._link.row(_WHOSE), self.epoch, self.batch, self._applicant.name)
+    async def _mistake(self, link: Link) -> JournalFailed:
+        return await mistake(link, self.epoch, self.batch, self._applicant.name)
 
     # -- the beat, and checks on unanswered statements
 
@@ -239,10 +225,8 @@ class Sender:
         try:
             if self._link is None:
                 raise ConnectionError("there is no connection")
-            row = await self._link.row(BEAT, self.epoch, time.time())
-            if row is None or row["batch"] != self.batch:
-                await self._find_out()
-                raise _changed(self._applicant.name, None)
+            if not await has_stored(self._link, self.epoch, self.batch):
+                raise await self._mistake(self._link)
         except (*TROUBLE, asyncpg.PostgresError) as error:
             await self._resolve(error)
         else:
@@ -256,11 +240,11 @@ class Sender:
         """
         why = None
         try:
-            async with beside(self._applicant.url) as other:
+            async with beside(link) as other:
                 why = await why_it_waits(other, self._name, link.pid)
                 sent_ns = self._clock_ns()
                 # It is the database that has the lease, since the process of our connection was found there.
-                if why not in {None, NO_STANDBY} and await _beat_beside(other, self.epoch):
+                if why not in {None, NO_STANDBY} and await beat_beside(other, self.epoch):
                     self._confirmed(sent_ns)
         except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
             self._oddities.warning("the database does not answer", database=self._applicant.name, error=said(error))
@@ -305,29 +289,3 @@ class Sender:
     def _end(self) -> None:
         self._ended = True
         self._timer.cancel()
-
-
-def _expect(row: asyncpg.Record | None, epoch: int, batch: int, name: str) -> None:
-    """Raise LeaseLost or JournalFailed if the row of the lease has another epoch, or an earlier batch."""
-    if row is not None and row["epoch"] > epoch:
-        raise LeaseLost(f"another server has taken over: {row['node']} at {row['address']}; nothing was stored since")
-    if row is None or row["epoch"] < epoch or row["batch"] < batch:
-        stored = "nothing" if row is None else f"batch {row['batch']}"
-        raise JournalFailed(
-            f"{name} has lost commits that it acknowledged: it has {stored}, and had batch {batch}; see what was"
-            " promoted there"
-        )
-
-
-async def _beat_beside(other: Link, epoch: int) -> bool:
-    """Raise the beat, unless the row is locked: then no other server can take the lease either."""
-    try:
-        return await other.row(BEAT, epoch, time.time(), within_s=LOOK_AFTER_S) is not None
-    except (*TROUBLE, asyncpg.PostgresError):
-        return False
-
-
-def _changed(name: str, error: Exception | None) -> JournalFailed:
-    """Return the error for rows that are not as this server left them."""
-    how = "" if error is None else f" ({said(error)})"
-    return JournalFailed(f"another program has changed rows of {name}{how}; it no longer is what was served")

@@ -14,8 +14,8 @@ async def _no_connection_is_left(monkeypatch):
     made = []
     init = Link.__init__
 
-    def noted(link, connection):
-        init(link, connection)
+    def noted(link, *arguments):
+        init(link, *arguments)
         made.append((link, asyncio.current_task()))
 
     monkeypatch.setattr(Link, "__init__", noted)

@@ -246,8 +246,7 @@ async def test_bodies_are_read_from_the_primary_even_if_the_old_one_is_still_the
         first = await serving.put(b"first")
         assert await serving.journal.fetch([first]) == [b"first"]
         await asyncio.to_thread(pair.standby.promote)
-        for statement in ("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()"):
-            await pair.standby.asql(statement)
+        await without_standby(pair.standby)
         way.refuses = True
         pid = serving.journal._sender._link.pid
         await pair.primary.asql(f"SELECT pg_terminate_backend({pid})")
@@ -255,6 +254,48 @@ async def test_bodies_are_read_from_the_primary_even_if_the_old_one_is_still_the
         assert await serving.journal.fetch([first, second]) == [b"first", b"second"]
         assert serving.failures == []
         await serving.stop()
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waits for its standby", "alone"])
+async def test_an_old_primary_that_is_started_again_is_passed_over(pair, waits):
+    old, new = pair.primary, pair.standby
+    serving = await served(f"postgresql://queue@{old.place},{new.place}/queue", lease_s=100)
+    first = await serving.put(b"first")
+    await asyncio.to_thread(pair.fail_over)
+    await without_standby(new)
+    second = await serving.put(b"second")
+    if not waits:
+        with (old.data / "postgresql.conf").open("a") as settings:
+            settings.write("synchronous_standby_names = ''\n")
+    await asyncio.to_thread(old.start)
+    await new.asql(f"SELECT pg_terminate_backend({serving.journal._sender._link.pid})")
+    third = await serving.put(b"third")
+    assert serving.failures == []
+    assert await serving.journal.fetch([first, second, third]) == [b"first", b"second", b"third"]
+    assert serving.released == [first, second, third]
+    await serving.stop()
+
+
+async def test_who_finds_only_an_old_primary_waits_a_while_for_the_new_one(pair, caplog):
+    old, new = pair.primary, pair.standby
+    serving = await served(f"postgresql://queue@{old.place},{new.place}/queue", lease_s=100)
+    await asyncio.to_thread(pair.fail_over)
+    await without_standby(new)
+    first = await serving.put()
+    await asyncio.to_thread(old.start)
+    await asyncio.to_thread(new.stop)
+    second = serving.begin_to_put()
+    await until(lambda: "another is awaited" in caplog.text or serving.failures)
+    assert serving.failures == []
+    await asyncio.to_thread(new.start)
+    await until(lambda: serving.released == [first, second])
+    await serving.stop()
+
+
+async def without_standby(cluster):
+    """Let commits wait for no standby."""
+    await cluster.asql("ALTER SYSTEM SET synchronous_standby_names = ''")
+    await cluster.asql("SELECT pg_reload_conf()")
 
 
 async def waiting_for_standby(pair):
@@ -266,9 +307,8 @@ async def waiting_for_standby(pair):
 
 async def test_a_standby_that_was_behind_is_noticed_when_it_is_promoted(pair):
     """The standby was asynchronous, as require_sync = false allows."""
-    for cluster in (pair.primary, pair.standby):
-        await cluster.asql("ALTER SYSTEM SET synchronous_standby_names = ''")
-        await cluster.asql("SELECT pg_reload_conf()")
+    await without_standby(pair.primary)
+    await without_standby(pair.standby)
     serving = await served(pair.url())
     await serving.put()
     await asyncio.to_thread(pair.standby.stop)
