@@ -60,13 +60,14 @@ _KEEPALIVE: Final = (
 # A host in a URL, with its port.
 _PLACE: Final = re.compile(r"([^:\[\]]*|\[[^\]]*\])(:[0-9]*)?")
 # The errors after which the connection is unusable, or after which the statement may or may not have been carried out.
+# Also those that pass when the database has connections, memory or room again.
 TROUBLE: Final = (
     OSError,  # includes TimeoutError
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,  # shut down, starting, cancelled
-    asyncpg.TooManyConnectionsError,
+    asyncpg.InsufficientResourcesError,
     asyncpg.TransactionRollbackError,  # a deadlock with another program, which locks tables
     asyncpg.ReadOnlySQLTransactionError,  # the host has become a standby
     asyncpg.TargetServerAttributeNotMatched,
@@ -110,17 +111,28 @@ class Link:
         """
         timer = None if within_s is None else asyncio.get_running_loop().call_later(within_s, self.drop)
         try:
-            row = await self.connection.fetchrow(statement, *parameters)
-        except AttributeError as error:
-            if not self.connection.is_closed():
-                raise
-            # asyncpg trips over its own state if the connection ended between two of its steps.
-            raise ConnectionError("the connection has ended") from error
+            with self._heeding_its_end():
+                row = await self.connection.fetchrow(statement, *parameters)
         finally:
             if timer is not None:
                 timer.cancel()
         self.believe()
         return row
+
+    async def rows(self, statement: str, *parameters: object) -> list[asyncpg.Record]:
+        """Execute a query, and return its rows. Raises as ``row`` does."""
+        with self._heeding_its_end():
+            return await self.connection.fetch(statement, *parameters)
+
+    @contextmanager
+    def _heeding_its_end(self) -> Iterator[None]:
+        """Asyncpg trips over its own state if the connection ends between two of its steps."""
+        try:
+            yield
+        except AttributeError as error:
+            if not self.connection.is_closed():
+                raise
+            raise ConnectionError("the connection has ended") from error
 
     async def glance(self, statement: str) -> asyncpg.Record | None:
         """Return the only row of a query, or None, and wait for nothing: ConnectionError if a table is locked."""

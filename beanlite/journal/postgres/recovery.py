@@ -78,22 +78,26 @@ class Reader:
 
     async def _fetch(self, statement: str, *parameters: object) -> list[asyncpg.Record]:
         """Return the rows of a query, retried as often as necessary. JournalFailed: the rows can't be read at all."""
-        async with self._one_at_a_time:
-            return await self._try(statement, *parameters)
-
-    async def _try(self, statement: str, *parameters: object) -> list[asyncpg.Record]:
         while True:
-            try:
-                link = self._link or await self._connect()
-                return await link.connection.fetch(statement, *parameters)
-            except (*TROUBLE, JournalRefused) as error:
-                if self._closed:
-                    raise JournalFailed(f"{self._name}: {said(error)}") from error
-                self._oddities.warning("the database can't be read now", database=self._name, error=said(error))
-                self.drop()
-            except asyncpg.PostgresError as error:
-                raise JournalFailed(f"{self._name} can't be read: {said(error)}") from error
+            async with self._one_at_a_time:  # and others have their turn before it is tried again
+                rows = await self._try(statement, *parameters)
+            if rows is not None:
+                return rows
             await asyncio.sleep(_AGAIN_S)
+
+    async def _try(self, statement: str, *parameters: object) -> list[asyncpg.Record] | None:
+        """Return the rows of a query, or None if they can't be read now."""
+        try:
+            link = self._link or await self._connect()
+            return await link.rows(statement, *parameters)
+        except (*TROUBLE, JournalRefused) as error:
+            if self._closed:
+                raise JournalFailed(f"{self._name}: {said(error)}") from error
+            self._oddities.warning("the database can't be read now", database=self._name, error=said(error))
+            self.drop()
+        except asyncpg.PostgresError as error:
+            raise JournalFailed(f"{self._name} can't be read: {said(error)}") from error
+        return None
 
     async def _connect(self) -> Link:
         """Connect to the database that has our lease: an old primary may still run, and be found first."""

@@ -189,6 +189,26 @@ async def test_puts_are_refused_until_there_is_room_or_memory_again(postgres, da
     await serving.stop()
 
 
+@pytest.mark.parametrize("code", ["53100", "53200"])
+async def test_a_body_that_can_not_be_read_for_now_is_read_later(postgres, database, caplog, code):
+    """As when the database has no memory for the query, or no room for its temporary files."""
+    serving = await served(database, lease_s=100)
+    job_id = await serving.put()
+    for statement in (
+        f"""CREATE FUNCTION lack() RETURNS boolean LANGUAGE plpgsql AS $$
+            BEGIN RAISE EXCEPTION 'not now' USING ERRCODE = '{code}'; END $$""",
+        "ALTER TABLE jobs RENAME TO hidden",
+        "CREATE VIEW jobs AS SELECT * FROM hidden WHERE lack()",
+    ):
+        await sql(postgres, database, statement)
+    reading = asyncio.create_task(serving.journal.fetch([job_id]))
+    await until(lambda: "the database can't be read now" in caplog.text or reading.done())
+    for statement in ("DROP VIEW jobs", "ALTER TABLE hidden RENAME TO jobs"):
+        await sql(postgres, database, statement)
+    assert await asyncio.wait_for(reading, SOON_S) == [b"job"]
+    await serving.stop()
+
+
 async def test_nothing_is_acknowledged_without_the_standby_even_if_the_wait_is_cancelled(pair, monkeypatch):
     monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.2)
     await pair.primary.asql("ALTER DATABASE queue SET client_min_messages = 'error'")  # hides that it was cancelled
