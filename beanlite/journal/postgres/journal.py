@@ -66,6 +66,7 @@ class PostgresJournal(Journal):
         self._totals = Totals()
         self._records = 0
         self._failure: Exception | None = None
+        self._stopping = False
         self._task: asyncio.Task[None] | None = None
 
     # -- the start
@@ -162,8 +163,11 @@ class PostgresJournal(Journal):
 
     @property
     def busy(self) -> bool:
-        """Whether a batch is under way, or another statement, such as one that keeps the lease."""
-        return self._task is not None or self._sender.busy
+        """Whether a batch is under way, or another statement, such as one that keeps the lease.
+
+        A stop waits for batches alone: with nothing to store, it does not matter whether the database answers.
+        """
+        return self._task is not None or (self._sender.busy and not self._stopping)
 
     @property
     def syncing(self) -> bool:
@@ -242,7 +246,8 @@ class PostgresJournal(Journal):
     # -- the end
 
     def begin_stop(self) -> None:
-        """Do nothing: there is no upkeep."""
+        """Wait for batches alone from now on."""
+        self._stopping = True
 
     async def flush(self) -> None:
         """Do nothing: every batch that was reported durable already is."""

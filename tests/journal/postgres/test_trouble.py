@@ -231,6 +231,17 @@ async def test_nothing_is_acknowledged_without_the_standby_even_if_the_wait_is_c
     await serving.stop()
 
 
+async def test_a_stop_with_nothing_to_store_does_not_wait_for_the_standby(pair):
+    serving = await served(pair.url(), require_sync=True)
+    await serving.put()
+    await until(lambda: not serving.core.engine.ledger.tallied)  # the totals of the put are stored as well
+    await until(lambda: not serving.journal.busy)
+    os.kill(receiver_of(pair.standby), signal.SIGSTOP)
+    await waiting_for_standby(pair)  # the beat does
+    await asyncio.wait_for(serving.group.flush(), SOON_S)
+    assert await serving.journal.close() == "the lease could not be given back: the database does not answer"
+
+
 async def test_who_starts_or_takes_over_without_the_standby_says_so(pair, monkeypatch, caplog):
     monkeypatch.setattr(lease, "LOOK_AFTER_S", 0.1)
     receiver = receiver_of(pair.standby)
