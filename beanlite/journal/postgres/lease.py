@@ -13,6 +13,7 @@ that it still tries to store later names the epoch of its lease, which the new a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 import asyncpg
 
 from beanlite import __version__, log, systemd
-from beanlite.errors import JournalRefused
+from beanlite.errors import BeanliteError, JournalFailed, JournalRefused
 from beanlite.journal.postgres.link import (
     LOOK_AFTER_S,
     NO_LOCKS,
@@ -28,6 +29,7 @@ from beanlite.journal.postgres.link import (
     TROUBLE,
     Link,
     beside,
+    close,
     connect,
     name_of,
     said,
@@ -111,10 +113,28 @@ async def take(applicant: Applicant, stopped: asyncio.Event) -> Taken | None:
                 waiting.lost(error)
                 await waiting.pause(_AGAIN_S)
             else:
-                applicant.stand_by(None)
+                try:
+                    applicant.stand_by(None)
+                except BeanliteError:  # another program listens at our address: a server that can serve is to have it
+                    with contextlib.suppress(JournalFailed):
+                        await give_back(taken.link, taken.epoch, taken.last_id)
+                    raise
                 return taken
     except _Stopped:
         return None
+
+
+async def give_back(link: Link, epoch: int, last_id: int) -> None:
+    """Give the lease back, so that another server can take it at once, and close the connection.
+
+    JournalFailed: that can't be done now.
+    """
+    try:
+        await link.row(GIVE_BACK, epoch, time.time(), last_id, within_s=LOOK_AFTER_S)
+        await close(link)
+    except (*TROUBLE, asyncpg.PostgresError) as error:
+        link.drop()
+        raise JournalFailed(f"the lease could not be given back: {said(error)}") from error
 
 
 class _Waiting:

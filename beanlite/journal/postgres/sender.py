@@ -18,14 +18,13 @@ import asyncpg
 from beanlite import log
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.journal.postgres.batch import Batch
-from beanlite.journal.postgres.lease import BEAT, GIVE_BACK, Applicant, Taken
+from beanlite.journal.postgres.lease import BEAT, Applicant, Taken, give_back
 from beanlite.journal.postgres.link import (
     LOOK_AFTER_S,
     NO_STANDBY,
     TROUBLE,
     Link,
     beside,
-    close,
     connect,
     name_of,
     said,
@@ -274,12 +273,7 @@ class Sender:
         if self._link is None or self.busy:
             self._drop()
             raise JournalFailed("the lease could not be given back: the database does not answer")
-        try:
-            await self._link.row(GIVE_BACK, self.epoch, time.time(), last_id, within_s=LOOK_AFTER_S)
-            await close(self._link)
-        except (*TROUBLE, asyncpg.PostgresError) as error:
-            self._drop()
-            raise JournalFailed(f"the lease could not be given back: {said(error)}") from error
+        await give_back(self._link, self.epoch, last_id)
 
     def end(self) -> None:
         """Send nothing more, and drop the connection; a statement that is under way is abandoned."""

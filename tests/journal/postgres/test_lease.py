@@ -8,9 +8,12 @@ import asyncpg
 import pytest
 
 from beanlite.clock import Clock
+from beanlite.config import load
 from beanlite.core.job import SECOND_NS
-from beanlite.errors import LeaseLost
+from beanlite.errors import LeaseLost, ListenError
+from beanlite.journal.postgres.journal import Place, PostgresJournal
 from beanlite.journal.postgres.link import Link
+from beanlite.net.listener import open_listener
 from tests.journal.postgres.serving import LEASE_S, SOON_S, Postgres, ServingPostgres, by, served, sql, until
 from tests.support.core import Core
 from tests.support.cutting import Cutting
@@ -66,6 +69,19 @@ async def test_what_is_given_back_is_taken_at_once(database):
     await first.stop()
     await asyncio.wait_for(waiting, SOON_S)
     await second.stop()
+
+
+async def test_who_can_not_listen_gives_the_lease_back(postgres, database):
+    """Another program has taken its port while it stood by: then the port is bound, but not listened on."""
+    listener = open_listener(load(flags={"host": "127.0.0.1", "port": 0, "database": database}))
+    with socket.create_server(listener.sockets[0].getsockname()):
+        place = Place(database, "here", listener.address, 1000, require_sync=False)
+        journal = PostgresJournal(place, Clock(), listener.stand_by)
+        with pytest.raises(ListenError):
+            await journal.recover(Core().engine, Clock(), asyncio.Event())
+    listener.close()
+    (row,) = await sql(postgres, database, "SELECT epoch, stopped_at IS NOT NULL AS is_free FROM lease")
+    assert tuple(row) == (1, True)
 
 
 async def test_of_two_that_stand_by_one_takes_over(database):
