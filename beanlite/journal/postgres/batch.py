@@ -14,21 +14,21 @@ from zlib import crc32
 from beanlite.clock import utc_s
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
+from beanlite.journal.postgres.schema import NOW
 from beanlite.journal.rows import condition_of
 from beanlite.journal.totals import Totals
 
 Parameters = list[object]
 
-# The parameters of every statement begin with the epoch, the numbers of the last batch and of this one, the last id,
-# and the time.
-_FENCE: Final = """
+# The parameters of every statement begin with the epoch, the numbers of the last batch and this one, and the last id.
+_FENCE: Final = f"""
     fence AS (
-        UPDATE lease SET batch = $3, last_id = $4, beat = beat + 1, seen_at = $5
+        UPDATE lease SET batch = $3, last_id = $4, beat = beat + 1, seen_at = {NOW}
         WHERE epoch = $1 AND batch = $2
         RETURNING batch
     )
-"""
-_FENCE_PARAMETERS: Final = 5
+"""  # noqa: S608 - our own words
+_FENCE_PARAMETERS: Final = 4
 _FENCED: Final = "WHERE EXISTS (SELECT FROM fence)"
 
 
@@ -189,13 +189,12 @@ def batch_of(changes: Changes, totals: Totals) -> Batch:
             row = (job.id, name, state._value_, job.pri, job.delay_s)
             rest = (*condition_of(job), checksum, body)
             put_otherwise.append((*row, job.ttr_s, created_s, *rest))
-    now_s = time.time()
     paused = [
         (tube.name.decode(), tube.pause_s, utc_s(tube.pause_until_ns)) for tube in changes.pauses if tube.pause_until_ns
     ]
     resumed = [(tube.name.decode(),) for tube in changes.pauses if not tube.pause_until_ns]
-    rows = (put, put_otherwise, changed, gone, paused, resumed, totals.rows(changes.tallies, now_s))
-    parameters: Parameters = [changes.batch, changes.last_id, now_s]
+    rows = (put, put_otherwise, changed, gone, paused, resumed, totals.rows(changes.tallies, time.time()))
+    parameters: Parameters = [changes.batch, changes.last_id]
     for part_rows in rows:
         parameters += zip(*part_rows, strict=True)
     return Batch(changes.batch, changes.last_id, len(changes.jobs), _statement(tuple(map(bool, rows))), parameters)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -18,14 +17,15 @@ from beanlite import __version__
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, said, shown
-from beanlite.journal.postgres.schema import check, make
+from beanlite.journal.postgres.schema import NOW, check, make
 
 # An import holds the lease while it runs, as a server would, and takes it only if no server has it.
-_TAKE: Final = """
-    UPDATE lease SET epoch = epoch + 1, beat = beat + 1, node = 'import', version = $1, started_at = $2, seen_at = $2
+_TAKE: Final = f"""
+    UPDATE lease
+    SET epoch = epoch + 1, beat = beat + 1, node = 'import', version = $1, started_at = {NOW}, seen_at = {NOW}
     WHERE stopped_at IS NOT NULL
     RETURNING last_id
-"""
+"""  # noqa: S608 - our own words
 _COLUMNS: Final = (
     *("id", "tube", "state", "pri", "delay_s", "ttr_s", "created_at", "due_at", "buried_seq", "reserves", "timeouts"),
     *("releases", "buries", "kicks", "since", "holder", "holder_conn", "why", "crc32", "body"),
@@ -117,7 +117,7 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
         await make(link, shown(url))
         connection = link.connection
         async with connection.transaction():
-            taken = await link.row(_TAKE, __version__, time.time())
+            taken = await link.row(_TAKE, __version__)
             if taken is None:
                 raise JournalRefused(f"a server has {shown(url)}, or was killed; stop it in an orderly way first")
             (last_id,) = source.execute("SELECT last_id FROM meta").fetchone()
@@ -132,7 +132,8 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
                 pauses,
             )
             await connection.execute(
-                "UPDATE lease SET last_id = greatest(last_id, $1), stopped_at = $2", above_id + last_id, time.time()
+                f"UPDATE lease SET last_id = greatest(last_id, $1), stopped_at = {NOW}",  # noqa: S608 - likewise
+                above_id + last_id,
             )
         link.believe()
 

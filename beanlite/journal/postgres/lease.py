@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
 
@@ -35,7 +34,7 @@ from beanlite.journal.postgres.link import (
     said,
     why_it_waits,
 )
-from beanlite.journal.postgres.schema import check, heed_fsync, make, migrate
+from beanlite.journal.postgres.schema import NOW, check, heed_fsync, make, migrate
 
 # A standby polls the lease _LOOKS times in the time of the lease, and at least every _LOOK_S, so that a lease that is
 # given back is soon taken.
@@ -52,20 +51,20 @@ _SEEN: Final = """
            (to_jsonb(lease) ->> 'lease_s')::float8 AS lease_s
     FROM lease
 """
-_TAKE: Final = """
+_TAKE: Final = f"""
     UPDATE lease
-    SET epoch = epoch + 1, beat = beat + 1, node = $3, address = $4, version = $5, started_at = $6, seen_at = $6,
+    SET epoch = epoch + 1, beat = beat + 1, node = $3, address = $4, version = $5, started_at = {NOW}, seen_at = {NOW},
         stopped_at = NULL
     WHERE epoch = $1 AND beat = $2
     RETURNING epoch, batch, last_id
-"""
+"""  # noqa: S608 - our own words, here and below
 # Stored before anything is served; until then a standby waits for the lease time that the previous server stored. The
 # beat is raised lest a standby that has waited that long takes over after this.
 _SAY: Final = "UPDATE lease SET lease_s = $2, beat = beat + 1 WHERE epoch = $1 RETURNING epoch"
-BEAT: Final = "UPDATE lease SET beat = beat + 1, seen_at = $2 WHERE epoch = $1 RETURNING batch"
-GIVE_BACK: Final = """
-    UPDATE lease SET beat = beat + 1, seen_at = $2, stopped_at = $2, last_id = $3 WHERE epoch = $1 RETURNING batch
-"""
+BEAT: Final = f"UPDATE lease SET beat = beat + 1, seen_at = {NOW} WHERE epoch = $1 RETURNING batch"  # noqa: S608
+GIVE_BACK: Final = f"""
+    UPDATE lease SET beat = beat + 1, seen_at = {NOW}, stopped_at = {NOW}, last_id = $2 WHERE epoch = $1 RETURNING batch
+"""  # noqa: S608
 _T = TypeVar("_T")
 
 
@@ -130,7 +129,7 @@ async def give_back(link: Link, epoch: int, last_id: int) -> None:
     JournalFailed: that can't be done now.
     """
     try:
-        await link.row(GIVE_BACK, epoch, time.time(), last_id, within_s=LOOK_AFTER_S)
+        await link.row(GIVE_BACK, epoch, last_id, within_s=LOOK_AFTER_S)
         await close(link)
     except (*TROUBLE, asyncpg.PostgresError) as error:
         link.drop()
@@ -244,7 +243,7 @@ class _Waiting:
         applicant = self._applicant
         await link.row(PATIENTLY)
         sent_ns = applicant.clock_ns()
-        row = await link.row(_TAKE, *seen, applicant.node, applicant.address, __version__, time.time())
+        row = await link.row(_TAKE, *seen, applicant.node, applicant.address, __version__)
         return None if row is None else Taken(link, row["epoch"], row["batch"], row["last_id"], sent_ns)
 
     async def _say(self, link: Link, epoch: int) -> None:

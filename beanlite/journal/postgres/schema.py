@@ -17,6 +17,8 @@ _OLDEST: Final = 14
 # The number of the advisory lock that is held while the schema is made or changed; no other program uses it in this
 # database.
 _LOCK: Final = 0x6265616E
+# The time by the database's clock, which is the same for all servers.
+NOW: Final = "extract(epoch FROM clock_timestamp())::float8"
 _FACTS: Final = """
     SELECT current_setting('server_version_num')::integer / 10000 AS version,
            current_setting('server_encoding') AS encoding,

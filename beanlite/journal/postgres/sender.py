@@ -8,7 +8,6 @@ the standby has not confirmed, and that would be lost if the standby is promoted
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Final
@@ -169,7 +168,7 @@ class Sender:
             raise ConnectionError("it is closed")
         self._link = link
         sent_ns = self._clock_ns()
-        row = await link.row(BEAT, self.epoch, time.time())
+        row = await link.row(BEAT, self.epoch)
         if row is None or row["batch"] < self.batch:
             raise await self._mistake(link)
         self._confirmed(sent_ns)

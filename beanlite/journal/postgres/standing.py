@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
 import asyncpg
@@ -80,14 +79,14 @@ async def has_stored(link: Link, epoch: int, batch: int) -> bool:
 
     Without the write, a commit might be seen that the standby has not confirmed.
     """
-    row = await link.row(BEAT, epoch, time.time())
+    row = await link.row(BEAT, epoch)
     return row is not None and row["batch"] == batch
 
 
 async def beat_beside(other: Link, epoch: int) -> bool:
     """Raise the beat, unless the row is locked: then no other server can take the lease either."""
     try:
-        return await other.row(BEAT, epoch, time.time(), within_s=LOOK_AFTER_S) is not None
+        return await other.row(BEAT, epoch, within_s=LOOK_AFTER_S) is not None
     except (*TROUBLE, asyncpg.PostgresError):
         return False
 

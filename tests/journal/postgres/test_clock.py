@@ -50,6 +50,8 @@ async def test_steps_of_the_databases_clock_move_no_lease(shifted):
         await first.put()
         await asyncio.sleep(LEASE_S / 2)  # beats
         assert not waiting.done()
+        (alive,) = await cluster.asql("SELECT seen_s, status FROM alive")
+        assert (abs(alive["seen_s"]) < APART_S, alive["status"]) == (True, "serving")
     assert first.failures == []
     assert first.journal._sender._link is link
     shift(-HOUR_S)

@@ -45,7 +45,7 @@ async def test_while_the_database_does_not_answer_the_time_of_the_lease_does_not
 async def test_who_was_taken_over_from_has_nothing_to_give_back(database):
     taken = await take(applicant(database), asyncio.Event())
     await taken.link.connection.execute("UPDATE lease SET epoch = epoch + 1")  # another server has taken over
-    assert await taken.link.row(GIVE_BACK, taken.epoch, time.time(), 0) is None
+    assert await taken.link.row(GIVE_BACK, taken.epoch, 0) is None
     assert await taken.link.connection.fetchval("SELECT stopped_at FROM lease") is None
     taken.link.drop()
 
@@ -119,7 +119,7 @@ async def test_two_that_make_the_tables_at_once_do_not_mind_what_isolation_is_th
 
 async def test_who_waits_for_a_lock_says_so_and_can_be_stopped(database, monkeypatch, caplog):
     taken = await take(applicant(database), asyncio.Event())
-    await taken.link.row(GIVE_BACK, taken.epoch, time.time(), 0)
+    await taken.link.row(GIVE_BACK, taken.epoch, 0)
     taken.link.drop()
     monkeypatch.setattr(lease, "LOOK_AFTER_S", 0.1)
     holder = await asyncpg.connect(database)
