@@ -29,7 +29,7 @@ def status(
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which server is active, and which ones stand by.
+    """Show which server is active, which ones stand by, and which are connected but silent: halted, or lost.
 
     Also shows where and since when it is active, and what replicates the database. The command asks the
     database, so it works even if no server runs. Seeing the replicas takes the role pg_monitor.
@@ -49,6 +49,7 @@ def status(
         " ".join(str(each[key]) for key in ("name", "address", "state", "sync_state") if each[key])
         for each in found.pop("replicas")
     ]
-    found["standing_by"] = ", ".join(found["standing_by"]) or "none"
+    for key in ("standing_by", "silent"):
+        found[key] = ", ".join(found[key]) or "none"
     found["synchronous_standby_names"] = found["synchronous_standby_names"] or "none"
     tables.print_facts({**found, "replicas": "; ".join(replicas) or "none"})

@@ -1,5 +1,6 @@
 """How operators see a server whose jobs are in PostgreSQL."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -8,13 +9,17 @@ import signal
 import subprocess
 import sys
 
+import asyncpg
 import pytest
 
 from beanlite.cli import main
+from beanlite.journal.postgres import status
 from tests.support.health import ask, metrics, start_watched
 from tests.support.postgres import receiver_of
 from tests.support.servers import free_port
 from tests.support.wire import Wire, until
+
+SOON_S = 10
 
 
 @pytest.fixture
@@ -129,6 +134,40 @@ def test_the_database_tells_who_is_active_and_who_stands_by(served, database, ca
     assert found["seen_s"] < 30
     assert found["database"] in database
     assert re.search(r"^standing_by +other$", as_text, re.MULTILINE)
+
+
+def test_who_is_halted_does_not_stand_by(served, database, capsys, clean_environment, monkeypatch):  # noqa: ARG001
+    monkeypatch.setattr(status, "_SILENT_S", 1.0)
+    command = [sys.executable, "-m", "beanlite", "serve", "-p", "0", "--database", database, "--require-sync", "false"]
+
+    def found():
+        assert main(["cluster", "status", database, "--json"]) == 0
+        (found,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return found["standing_by"], found["silent"]
+
+    with subprocess.Popen([*command, "--node", "other"], stderr=subprocess.PIPE, text=True) as other:
+        try:
+            until(lambda: found() == (["other"], []))
+            other.send_signal(signal.SIGSTOP)
+            until(lambda: found() == ([], ["other"]))
+        finally:
+            other.send_signal(signal.SIGCONT)
+            other.terminate()
+            other.stderr.read()
+
+
+@pytest.mark.usefixtures("served")
+async def test_the_status_waits_for_no_lock(database):
+    command = [sys.executable, "-m", "beanlite", "cluster", "status", database]
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE lease")
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, check=False, timeout=SOON_S
+        )
+    await holder.close()
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "another program has locked the table lease" in done.stderr
 
 
 def test_a_database_that_no_server_has_used_is_told(database, capsys, clean_environment):  # noqa: ARG001

@@ -135,12 +135,12 @@ class Link:
             raise ConnectionError("the connection has ended") from error
 
     async def glance(self, statement: str) -> asyncpg.Record | None:
-        """Return the only row of a query, or None, and wait for nothing: ConnectionError if a table is locked."""
+        """Return the only row of a query of the lease, or None. ConnectionError: it would have to wait for a lock."""
         await self.row(NO_LOCKS, within_s=CONNECT_S)
         try:
             row = await self.row(statement, within_s=CONNECT_S)
         except asyncpg.LockNotAvailableError as error:
-            raise ConnectionError("another program has locked a table") from error
+            raise ConnectionError("another program has locked the table lease") from error
         await self.row(PATIENTLY, within_s=CONNECT_S)
         return row
 

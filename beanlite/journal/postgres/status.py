@@ -18,9 +18,15 @@ _ALIVE: Final = """
            current_setting('synchronous_standby_names') AS synchronous_standby_names
     FROM alive
 """
+# A server that stands by looks at the lease several times a second. PostgreSQL keeps the connections of one that is
+# halted, or whose machine is lost. What other roles do may not be shown: then it is unknown.
+_SILENT_S: Final = 10.0
 _SERVERS: Final = """
-    SELECT DISTINCT application_name FROM pg_stat_activity
-    WHERE datname = current_database() AND starts_with(application_name, $1) ORDER BY 1
+    SELECT application_name AS name,
+           bool_and(state = 'idle' AND state_change < clock_timestamp() - make_interval(secs => $2)) IS TRUE
+           AS is_silent
+    FROM pg_stat_activity
+    WHERE datname = current_database() AND starts_with(application_name, $1) GROUP BY 1 ORDER BY 1
 """
 _REPLICAS: Final = """
     SELECT application_name AS name, host(client_addr) AS address, state, sync_state,
@@ -42,13 +48,20 @@ def status(url: str) -> dict[str, Any]:
 async def _ask(url: str) -> dict[str, Any]:
     link = await connect(url, "beanlite")
     try:
-        row = await link.row(_ALIVE)
+        row = await link.glance(_ALIVE)
         if row is None:
             raise JournalRefused(f"{shown(url)}: its table lease is empty")
-        servers = [row["application_name"] for row in await link.connection.fetch(_SERVERS, _OURS)]
-        replicas = [dict(row) for row in await link.connection.fetch(_REPLICAS)]
+        servers = await link.rows(_SERVERS, _OURS, _SILENT_S)
+        replicas = [dict(row) for row in await link.rows(_REPLICAS)]
         await close(link)
     finally:
         link.drop()
-    others = [name.removeprefix(_OURS) for name in servers if name != name_of(row["node"])]
-    return {**row, "standing_by": others, "replicas": replicas}
+    standing_by, silent = (
+        [
+            each["name"].removeprefix(_OURS)
+            for each in servers
+            if each["name"] != name_of(row["node"]) and each["is_silent"] == is_silent
+        ]
+        for is_silent in (False, True)
+    )
+    return {**row, "standing_by": standing_by, "silent": silent, "replicas": replicas}
