@@ -26,12 +26,14 @@ from beanlite.journal.postgres.link import (
     NO_LOCKS,
     PATIENTLY,
     TROUBLE,
+    Behind,
     Link,
     beside,
     close,
     connect,
     name_of,
     said,
+    shown,
     why_it_waits,
 )
 from beanlite.journal.postgres.schema import NOW, check, heed_fsync, make, migrate
@@ -145,6 +147,10 @@ class _Waiting:
         self._oddities = log.Seldom()
         self._waits = log.Seldom()
         self._stands_by = False
+        self._seen: tuple[int, int] | None = None
+        """The epoch and the beat that were last seen: a host that lacks them is an old primary, and is passed over."""
+        self._behind_since_ns: int | None = None
+        """Since when only such hosts are found. After the time of the lease they are taken for what is left."""
         self._active_at: str | None = None
         """The address of the active server that was last passed to ``stand_by``."""
         self._told: tuple[str, int] | None = None
@@ -162,6 +168,12 @@ class _Waiting:
             if isinstance(error, JournalRefused):
                 raise error
             raise JournalRefused(f"{self._applicant.name} can't be used: {said(error)}") from error
+        if isinstance(error, Behind):
+            now_ns = self._applicant.clock_ns()
+            if self._behind_since_ns is None:
+                self._behind_since_ns = now_ns
+            elif now_ns - self._behind_since_ns >= self._applicant.lease_s * 1_000_000_000:
+                self._seen = None
         self._oddities.warning("the database can't be reached", database=self._applicant.name, error=said(error))
 
     async def pause(self, seconds: float) -> None:
@@ -186,7 +198,7 @@ class _Waiting:
     async def run(self) -> Taken:
         """Connect, and wait for the lease. Raises one of TROUBLE if the connection is lost."""
         applicant = self._applicant
-        link = await connect(applicant.url, name_of(applicant.node))
+        link = await connect(applicant.url, name_of(applicant.node), self._expect_seen)
         try:
             await check(link, applicant.name, require_sync=applicant.require_sync)
             await heed_fsync(link, applicant.name)
@@ -199,6 +211,13 @@ class _Waiting:
             link.drop()
             raise
         return taken
+
+    async def _expect_seen(self, link: Link) -> None:
+        """Raise Behind if a host lacks what this server has seen."""
+        if self._seen is not None:
+            row = await link.glance(_SEEN)
+            if row is not None and (row["epoch"], row["beat"]) < self._seen:
+                raise Behind(f"{shown(link.url)} is behind what was seen before; see what was promoted there")
 
     async def _watch(self, link: Link) -> Taken:
         """Poll the lease until it can be taken, and take it."""
@@ -225,7 +244,9 @@ class _Waiting:
                 # The database took so long to answer that the active server may have been cut off or halted as well.
                 seen = None
             if seen != (row["epoch"], row["beat"]):
-                seen, since_ns = (row["epoch"], row["beat"]), now_ns
+                self._seen = seen = row["epoch"], row["beat"]
+                since_ns = now_ns
+                self._behind_since_ns = None
             if row["is_free"] or now_ns - since_ns >= lease_ns:
                 taken = await self._patiently(link, self._take(link, seen))
                 if taken is not None:

@@ -111,6 +111,21 @@ async def test_who_stands_by_gives_up_a_connection_that_says_nothing_any_more(da
     await second.stop()
 
 
+async def test_who_stands_by_takes_what_is_left_if_all_hosts_are_behind_what_it_has_seen(postgres, database, caplog):
+    """As after the promotion of an asynchronous standby, or the restoration of a backup."""
+    first = await served(database, node="first")
+    second = ServingPostgres(Postgres(database, node="second"))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    await first.abandon()
+    await sql(postgres, database, "UPDATE lease SET beat = 0")
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'beanlite second'"
+    await sql(postgres, database, end)
+    await until(lambda: "the database can't be reached" in caplog.text)
+    await asyncio.wait_for(waiting, SOON_S)
+    await second.stop()
+
+
 class Still:
     """A clock that stands still until it is set, and counts how often it is read."""
 

@@ -10,7 +10,7 @@ import pytest
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import lease, sender
 from beanlite.journal.postgres.link import connect
-from tests.journal.postgres.serving import SOON_S, by, served, sql, until
+from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, by, served, sql, until
 from tests.support.cutting import Cutting
 from tests.support.postgres import receiver_of
 
@@ -321,6 +321,41 @@ async def test_who_finds_only_an_old_primary_waits_a_while_for_the_new_one(pair,
     await asyncio.to_thread(new.start)
     await until(lambda: serving.released == [first, second])
     await serving.stop()
+
+
+async def test_who_stands_by_does_not_take_over_on_an_old_primary_that_is_started_again(pair):
+    old, new = pair.primary, pair.standby
+    url = f"postgresql://queue@{old.place},{new.place}/queue"
+    first = await served(url, node="first")
+    second = ServingPostgres(Postgres(url, node="second"))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    await asyncio.to_thread(pair.fail_over)
+    await without_standby(new)
+    job_id = await first.put()
+    pid = await looking_from(new, "second")
+    with (old.data / "postgresql.conf").open("a") as settings:
+        settings.write("synchronous_standby_names = ''\n")
+    await asyncio.to_thread(old.start)
+    await new.asql(f"SELECT pg_terminate_backend({pid})")
+    await looking_from(new, "second", but=pid)
+    assert not waiting.done()
+    await first.stop()
+    await asyncio.wait_for(waiting, SOON_S)
+    assert second.core.engine.jobs.find(job_id).body == b"job"
+    await second.stop()
+
+
+async def looking_from(cluster, node, but=0):
+    """Wait until a server that stands by looks at the lease there, in another process, whose id is returned."""
+    asked = f"""
+        SELECT pid FROM pg_stat_activity
+        WHERE application_name = 'beanlite {node}' AND query LIKE '%stopped_at%' AND pid <> {but}
+    """  # noqa: S608 - our own words
+    async with asyncio.timeout(SOON_S):
+        while not (rows := await cluster.asql(asked)):
+            await asyncio.sleep(0.01)
+    return rows[0]["pid"]
 
 
 async def without_standby(cluster):
