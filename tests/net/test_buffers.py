@@ -77,18 +77,20 @@ def test_half_sent_bodies_close_those_who_began_first_and_the_rest_are_served(tm
         assert "too much is buffered for clients that send or read slowly" in server.log_text()
 
 
-async def test_replies_that_are_not_read_before_a_quit_count_until_they_are(tmp_path):
+@pytest.mark.parametrize("peeks", [4, 15])  # less than a client may leave unread before it is served no more, and more
+async def test_replies_that_are_not_read_before_a_quit_count_until_they_are(tmp_path, peeks):
     body = b"x" * 60_000
     async with serving(tmp_path / "q.db") as (server, _):
         reader, writer = client = await connect(server)
         assert await ask(client, b"put 0 0 60 60000\r\n%b\r\n" % body) == b"INSERTED 1\r\n"
         (connection,) = server.roster.connections.values()
         connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 15)
         writer.transport.pause_reading()
-        writer.write(b"peek 1\r\n" * 15 + b"quit\r\n")
+        writer.write(b"peek 1\r\n" * peeks + b"quit\r\n")
         await inside.until(lambda: connection.session.client.gone)
         assert server.engine.memory.buffer_bytes > 100_000
         writer.transport.resume_reading()
-        assert await reader.read() == b"FOUND 1 60000\r\n%b\r\n" % body * 15
+        assert await reader.read() == b"FOUND 1 60000\r\n%b\r\n" % body * peeks
         writer.close()
         await inside.until(lambda: not server.engine.memory.buffer_bytes)
