@@ -246,6 +246,21 @@ def test_no_more_is_fetched_ahead_in_one_go_than_is_handed_out_soon(monkeypatch)
     assert [job.id for job in core.fetch_ahead()] == [22, 23]
 
 
+def test_what_is_fetched_ahead_for_all_tubes_together_takes_no_more_than_half_of_the_room():
+    core = room_for(0)
+    client = core.client()
+    for tube in (b"one", b"two"):
+        core.send(client, b"use %b\r\nwatch %b\r\n" % (tube, tube))
+        put_many(core, client, 20)
+    core.store()
+    core.engine.bound_memory(1 << 40, 20 * EACH, fetches=True)
+    core.engine.bodies.due[core.engine.tubes[b"one"]] = None
+    assert [job.id for job in core.fetch_ahead()] == list(range(1, 12))
+    core.engine.bodies.due[core.engine.tubes[b"two"]] = None
+    assert core.fetch_ahead() == []
+    core.compare_counts()
+
+
 def test_a_body_that_comes_too_late_is_not_kept():
     core = room_for(20)
     core.engine.bound_memory(1 << 40, 0, fetches=True)

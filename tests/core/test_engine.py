@@ -42,6 +42,7 @@ def test_events_that_nobody_has_recorded_any_more_are_not_kept(core):
         core.send(client, b"bury %d 0\r\ndelete %d\r\n" % (job_id, job_id))
         core.store()
     assert not ledger._waiting
+    assert not ledger.waiting_events  # too many of these hold up all clients
 
 
 def test_timers_of_clients_that_come_and_go_are_not_kept(core):
@@ -65,6 +66,15 @@ def test_tubes_go_with_their_last_job_user_or_watcher(core):
     core.send(client, b"delete %d\r\n" % job_id)
     core.close(client)
     assert list(core.engine.tubes) == [b"default"]
+
+
+def test_the_pause_of_a_tube_that_goes_does_not_come_back_after_a_restart(core):
+    client = core.client()
+    core.send(client, b"use a\r\npause-tube a 60\r\n")
+    core.store()
+    core.send(client, b"use default\r\n")
+    (tube,) = core.store().pauses
+    assert (tube.name, tube.pause_until_ns) == (b"a", 0)
 
 
 def test_counts_come_back_to_nothing(core):

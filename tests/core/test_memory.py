@@ -107,6 +107,7 @@ def test_a_body_whose_room_is_taken_while_it_comes_is_refused_when_it_has_come()
     assert core.send(client, b"put 0 0 10 800\r\n") == b""
     put(core, other, b"x" * 800)
     assert core.send(client, b"x" * 800 + b"\r\nlist-tube-used\r\n") == b"OUT_OF_MEMORY\r\nUSING default\r\n"
+    assert core.engine.memory.refused == 1
 
 
 def test_a_put_is_refused_at_its_line_and_its_body_is_not_kept():

@@ -182,6 +182,7 @@ def test_a_client_that_sends_much_at_once_yields_and_resumes_in_order():
     puts = STEPS_MAX // 2 - 1
     client.receive(b"put 0 0 1 1\r\nx\r\n" * puts + b"list-tube-used\r\n" * 4, core.now_ns)
     assert client.blocked is YIELDING
+    assert not client.wants_more  # what comes next is left to the kernel until this has had its turn
     assert client.take_replies().endswith(b"INSERTED %d\r\nUSING default\r\nUSING default\r\n" % puts)
     client.receive(b"list-tubes-watched\r\n", core.now_ns)
     assert not client.replies
