@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from beanlite.commit import group
+from beanlite.core.ledger import TALLIES
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite import awake, leisure, sync, upkeep, writer
 from beanlite.journal.sqlite.fileformat import PAGE_SIZE
@@ -62,6 +63,17 @@ async def test_a_stop_that_is_halted_for_long_is_still_one_in_order(tmp_path, mo
         disk.poll()
         assert await asyncio.wait_for(client[0].read(), 10) == b"INSERTED 1\r\n"
         await task
+
+
+async def test_a_stop_stores_the_totals_of_more_tubes_than_fit_in_a_batch(tmp_path):
+    tubes = 2 * TALLIES + 1
+    async with serving(tmp_path / "q.db") as (server, _):
+        reader, writer = await connect(server)
+        writer.write(b"".join(b"use t%d\r\n%b" % (number, PUT) for number in range(tubes)))
+        for _ in range(2 * tubes):
+            await asyncio.wait_for(reader.readline(), 10)
+    with contextlib.closing(sqlite3.connect(tmp_path / "q.db")) as file:
+        assert file.execute("SELECT sum(put) FROM totals WHERE span_s = 3600").fetchone() == (tubes,)
 
 
 async def test_a_stop_does_not_wait_for_ever(tmp_path, monkeypatch, disk):

@@ -5,7 +5,7 @@ import json
 
 from beanlite.net import feed
 from beanlite.net.operators import Operators
-from tests.support.simulated import Client, settle, simulated
+from tests.support.simulated import Client, FakeJournal, settle, simulated
 
 WATCH = b"watch-events 2\r\n{}\r\n"
 PUT = b"put 0 0 60 1\r\nx\r\n"
@@ -75,6 +75,19 @@ def test_what_happened_before_is_not_told_even_if_it_is_stored_later():
         journal.let_go()
         await settle()
         assert [event["id"] for event in events(watcher.said)] == [3]
+
+    assert simulated(play) is None
+
+
+def test_without_a_journal_what_changes_nothing_in_the_end_is_told_at_once_too(monkeypatch):
+    monkeypatch.setattr(FakeJournal, "immediate", True)
+
+    async def play(server, _journal):
+        watcher, producer = Client(server), Client(server)
+        await watcher.ask(WATCH)
+        await producer.ask(PUT + b"delete 1\r\n")
+        await asyncio.sleep(1)
+        assert words(watcher.said) == ["put", "delete"]
 
     assert simulated(play) is None
 

@@ -108,6 +108,22 @@ async def test_what_changes_no_job_fills_a_batch_as_well(tmp_path, disk, command
         assert await asyncio.wait_for(client[0].readexactly(len(replies)), 30) == replies
 
 
+async def test_many_small_replies_one_by_one_fill_a_batch_as_well(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other = await connect(server), await connect(server)
+        await until(lambda: len(server.roster.connections) == 2)
+        disk.free.clear()
+        other[1].write(PUT)
+        await until(lambda: server.group_commit.syncing)
+        (connection,) = [each for each in server.roster.connections.values() if not each.owes()]
+        for _ in range(group.BATCH_REPLIES + 100):
+            connection.data_received(b"kick 0\r\n")
+        assert len(server.group_commit._held) == group.BATCH_REPLIES + 1
+        disk.free.set()
+        told = b"KICKED 0\r\n" * (group.BATCH_REPLIES + 100)
+        assert await asyncio.wait_for(client[0].readexactly(len(told)), 10) == told
+
+
 async def test_who_comes_reserves_and_leaves_is_held_back_when_too_many_events_wait(tmp_path, disk):
     jobs = 300  # carried out in one go
     async with serving(tmp_path / "q.db", history="1d") as (server, _):

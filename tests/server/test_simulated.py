@@ -5,7 +5,7 @@ from typing import Any
 
 from beanlite.commit.group import FLUSH_S
 from beanlite.errors import JournalFailed
-from beanlite.net.roster import FAREWELL_S
+from beanlite.net.roster import FAREWELL_S, QUIET_S
 from tests.support.simulated import Client, settle, simulated
 
 HOUR_S = 3600.0
@@ -74,6 +74,22 @@ def test_a_stop_waits_for_a_client_that_does_not_close_its_side_and_not_for_ever
     assert simulated(play) is None
     now_s, stopped_s = clock
     assert now_s() - stopped_s == FAREWELL_S
+
+
+def test_a_stop_waits_only_for_a_moment_for_a_client_that_is_silent():
+    class Silent(Client):
+        def write_eof(self):
+            pass  # it does not close its side by itself
+
+    async def play(server, _journal):
+        await Silent(server).ask(b"put 0 0 60 1\r\nx\r\n")
+        loop = asyncio.get_running_loop()
+        clock.extend([loop.time, loop.time()])
+
+    clock: list[Any] = []
+    assert simulated(play) is None
+    now_s, stopped_s = clock
+    assert now_s() - stopped_s == QUIET_S
 
 
 def test_a_client_that_keeps_sending_after_quit_is_closed_in_the_end():
