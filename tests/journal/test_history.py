@@ -9,6 +9,7 @@ import pytest
 from beanlite.clock import Clock, utc_s
 from beanlite.core.job import RESERVED, SECOND_NS, SLICE
 from beanlite.core.totals import Tally
+from beanlite.errors import JournalFull
 from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.history import INSERT, OPERATORS_KEPT_S, ROW_BYTES, History, HistoryBounds
@@ -18,6 +19,7 @@ from beanlite.journal.sqlite.wal import commit_frames
 from beanlite.journal.sqlite.writer import Writer
 from beanlite.journal.totals import DAY_S, HOUR_S, Totals
 from tests.support.core import Core, put
+from tests.support.inside import serving
 from tests.support.journal_files import unchecked
 from tests.support.operators import Operator
 
@@ -77,6 +79,28 @@ async def test_a_start_on_a_full_disk_goes_on_behind_what_the_file_has(tmp_path,
         await writer.close()
         monkeypatch.setattr(Room, "take_reserve", lambda _: False)
     assert [job for _, job in told] == [1, 2]
+
+
+async def test_what_a_start_has_made_ready_is_written_later_if_the_disk_is_full_then(tmp_path, monkeypatch):
+    path = tmp_path / "queue.db"
+    writer = Writer(open_database(path), "unix:socket", ALL, Clock(), 0)
+    writer.prepare()
+    await writer.start()
+    kept = Kept(writer)
+    kept.core.send(kept.core.client(), b"put 0 0 3600 0\r\n\r\nreserve\r\n")
+    kept.store()
+    assert kept.ask("SELECT state FROM jobs") == [("reserved",)]
+    await writer.close()
+
+    def write(_writer, _batch):
+        monkeypatch.undo()
+        raise JournalFull("no room")
+
+    monkeypatch.setattr(Writer, "write", write)
+    async with serving(path, history="1d"):
+        pass
+    with closing(open_database(path)) as database:
+        assert database.connection.execute("SELECT state FROM jobs").fetchall() == [("ready",)]
 
 
 def life(core):

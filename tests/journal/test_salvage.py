@@ -13,6 +13,7 @@ from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.fileformat import PAGE_SIZE
 from beanlite.journal.sqlite.pages import LEAF_TABLE, Pages
+from beanlite.journal.sqlite.replay import COUNTER_MAX, read_state
 from beanlite.journal.sqlite.salvage import salvage
 from beanlite.journal.sqlite.verify import verify
 from tests.faults.rot import Rot, jobs_of
@@ -118,6 +119,17 @@ def test_a_table_of_another_program_is_none_of_bodies(path, dest):
     result = salvage(path, dest)
     assert (result.jobs, result.lost, result.last_id, result.is_all) == (6, [], 6, True)
     assert jobs_of(dest) == jobs_of(path)
+
+
+def test_an_id_that_damage_has_made_is_not_what_the_next_ones_are_counted_from(path, dest):
+    make(path, batches=40)
+    with unchecked(path) as connection:
+        connection.execute("UPDATE meta SET last_id = last_id + 1")
+        connection.execute("UPDATE jobs SET id = ? WHERE id = 7", (COUNTER_MAX - 1,))
+    result = salvage(path, dest)
+    assert (result.jobs, result.last_id, result.lost) == (119, None, [COUNTER_MAX - 1])
+    with closing(open_database(dest)) as database:
+        assert 120 < read_state(database.connection, dest).last_id < 1 << 32
 
 
 def test_what_a_killed_server_has_left_is_saved_with_its_wal(path, dest):

@@ -113,6 +113,16 @@ async def test_a_checkpoint_is_due_after_so_many_frames_whatever_is_in_them(jour
         assert journal.frames.at_checkpoint == counted
 
 
+@pytest.mark.parametrize("size", [0, 500, 20_000, 1_000_000])
+async def test_a_batch_has_no_more_frames_than_its_index_was_given_room_for(journal, size):
+    core = Core(max_job_size=size)
+    client = core.client()
+    core.send(client, b"put 0 0 60 %d\r\n%b\r\n" % (size, b"x" * size) * 5)
+    batch = batch_of(core.store(), journal.chronicle.history)
+    journal.write(batch)
+    assert 0 < journal.frames.added <= batch.frames
+
+
 @pytest.mark.parametrize("hindrance", [None, "another", "a fault"])
 async def test_the_last_id_is_noted_at_the_end_and_a_failure_to_do_so_is_raised(tmp_path, hindrance):
     path = tmp_path / "queue.db"

@@ -8,6 +8,7 @@ import asyncpg
 from beanlite.clock import Clock
 from beanlite.journal.postgres import lease, schema
 from beanlite.journal.postgres.lease import GIVE_BACK, Applicant, _Waiting, take
+from beanlite.journal.postgres.sender import Sender
 
 LEASE_S = 1
 SOON_S = 30
@@ -48,6 +49,18 @@ async def test_who_was_taken_over_from_has_nothing_to_give_back(database):
     assert await taken.link.row(GIVE_BACK, taken.epoch, 0) is None
     assert await taken.link.connection.fetchval("SELECT stopped_at FROM lease") is None
     taken.link.drop()
+
+
+async def test_a_commit_that_is_confirmed_after_a_later_beat_does_not_make_the_lease_shorter(database):
+    """As when it has waited for a lock, and the beat was raised beside it."""
+    taken = await take(applicant(database), asyncio.Event())
+    assert taken is not None
+    sender = Sender(applicant(database), taken, *[lambda *_: None] * 3)
+    sender._confirmed(taken.sent_ns + 2)
+    sure_until_ns = sender.sure_until_ns
+    sender._confirmed(taken.sent_ns + 1)
+    assert sender.sure_until_ns == sure_until_ns
+    sender.end()
 
 
 async def test_who_is_not_fast_enough_stands_by_for_who_was(database, monkeypatch):
