@@ -1,5 +1,6 @@
 """The command line: what becomes of its flags, and how it ends."""
 
+import errno
 import json
 import os
 import re
@@ -158,15 +159,16 @@ def test_a_failed_disk_ends_the_process_at_once(server, capsys):
     assert capsys.readouterr().err == "beanlite: no sync\n"
 
 
+@pytest.mark.parametrize("bug", [ZeroDivisionError("bug"), OSError(errno.ENOSPC, "a file that is written", "of ours")])
 @pytest.mark.usefixtures("fallen")
-def test_a_bug_is_shown_whole(server, capsys):
-    server.ends = ZeroDivisionError("bug")
+def test_a_bug_is_shown_whole(bug, server, capsys):
+    server.ends = bug
     with pytest.raises(SystemExit) as ended:
         main([])
     assert ended.value.code == 1
     shown = capsys.readouterr().err
     assert shown.startswith("Traceback")
-    assert "ZeroDivisionError: bug\n" in shown
+    assert f"Error: {bug}\n" in shown
 
 
 @pytest.mark.usefixtures("fallen")

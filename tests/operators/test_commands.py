@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -70,6 +71,7 @@ def test_a_dry_run_changes_nothing(own_queue, run):
 def test_what_could_not_be_changed_is_told(own_queue, run):
     said = "beanlite: not all of these jobs could be kicked: they have gone, or are in another state\n"
     assert run(own_queue, "kick", "1", "1", "5", "99") == (1, "1 job kicked, 1 left as they were\n", said)
+    assert run(own_queue, "bury", "1", "1") == (0, "1 job buried\n", "")  # it is only named twice
 
 
 @pytest.mark.parametrize(
@@ -281,6 +283,12 @@ def test_an_interrupt_ends_it_between_two_slices(tmp_path):
         assert client.stats("stats-tube default")["current-jobs-buried"] == "1000"
 
 
+def test_ctrl_c_in_the_last_slice_is_too_late(own_queue):
+    with Live(own_queue.address) as live:
+        outcome = change(live, {"do": "bury"}, Filter(ids=(5,)), lambda _: signal.raise_signal(signal.SIGINT))
+    assert (outcome.done, outcome.interrupted) == (1, False)
+
+
 def test_a_server_that_dies_amid_a_change(tmp_path):
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as client:
         client.send(b"put 0 0 60 1\r\nx\r\n" * 3000)
@@ -336,6 +344,15 @@ def test_a_file_of_jobs(own_queue, run, tmp_path):
     exit_code, out, _ = run(own_queue, "put", "--jobs", str(file))
     assert (exit_code, len(out.split())) == (0, 1200)
     assert len(ids(own_queue, tube="new")) == 1200
+
+
+def test_jobs_from_a_pipe_are_read_once(own_queue, run, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writing = Thread(target=pipe.write_text, args=('{"body": "x"}\n' * 2,))
+    writing.start()
+    assert run(own_queue, "put", "--jobs", str(pipe)) == (0, "13\n14\n", "")
+    writing.join()
 
 
 def test_a_mistake_in_a_file_puts_nothing(own_queue, run, tmp_path):

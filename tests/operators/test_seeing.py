@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from beanlite.cli import main
@@ -42,6 +43,14 @@ def test_a_long_table_is_not_laid_out_as_a_whole(capsys, monkeypatch):
     assert tables.print_table([{"number": n, "address": f"peer {n}"} for n in range(1000)], tables.CLIENTS) == 1000
     assert given == ["number  address"]
     assert capsys.readouterr().out.splitlines()[7] == "     7  peer 7"
+
+
+@pytest.mark.parametrize(("columns", "title"), [(23, "number  holds  buffered"), (22, "number  holds")])
+def test_a_column_is_left_out_only_where_it_does_not_fit(columns, title, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    tables.print_table([{"number": 1, "holds": 2, "buffered": 3}], tables.CLIENTS)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()[0] == title
 
 
 def test_wide_characters_keep_columns_straight(capsys):
