@@ -47,11 +47,15 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _hang_ups_are_heard():
-    """Reset SIGHUP: under nohup it would be ignored in every process that the tests start."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def _signals_are_heard():
+    """Reset SIGHUP and SIGINT: under nohup, or behind a script's &, all that the tests start would ignore them."""
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler))
+    }
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
