@@ -1,11 +1,13 @@
 """The pages of many tubes: what each of them asks the server for."""
 
+import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from beanlite.operators.live import Live
-from beanlite.web import overview
+from beanlite.web import overview, questions
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, put_bytes
 
@@ -75,3 +77,24 @@ def test_each_page_goes_on_where_the_one_before_has_ended(server):
     for page in (1, len(fuller) // overview.PAGE, len(fuller) // overview.PAGE + 1, LAST):
         end = page * overview.PAGE
         assert page_of(server, "ready", page)[0] == by_ready[end - overview.PAGE : end]
+
+
+async def test_an_answer_that_took_long_is_kept_for_as_long_as_it_took(monkeypatch):
+    now_s, asked = [100.0], []
+
+    async def ask(question):
+        asked.append(question)
+        now_s[0] += 10
+        return len(asked)
+
+    monkeypatch.setattr(questions, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    site = questions.Questions(("nowhere", 1))
+    monkeypatch.setattr(site, "ask", ask)
+    for at_s, answer in ((100, 1), (119, 1), (120, 2)):
+        now_s[0] = at_s
+        assert await site.ask_seldom("tubes", _question) == answer
+        await asyncio.sleep(0)  # it is noted when it came
+
+
+def _question(_live):
+    pass

@@ -42,6 +42,13 @@ def test_there_is_a_gap_where_nothing_was_seen():
     assert ["put" in point for point in points] == [False, True, False]
 
 
+def test_a_tube_that_has_gone_and_come_again_in_between_has_no_rates():
+    samples = Samples()
+    samples.note([tube(put=100, deleted=90)], NOON)
+    samples.note([tube(put=1)], NOON + POINT_S)
+    assert samples.points("mail")[1] == {"at": NOON + POINT_S, "ready": 0}
+
+
 def test_only_an_hour_is_kept():
     samples = Samples()
     for number in range(1000):
