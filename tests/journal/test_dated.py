@@ -83,11 +83,13 @@ def test_a_link_is_left_alone(source, folder):
 def test_what_a_killed_backup_has_left_goes_after_a_day(source, folder):
     newest, _ = dated_backups(folder, source)[-1]
     old, new, others = (folder / f".{name}.abc.partial" for name in (newest.name, "queue-20200101T000000.000Z.db", "x"))
-    for partial in (old, new, others):
+    journal = folder / f"{old.name}-journal"
+    for partial in (old, journal, new, others):
         partial.touch()
-    for partial in (old, others):
+    for partial in (old, journal, others):
         os.utime(partial, (FIRST_S - 365 * DAY_S, FIRST_S - 365 * DAY_S))
     delete_oldest(folder, source, 9, newest)
     assert not old.exists()
+    assert not journal.exists()
     assert new.exists()
     assert others.exists()

@@ -18,7 +18,7 @@ from beanlite.journal.sqlite.fileformat import check_file, open_regular
 
 _STAMP: Final = r"(\d{8}T\d{6})\.(\d{3})Z"
 _SUFFIX: Final = ".db"
-# A partial file that has not been written to for this long was left by a backup that was killed.
+# A partial file, or SQLite's journal of one, that has not been written to for this long was left by a killed backup.
 _STALE_S: Final = 86400.0
 
 
@@ -92,5 +92,5 @@ def _delete_stale(folder: Path, source: Path) -> None:
 
 
 def _partials(folder: Path, source: Path) -> Iterator[Path]:
-    pattern = re.compile(rf"\.{re.escape(source.stem)}-{_STAMP}{re.escape(_SUFFIX)}\.\w+\.partial")
+    pattern = re.compile(rf"\.{re.escape(source.stem)}-{_STAMP}{re.escape(_SUFFIX)}\.\w+\.partial(-journal)?")
     return (folder / name for name in os.listdir(folder) if pattern.fullmatch(name))  # noqa: PTH208 - as above
