@@ -28,7 +28,7 @@ BATCH_BYTES: Final = 4 << 20
 BATCH_EVENTS: Final = 2000
 BATCH_REPLIES: Final = 2000
 # If more events than this wait for a batch that can't be carried out, nobody is served: clients that come, reserve and
-# leave wait for no reply, but what they do is recorded, too.
+# leave wait for no reply, but what they do is recorded, too. The first few of each job don't count.
 EVENTS_MAX: Final = 50_000
 # At the stop, the longest time without progress, and the interval of the checks for it. Checks are counted rather than
 # seconds, because the process itself may have been halted meanwhile.

@@ -13,6 +13,9 @@ from beanlite.core.tube import Peer, Tube
 
 # Jobs in one dict. If it grew to a million, resizing it would stall the server noticeably.
 DEFERRED_MAX: Final = 50_000
+# As many events of deferred changes of each job are no reason to hold anybody up: so many jobs may be due at the same
+# second that storing their events takes seconds.
+EACH: Final = 2
 # The most tubes whose totals a batch contains.
 TALLIES: Final = 200
 
@@ -87,7 +90,7 @@ class Ledger:
         self._waiting: dict[int, list[Event]] = {}
         """Events of deferred changes, by job."""
         self.waiting_events = 0
-        """How many events of deferred changes there are."""
+        """How many events of deferred changes there are, apart from the first EACH of every job."""
         self._touches: dict[int, Event] = {}
         """For each job whose last event is a touch in the batch being gathered, that event."""
         self.tallied: list[Tube] = []
@@ -152,8 +155,10 @@ class Ledger:
         if job.id in self.changed:
             self.events.append(event)
         else:
-            self._waiting.setdefault(job.id, []).append(event)
-            self.waiting_events += 1
+            waiting = self._waiting.setdefault(job.id, [])
+            waiting.append(event)
+            if len(waiting) > EACH:
+                self.waiting_events += 1
 
     def record_pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int) -> None:
         """Record that a client has paused a tube, or ended its pause; to be called while ``recording``."""
@@ -239,5 +244,5 @@ class Ledger:
     def _take_waiting(self, job_id: int) -> None:
         """Add the events of a job's deferred changes to the batch."""
         waiting = self._waiting.pop(job_id)
-        self.waiting_events -= len(waiting)
+        self.waiting_events -= max(0, len(waiting) - EACH)
         self.events += waiting

@@ -45,6 +45,25 @@ def test_events_that_nobody_has_recorded_any_more_are_not_kept(core):
     assert not ledger.waiting_events  # too many of these hold up all clients
 
 
+def test_what_time_alone_does_to_many_jobs_holds_up_nobody(core):
+    ledger = core.engine.ledger
+    ledger.start_recording()
+    client = core.client()
+    for _ in range(3):
+        put(core, client, delay_s=60, ttr_s=1)
+    core.store()
+    core.jump(61)
+    core.send(client, b"reserve\r\n" * 3)
+    assert [len(events) for events in ledger._waiting.values()] == [2, 2, 2]
+    assert not ledger.waiting_events  # however many jobs are due at the same second
+    core.jump(2)
+    core.send(client, b"reserve\r\n" * 3)
+    assert ledger.waiting_events == 6  # clients can go on with that for ever
+    core.store()
+    assert not ledger._waiting
+    assert not ledger.waiting_events
+
+
 def test_timers_of_clients_that_come_and_go_are_not_kept(core):
     lasting = core.client()
     put(core, lasting, ttr_s=5)
