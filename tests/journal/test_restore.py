@@ -126,6 +126,21 @@ def test_undo_and_undo_of_the_undo(source, target):
     assert names(target) == ["queue.db", kept_by(second).name]
 
 
+def test_a_signal_while_what_came_back_is_removed_is_too_late(source, target, monkeypatch):
+    make(target, batches=4)
+    kept, unlink = kept_by(restore(source, target)), Path.unlink
+
+    def interrupted(path, **how):
+        if path == kept:
+            signal.raise_signal(signal.SIGINT)
+        unlink(path, **how)
+
+    monkeypatch.setattr(Path, "unlink", interrupted)
+    result = undo_restore(target)
+    assert names(target) == ["queue.db", kept_by(result).name]
+    assert ids(target) == (list(range(1, 13)), 12)
+
+
 def test_nothing_to_undo(target):
     with pytest.raises(BeanliteError, match=r"there is no .*queue\.db\.replaced-… to bring back"):
         undo_restore(target)

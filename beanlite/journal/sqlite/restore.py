@@ -62,8 +62,9 @@ def undo_restore(target: Path, progress: Callable[[int], None] | None = None) ->
     _last_replaced(target)  # if there is none, or it can't be told, that is what is wrong
     result = _replace(target, lambda: _last_replaced(target), progress)
     restored = Path(result.restored)
-    for file in (restored, wal_of(restored), shm_of(restored)):
-        file.unlink(missing_ok=True)
+    with signals.unheard():  # a large file takes a while to remove, and another undo would undo this one
+        for file in (restored, wal_of(restored), shm_of(restored)):
+            file.unlink(missing_ok=True)
     return result
 
 
