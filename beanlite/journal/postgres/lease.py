@@ -168,12 +168,13 @@ class _Waiting:
             if isinstance(error, JournalRefused):
                 raise error
             raise JournalRefused(f"{self._applicant.name} can't be used: {said(error)}") from error
-        if isinstance(error, Behind):
-            now_ns = self._applicant.clock_ns()
-            if self._behind_since_ns is None:
-                self._behind_since_ns = now_ns
-            elif now_ns - self._behind_since_ns >= self._applicant.lease_s * 1_000_000_000:
-                self._seen = None
+        now_ns = self._applicant.clock_ns()
+        if not isinstance(error, Behind):
+            self._behind_since_ns = None
+        elif self._behind_since_ns is None:
+            self._behind_since_ns = now_ns
+        elif now_ns - self._behind_since_ns >= self._applicant.lease_s * 1_000_000_000:
+            self._seen = None
         self._oddities.warning("the database can't be reached", database=self._applicant.name, error=said(error))
 
     async def pause(self, seconds: float) -> None:
