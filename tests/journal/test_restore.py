@@ -147,6 +147,16 @@ def test_nothing_to_undo(target):
     assert names(target) == []
 
 
+def test_undo_where_what_was_set_aside_is_out_of_reach(source, target):
+    make(target, batches=4)
+    kept = kept_by(restore(source, target))
+    kept.unlink()
+    kept.symlink_to("gone.db")  # as if its disk were not mounted
+    with pytest.raises(BeanliteError, match=r"replaced-.*Z can't be read: No such file or directory$"):
+        undo_restore(target)
+    assert ids(target)[0] == [1, 2, 3]
+
+
 def test_undo_after_the_clock_was_set_back(source, target):
     """The names of files that are set aside sort by the order of the restores, whatever the clock says."""
     make(target, batches=4)

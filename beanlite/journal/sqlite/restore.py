@@ -106,8 +106,11 @@ def _last_replaced(target: Path) -> Path:
     for kept, _ in reversed(found):
         unfinished = f".{_restored(target, kept.name.removeprefix(_prefix(target))).name}."
         if not any(name.startswith(unfinished) for name in names):
-            if kept.stat().st_size or wal_size(kept):
-                return kept
+            try:
+                if kept.stat().st_size or wal_size(kept):
+                    return kept
+            except OSError as error:
+                raise BeanliteError(f"{kept} can't be read: {error.strerror}") from error
             raise BeanliteError(f"there is nothing to bring back: the last restore of {target} replaced no database")
     raise BeanliteError(f"there is no {target.parent / _prefix(target)}… to bring back")
 
