@@ -6,7 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from beanlite.clock import Clock, utc_s
+from beanlite.clock import EPOCH_S, Clock, utc_s
+from beanlite.core.events import PUT, Event
 from beanlite.core.job import RESERVED, SECOND_NS, SLICE
 from beanlite.core.totals import Tally
 from beanlite.errors import JournalFull
@@ -419,6 +420,21 @@ def test_events_in_the_future_do_not_keep_those_behind_them(tmp_path):
         assert told == {2e9: 1001, 1e9 + 5 * DAY_S: 1}
         assert left(1e9 + 13 * DAY_S) == {2e9: 1001}
         assert left(2e9 + 8 * DAY_S) == {}
+
+
+def test_nor_do_they_if_the_clock_is_a_little_ahead(tmp_path):
+    """A server's clock may be, by half a second, so that whatever it records is in the future for a moment."""
+    with closing(open_database(tmp_path / "queue.db")) as database:
+        database.connection.execute(INSERT, (1, 2e9, 1, "t", "put", None, None, 0, 0))
+        history = History(ALL, Clock(lambda: 0, lambda: 0))
+        history.read(database.connection)
+        tube = Core().engine.tubes[b"default"]
+        for number in range(3):
+            event = Event(number * SECOND_NS, 1, tube, PUT, None, 0, 0, 0, None, by_operator=False)
+            database.connection.execute(INSERT, history.rows_of([event]).values)
+            history.prune(database.connection, 100, EPOCH_S + number - 0.4)
+        history.prune(database.connection, 100, EPOCH_S + 8 * DAY_S)
+        assert database.connection.execute("SELECT at FROM history").fetchall() == [(2e9,)]
 
 
 async def test_totals_are_kept_by_the_hour_and_by_the_day_and_go_in_slices(keep):

@@ -19,6 +19,9 @@ ROW_BYTES: Final = 60
 PRUNED_MAX: Final = 500
 PRUNED_EACH: Final = 2
 
+# Rows that are no further in the future than this don't count as such: a server's clock may be a little ahead.
+_AHEAD_S: Final = 60
+
 # No row is numbered this high, except by damage: the numbers after it would soon be more than SQLite has room for.
 _END_N: Final = 1 << 62
 _MAX_N: Final = (1 << 63) - 1
@@ -154,7 +157,7 @@ class History:
         n, at_s = self._oldest
         if at_s >= before_s and n >= before_n:
             # It may be in the future, because the clock was wrong, and those behind it too old.
-            n, at_s = self._past = self._oldest_past(connection, now_s)
+            n, at_s = self._past = self._oldest_past(connection, now_s + _AHEAD_S)
             if at_s >= before_s:
                 return False
         nth = connection.execute(_NTH, (n, rows - 1)).fetchone() or (_MAX_N,)
