@@ -150,6 +150,7 @@ def test_tubes(source):
     assert [tube["name"] for tube in listing.tubes(source, "ma*l", "oldest", 0)[0]] == ["mail"]
     assert listing.tubes(source, "mai?", "buried", 0)[0][0]["buried"] == 2
     assert [tube["name"] for tube in listing.tubes(source, "[!do]*", "name", 0)[0]] == ["mail"]
+    assert [tube["name"] for tube in listing.tubes(source, "[^m]*", "name", 0)[0]] == ["mail"]
     assert 450 < listing.tubes(source, "other", "name", 0)[0][0]["pause_left_s"] <= 500
 
 
