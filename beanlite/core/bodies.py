@@ -55,7 +55,7 @@ class Bodies:
         self.ahead: dict[int, Job] = {}
         """Jobs whose bodies have been fetched ahead, and that have not been reserved yet."""
         self.ahead_bytes = 0
-        """The size of these bodies."""
+        """What these bodies take, with BODY_BYTES for each."""
         self._left: dict[Tube, int] = {}
         """How many jobs each tube has in ``ahead``."""
         self._run: dict[Tube, int] = {}
@@ -142,7 +142,7 @@ class Bodies:
 
     def _no_longer_ahead(self, job: Job) -> None:
         tube = job.tube
-        self.ahead_bytes -= job.size
+        self.ahead_bytes -= job.size + BODY_BYTES
         left = self._left[tube] = self._left[tube] - 1
         if left <= self._run[tube] // 2:
             self._make_due(tube)
@@ -177,8 +177,9 @@ class Bodies:
             for job in jobs:
                 if left_bytes <= 0:
                     break
-                left_bytes -= job.size
-                room -= job.size
+                takes_bytes = job.size + BODY_BYTES
+                left_bytes -= takes_bytes
+                room -= takes_bytes
                 found.append(job)
         if looks > 0:
             self.due.clear()
@@ -212,7 +213,7 @@ class Bodies:
         memory.unloaded -= 1
         memory.unloaded_bytes -= job.size
         self.ahead[job.id] = job
-        self.ahead_bytes += job.size
+        self.ahead_bytes += job.size + BODY_BYTES
         left = self._left[job.tube] = self._left.get(job.tube, 0) + 1
         self._run[job.tube] = left
 

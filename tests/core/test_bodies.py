@@ -172,14 +172,27 @@ def test_whoever_waits_for_a_body_will_need_the_next_ones():
         assert not core.engine.bodies.due
         core.send(client, b"delete %d\r\n" % job_id)
     assert core.send(client, b"reserve\r\n").startswith(b"RESERVED 16 ")
-    ahead = list(range(17, 28))  # half of the room is for these
+    ahead = list(range(17, 27))  # half of the room is for these
     assert [job.id for job in core.fetch_ahead()] == ahead
     assert loaded(core) == [*ahead, *range(96, 101)]
     for job_id in ahead:
-        assert bool(core.engine.bodies.due) == (job_id > ahead[len(ahead) // 2])  # half of them are left
+        assert bool(core.engine.bodies.due) == (job_id >= ahead[len(ahead) // 2])  # half of them are left
         assert core.send(client, b"reserve\r\n").startswith(b"RESERVED %d " % job_id)
         assert core.engine.jobs[job_id].body is None  # it is handed out, and the file has it
     assert core.engine.bodies.due
+    core.compare_counts()
+
+
+def test_what_a_small_body_takes_besides_its_content_counts_as_well():
+    core = FetchingCore(body_max_bytes=0)
+    client = core.client()
+    for _ in range(100):
+        put(core, client, b"x")
+    core.store()
+    assert loaded(core) == []
+    core.engine.bound_memory(1 << 40, 20 * (1 + BODY_BYTES), fetches=True)
+    core.engine.bodies.due[core.engine.tubes[b"default"]] = None
+    assert len(core.fetch_ahead()) == 10  # half of the room
     core.compare_counts()
 
 
@@ -255,7 +268,7 @@ def test_what_is_fetched_ahead_for_all_tubes_together_takes_no_more_than_half_of
     core.store()
     core.engine.bound_memory(1 << 40, 20 * EACH, fetches=True)
     core.engine.bodies.due[core.engine.tubes[b"one"]] = None
-    assert [job.id for job in core.fetch_ahead()] == list(range(1, 12))
+    assert [job.id for job in core.fetch_ahead()] == list(range(1, 11))
     core.engine.bodies.due[core.engine.tubes[b"two"]] = None
     assert core.fetch_ahead() == []
     core.compare_counts()

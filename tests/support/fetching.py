@@ -80,5 +80,5 @@ class FetchingCore(Core):
         assert all(job.id <= engine.ledger.stored_id for job in unloaded)
         ahead = list(bodies.ahead.values())
         assert set(ahead) <= set(loaded)
-        assert bodies.ahead_bytes == sum(job.size for job in ahead)
+        assert bodies.ahead_bytes == sum(job.size + BODY_BYTES for job in ahead)
         assert bodies._left == Counter(job.tube for job in ahead)
