@@ -6,14 +6,13 @@ from contextlib import closing
 
 import pytest
 
-from beanlite.clock import EPOCH_S, Clock, utc_s
-from beanlite.core.events import PUT, Event
+from beanlite.clock import Clock, utc_s
 from beanlite.core.job import RESERVED, SECOND_NS, SLICE
 from beanlite.core.totals import Tally
 from beanlite.errors import JournalFull
 from beanlite.journal.sqlite.batch import batch_of
 from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.history import INSERT, OPERATORS_KEPT_S, ROW_BYTES, History, HistoryBounds
+from beanlite.journal.sqlite.history import INSERT, OPERATORS_KEPT_S, ROW_BYTES, HistoryBounds
 from beanlite.journal.sqlite.room import Room
 from beanlite.journal.sqlite.totals import prune_totals
 from beanlite.journal.sqlite.wal import commit_frames
@@ -21,7 +20,6 @@ from beanlite.journal.sqlite.writer import Writer
 from beanlite.journal.totals import DAY_S, HOUR_S, Totals
 from tests.support.core import Core, put
 from tests.support.inside import serving
-from tests.support.journal_files import unchecked
 from tests.support.operators import Operator
 
 ALL = HistoryBounds(7 * DAY_S, 1 << 30, bodies=False)
@@ -369,72 +367,6 @@ async def test_totals_are_those_of_the_history(keep):
             rows = kept.ask(f"SELECT {sums} FROM totals WHERE tube = '{name}' AND span_s = {span_s}")  # noqa: S608
             assert rows == [tuple(pytest.approx(told[name, column]) for column in columns)]
             assert all(rows[0]), rows
-
-
-@pytest.mark.parametrize("n", [(1 << 62), (1 << 63) - 61, (1 << 63) - 1])
-def test_an_event_whose_number_is_too_high_does_not_count_and_goes_when_it_is_old(tmp_path, n):
-    with closing(open_database(tmp_path / "queue.db")) as database:
-        database.connection.executemany(INSERT, [(each, 1e9, 1, "t", "put", None, None, 0, 0) for each in (60, n)])
-        history = History(ALL, Clock())
-        history.read(database.connection)
-        history.prune(database.connection, 500, 1e9)
-        core = Core()
-        core.engine.ledger.recording = True
-        put(core, core.client())
-        rows = history.rows_of(core.engine.take_changes(deferred=True).events)
-        assert rows.values[0] == 60 + ROW_BYTES
-        history.prune(database.connection, 500, 1e9 + 8 * DAY_S)
-        assert database.connection.execute("SELECT n FROM history").fetchall() == []
-
-
-@pytest.mark.parametrize("value", ["NULL", "'text'", "x'ff'", "CAST(x'ff' AS TEXT)"])
-def test_an_event_whose_time_is_none_goes_first(tmp_path, value):
-    path = tmp_path / "queue.db"
-    with closing(open_database(path)) as database:
-        database.connection.executemany(INSERT, [(n, 1e9, n, "t", "put", None, None, 0, 0) for n in (60, 120)])
-    with unchecked(path) as connection:
-        connection.execute(f"UPDATE history SET at = {value} WHERE n = 60")  # noqa: S608 - our own words
-    with closing(open_database(path)) as database:
-        history = History(ALL, Clock())
-        history.read(database.connection)
-        history.prune(database.connection, 500, 1e9)
-        assert database.connection.execute("SELECT n, at FROM history").fetchall() == [(120, 1e9)]
-
-
-def test_events_in_the_future_do_not_keep_those_behind_them(tmp_path):
-    """The machine's clock was wrong for a while."""
-    with closing(open_database(tmp_path / "queue.db")) as database:
-        times = [1e9, *[2e9] * 1000, 1e9 + 1, 2e9, 1e9 + 2, 1e9 + 5 * DAY_S]
-        events = [(n, at_s, n, "t", "put", None, None, 0, 0) for n, at_s in enumerate(times, 1)]
-        database.connection.executemany(INSERT, events)
-        history = History(ALL, Clock())
-        history.read(database.connection)
-
-        def left(at_s):
-            while history.prune(database.connection, 100, at_s):
-                pass
-            return Counter(at for (at,) in database.connection.execute("SELECT at FROM history"))
-
-        for _ in range(2):
-            told = left(1e9 + 8 * DAY_S)
-        assert told == {2e9: 1001, 1e9 + 5 * DAY_S: 1}
-        assert left(1e9 + 13 * DAY_S) == {2e9: 1001}
-        assert left(2e9 + 8 * DAY_S) == {}
-
-
-def test_nor_do_they_if_the_clock_is_a_little_ahead(tmp_path):
-    """A server's clock may be, by half a second, so that whatever it records is in the future for a moment."""
-    with closing(open_database(tmp_path / "queue.db")) as database:
-        database.connection.execute(INSERT, (1, 2e9, 1, "t", "put", None, None, 0, 0))
-        history = History(ALL, Clock(lambda: 0, lambda: 0))
-        history.read(database.connection)
-        tube = Core().engine.tubes[b"default"]
-        for number in range(3):
-            event = Event(number * SECOND_NS, 1, tube, PUT, None, 0, 0, 0, None, by_operator=False)
-            database.connection.execute(INSERT, history.rows_of([event]).values)
-            history.prune(database.connection, 100, EPOCH_S + number - 0.4)
-        history.prune(database.connection, 100, EPOCH_S + 8 * DAY_S)
-        assert database.connection.execute("SELECT at FROM history").fetchall() == [(2e9,)]
 
 
 async def test_totals_are_kept_by_the_hour_and_by_the_day_and_go_in_slices(keep):
