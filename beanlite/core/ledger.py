@@ -15,7 +15,7 @@ from beanlite.core.tube import Peer, Tube
 DEFERRED_MAX: Final = 50_000
 # As many events of deferred changes of each job are no reason to hold anybody up: so many jobs may be due at the same
 # second that storing their events takes seconds.
-EACH: Final = 2
+UNCOUNTED_EACH: Final = 2
 # The most tubes whose totals a batch contains.
 TALLIES: Final = 200
 
@@ -90,7 +90,7 @@ class Ledger:
         self._waiting: dict[int, list[Event]] = {}
         """Events of deferred changes, by job."""
         self.waiting_events = 0
-        """How many events of deferred changes there are, apart from the first EACH of every job."""
+        """How many events of deferred changes there are, apart from the first UNCOUNTED_EACH of every job."""
         self._touches: dict[int, Event] = {}
         """For each job whose last event is a touch in the batch being gathered, that event."""
         self.tallied: list[Tube] = []
@@ -157,7 +157,7 @@ class Ledger:
         else:
             waiting = self._waiting.setdefault(job.id, [])
             waiting.append(event)
-            if len(waiting) > EACH:
+            if len(waiting) > UNCOUNTED_EACH:
                 self.waiting_events += 1
 
     def record_pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int) -> None:
@@ -244,5 +244,5 @@ class Ledger:
     def _take_waiting(self, job_id: int) -> None:
         """Add the events of a job's deferred changes to the batch."""
         waiting = self._waiting.pop(job_id)
-        self.waiting_events -= max(0, len(waiting) - EACH)
+        self.waiting_events -= max(0, len(waiting) - UNCOUNTED_EACH)
         self.events += waiting
