@@ -29,7 +29,7 @@ from beanlite.journal.postgres.link import (
     said,
     why_it_waits,
 )
-from beanlite.journal.postgres.standing import Patience, beat_beside, changed, expect_all, has_stored, mistake
+from beanlite.journal.postgres.standing import Patience, beat_beside, changed, expect_all, last_stored, mistake
 
 # The active server raises its beat _BEATS times in the time of the lease while nothing else is confirmed. It relies on
 # the lease for the share _SURE of that time, counted from when the last confirmed statement was sent.
@@ -118,7 +118,7 @@ class Sender:
             if row is None:
                 sent_ns = self._clock_ns()
                 # An earlier copy may have waited for a lock: the database does not notice that its connection is lost.
-                if self._unanswered != batch.number or not await has_stored(self._link, self.epoch, batch.number):
+                if self._unanswered != batch.number or await last_stored(self._link, self.epoch) != batch.number:
                     raise await self._mistake(self._link)
         except (asyncpg.DiskFullError, asyncpg.OutOfMemoryError) as error:
             raise JournalFull(f"{self._applicant.name}: {said(error)}") from error
@@ -223,7 +223,9 @@ class Sender:
         try:
             if self._link is None:
                 raise ConnectionError("there is no connection")
-            if not await has_stored(self._link, self.epoch, self.batch):
+            # An unanswered copy of the next batch may have been stored after a later one was refused for want of room.
+            right = self.batch, max(self.batch, self._unanswered)
+            if await last_stored(self._link, self.epoch) not in right:
                 raise await self._mistake(self._link)
         except (*TROUBLE, asyncpg.PostgresError) as error:
             await self._resolve(error)

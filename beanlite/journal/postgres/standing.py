@@ -74,13 +74,13 @@ class Patience:
             raise JournalFailed(str(error)) from error
 
 
-async def has_stored(link: Link, epoch: int, batch: int) -> bool:
-    """Raise the beat, and return whether the lease is ours and this is the last batch stored. Raises as a batch does.
+async def last_stored(link: Link, epoch: int) -> int | None:
+    """Raise the beat, and return the last batch stored; None: the lease is not ours. Raises as a batch does.
 
     Without the write, a commit might be seen that the standby has not confirmed.
     """
     row = await link.row(BEAT, epoch)
-    return row is not None and row["batch"] == batch
+    return None if row is None else int(row["batch"])
 
 
 async def beat_beside(other: Link, epoch: int) -> bool:

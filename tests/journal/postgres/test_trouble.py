@@ -9,7 +9,7 @@ import pytest
 
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import lease, sender
-from beanlite.journal.postgres.link import connect
+from beanlite.journal.postgres.link import Link, connect
 from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, by, served, sql, until
 from tests.support.cutting import Cutting
 from tests.support.postgres import receiver_of
@@ -118,6 +118,38 @@ async def test_a_batch_whose_first_copy_still_waits_for_a_lock_is_stored_once(po
     assert serving.failures == []
     after = await serving.put()
     assert await sql(postgres, database, "SELECT id FROM jobs ORDER BY id") == [(before,), (job_id,), (after,)]
+    await serving.stop()
+
+
+async def test_a_copy_that_is_stored_after_a_later_one_found_no_room_is_ours(postgres, database, monkeypatch):
+    serving = await served(database, lease_s=100)
+    before = await serving.put()
+    holder = await asyncpg.connect(database)
+    row, full = Link.row, True
+
+    async def without_room(link, statement, *parameters, **others):
+        if full and "fence" in statement:
+            raise asyncpg.DiskFullError("no room")
+        return await row(link, statement, *parameters, **others)
+
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs")
+        job_id = serving.begin_to_put()
+        async with asyncio.timeout(SOON_S):
+            while not await sql(postgres, database, "SELECT FROM pg_locks WHERE NOT granted"):
+                await asyncio.sleep(0.001)
+        monkeypatch.setattr(Link, "row", without_room)
+        serving.journal._sender._link.drop()
+        await until(lambda: serving.core.engine.admission.disk_full or serving.failures)
+    await holder.close()
+    async with asyncio.timeout(SOON_S):
+        while await sql(postgres, database, "SELECT id FROM jobs ORDER BY id") != [(before,), (job_id,)]:
+            await asyncio.sleep(0.001)
+    await serving.journal._sender._beat()
+    assert serving.failures == []
+    full = False
+    await until(lambda: job_id in serving.released or serving.failures)
+    assert serving.failures == []
     await serving.stop()
 
 
