@@ -206,8 +206,13 @@ class _Waiting:
             if not self._stands_by:  # otherwise the tables are missing only while somebody restores them
                 await self._patiently(link, make(link, applicant.name))
             taken = await self._watch(link)
-            await self._patiently(link, migrate(link, applicant.name))
-            await self._patiently(link, self._say(link, taken.epoch))
+            try:
+                await self._patiently(link, migrate(link, applicant.name))
+                await self._patiently(link, self._say(link, taken.epoch))
+            except (asyncpg.PostgresError, JournalRefused):  # a server that can serve is to have it
+                with contextlib.suppress(JournalFailed):
+                    await give_back(link, taken.epoch, taken.last_id)
+                raise
         except BaseException:
             link.drop()
             raise

@@ -14,7 +14,7 @@ from beanlite.errors import LeaseLost, ListenError
 from beanlite.journal.postgres.journal import Place, PostgresJournal
 from beanlite.journal.postgres.link import Link
 from beanlite.net.listener import open_listener
-from tests.journal.postgres.serving import LEASE_S, SOON_S, Postgres, ServingPostgres, by, served, sql, until
+from tests.journal.postgres.serving import LEASE_S, SOON_S, Postgres, ServingPostgres, by, refusal, served, sql, until
 from tests.support.core import Core
 from tests.support.cutting import Cutting
 
@@ -82,6 +82,14 @@ async def test_who_can_not_listen_gives_the_lease_back(postgres, database):
     listener.close()
     (row,) = await sql(postgres, database, "SELECT epoch, stopped_at IS NOT NULL AS is_free FROM lease")
     assert tuple(row) == (1, True)
+
+
+async def test_who_can_not_migrate_gives_the_lease_back(postgres, database):
+    await (await served(database)).stop()
+    await sql(postgres, database, "UPDATE schema_version SET number = 1")  # what the next one adds is there
+    assert "the migration 0002_lease.sql" in await refusal(database, lease_s=1000)
+    (row,) = await sql(postgres, database, "SELECT epoch, stopped_at IS NOT NULL AS is_free FROM lease")
+    assert tuple(row) == (2, True)
 
 
 async def test_of_two_that_stand_by_one_takes_over(database):
