@@ -63,7 +63,7 @@ _TAKE: Final = f"""
 # Stored before anything is served; until then a standby waits for the lease time that the previous server stored. The
 # beat is raised lest a standby that has waited that long takes over after this.
 _SAY: Final = "UPDATE lease SET lease_s = $2, beat = beat + 1 WHERE epoch = $1 RETURNING epoch"
-BEAT: Final = f"UPDATE lease SET beat = beat + 1, seen_at = {NOW} WHERE epoch = $1 RETURNING batch"  # noqa: S608
+BEAT: Final = f"UPDATE lease SET beat = beat + 1, seen_at = {NOW} WHERE epoch = $1 RETURNING beat, batch"  # noqa: S608
 GIVE_BACK: Final = f"""
     UPDATE lease SET beat = beat + 1, seen_at = {NOW}, stopped_at = {NOW}, last_id = $2 WHERE epoch = $1 RETURNING batch
 """  # noqa: S608

@@ -29,7 +29,7 @@ from beanlite.journal.postgres.link import (
     said,
     why_it_waits,
 )
-from beanlite.journal.postgres.standing import Patience, beat_beside, changed, expect_all, last_stored, mistake
+from beanlite.journal.postgres.standing import Patience, beat_beside, changed, expect_all, mistake
 
 # The active server raises its beat _BEATS times in the time of the lease while nothing else is confirmed. It relies on
 # the lease for the share _SURE of that time, counted from when the last confirmed statement was sent.
@@ -65,6 +65,8 @@ class Sender:
         """The last batch that is stored."""
         self._unanswered = 0
         """The last batch whose answer was lost. The database may still store that copy while a later one is sent."""
+        self._beat = 0
+        """The last beat that is confirmed. Beats that other connections raise, and those of batches, don't count."""
         self._failed = failed
         self._quiet = quiet
         self._moved = moved
@@ -81,11 +83,8 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking = False
         self._ended = False
+        self._beat_s = applicant.lease_s / _BEATS
         self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._look)
-
-    @property
-    def _beat_s(self) -> float:
-        return self._applicant.lease_s / _BEATS
 
     @property
     def busy(self) -> bool:
@@ -118,7 +117,7 @@ class Sender:
             if row is None:
                 sent_ns = self._clock_ns()
                 # An earlier copy may have waited for a lock: the database does not notice that its connection is lost.
-                if self._unanswered != batch.number or await last_stored(self._link, self.epoch) != batch.number:
+                if self._unanswered != batch.number or await self._last_stored(self._link) != batch.number:
                     raise await self._mistake(self._link)
         except (asyncpg.DiskFullError, asyncpg.OutOfMemoryError) as error:
             raise JournalFull(f"{self._applicant.name}: {said(error)}") from error
@@ -154,27 +153,32 @@ class Sender:
             )
             self._drop()
             try:
-                return await self._again()
+                return await self._again(0 if patience.is_over else self._beat)
             except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
                 patience.use(error)
                 trouble = error
             await asyncio.sleep(AGAIN_S)
 
-    async def _again(self) -> int:
-        expect = partial(expect_all, self._applicant, self.epoch, self.batch)
+    async def _again(self, beat: int) -> int:
+        expect = partial(expect_all, self._applicant, self.epoch, self.batch, beat)
         link = await connect(self._applicant.url, self._name, expect)
         if self._ended:  # meanwhile
             link.drop()
             raise ConnectionError("it is closed")
         self._link = link
         sent_ns = self._clock_ns()
-        row = await link.row(BEAT, self.epoch)
-        if row is None or row["batch"] < self.batch:
+        batch = await self._last_stored(link)
+        if batch < self.batch:
             raise await self._mistake(link)
         self._confirmed(sent_ns)
         self._moved()
-        log.info("the database is found again", database=self._applicant.name, batch=row["batch"])
-        return int(row["batch"])
+        log.info("the database is found again", database=self._applicant.name, batch=batch)
+        return batch
+
+    async def _last_stored(self, link: Link) -> int:
+        """Raise the beat, and return the last batch stored; -1 if the lease is not ours. Raises as a batch does."""
+        self._beat, batch = await link.row(BEAT, self.epoch) or (self._beat, -1)
+        return int(batch)
 
     async def _mistake(self, link: Link) -> JournalFailed:
         return await mistake(link, self.epoch, self.batch, self._applicant.name)
@@ -190,7 +194,7 @@ class Sender:
         is_due = self.sure_until_ns - now_ns < self._lease_ns * (_SURE - 1 / _BEATS)
         if self.sent_ns is None:
             if is_due:
-                self._start(self._beat())
+                self._start(self._keep_lease())
         elif (is_due or self._is_late(self.sent_ns)) and self._link is not None and not self._looking:
             self._looking = True
             self._start(self._look_after(self._link))
@@ -203,34 +207,33 @@ class Sender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _beat(self) -> None:
+    async def _keep_lease(self) -> None:
         """Raise the beat, so that standbys see that this server is alive."""
         if self.busy:
             return  # the statement that is under way does as well
         try:
             async with self._one_at_a_time:
-                self.sent_ns = self._clock_ns()
-                try:
-                    await self._raise_beat(self.sent_ns)
-                finally:
-                    self.sent_ns = None
+                await self._raise_beat()
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing more may be acknowledged
             self._failed(error)
             return
         self._quiet()
 
-    async def _raise_beat(self, sent_ns: int) -> None:
+    async def _raise_beat(self) -> None:
+        self.sent_ns = sent_ns = self._clock_ns()
         try:
             if self._link is None:
                 raise ConnectionError("there is no connection")
             # An unanswered copy of the next batch may have been stored after a later one was refused for want of room.
             right = self.batch, max(self.batch, self._unanswered)
-            if await last_stored(self._link, self.epoch) not in right:
+            if await self._last_stored(self._link) not in right:
                 raise await self._mistake(self._link)
         except (*TROUBLE, asyncpg.PostgresError) as error:
             await self._resolve(error)
         else:
             self._confirmed(sent_ns)
+        finally:
+            self.sent_ns = None
 
     async def _look_after(self, link: Link) -> None:
         """Drop the connection if the database does not know it, or if the database can't be reached otherwise either.

@@ -14,7 +14,7 @@ from beanlite.journal.postgres.schema import check
 
 # Half the time of the lease, so that the server still ends before another one takes over.
 _PATIENT: Final = 0.5
-_WHOSE: Final = "SELECT epoch, batch, node, address FROM lease"
+_WHOSE: Final = "SELECT epoch, batch, beat, node, address FROM lease"
 
 
 def _expect(row: asyncpg.Record | None, epoch: int, batch: int, name: str) -> None:
@@ -38,20 +38,23 @@ async def mistake(link: Link, epoch: int, batch: int, name: str) -> JournalFaile
     return changed(name)
 
 
-async def expect_all(applicant: Applicant, epoch: int, batch: int, link: Link) -> None:
+async def expect_all(applicant: Applicant, epoch: int, batch: int, beat: int, link: Link) -> None:
     """Raise Behind if a host lacks commits that were acknowledged, and LeaseLost if another server has taken over.
 
-    To be called before anything is written there: an old primary may wait for its standby for ever. Raises as ``check``
-    does, too.
+    The beat tells an old primary from the new one even if nothing was stored since the promotion. To be called before
+    anything is written there: an old primary may wait for its standby for ever. Raises as ``check`` does, too.
     """
     name = shown(link.url)
     await check(link, name, require_sync=applicant.require_sync)
+    row = await link.glance(_WHOSE)
     try:
-        _expect(await link.glance(_WHOSE), epoch, batch, name)
+        _expect(row, epoch, batch, name)
     except LeaseLost:
         raise
     except JournalFailed as error:
         raise Behind(str(error)) from error
+    if row is not None and row["beat"] < beat:
+        raise Behind(f"{name} is behind what was seen before; see what was promoted there")
 
 
 class Patience:
@@ -61,26 +64,20 @@ class Patience:
         self._clock_ns = applicant.clock_ns
         self._longest_ns = round(applicant.lease_s * 1_000_000_000 * _PATIENT)
         self._since_ns: int | None = None
+        self.is_over = False
+        """A host that has all commits will do now, even if it lacks a beat: no other one is left."""
 
     def use(self, error: Exception) -> None:
         """Raise JournalFailed if the error is Behind, and has been for too long."""
         if not isinstance(error, Behind):
             return
+        if self.is_over:
+            raise JournalFailed(str(error)) from error
         now_ns = self._clock_ns()
         if self._since_ns is None:
             self._since_ns = now_ns
             log.warning("only a host that lacks commits accepts writes: another is awaited", error=error)
-        if now_ns - self._since_ns >= self._longest_ns:
-            raise JournalFailed(str(error)) from error
-
-
-async def last_stored(link: Link, epoch: int) -> int | None:
-    """Raise the beat, and return the last batch stored; None: the lease is not ours. Raises as a batch does.
-
-    Without the write, a commit might be seen that the standby has not confirmed.
-    """
-    row = await link.row(BEAT, epoch)
-    return None if row is None else int(row["batch"])
+        self.is_over = now_ns - self._since_ns >= self._longest_ns
 
 
 async def beat_beside(other: Link, epoch: int) -> bool:

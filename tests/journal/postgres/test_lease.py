@@ -224,7 +224,7 @@ async def test_a_stop_amid_the_recovery_gives_the_lease_back(postgres, database,
         recovering = asyncio.create_task(journal.recover(Core().engine, Clock(), stopped))
         await until(lambda: hasattr(journal, "_sender"))
         way.cut_at = lost
-        journal._sender._start(journal._sender._beat())
+        journal._sender._start(journal._sender._keep_lease())
         await asyncio.sleep(0)  # it is under way
         stopped.set()
         assert await asyncio.wait_for(recovering, SOON_S) is False

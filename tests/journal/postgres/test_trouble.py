@@ -58,7 +58,7 @@ async def test_a_beat_and_a_batch_do_not_meet_on_the_connection(database):
     link = sender._link
     for _ in range(20):
         job_id = serving.begin_to_put()
-        sender._start(sender._beat())
+        sender._start(sender._keep_lease())
         await until(lambda job_id=job_id: job_id in serving.released or serving.failures)
     assert serving.failures == []
     assert sender._link is link
@@ -145,7 +145,7 @@ async def test_a_copy_that_is_stored_after_a_later_one_found_no_room_is_ours(pos
     async with asyncio.timeout(SOON_S):
         while await sql(postgres, database, "SELECT id FROM jobs ORDER BY id") != [(before,), (job_id,)]:
             await asyncio.sleep(0.001)
-    await serving.journal._sender._beat()
+    await serving.journal._sender._keep_lease()
     assert serving.failures == []
     full = False
     await until(lambda: job_id in serving.released or serving.failures)
@@ -336,6 +336,30 @@ async def test_an_old_primary_that_is_started_again_is_passed_over(pair, waits):
     assert serving.failures == []
     assert await serving.journal.fetch([first, second, third]) == [b"first", b"second", b"third"]
     assert serving.released == [first, second, third]
+    await serving.stop()
+
+
+@pytest.mark.parametrize("new_is_there", [True, False])
+async def test_a_beat_tells_an_old_primary_from_the_new_one(pair, new_is_there):
+    """As a batch would, but nothing was stored since the promotion. If the old one is all that is left, it will do."""
+    old, new = pair.primary, pair.standby
+    serving = await served(f"postgresql://queue@{old.place},{new.place}/queue", lease_s=4)
+    first = await serving.put()
+    await until(lambda: not serving.core.engine.ledger.tallied)  # the totals of the put are stored as well
+    await until(lambda: not serving.journal.busy)
+    await asyncio.to_thread(pair.fail_over)
+    await without_standby(new)
+    for _ in range(2):  # the first may have reached the old one
+        await serving.journal._sender._keep_lease()
+    with (old.data / "postgresql.conf").open("a") as settings:
+        settings.write("synchronous_standby_names = ''\n")
+    await asyncio.to_thread(old.start)
+    await new.asql(f"SELECT pg_terminate_backend({serving.journal._sender._link.pid})")
+    if not new_is_there:
+        await asyncio.to_thread(new.stop)
+    second = await serving.put()
+    assert serving.failures == []
+    assert await old.asql("SELECT id FROM jobs ORDER BY id", "queue") == [(first,), (second,)][: 1 + (not new_is_there)]
     await serving.stop()
 
 
