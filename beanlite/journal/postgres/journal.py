@@ -152,12 +152,13 @@ class PostgresJournal(Journal):
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._measures = self._engine.ledger.measures
-        self._prune_totals()
+        self._pruning = self._loop.create_task(self._prune_totals())
 
-    def _prune_totals(self) -> None:
+    async def _prune_totals(self) -> None:
         """Delete totals that are too old, now and every hour."""
-        self._pruning = self._loop.create_task(self._reader.prune_totals(time.time()))
-        self._loop.call_later(HOUR_S, self._prune_totals)
+        while True:
+            await self._reader.prune_totals(time.time())
+            await asyncio.sleep(HOUR_S)
 
     # -- batch by batch
 
@@ -261,6 +262,7 @@ class PostgresJournal(Journal):
     async def close(self) -> str | None:
         """Give the lease back; see ``Journal.close``."""
         self._reader.close()
+        self._pruning.cancel()
         await asyncio.wait({self._pruning})
         await self._sender.until_quiet()
         return await self._give_back(self._engine.last_id)

@@ -59,6 +59,7 @@ class ServingPostgres(Serving):
         """Leave everything as if the process had been killed."""
         self.journal._sender.end()
         self.journal._reader.close()
+        self.journal._pruning.cancel()
         await asyncio.wait({self.journal._pruning})
 
 

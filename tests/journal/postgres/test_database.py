@@ -6,8 +6,10 @@ import subprocess
 
 import pytest
 
+from beanlite.journal.postgres import journal
+from beanlite.journal.postgres.recovery import Reader
 from beanlite.journal.totals import TUBES_MAX
-from tests.journal.postgres.serving import SOON_S, refusal, served, sql
+from tests.journal.postgres.serving import SOON_S, refusal, served, sql, until
 from tests.support.core import put
 from tests.support.needs import need
 from tests.support.postgres import Cluster, _program, _run, new_home, programs
@@ -94,19 +96,27 @@ async def test_the_number_of_tubes_in_the_totals_is_bounded_over_takeovers_too(p
     assert days == [("[rest]", 1), ("first", 1)]
 
 
-async def test_old_totals_are_taken_away(postgres, database):
+async def test_old_totals_are_taken_away_at_the_start_and_every_hour(postgres, database, monkeypatch):
+    rounds = []
+    prune = Reader.prune_totals
+
+    async def noted(reader, now_s):
+        await prune(reader, now_s)
+        rounds.append(now_s)
+
+    monkeypatch.setattr(Reader, "prune_totals", noted)
+    monkeypatch.setattr(journal, "HOUR_S", 0.01)
     serving = await served(database)
     await serving.put()
-    await serving.stop()
-    long_ago = "UPDATE totals SET at = at - 13 * 86400 WHERE span_s = 3600"
-    await sql(postgres, database, long_ago)
+    await until(lambda: not (serving.core.engine.ledger.tallied or serving.journal.busy))
+    await sql(postgres, database, "UPDATE totals SET at = at - 13 * 86400 WHERE span_s = 3600")
     for days in (0, 2, 400):
         await sql(postgres, database, f"UPDATE totals SET at = at - {days} * 86400")  # noqa: S608 - a number
-        again = await served(database)
-        await again.journal._pruning
-        await again.stop()
+        until_round = len(rounds) + 2
+        await until(lambda until_round=until_round: len(rounds) >= until_round)
         left = await sql(postgres, database, "SELECT DISTINCT span_s FROM totals ORDER BY 1")
         assert [row["span_s"] for row in left] == {0: [3600, 86400], 2: [86400], 400: []}[days]
+    await serving.stop()
 
 
 @pytest.fixture
