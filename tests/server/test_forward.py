@@ -16,7 +16,7 @@ from tests.support.health import ask, metrics
 from tests.support.servers import free_port
 from tests.support.wire import Wire, until
 
-LEASE_S = 1
+LEASE_S = 2
 ROOT = Path(__file__).parents[2]
 
 
