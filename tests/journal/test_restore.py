@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.sqlite import replace, wholefile
+from beanlite.journal.sqlite import replace, restore as restore_module, wholefile
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.fileformat import wal_of
 from beanlite.journal.sqlite.replay import read_jobs, read_state
@@ -30,6 +30,7 @@ from tests.support.journal_files import (
     snapshot,
     writer,
 )
+from tests.support.sqlite_tool import ask, tell
 
 
 @pytest.fixture
@@ -98,6 +99,25 @@ def test_the_ids_of_a_newer_version_are_not_given_out_again_either(source, targe
     assert kept_by(result).read_bytes() == before
     assert names(target) == ["queue.db", kept_by(result).name]
     assert ids(target) == ([1, 2, 3], 12)
+
+
+def test_what_another_program_writes_while_the_target_is_set_aside_is_not_lost(source, target, monkeypatch):
+    """It has tables of its own in the file."""
+    make(target, batches=4)
+    copy, told = restore_module._copy, []
+
+    def meanwhile(old, new):
+        copy(old, new)
+        if not told:
+            told.append(tell(target, "CREATE TABLE theirs (a); INSERT INTO theirs VALUES (1)"))
+
+    monkeypatch.setattr(restore_module, "_copy", meanwhile)
+    with pytest.raises(JournalRefused, match=r"another program has written to .* meanwhile; try again"):
+        restore(source, target)
+    assert names(target) == ["queue.db"]
+    assert ask(target, "SELECT * FROM theirs") == "1\n"
+    result = restore(source, target)
+    assert ask(kept_by(result), "SELECT * FROM theirs") == "1\n"
 
 
 def test_a_signal_after_the_new_file_is_in_place_is_too_late(source, target, monkeypatch):

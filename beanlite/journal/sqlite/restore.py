@@ -44,8 +44,9 @@ def restore(source: Path, target: Path, progress: Callable[[int], None] | None =
     """Replace the target by a copy of the source; the previous file is kept beside it under a dated name.
 
     Ids that the target has given out since the backup are not given out again. `progress` is called as for a backup.
-    JournalRefused: the source is damaged or not ours, or the target is held by a server or not a queue. BeanliteError:
-    the restore failed, for want of room for example; the target is unchanged.
+    JournalRefused: the source is damaged or not ours; or the target is held by a server or not a queue, or another
+    program writes to it while it is set aside. BeanliteError: the restore failed, for want of room for example. The
+    target is unchanged then.
     """
     source, target = Path(os.path.realpath(source)), Path(os.path.realpath(target))
     if source == target:
@@ -168,10 +169,19 @@ def _leave_out_ids(partial: Path, last_id: int) -> None:
 
 
 def _set_aside(target: Path, kept: Path) -> None:
-    """Copy the file, sound or not, with its -wal and rollback journal."""
+    """Copy the file, sound or not, with its -wal and rollback journal. JournalRefused: it was written to meanwhile."""
+    written_at = _written_at(target)
     for old, new in ((target, kept), (wal_of(target), wal_of(kept)), (journal_of(target), journal_of(kept))):
         if old.exists():
             _copy(old, new)
+    if _written_at(target) != written_at:
+        raise JournalRefused(f"another program has written to {target} meanwhile; try again")
+
+
+def _written_at(target: Path) -> list[tuple[int, int]]:
+    """When the file and its -wal were last written, and their sizes."""
+    found = [file.stat() for file in (target, wal_of(target)) if file.exists()]
+    return [(status.st_mtime_ns, status.st_size) for status in found]
 
 
 def _remove(kept: Path) -> None:
