@@ -17,6 +17,10 @@ _PATIENT: Final = 0.5
 _WHOSE: Final = "SELECT epoch, batch, beat, node, address FROM lease"
 
 
+class BeatLost(Behind):
+    """The host has all commits, but lacks the last beat."""
+
+
 def _expect(row: asyncpg.Record | None, epoch: int, batch: int, name: str) -> None:
     """Raise LeaseLost or JournalFailed if the row of the lease has another epoch, or an earlier batch."""
     if row is not None and row["epoch"] > epoch:
@@ -54,7 +58,7 @@ async def expect_all(applicant: Applicant, epoch: int, batch: int, beat: int, li
     except JournalFailed as error:
         raise Behind(str(error)) from error
     if row is not None and row["beat"] < beat:
-        raise Behind(f"{name} is behind what was seen before; see what was promoted there")
+        raise BeatLost(f"{name} is behind what was seen before; see what was promoted there")
 
 
 class Patience:
@@ -71,13 +75,13 @@ class Patience:
         """Raise JournalFailed if the error is Behind, and has been for too long."""
         if not isinstance(error, Behind):
             return
-        if self.is_over:
-            raise JournalFailed(str(error)) from error
         now_ns = self._clock_ns()
         if self._since_ns is None:
             self._since_ns = now_ns
             log.warning("only a host that lacks commits accepts writes: another is awaited", error=error)
         self.is_over = now_ns - self._since_ns >= self._longest_ns
+        if self.is_over and not isinstance(error, BeatLost):
+            raise JournalFailed(str(error)) from error
 
 
 async def beat_beside(other: Link, epoch: int) -> bool:
