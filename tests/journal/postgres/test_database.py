@@ -6,9 +6,8 @@ import subprocess
 
 import pytest
 
-from beanlite.journal.postgres import journal
 from beanlite.journal.postgres.recovery import Reader
-from beanlite.journal.totals import TUBES_MAX
+from beanlite.journal.totals import HOUR_S, TUBES_MAX
 from tests.journal.postgres.serving import SOON_S, refusal, served, sql, until
 from tests.support.core import put
 from tests.support.needs import need
@@ -98,14 +97,14 @@ async def test_the_number_of_tubes_in_the_totals_is_bounded_over_takeovers_too(p
 
 async def test_old_totals_are_taken_away_at_the_start_and_every_hour(postgres, database, monkeypatch):
     rounds = []
-    prune = Reader.prune_totals
+    prune, sleep = Reader.prune_totals, asyncio.sleep
 
     async def noted(reader, now_s):
         await prune(reader, now_s)
         rounds.append(now_s)
 
     monkeypatch.setattr(Reader, "prune_totals", noted)
-    monkeypatch.setattr(journal, "HOUR_S", 0.01)
+    monkeypatch.setattr(asyncio, "sleep", lambda delay_s: sleep(0.01 if delay_s == HOUR_S else delay_s))
     serving = await served(database)
     await serving.put()
     await until(lambda: not (serving.core.engine.ledger.tallied or serving.journal.busy))
