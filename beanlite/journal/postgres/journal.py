@@ -156,9 +156,12 @@ class PostgresJournal(Journal):
 
     async def _prune_totals(self) -> None:
         """Delete totals that are too old, now and every hour."""
-        while True:
-            await self._reader.prune_totals(time.time())
-            await asyncio.sleep(HOUR_S)
+        try:
+            while True:
+                await self._reader.prune_totals(time.time())
+                await asyncio.sleep(HOUR_S)
+        except Exception as error:  # noqa: BLE001 - a bug of ours, which must not pass in silence
+            self._fails(error)
 
     # -- batch by batch
 

@@ -118,6 +118,18 @@ async def test_old_totals_are_taken_away_at_the_start_and_every_hour(postgres, d
     await serving.stop()
 
 
+async def test_a_bug_in_what_takes_old_totals_away_stops_the_server(database, monkeypatch):
+    async def wrong(_reader, _now_s):
+        raise bug
+
+    bug = LookupError("a bug")
+    monkeypatch.setattr(Reader, "prune_totals", wrong)
+    serving = await served(database)
+    await until(lambda: serving.failures)
+    assert serving.failures == [bug]
+    await serving.abandon()
+
+
 @pytest.fixture
 def worn_out():
     """A database that has to be vacuumed before 30 million more transactions, and says so at each."""
