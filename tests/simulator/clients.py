@@ -90,8 +90,11 @@ class Client:
         self.use = b"default"
         self.wire = Wire(self._world, self, protocol)
 
-    def lost(self) -> None:
+    def loses_its_jobs(self) -> None:
         self._ledger.leaves(self)
+
+    def lost(self) -> None:
+        self.loses_its_jobs()
         self.held.clear()
         self._asked.clear()
         self._answered.set()

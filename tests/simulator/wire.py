@@ -93,6 +93,7 @@ class Wire(asyncio.Transport):
     def close(self):
         if not self.closed:
             self.closed = True
+            self._client.loses_its_jobs()  # others may be given them before it hears of the end
             asyncio.get_running_loop().call_soon(self._lost)
 
     def _lost(self):
