@@ -83,9 +83,7 @@ class PostgresJournal(Journal):
         self._engine = engine
         self._stopped = stopped
         self._sender = sender = Sender(self._applicant, taken, self._fails, self._quiet, self._moved)
-        self._reader = Reader(
-            self._applicant.url, self._name, name_of(self._applicant.node), lambda: (sender.epoch, sender.batch)
-        )
+        self._reader = Reader(self._applicant.url, self._name, name_of(self._applicant.node), lambda: sender.left)
         is_whole = False
         stopping = asyncio.ensure_future(stopped.wait())
         stopping.add_done_callback(lambda task: None if task.cancelled() else self._reader.close())

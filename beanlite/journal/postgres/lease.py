@@ -26,14 +26,13 @@ from beanlite.journal.postgres.link import (
     NO_LOCKS,
     PATIENTLY,
     TROUBLE,
-    Behind,
+    History,
     Link,
     beside,
     close,
     connect,
     name_of,
     said,
-    shown,
     why_it_waits,
 )
 from beanlite.journal.postgres.schema import NOW, check, heed_fsync, make, migrate
@@ -63,7 +62,7 @@ _TAKE: Final = f"""
 # Stored before anything is served; until then a standby waits for the lease time that the previous server stored. The
 # beat is raised lest a standby that has waited that long takes over after this.
 _SAY: Final = "UPDATE lease SET lease_s = $2, beat = beat + 1 WHERE epoch = $1 RETURNING epoch"
-BEAT: Final = f"UPDATE lease SET beat = beat + 1, seen_at = {NOW} WHERE epoch = $1 RETURNING beat, batch"  # noqa: S608
+BEAT: Final = f"UPDATE lease SET beat = beat + 1, seen_at = {NOW} WHERE epoch = $1 RETURNING batch"  # noqa: S608
 GIVE_BACK: Final = f"""
     UPDATE lease SET beat = beat + 1, seen_at = {NOW}, stopped_at = {NOW}, last_id = $2 WHERE epoch = $1 RETURNING batch
 """  # noqa: S608
@@ -147,10 +146,8 @@ class _Waiting:
         self._oddities = log.Seldom()
         self._waits = log.Seldom()
         self._stands_by = False
-        self._seen: tuple[int, int] | None = None
-        """The epoch and the beat that were last seen: a host that lacks them is an old primary, and is passed over."""
-        self._behind_since_ns: int | None = None
-        """Since when only such hosts are found. After the time of the lease they are taken for what is left."""
+        self._history: History | None = None
+        """That of the host that was last used: one whose history ends before it is an old primary, and passed over."""
         self._active_at: str | None = None
         """The address of the active server that was last passed to ``stand_by``."""
         self._told: tuple[str, int] | None = None
@@ -168,13 +165,6 @@ class _Waiting:
             if isinstance(error, JournalRefused):
                 raise error
             raise JournalRefused(f"{self._applicant.name} can't be used: {said(error)}") from error
-        now_ns = self._applicant.clock_ns()
-        if not isinstance(error, Behind):
-            self._behind_since_ns = None
-        elif self._behind_since_ns is None:
-            self._behind_since_ns = now_ns
-        elif now_ns - self._behind_since_ns >= self._applicant.lease_s * 1_000_000_000:
-            self._seen = None
         self._oddities.warning("the database can't be reached", database=self._applicant.name, error=said(error))
 
     async def pause(self, seconds: float) -> None:
@@ -199,9 +189,11 @@ class _Waiting:
     async def run(self) -> Taken:
         """Connect, and wait for the lease. Raises one of TROUBLE if the connection is lost."""
         applicant = self._applicant
-        link = await connect(applicant.url, name_of(applicant.node), self._expect_seen)
+        expect = None if self._history is None else self._expect_successor
+        link = await connect(applicant.url, name_of(applicant.node), expect)
         try:
             await check(link, applicant.name, require_sync=applicant.require_sync)
+            self._history = link.history or self._history
             await heed_fsync(link, applicant.name)
             if not self._stands_by:  # otherwise the tables are missing only while somebody restores them
                 await self._patiently(link, make(link, applicant.name))
@@ -218,12 +210,8 @@ class _Waiting:
             raise
         return taken
 
-    async def _expect_seen(self, link: Link) -> None:
-        """Raise Behind if a host lacks what this server has seen."""
-        if self._seen is not None:
-            row = await link.glance(_SEEN)
-            if row is not None and (row["epoch"], row["beat"]) < self._seen:
-                raise Behind(f"{shown(link.url)} is behind what was seen before; see what was promoted there")
+    async def _expect_successor(self, link: Link) -> None:
+        link.expect_successor(self._history)
 
     async def _watch(self, link: Link) -> Taken:
         """Poll the lease until it can be taken, and take it."""
@@ -250,9 +238,8 @@ class _Waiting:
                 # The database took so long to answer that the active server may have been cut off or halted as well.
                 seen = None
             if seen != (row["epoch"], row["beat"]):
-                self._seen = seen = row["epoch"], row["beat"]
+                seen = row["epoch"], row["beat"]
                 since_ns = now_ns
-                self._behind_since_ns = None
             if row["is_free"] or now_ns - since_ns >= lease_ns:
                 taken = await self._patiently(link, self._take(link, seen))
                 if taken is not None:

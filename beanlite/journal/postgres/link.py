@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import asyncpg
@@ -31,6 +31,11 @@ NO_LOCKS: Final = "SELECT set_config('lock_timeout', '100ms', false)"
 PATIENTLY: Final = "SELECT set_config('lock_timeout', '0', false)"
 NO_STANDBY: Final = "its synchronous standby may be lost"
 _oddities: Final = log.Seldom()
+_old_primaries: Final = log.Seldom()
+_HISTORY: Final = """
+    SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint
+    FROM pg_control_system()
+"""
 # The settings of each session. A commit has to wait for the synchronous standby, whatever the database's default is; if
 # that wait is cancelled, only a warning says so. What another session has just committed has to be seen. Rows are
 # always found by their key, even when the planner believes that the table is empty.
@@ -79,7 +84,19 @@ class Cancelled(ConnectionError):
 
 
 class Behind(ConnectionError):
-    """The host accepts writes, but lacks commits: it is an old primary, or it was an asynchronous standby."""
+    """The host accepts writes, but lacks commits: it was an asynchronous standby, or an older state was restored."""
+
+
+class History(NamedTuple):
+    """Where a host's data come from: each promotion of a standby begins a new timeline, with the next number."""
+
+    system: int
+    """The same for a primary and all standbys that were made of it."""
+    timeline: int
+
+    def ends_before(self, other: History) -> bool:
+        """Whether this is the history of an old primary, after which the other host was promoted."""
+        return self.system == other.system and self.timeline < other.timeline
 
 
 class Link:
@@ -91,6 +108,8 @@ class Link:
         """The URL of that host alone."""
         self.pid = int(connection.get_server_pid())
         """The server process of the connection; asyncpg does not give it once the connection has ended."""
+        self.history: History | None = None
+        """None: the database does not say."""
         self._cancelled = False
         connection.add_log_listener(self._noticed)
 
@@ -144,6 +163,23 @@ class Link:
         await self.row(PATIENTLY, within_s=CONNECT_S)
         return row
 
+    async def learn_history(self) -> None:
+        """Ask for the history. Raises one of TROUBLE."""
+        try:
+            row = await self.row(_HISTORY, within_s=CONNECT_S)
+        except TROUBLE:
+            raise
+        except asyncpg.PostgresError:  # what is not quite PostgreSQL may lack the functions
+            return
+        if row is not None:
+            self.history = History(*row)
+
+    def expect_successor(self, history: History | None) -> None:
+        """Raise ConnectionError if this is an old primary, after which a host with that history was promoted."""
+        if self.history is not None and history is not None and self.history.ends_before(history):
+            _old_primaries.warning("an old primary runs again, and is passed over", database=shown(self.url))
+            raise ConnectionError(f"{shown(self.url)} is an old primary: another was promoted after it")
+
     def believe(self) -> None:
         """Raise Cancelled unless everything committed over this connection is known to be durable."""
         if self._cancelled:
@@ -158,24 +194,33 @@ Expect = Callable[[Link], Awaitable[None]]
 
 
 async def connect(url: str, name: str, expect: Expect | None = None) -> Link:
-    """Connect to the host that accepts writes; each host has CONNECT_S to answer.
+    """Connect to the host that accepts writes; each host has CONNECT_S for each answer.
 
     ``name`` is the application name that the database shows. ``expect`` raises one of TROUBLE if a host is to be passed
-    over. One of TROUBLE: no such host answers at present; Behind if one of them was. JournalRefused: that will not
-    change by itself.
+    over; the first that is not is taken. Without ``expect`` all are asked, and an old primary is left for the new one.
+    One of TROUBLE: no such host answers at present; Behind if one of them was. JournalRefused: that will not change by
+    itself.
     """
     trouble: Exception | None = None
     refusal: JournalRefused | None = None
+    found: Link | None = None
     with _refusing(url):
         hosts = _hosts(url)
     for one in hosts:
         try:
-            return await _connect_to(one, name, expect)
+            if found is None:
+                found = await _connect_to(one, name, expect)
+            else:
+                found = await _newer(found, one, name)
         except JournalRefused as error:
             refusal = error
         except (*TROUBLE, asyncpg.PostgresError) as error:
             if not isinstance(trouble, Behind):
                 trouble = error
+        if found is not None and expect is not None:
+            break
+    if found is not None:
+        return found
     if trouble is None:
         assert refusal is not None
         raise refusal
@@ -195,12 +240,28 @@ async def _connect_to(url: str, name: str, expect: Expect | None) -> Link:
     _notice_dead_hosts(connection)
     link = Link(connection, url)
     try:
+        await link.learn_history()
         if expect is not None:
             await expect(link)
     except BaseException:
         link.drop()
         raise
     return link
+
+
+async def _newer(found: Link, url: str, name: str) -> Link:
+    """Return a connection to another host if that was promoted after the one found, which is dropped then."""
+    try:
+        link = await _connect_to(url, name, None)
+    except (JournalRefused, *TROUBLE, asyncpg.PostgresError):
+        return found
+    except BaseException:
+        found.drop()
+        raise
+    if found.history is not None and link.history is not None and found.history.ends_before(link.history):
+        found, link = link, found
+    link.drop()
+    return found
 
 
 def _notice_dead_hosts(connection: asyncpg.Connection[asyncpg.Record]) -> None:

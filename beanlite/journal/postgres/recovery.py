@@ -16,6 +16,7 @@ from beanlite.core.restore import StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.journal.postgres.link import TROUBLE, Link, connect, said
+from beanlite.journal.postgres.standing import State
 from beanlite.journal.totals import KEPT_S, Totals, began_s
 
 # How many jobs are read at a time, and how many bytes of bodies (but at least one body).
@@ -62,15 +63,15 @@ class Pause(NamedTuple):
 class Reader:
     """Reads from the database in which this server holds the lease; reconnects whenever necessary."""
 
-    def __init__(self, url: str, name: str, node: str, stored: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, url: str, name: str, node: str, left: Callable[[], State]) -> None:
         """``name`` is the database's name for people, ``node`` the name under which the database knows this server.
 
-        ``stored`` returns the epoch of the lease and the last batch that is stored.
+        ``left`` returns the state of the database in which this server has the lease.
         """
         self._url = url
         self._name = name
         self._node = node
-        self._stored = stored
+        self._left = left
         self._link: Link | None = None
         self._one_at_a_time = asyncio.Lock()
         self._closed = False
@@ -108,9 +109,10 @@ class Reader:
         return link
 
     async def _expect_lease(self, link: Link) -> None:
-        epoch, batch = self._stored()
+        left = self._left()
+        link.expect_successor(left.history)
         row = await link.glance(_LEASE)
-        if row is None or row["epoch"] != epoch or row["batch"] < batch:
+        if row is None or row["epoch"] != left.epoch or row["batch"] < left.batch:
             raise ConnectionError("it is not the database that has the lease")
 
     async def count(self) -> int:

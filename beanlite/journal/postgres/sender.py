@@ -29,7 +29,7 @@ from beanlite.journal.postgres.link import (
     said,
     why_it_waits,
 )
-from beanlite.journal.postgres.standing import Patience, beat_beside, changed, expect_all, mistake
+from beanlite.journal.postgres.standing import Patience, State, beat_beside, changed, expect_all, mistake
 
 # The active server raises its beat _BEATS times in the time of the lease while nothing else is confirmed. It relies on
 # the lease for the share _SURE of that time, counted from when the last confirmed statement was sent.
@@ -60,13 +60,10 @@ class Sender:
         self._applicant = applicant
         self._link: Link | None = taken.link
         self._name = name_of(applicant.node)
-        self.epoch = taken.epoch
-        self.batch = taken.batch
-        """The last batch that is stored."""
+        self.left = State(taken.epoch, taken.batch, taken.link.history)
+        """The database as this server has left it."""
         self._unanswered = 0
         """The last batch whose answer was lost. The database may still store that copy while a later one is sent."""
-        self._beat = 0
-        """The last beat that is confirmed. Beats that other connections raise, and those of batches, don't count."""
         self._failed = failed
         self._quiet = quiet
         self._moved = moved
@@ -103,7 +100,7 @@ class Sender:
             try:
                 while not await self._stored(batch):
                     pass
-                self.batch = batch.number
+                self.left = self.left._replace(batch=batch.number)
             finally:
                 self.sent_ns = None
 
@@ -113,7 +110,7 @@ class Sender:
             if self._link is None:
                 raise ConnectionError("there is no connection")
             sent_ns = self._clock_ns()
-            row = await self._link.row(batch.statement, self.epoch, self.batch, *batch.parameters)
+            row = await self._link.row(batch.statement, self.left.epoch, self.left.batch, *batch.parameters)
             if row is None:
                 sent_ns = self._clock_ns()
                 # An earlier copy may have waited for a lock: the database does not notice that its connection is lost.
@@ -153,22 +150,22 @@ class Sender:
             )
             self._drop()
             try:
-                return await self._again(0 if patience.is_over else self._beat)
+                return await self._again()
             except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
                 patience.use(error)
                 trouble = error
             await asyncio.sleep(AGAIN_S)
 
-    async def _again(self, beat: int) -> int:
-        expect = partial(expect_all, self._applicant, self.epoch, self.batch, beat)
-        link = await connect(self._applicant.url, self._name, expect)
+    async def _again(self) -> int:
+        link = await connect(self._applicant.url, self._name, partial(expect_all, self._applicant, self.left))
         if self._ended:  # meanwhile
             link.drop()
             raise ConnectionError("it is closed")
         self._link = link
+        self.left = self.left._replace(history=link.history or self.left.history)
         sent_ns = self._clock_ns()
         batch = await self._last_stored(link)
-        if batch < self.batch:
+        if batch < self.left.batch:
             raise await self._mistake(link)
         self._confirmed(sent_ns)
         self._moved()
@@ -177,11 +174,11 @@ class Sender:
 
     async def _last_stored(self, link: Link) -> int:
         """Raise the beat, and return the last batch stored; -1 if the lease is not ours. Raises as a batch does."""
-        self._beat, batch = await link.row(BEAT, self.epoch) or (self._beat, -1)
-        return int(batch)
+        row = await link.row(BEAT, self.left.epoch)
+        return -1 if row is None else int(row["batch"])
 
     async def _mistake(self, link: Link) -> JournalFailed:
-        return await mistake(link, self.epoch, self.batch, self._applicant.name)
+        return await mistake(link, self.left, self._applicant.name)
 
     # -- the beat, and checks on unanswered statements
 
@@ -225,7 +222,7 @@ class Sender:
             if self._link is None:
                 raise ConnectionError("there is no connection")
             # An unanswered copy of the next batch may have been stored after a later one was refused for want of room.
-            right = self.batch, max(self.batch, self._unanswered)
+            right = self.left.batch, max(self.left.batch, self._unanswered)
             if await self._last_stored(self._link) not in right:
                 raise await self._mistake(self._link)
         except (*TROUBLE, asyncpg.PostgresError) as error:
@@ -247,7 +244,7 @@ class Sender:
                 why = await why_it_waits(other, self._name, link.pid)
                 sent_ns = self._clock_ns()
                 # It is the database that has the lease, since the process of our connection was found there.
-                if why not in {None, NO_STANDBY} and await beat_beside(other, self.epoch):
+                if why not in {None, NO_STANDBY} and await beat_beside(other, self.left.epoch):
                     self._confirmed(sent_ns)
         except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
             self._oddities.warning("the database does not answer", database=self._applicant.name, error=said(error))
@@ -277,7 +274,7 @@ class Sender:
         if self._link is None or self.busy:
             self._drop()
             raise JournalFailed("the lease could not be given back: the database does not answer")
-        await give_back(self._link, self.epoch, last_id)
+        await give_back(self._link, self.left.epoch, last_id)
 
     def end(self) -> None:
         """Send nothing more, and drop the connection; a statement that is under way is abandoned."""

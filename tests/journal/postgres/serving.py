@@ -83,3 +83,9 @@ async def refusal(url, **others):
         await asyncio.wait_for(journal.recover(serving.core.engine, serving.core.clock(), asyncio.Event()), SOON_S)
     assert "\n" not in str(refused.value)
     return str(refused.value)
+
+
+async def without_standby(cluster):
+    """Let commits wait for no standby."""
+    await cluster.asql("ALTER SYSTEM SET synchronous_standby_names = ''")
+    await cluster.asql("SELECT pg_reload_conf()")

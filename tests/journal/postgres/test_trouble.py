@@ -10,8 +10,7 @@ import pytest
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import lease, sender
 from beanlite.journal.postgres.link import Link, connect
-from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, by, served, sql, until
-from tests.support.cutting import Cutting
+from tests.journal.postgres.serving import SOON_S, by, served, sql, until, without_standby
 from tests.support.postgres import receiver_of
 
 
@@ -300,124 +299,6 @@ async def test_a_restart_of_the_primary_acknowledges_nothing_that_the_standby_do
     await until(lambda: serving.released == [1, *waiting])
     assert serving.failures == []
     await serving.stop()
-
-
-async def test_bodies_are_read_from_the_primary_even_if_the_old_one_is_still_there(pair):
-    async with Cutting(pair.primary.port) as way:
-        url = f"postgresql://queue@127.0.0.1:{way.port},{pair.standby.place}/queue"
-        serving = await served(url, lease_s=100)
-        first = await serving.put(b"first")
-        assert await serving.journal.fetch([first]) == [b"first"]
-        await asyncio.to_thread(pair.standby.promote)
-        await without_standby(pair.standby)
-        way.refuses = True
-        pid = serving.journal._sender._link.pid
-        await pair.primary.asql(f"SELECT pg_terminate_backend({pid})")
-        second = await serving.put(b"second")
-        assert await serving.journal.fetch([first, second]) == [b"first", b"second"]
-        assert serving.failures == []
-        await serving.stop()
-
-
-@pytest.mark.parametrize("waits", [True, False], ids=["waits for its standby", "alone"])
-async def test_an_old_primary_that_is_started_again_is_passed_over(pair, waits):
-    old, new = pair.primary, pair.standby
-    serving = await served(f"postgresql://queue@{old.place},{new.place}/queue", lease_s=100)
-    first = await serving.put(b"first")
-    await asyncio.to_thread(pair.fail_over)
-    await without_standby(new)
-    second = await serving.put(b"second")
-    if not waits:
-        with (old.data / "postgresql.conf").open("a") as settings:
-            settings.write("synchronous_standby_names = ''\n")
-    await asyncio.to_thread(old.start)
-    await new.asql(f"SELECT pg_terminate_backend({serving.journal._sender._link.pid})")
-    third = await serving.put(b"third")
-    assert serving.failures == []
-    assert await serving.journal.fetch([first, second, third]) == [b"first", b"second", b"third"]
-    assert serving.released == [first, second, third]
-    await serving.stop()
-
-
-@pytest.mark.parametrize("new_is_there", [True, False])
-async def test_a_beat_tells_an_old_primary_from_the_new_one(pair, new_is_there):
-    """As a batch would, but nothing was stored since the promotion. If the old one is all that is left, it will do."""
-    old, new = pair.primary, pair.standby
-    serving = await served(f"postgresql://queue@{old.place},{new.place}/queue", lease_s=4)
-    first = await serving.put()
-    await until(lambda: not serving.core.engine.ledger.tallied)  # the totals of the put are stored as well
-    await until(lambda: not serving.journal.busy)
-    await asyncio.to_thread(pair.fail_over)
-    await without_standby(new)
-    for _ in range(2):  # the first may have reached the old one
-        await serving.journal._sender._keep_lease()
-    with (old.data / "postgresql.conf").open("a") as settings:
-        settings.write("synchronous_standby_names = ''\n")
-    await asyncio.to_thread(old.start)
-    await new.asql(f"SELECT pg_terminate_backend({serving.journal._sender._link.pid})")
-    if not new_is_there:
-        await asyncio.to_thread(new.stop)
-    second = await serving.put()
-    assert serving.failures == []
-    assert await old.asql("SELECT id FROM jobs ORDER BY id", "queue") == [(first,), (second,)][: 1 + (not new_is_there)]
-    await serving.stop()
-
-
-async def test_who_finds_only_an_old_primary_waits_a_while_for_the_new_one(pair, caplog):
-    old, new = pair.primary, pair.standby
-    serving = await served(f"postgresql://queue@{old.place},{new.place}/queue", lease_s=100)
-    await asyncio.to_thread(pair.fail_over)
-    await without_standby(new)
-    first = await serving.put()
-    await asyncio.to_thread(old.start)
-    await asyncio.to_thread(new.stop)
-    second = serving.begin_to_put()
-    await until(lambda: "another is awaited" in caplog.text or serving.failures)
-    assert serving.failures == []
-    await asyncio.to_thread(new.start)
-    await until(lambda: serving.released == [first, second])
-    await serving.stop()
-
-
-async def test_who_stands_by_does_not_take_over_on_an_old_primary_that_is_started_again(pair):
-    old, new = pair.primary, pair.standby
-    url = f"postgresql://queue@{old.place},{new.place}/queue"
-    first = await served(url, node="first")
-    second = ServingPostgres(Postgres(url, node="second"))
-    waiting = asyncio.create_task(second.start())
-    await until(lambda: second.medium.standing_by == [True])
-    await asyncio.to_thread(pair.fail_over)
-    await without_standby(new)
-    job_id = await first.put()
-    pid = await looking_from(new, "second")
-    with (old.data / "postgresql.conf").open("a") as settings:
-        settings.write("synchronous_standby_names = ''\n")
-    await asyncio.to_thread(old.start)
-    await new.asql(f"SELECT pg_terminate_backend({pid})")
-    await looking_from(new, "second", but=pid)
-    assert not waiting.done()
-    await first.stop()
-    await asyncio.wait_for(waiting, SOON_S)
-    assert second.core.engine.jobs.find(job_id).body == b"job"
-    await second.stop()
-
-
-async def looking_from(cluster, node, but=0):
-    """Wait until a server that stands by looks at the lease there, in another process, whose id is returned."""
-    asked = f"""
-        SELECT pid FROM pg_stat_activity
-        WHERE application_name = 'beanlite {node}' AND query LIKE '%stopped_at%' AND pid <> {but}
-    """  # noqa: S608 - our own words
-    async with asyncio.timeout(SOON_S):
-        while not (rows := await cluster.asql(asked)):
-            await asyncio.sleep(0.01)
-    return rows[0]["pid"]
-
-
-async def without_standby(cluster):
-    """Let commits wait for no standby."""
-    await cluster.asql("ALTER SYSTEM SET synchronous_standby_names = ''")
-    await cluster.asql("SELECT pg_reload_conf()")
 
 
 async def waiting_for_standby(pair):

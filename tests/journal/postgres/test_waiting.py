@@ -4,13 +4,16 @@ import asyncio
 import time
 
 import asyncpg
+import pytest
 
 from beanlite.clock import Clock
 from beanlite.core.job import SECOND_NS
+from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import lease, schema
 from beanlite.journal.postgres.lease import GIVE_BACK, Applicant, _Waiting, take
 from beanlite.journal.postgres.link import Behind
 from beanlite.journal.postgres.sender import Sender
+from beanlite.journal.postgres.standing import Patience
 
 LEASE_S = 1
 SOON_S = 30
@@ -168,14 +171,12 @@ async def test_who_polls_a_lease_that_is_locked_leaves_no_process_behind_in_the_
     await other.close()
 
 
-async def test_an_old_primary_is_taken_for_what_is_left_only_after_it_alone_was_found_for_the_time_of_the_lease():
+async def test_who_finds_only_hosts_that_lack_commits_gives_up_once_it_has_found_them_alone_for_half_of_the_lease():
     now_ns = 0
-    waiting = _Waiting(applicant("")._replace(clock_ns=lambda: now_ns), asyncio.Event())
-    waiting._stands_by, waiting._seen = True, (2, 5)
-    for seconds, error in ((0, Behind()), (60, ConnectionError()), (60, Behind()), (0.9 * LEASE_S, Behind())):
+    patience = Patience(applicant("")._replace(clock_ns=lambda: now_ns))
+    for seconds, error in ((0, Behind()), (60, ConnectionError()), (60, Behind()), (0.4 * LEASE_S, Behind())):
         now_ns += round(seconds * SECOND_NS)
-        waiting.lost(error)
-        assert waiting._seen is not None
+        patience.use(error)
     now_ns += round(0.2 * LEASE_S * SECOND_NS)
-    waiting.lost(Behind())
-    assert waiting._seen is None
+    with pytest.raises(JournalFailed):
+        patience.use(Behind())

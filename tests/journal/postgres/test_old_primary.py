@@ -1,0 +1,234 @@
+"""An old primary that is started again after its standby was promoted is passed over, though it comes first."""
+
+import asyncio
+
+import pytest
+
+from beanlite import log
+from beanlite.journal.postgres import link
+from beanlite.journal.postgres.dump import export
+from beanlite.journal.postgres.link import Link, connect
+from beanlite.journal.postgres.status import status
+from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, served, until, without_standby
+from tests.journal.postgres.test_lease import Still
+from tests.support.cutting import Cutting
+
+
+@pytest.fixture
+def passed_over(monkeypatch):
+    """The addresses of the old primaries that were passed over."""
+    urls = []
+    expect = Link.expect_successor
+
+    def noted(link, history):
+        try:
+            expect(link, history)
+        except ConnectionError:
+            urls.append(link.url)
+            raise
+
+    monkeypatch.setattr(Link, "expect_successor", noted)
+    monkeypatch.setattr(link, "_old_primaries", log.Seldom())
+    return urls
+
+
+def serves_alone(cluster):
+    """Let it serve without a standby once it is started again."""
+    with (cluster.data / "postgresql.conf").open("a") as settings:
+        settings.write("synchronous_standby_names = ''\n")
+
+
+async def failed_over(pair):
+    """Promote the standby, and return the old primary, which has ended, and the new one."""
+    old, new = pair.primary, pair.standby
+    await asyncio.to_thread(pair.fail_over)
+    await without_standby(new)
+    return old, new
+
+
+async def finds(serving, cluster):
+    """Wait until a server that has nothing to store has found the host."""
+    sender = serving.journal._sender
+    async with asyncio.timeout(SOON_S):
+        while sender._link is None or str(cluster.port) not in sender._link.url:
+            await sender._keep_lease()
+            await asyncio.sleep(0.01)
+
+
+def both(pair):
+    """Return the address of the database, with the host first that is the primary now."""
+    return f"postgresql://queue@{pair.primary.place},{pair.standby.place}/queue"
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waits for its standby", "alone"])
+async def test_an_old_primary_that_is_started_again_is_passed_over(pair, waits):
+    old, new = pair.primary, pair.standby
+    serving = await served(f"postgresql://queue@{old.place},{new.place}/queue", lease_s=100)
+    first = await serving.put(b"first")
+    await asyncio.to_thread(pair.fail_over)
+    await without_standby(new)
+    second = await serving.put(b"second")
+    if not waits:
+        serves_alone(old)
+    await asyncio.to_thread(old.start)
+    await new.asql(f"SELECT pg_terminate_backend({serving.journal._sender._link.pid})")
+    third = await serving.put(b"third")
+    assert serving.failures == []
+    assert await serving.journal.fetch([first, second, third]) == [b"first", b"second", b"third"]
+    assert serving.released == [first, second, third]
+    await serving.stop()
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waits for its standby", "alone"])
+async def test_it_is_passed_over_even_if_nothing_was_stored_since_the_promotion(pair, waits):
+    serving = await served(both(pair), lease_s=100)
+    first = await serving.put(b"first")
+    await until(lambda: not (serving.core.engine.ledger.tallied or serving.journal.busy))
+    old, new = await failed_over(pair)
+    await finds(serving, new)
+    if not waits:
+        serves_alone(old)
+    await asyncio.to_thread(old.start)
+    assert await serving.journal.fetch([first]) == [b"first"]
+    await new.asql(f"SELECT pg_terminate_backend({serving.journal._sender._link.pid})")
+    second = await serving.put(b"second")
+    assert await serving.journal.fetch([first, second]) == [b"first", b"second"]
+    assert serving.failures == []
+    assert await old.asql("SELECT id FROM jobs ORDER BY id", "queue") == [(first,)]
+    await serving.stop()
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["lacks a batch", "lacks nothing"])
+async def test_the_new_one_is_awaited_for_as_long_as_it_takes(pair, passed_over, caplog, stored):
+    clock = Still()
+    serving = await served(both(pair), lease_s=100, clock=clock)
+    await serving.put(b"first")
+    await until(lambda: not (serving.core.engine.ledger.tallied or serving.journal.busy))
+    old, new = await failed_over(pair)
+    await finds(serving, new)
+    if stored:
+        await serving.put(b"second")
+    serves_alone(old)
+    await asyncio.to_thread(old.start)
+    await asyncio.to_thread(new.stop)
+    last = serving.begin_to_put(b"last")
+    await until(lambda: passed_over)
+    clock.now_ns += 10**15
+    since = len(passed_over)
+    await until(lambda: len(passed_over) > since + 1)
+    assert serving.failures == []
+    assert "an old primary runs again" in caplog.text
+    await asyncio.to_thread(new.start)
+    await until(lambda: last in serving.released)
+    assert serving.failures == []
+    await serving.stop()
+
+
+async def test_who_stands_by_does_not_take_over_on_an_old_primary_that_is_started_again(pair):
+    old, new = pair.primary, pair.standby
+    url = f"postgresql://queue@{old.place},{new.place}/queue"
+    first = await served(url, node="first")
+    second = ServingPostgres(Postgres(url, node="second"))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    await asyncio.to_thread(pair.fail_over)
+    await without_standby(new)
+    job_id = await first.put()
+    pid = await looking_from(new, "second")
+    serves_alone(old)
+    await asyncio.to_thread(old.start)
+    await new.asql(f"SELECT pg_terminate_backend({pid})")
+    await looking_from(new, "second", but=pid)
+    assert not waiting.done()
+    await first.stop()
+    await asyncio.wait_for(waiting, SOON_S)
+    assert second.core.engine.jobs.find(job_id).body == b"job"
+    await second.stop()
+
+
+async def test_who_stands_by_does_not_take_over_there_even_if_it_reaches_nothing_else(pair, passed_over):
+    old, new = pair.primary, pair.standby
+    first = await served(both(pair), node="first", lease_s=2)
+    async with Cutting(new.port) as way:
+        url = f"postgresql://queue@{old.place},127.0.0.1:{way.port}/queue"
+        clock = Still()
+        second = ServingPostgres(Postgres(url, node="second", lease_s=2, clock=clock))
+        waiting = asyncio.create_task(second.start())
+        await until(lambda: second.medium.standing_by == [True])
+        await failed_over(pair)
+        await finds(first, new)
+        await looking_from(new, "second")
+        serves_alone(old)
+        await asyncio.to_thread(old.start)
+        way.refuses = True
+        way.cut()
+        await until(lambda: passed_over)
+        clock.now_ns += 10**15
+        await until(lambda: len(passed_over) > 2)
+        assert not waiting.done()
+        way.refuses = False
+        await first.stop()
+        await asyncio.wait_for(waiting, SOON_S)
+        assert await second.put() == 1
+        await second.stop()
+
+
+async def test_who_starts_uses_the_host_that_was_promoted_last(pair, tmp_path):
+    url = both(pair)
+    await (await served(url)).stop()
+    old, new = await failed_over(pair)
+    serves_alone(old)
+    await asyncio.to_thread(old.start)
+    serving = await served(url)
+    await serving.put()
+    assert await old.asql("SELECT id FROM jobs", "queue") == []
+    assert await new.asql("SELECT id FROM jobs", "queue") == [(1,)]
+    assert (await asyncio.to_thread(status, url))["database"].endswith(f":{new.port}")
+    with (tmp_path / "lines").open("wb") as sink:
+        await asyncio.to_thread(export, url, sink)
+    assert '"job"' in (tmp_path / "lines").read_text()
+    await serving.stop()
+
+
+async def test_bodies_are_read_from_the_primary_even_if_the_old_one_is_still_there(pair):
+    async with Cutting(pair.primary.port) as way:
+        url = f"postgresql://queue@127.0.0.1:{way.port},{pair.standby.place}/queue"
+        serving = await served(url, lease_s=100)
+        first = await serving.put(b"first")
+        assert await serving.journal.fetch([first]) == [b"first"]
+        await asyncio.to_thread(pair.standby.promote)
+        await without_standby(pair.standby)
+        way.refuses = True
+        pid = serving.journal._sender._link.pid
+        await pair.primary.asql(f"SELECT pg_terminate_backend({pid})")
+        second = await serving.put(b"second")
+        assert await serving.journal.fetch([first, second]) == [b"first", b"second"]
+        assert serving.failures == []
+        await serving.stop()
+
+
+async def test_every_role_may_ask_for_the_history(postgres, database):
+    await postgres.asql("CREATE ROLE nobody LOGIN")
+    connected = await connect(database.replace("queue@", "nobody@"), "it")
+    assert connected.history is not None
+    connected.drop()
+
+
+async def test_a_database_that_does_not_say_its_history_is_used(database, monkeypatch):
+    monkeypatch.setattr(link, "_HISTORY", "SELECT pg_no_such_function()")
+    serving = await served(database)
+    assert serving.journal._sender.left.history is None
+    assert await serving.put() == 1
+    await serving.stop()
+
+
+async def looking_from(cluster, node, but=0):
+    """Wait until a server that stands by looks at the lease there, in another process, whose id is returned."""
+    asked = f"""
+        SELECT pid FROM pg_stat_activity
+        WHERE application_name = 'beanlite {node}' AND query LIKE '%stopped_at%' AND pid <> {but}
+    """  # noqa: S608 - our own words
+    async with asyncio.timeout(SOON_S):
+        while not (rows := await cluster.asql(asked)):
+            await asyncio.sleep(0.01)
+    return rows[0]["pid"]
