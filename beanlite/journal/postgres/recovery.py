@@ -15,7 +15,7 @@ from beanlite.clock import EPOCH_S, clock_ns
 from beanlite.core.restore import StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import JournalFailed, JournalRefused
-from beanlite.journal.postgres.link import TROUBLE, Link, connect, said
+from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, said
 from beanlite.journal.postgres.standing import State
 from beanlite.journal.totals import KEPT_S, Totals, began_s
 
@@ -73,6 +73,7 @@ class Reader:
         self._node = node
         self._left = left
         self._link: Link | None = None
+        self._pruner: Link | None = None
         self._one_at_a_time = asyncio.Lock()
         self._closed = False
         self._oddities = log.Seldom()
@@ -89,8 +90,9 @@ class Reader:
     async def _try(self, statement: str, *parameters: object) -> list[asyncpg.Record] | None:
         """Return the rows of a query, or None if they can't be read now."""
         try:
-            link = self._link or await self._connect()
-            return await link.rows(statement, *parameters)
+            if self._link is None:
+                self._link = await self._connect()
+            return await self._link.rows(statement, *parameters)
         except (*TROUBLE, JournalRefused) as error:
             if self._closed:
                 raise JournalFailed(f"{self._name}: {said(error)}") from error
@@ -102,9 +104,9 @@ class Reader:
 
     async def _connect(self) -> Link:
         """Connect to the database that has our lease: an old primary may still run, and be found first."""
-        link = self._link = await connect(self._url, self._node, self._expect_lease)
+        link = await connect(self._url, self._node, self._expect_lease)
         if self._closed:  # meanwhile
-            self.drop()
+            link.drop()
             raise ConnectionError("it is closed")
         return link
 
@@ -177,13 +179,22 @@ class Reader:
             totals.resume(span_s, at_s, {row["tube"].encode() for row in await self._fetch(_TUBES, span_s, at_s)})
 
     async def prune_totals(self, now_s: float) -> None:
-        """Delete totals that are too old; ``now_s`` is UTC."""
+        """Delete totals that are too old, unless another program has locked them; ``now_s`` is UTC.
+
+        It has a connection of its own: what is deleted may have to wait for the synchronous standby, and bodies don't.
+        """
+        link = None
         try:
+            self._pruner = link = await self._connect()
+            await link.row(NO_LOCKS)
             for span_s, kept_s in KEPT_S.items():
-                await self._fetch(_PRUNE, span_s, int(now_s) - kept_s)
-        except JournalFailed as error:
+                await link.rows(_PRUNE, span_s, int(now_s) - kept_s)
+        except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
             if not self._closed:
-                self._oddities.warning("old totals could not be taken away", error=error)
+                self._oddities.warning("old totals could not be taken away", error=said(error))
+        finally:
+            if link is not None:
+                link.drop()
 
     def close(self) -> None:
         """Read nothing more."""
@@ -191,7 +202,8 @@ class Reader:
         self.drop()
 
     def drop(self) -> None:
-        """Drop the connection; the next read makes another one."""
-        if self._link is not None:
-            self._link.drop()
-            self._link = None
+        """Drop the connections; the next read makes another one."""
+        for link in (self._link, self._pruner):
+            if link is not None:
+                link.drop()
+        self._link = self._pruner = None

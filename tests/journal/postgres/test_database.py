@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import subprocess
 
+import asyncpg
 import pytest
 
 from beanlite.journal.postgres.recovery import Reader
@@ -14,6 +15,8 @@ from tests.support.needs import need
 from tests.support.postgres import Cluster, _program, _run, new_home, programs
 
 JOBS = 5000
+LATER_S = 2.1e9
+WAITS = "SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE 'DELETE FROM totals%'"
 READ = "SELECT seq_scan, idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'jobs'"
 
 
@@ -128,6 +131,41 @@ async def test_a_bug_in_what_takes_old_totals_away_stops_the_server(database, mo
     await until(lambda: serving.failures)
     assert serving.failures == [bug]
     await serving.abandon()
+
+
+def reader_beside(serving, url):
+    return Reader(url, "it", "beside", lambda: serving.journal._sender.left)
+
+
+async def test_bodies_are_read_while_the_removal_of_old_totals_waits_for_the_standby(pair):
+    serving = await served(pair.url(), lease_s=100)
+    job_id = await serving.put()
+    await pair.primary.asql("INSERT INTO totals SELECT 3600, 2000000000, 'old', 0, 0, 0, 0, 0, 0, 0, 0, 0", "queue")
+    await asyncio.to_thread(pair.standby.stop)
+    reader = reader_beside(serving, pair.url())
+    pruning = asyncio.create_task(reader.prune_totals(LATER_S))
+    async with asyncio.timeout(SOON_S):
+        while not await pair.primary.asql(WAITS):
+            await asyncio.sleep(0.01)
+        assert await reader.bodies([job_id]) == [b"job"]
+    assert not pruning.done()
+    reader.close()
+    await pruning
+    await serving.abandon()
+
+
+async def test_old_totals_that_another_program_has_locked_are_left_for_the_next_hour(postgres, database, caplog):
+    serving = await served(database, lease_s=100)
+    reader = reader_beside(serving, database)
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE totals")
+        await asyncio.wait_for(reader.prune_totals(LATER_S), SOON_S)
+        assert "old totals could not be taken away" in caplog.text
+        assert await sql(postgres, database, "SELECT FROM pg_locks WHERE NOT granted") == []
+    await holder.close()
+    reader.close()
+    await serving.stop()
 
 
 @pytest.fixture
