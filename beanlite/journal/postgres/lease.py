@@ -291,7 +291,9 @@ class _Waiting:
     def _stand_by(self, node: str, address: str) -> None:
         if not self._stands_by:
             self._stands_by = True
-            log.info("standing by: another server is active", node=node, address=address)
+            ours = (node, address) == (self._applicant.node, self._applicant.address)
+            why = "this server's earlier lease has to run out" if ours else "another server is active"
+            log.info(f"standing by: {why}", node=node, address=address)
             systemd.tell("READY=1")
         if self._active_at != address:
             self._active_at = address
