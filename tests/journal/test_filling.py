@@ -3,10 +3,12 @@
 import signal
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite import filling as filling_module
 from beanlite.journal.sqlite.database import Database, open_database
 from beanlite.journal.sqlite.filling import NewJob, filling
 from beanlite.journal.sqlite.rows import INLINE_MAX
@@ -95,6 +97,40 @@ def test_after_an_error_nothing_was_added(error, path):
         fill(path, jobs())
     assert select(path, "count(*) FROM jobs") == [(0,)]
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_after_an_error_what_another_program_has_just_made_stays(path, monkeypatch):
+    def opened(path, **how):
+        monkeypatch.undo()
+        fill_up(path)
+        return open_database(path, **how)
+
+    def fill_up(path):
+        with filling(path) as queue:
+            queue.add(job(1))
+            queue.set_last_id(1)
+
+    monkeypatch.setattr(filling_module, "open_database", opened)
+    with pytest.raises(BeanliteError, match="constraint failed"):
+        fill(path, [job(1)])
+    assert select(path, "count(*) FROM jobs") == [(1,)]
+
+
+def test_nobody_uses_a_new_file_before_it_is_removed(path, monkeypatch):
+    unlink, refusals = Path.unlink, []
+
+    def watched(file, **how):
+        with pytest.raises(JournalRefused, match="another server holds") as refusal:
+            open_database(path)
+        refusals.append(refusal)
+        monkeypatch.undo()
+        unlink(file, **how)
+
+    monkeypatch.setattr(Path, "unlink", watched)
+    with pytest.raises(BeanliteError, match="constraint failed"):
+        fill(path, [job(1, state="reversed")])
+    assert len(refusals) == 1
+    assert list(path.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("is_new", [True, False])

@@ -58,6 +58,10 @@ class Filling:
         """Whether the database holds any jobs, including those just added."""
         return bool(self.connection.execute("SELECT EXISTS (SELECT 1 FROM jobs)").fetchone()[0])
 
+    def is_unused(self) -> bool:
+        """Whether the database has never held a job."""
+        return not self.connection.execute("SELECT last_id FROM meta").fetchone()[0]
+
     def add(self, job: NewJob) -> None:
         """Add a job. This is fastest in the order of ascending ids."""
         body = job.body
@@ -87,7 +91,9 @@ def filling(path: Path) -> Iterator[Filling]:
     is_new = not os.path.exists(path)  # noqa: PTH110 - Path.exists raises an error if access is denied
     database = open_database(path, whole=True)  # only a server tells what is lost, and keeps a copy
     queue = Filling(database.connection)
+    is_new = is_new and queue.is_unused()  # another program may have made it just before it was locked
     with ExitStack() as finishing:
+        finishing.callback(os.close, os.dup(database.file))  # keeps our lock until a new file is removed again
         try:
             database.connection.execute("BEGIN IMMEDIATE")
             database.connection.execute("UPDATE meta SET jobs = NULL")
