@@ -10,7 +10,7 @@ from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, pa
 EPILOG: Final = (
     "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 a server holds the database or was killed"
     " while holding it, another program has it open or has written to it meanwhile, or it is damaged; 130 interrupted."
-    " After all but 0 the database is unchanged."
+    " After all but 0 the database is unchanged, unless the message says that it is replaced."
 )
 EXAMPLES: Final = {"compact": ("beanlite compact --db /var/lib/beanlite/beanlite.db",)}
 

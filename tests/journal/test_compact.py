@@ -5,6 +5,7 @@ import stat
 import pytest
 
 from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite import replace, wholefile
 from beanlite.journal.sqlite.compact import compact
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.replay import read_jobs, read_state
@@ -104,3 +105,18 @@ def test_no_room(path):
     with files_of_at_most(100_000), pytest.raises(BeanliteError, match=r"the copy of .* failed"):
         compact(path)
     assert snapshot(path.parent) == before
+
+
+def test_an_error_after_the_new_file_is_in_place_says_so(path, monkeypatch):
+    make(path, batches=4)
+    inode, sync = path.stat().st_ino, wholefile.sync
+
+    def failing(file):
+        if path.stat().st_ino != inode:
+            raise OSError(5, "Input/output error")
+        sync(file)
+
+    monkeypatch.setattr(replace, "sync", failing)
+    with pytest.raises(BeanliteError, match=r"is replaced, but a power failure may undo that: Input/output error$"):
+        compact(path)
+    assert path.stat().st_ino != inode

@@ -135,6 +135,68 @@ def test_a_signal_after_the_new_file_is_in_place_is_too_late(source, target, mon
     assert ids(target) == ([1, 2, 3], 12)
 
 
+def test_who_only_reads_while_the_target_is_set_aside_does_no_harm(source, target, monkeypatch):
+    make(target, batches=4)
+    copy, readers = restore_module._copy, []
+
+    def meanwhile(old, new):
+        copy(old, new)
+        readers.append(sqlite3.connect(f"file:{target}?mode=ro", uri=True))
+        readers[-1].execute("SELECT * FROM jobs").fetchone()
+        assert wal_of(target).exists()
+
+    monkeypatch.setattr(restore_module, "_copy", meanwhile)
+    result = restore(source, target)
+    readers.pop().close()
+    assert readers == []
+    assert names(target) == ["queue.db", kept_by(result).name]
+    assert ids(target) == ([1, 2, 3], 12)
+    assert ids(kept_by(result))[0] == list(range(1, 13))
+
+
+def test_an_error_after_the_new_file_is_in_place_says_so(source, target, monkeypatch):
+    make(target, batches=4)
+    inode, sync = target.stat().st_ino, wholefile.sync
+
+    def failing(path):
+        if target.stat().st_ino != inode:
+            raise OSError(5, "Input/output error")
+        sync(path)
+
+    monkeypatch.setattr(replace, "sync", failing)
+    with pytest.raises(BeanliteError, match=r"is replaced, but .*: Input/output error; what was there is .*") as told:
+        restore(source, target)
+    kept = Path(str(told.value).rpartition(" ")[2])
+    assert ids(target) == ([1, 2, 3], 12)
+    assert ids(kept)[0] == list(range(1, 13))
+
+
+def test_an_undo_that_can_not_remove_what_came_back_says_so(source, target, monkeypatch):
+    make(target, batches=4)
+    kept, unlink = kept_by(restore(source, target)), Path.unlink
+
+    def failing(path, **how):
+        if path == kept:
+            raise PermissionError(1, "Operation not permitted")
+        unlink(path, **how)
+
+    monkeypatch.setattr(Path, "unlink", failing)
+    match = r"queue\.db is as it was before the restore, but .*Z can't be removed: Operation not permitted$"
+    with pytest.raises(BeanliteError, match=match):
+        undo_restore(target)
+    assert ids(target) == (list(range(1, 13)), 12)
+
+
+def test_whoever_may_not_give_files_to_their_owner_is_told(source, target, monkeypatch):
+    make(target, batches=4)
+
+    def chown(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chown", chown)
+    untouched(target, source, BeanliteError, r"can't be given the old one's owner and group \(\d+:\d+\); be root$")
+
+
 def test_undo_and_undo_of_the_undo(source, target):
     make(target, batches=4)
     restore(source, target)

@@ -49,11 +49,14 @@ def replacing(target: Path) -> Iterator[Held]:
 
 
 def take_place(partial: Path, target: Path, held: Held) -> None:
-    """Give a new file the target's name, owner and mode; an error after that comes too late to keep the target."""
+    """Give a new file the target's name, owner and mode.
+
+    BeanliteError: that failed, or came too late to keep the target, as the text says then; ``partial`` is gone then.
+    """
     before = os.fstat(held.descriptor)
     if before.st_size:
         partial.chmod(stat.S_IMODE(before.st_mode))
-        os.chown(partial, before.st_uid, before.st_gid)
+        give_to_owner(partial, before)
     sync(partial)
     new = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
     held.undo.callback(os.close, new)
@@ -70,9 +73,21 @@ def take_place(partial: Path, target: Path, held: Held) -> None:
             for beside in (wal_of(target), shm_of(target), journal_of(target)):
                 beside.unlink(missing_ok=True)
             sync(target.parent)
+        except OSError as error:
+            why = error.strerror or said(error)
+            raise BeanliteError(f"{target} is replaced, but a power failure may undo that: {why}") from error
         finally:
             os.close(new)
             os.close(held.descriptor)
+
+
+def give_to_owner(copy: Path, original: os.stat_result) -> None:
+    """Give a copy the original's owner and group. BeanliteError: this user may not."""
+    try:
+        os.chown(copy, original.st_uid, original.st_gid)
+    except PermissionError as error:
+        owner = f"{original.st_uid}:{original.st_gid}"
+        raise BeanliteError(f"the new file can't be given the old one's owner and group ({owner}); be root") from error
 
 
 def _move_wal(target: Path) -> bool:

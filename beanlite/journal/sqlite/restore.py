@@ -24,7 +24,7 @@ from beanlite.journal.sqlite.fileformat import (
 )
 from beanlite.journal.sqlite.migrations import allow_writing
 from beanlite.journal.sqlite.reading import check_readable, read_only, tidy
-from beanlite.journal.sqlite.replace import copy_checked, replacing, take_place
+from beanlite.journal.sqlite.replace import copy_checked, give_to_owner, replacing, take_place
 from beanlite.journal.sqlite.replay import COUNTER_MAX
 from beanlite.journal.sqlite.wholefile import partial_of, sync, written_whole
 
@@ -46,7 +46,7 @@ def restore(source: Path, target: Path, progress: Callable[[int], None] | None =
     Ids that the target has given out since the backup are not given out again. `progress` is called as for a backup.
     JournalRefused: the source is damaged or not ours; or the target is held by a server or not a queue, or another
     program writes to it while it is set aside. BeanliteError: the restore failed, for want of room for example. The
-    target is unchanged then.
+    target is unchanged then, unless the text says that it is replaced.
     """
     source, target = Path(os.path.realpath(source)), Path(os.path.realpath(target))
     if source == target:
@@ -64,8 +64,12 @@ def undo_restore(target: Path, progress: Callable[[int], None] | None = None) ->
     result = _replace(target, lambda: _last_replaced(target), progress)
     restored = Path(result.restored)
     with signals.unheard():  # a large file takes a while to remove, and another undo would undo this one
-        for file in (restored, wal_of(restored), shm_of(restored)):
-            file.unlink(missing_ok=True)
+        try:
+            for file in (restored, wal_of(restored), shm_of(restored)):
+                file.unlink(missing_ok=True)
+        except OSError as error:
+            why = f"{restored} can't be removed: {error.strerror}"
+            raise BeanliteError(f"{target} is as it was before the restore, but {why}") from error
     return result
 
 
@@ -84,10 +88,12 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
                 if has_content or earlier:  # an empty file tells an undo that this restore has replaced nothing
                     _set_aside(target, kept)
                 take_place(partial, target, held)
-            except BaseException:
+            except BaseException as error:
                 if partial.exists():  # the target is still in place
                     with signals.unheard():
                         _remove(kept)
+                elif isinstance(error, BeanliteError) and kept.exists():
+                    raise BeanliteError(f"{error}; what was there is {kept}") from error
                 raise
     return RestoreResult(str(source), jobs, str(kept) if has_content else None)
 
@@ -172,7 +178,7 @@ def _set_aside(target: Path, kept: Path) -> None:
     """Copy the file, sound or not, with its -wal and rollback journal. JournalRefused: it was written to meanwhile."""
     written_at = _written_at(target)
     for old, new in ((target, kept), (wal_of(target), wal_of(kept)), (journal_of(target), journal_of(kept))):
-        if old.exists():
+        if old == target or (old.exists() and old.stat().st_size):  # a reader leaves an empty -wal
             _copy(old, new)
     if _written_at(target) != written_at:
         raise JournalRefused(f"another program has written to {target} meanwhile; try again")
@@ -181,7 +187,7 @@ def _set_aside(target: Path, kept: Path) -> None:
 def _written_at(target: Path) -> list[tuple[int, int]]:
     """When the file and its -wal were last written, and their sizes."""
     found = [file.stat() for file in (target, wal_of(target)) if file.exists()]
-    return [(status.st_mtime_ns, status.st_size) for status in found]
+    return [(status.st_mtime_ns, status.st_size) for status in found if status.st_size]  # who reads makes an empty -wal
 
 
 def _remove(kept: Path) -> None:
@@ -193,5 +199,4 @@ def _copy(old: Path, new: Path) -> None:
     with written_whole(new) as partial:
         shutil.copyfile(old, partial)
         shutil.copymode(old, partial)
-        status = old.stat()
-        os.chown(partial, status.st_uid, status.st_gid)
+        give_to_owner(partial, old.stat())
