@@ -148,8 +148,8 @@ class _Waiting:
         self._stands_by = False
         self._history: History | None = None
         """That of the host that was last used: one whose history ends before it is an old primary, and passed over."""
-        self._active_at: str | None = None
-        """The address of the active server that was last passed to ``stand_by``."""
+        self._active: tuple[str, str] | None = None
+        """The active server that was last found: its name and its address."""
         self._told: tuple[str, int] | None = None
         """The last status that was sent to systemd, and when."""
 
@@ -189,8 +189,7 @@ class _Waiting:
     async def run(self) -> Taken:
         """Connect, and wait for the lease. Raises one of TROUBLE if the connection is lost."""
         applicant = self._applicant
-        expect = None if self._history is None else self._expect_successor
-        link = await connect(applicant.url, name_of(applicant.node), expect)
+        link = await connect(applicant.url, name_of(applicant.node), self._expect_successor)
         try:
             await check(link, applicant.name, require_sync=applicant.require_sync)
             self._history = link.history or self._history
@@ -291,10 +290,10 @@ class _Waiting:
     def _stand_by(self, node: str, address: str) -> None:
         if not self._stands_by:
             self._stands_by = True
-            ours = (node, address) == (self._applicant.node, self._applicant.address)
+            systemd.tell("READY=1")
+        if self._active != (node, address):
+            self._active = node, address
+            ours = self._active == (self._applicant.node, self._applicant.address)
             why = "this server's earlier lease has to run out" if ours else "another server is active"
             log.info(f"standing by: {why}", node=node, address=address)
-            systemd.tell("READY=1")
-        if self._active_at != address:
-            self._active_at = address
             self._applicant.stand_by(address)

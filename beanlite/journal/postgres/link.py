@@ -6,7 +6,7 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -84,7 +84,7 @@ class Cancelled(ConnectionError):
 
 
 class Behind(ConnectionError):
-    """The host accepts writes, but lacks commits: it was an asynchronous standby, or an older state was restored."""
+    """The host accepts writes, but lacks commits: it was an asynchronous standby, or is no copy of the primary."""
 
 
 class History(NamedTuple):
@@ -174,11 +174,19 @@ class Link:
         if row is not None:
             self.history = History(*row)
 
+    def is_older(self, history: History | None) -> bool:
+        """Whether this is an old primary, after which a host with that history was promoted."""
+        return self.history is not None and history is not None and self.history.ends_before(history)
+
     def expect_successor(self, history: History | None) -> None:
         """Raise ConnectionError if this is an old primary, after which a host with that history was promoted."""
-        if self.history is not None and history is not None and self.history.ends_before(history):
-            _old_primaries.warning("an old primary runs again, and is passed over", database=shown(self.url))
+        if self.is_older(history):
+            self.warn_of_old_primary()
             raise ConnectionError(f"{shown(self.url)} is an old primary: another was promoted after it")
+
+    def warn_of_old_primary(self) -> None:
+        """Log that it is passed over."""
+        _old_primaries.warning("an old primary runs again, and is passed over", database=shown(self.url))
 
     def believe(self) -> None:
         """Raise Cancelled unless everything committed over this connection is known to be durable."""
@@ -194,39 +202,21 @@ Expect = Callable[[Link], Awaitable[None]]
 
 
 async def connect(url: str, name: str, expect: Expect | None = None) -> Link:
-    """Connect to the host that accepts writes; each host has CONNECT_S for each answer.
+    """Connect to the host that accepts writes; of several, to the one that was promoted last.
 
-    ``name`` is the application name that the database shows. ``expect`` raises one of TROUBLE if a host is to be passed
-    over; the first that is not is taken. Without ``expect`` all are asked, and an old primary is left for the new one.
-    One of TROUBLE: no such host answers at present; Behind if one of them was. JournalRefused: that will not change by
-    itself.
+    All are asked at the same time, and each has CONNECT_S for each answer. ``name`` is the application name that the
+    database shows. ``expect`` raises one of TROUBLE if a host is to be passed over. One of TROUBLE: no such host
+    answers at present; Behind if one of them was. JournalRefused: that will not change by itself.
     """
-    trouble: Exception | None = None
-    refusal: JournalRefused | None = None
-    found: Link | None = None
     with _refusing(url):
         hosts = _hosts(url)
-    for one in hosts:
-        try:
-            if found is None:
-                found = await _connect_to(one, name, expect)
-            else:
-                found = await _newer(found, one, name)
-        except JournalRefused as error:
-            refusal = error
-        except (*TROUBLE, asyncpg.PostgresError) as error:
-            if not isinstance(trouble, Behind):
-                trouble = error
-        if found is not None and expect is not None:
-            break
-    if found is not None:
-        return found
-    if trouble is None:
-        assert refusal is not None
-        raise refusal
-    if refusal is not None and not isinstance(trouble, Behind):  # the other hosts may recover
-        raise ConnectionError(str(refusal)) from trouble
-    raise trouble
+    attempts = [asyncio.ensure_future(_connect_to(one, name, expect)) for one in hosts]
+    try:
+        await asyncio.wait(attempts)
+        return _newest(_links_of(attempts))
+    except BaseException:
+        await _abandon(attempts)
+        raise
 
 
 async def _connect_to(url: str, name: str, expect: Expect | None) -> Link:
@@ -249,19 +239,50 @@ async def _connect_to(url: str, name: str, expect: Expect | None) -> Link:
     return link
 
 
-async def _newer(found: Link, url: str, name: str) -> Link:
-    """Return a connection to another host if that was promoted after the one found, which is dropped then."""
-    try:
-        link = await _connect_to(url, name, None)
-    except (JournalRefused, *TROUBLE, asyncpg.PostgresError):
-        return found
-    except BaseException:
-        found.drop()
-        raise
-    if found.history is not None and link.history is not None and found.history.ends_before(link.history):
-        found, link = link, found
-    link.drop()
-    return found
+def _links_of(attempts: Sequence[asyncio.Future[Link]]) -> list[Link]:
+    """Return all connections that were made. Raises as ``connect`` does."""
+    links: list[Link] = []
+    trouble: Exception | None = None
+    refusal: JournalRefused | None = None
+    for attempt in attempts:
+        try:
+            links.append(attempt.result())
+        except JournalRefused as error:
+            refusal = error
+        except (*TROUBLE, asyncpg.PostgresError) as error:
+            if not isinstance(trouble, Behind):
+                trouble = error
+    if links:
+        return links
+    if trouble is None:
+        assert refusal is not None
+        raise refusal
+    if refusal is not None and not isinstance(trouble, Behind):  # the other hosts may recover
+        raise ConnectionError(str(refusal)) from trouble
+    raise trouble
+
+
+def _newest(links: list[Link]) -> Link:
+    """Return the connection to the host that was promoted last, or else the first, and drop all others."""
+    newest = links[0]
+    for link in links:
+        if newest.is_older(link.history):
+            newest = link
+    for link in links:
+        if link.is_older(newest.history):
+            link.warn_of_old_primary()
+        if link is not newest:
+            link.drop()
+    return newest
+
+
+async def _abandon(attempts: Sequence[asyncio.Future[Link]]) -> None:
+    for attempt in attempts:
+        attempt.cancel()
+    await asyncio.wait(attempts)
+    for attempt in attempts:
+        if not attempt.cancelled() and attempt.exception() is None:
+            attempt.result().drop()
 
 
 def _notice_dead_hosts(connection: asyncpg.Connection[asyncpg.Record]) -> None:

@@ -76,6 +76,7 @@ class Reader:
         self._pruner: Link | None = None
         self._one_at_a_time = asyncio.Lock()
         self._closed = False
+        self._drops = 0
         self._oddities = log.Seldom()
 
     async def _fetch(self, statement: str, *parameters: object) -> list[asyncpg.Record]:
@@ -104,10 +105,11 @@ class Reader:
 
     async def _connect(self) -> Link:
         """Connect to the database that has our lease: an old primary may still run, and be found first."""
+        drops = self._drops
         link = await connect(self._url, self._node, self._expect_lease)
-        if self._closed:  # meanwhile
+        if self._drops != drops:  # meanwhile
             link.drop()
-            raise ConnectionError("it is closed")
+            raise ConnectionError("it is closed, or the database has moved")
         return link
 
     async def _expect_lease(self, link: Link) -> None:
@@ -202,7 +204,8 @@ class Reader:
         self.drop()
 
     def drop(self) -> None:
-        """Drop the connections; the next read makes another one."""
+        """Drop the connections, including one that is being made; the next read makes another one."""
+        self._drops += 1
         for link in (self._link, self._pruner):
             if link is not None:
                 link.drop()

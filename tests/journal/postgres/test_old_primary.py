@@ -98,6 +98,23 @@ async def test_it_is_passed_over_even_if_nothing_was_stored_since_the_promotion(
     await serving.stop()
 
 
+@pytest.mark.parametrize("old_first", [True, False])
+async def test_who_looks_for_another_host_only_after_the_old_one_runs_again_uses_the_new_one(pair, old_first):
+    old, new = pair.primary, pair.standby
+    hosts = [old.place, new.place] if old_first else [new.place, old.place]
+    serving = await served(f"postgresql://queue@{','.join(hosts)}/queue", lease_s=100)
+    first = await serving.put(b"first")
+    serves_alone(old)
+    pair.fail_over()  # and the server's loop is held up
+    old.start()
+    await without_standby(new)
+    second = await serving.put(b"second")
+    assert await serving.journal.fetch([first, second]) == [b"first", b"second"]
+    assert await new.asql("SELECT id FROM jobs ORDER BY id", "queue") == [(first,), (second,)]
+    assert serving.failures == []
+    await serving.stop()
+
+
 @pytest.mark.parametrize("stored", [True, False], ids=["lacks a batch", "lacks nothing"])
 async def test_the_new_one_is_awaited_for_as_long_as_it_takes(pair, passed_over, caplog, stored):
     clock = Still()
@@ -173,13 +190,15 @@ async def test_who_stands_by_does_not_take_over_there_even_if_it_reaches_nothing
         await second.stop()
 
 
-async def test_who_starts_uses_the_host_that_was_promoted_last(pair, tmp_path):
+async def test_who_starts_uses_the_host_that_was_promoted_last(pair, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(link, "_old_primaries", log.Seldom())
     url = both(pair)
     await (await served(url)).stop()
     old, new = await failed_over(pair)
     serves_alone(old)
     await asyncio.to_thread(old.start)
     serving = await served(url)
+    assert "an old primary runs again" in caplog.text
     await serving.put()
     assert await old.asql("SELECT id FROM jobs", "queue") == []
     assert await new.asql("SELECT id FROM jobs", "queue") == [(1,)]
@@ -205,6 +224,26 @@ async def test_bodies_are_read_from_the_primary_even_if_the_old_one_is_still_the
         assert await serving.journal.fetch([first, second]) == [b"first", b"second"]
         assert serving.failures == []
         await serving.stop()
+
+
+async def test_a_connection_for_reading_that_is_made_while_the_database_moves_is_not_used(database, monkeypatch):
+    serving = await served(database, lease_s=100)
+    job_id = await serving.put()
+    glance, looks = Link.glance, []
+
+    async def moved(link, statement):
+        row = await glance(link, statement)
+        looks.append(link)
+        if len(looks) == 1:
+            serving.journal._moved()
+        return row
+
+    serving.journal._moved()
+    monkeypatch.setattr(Link, "glance", moved)
+    assert await serving.journal.fetch([job_id]) == [b"job"]
+    assert len(looks) == 2
+    assert looks[0].connection.is_closed()
+    await serving.stop()
 
 
 async def test_every_role_may_ask_for_the_history(postgres, database):
