@@ -1,8 +1,7 @@
 """A database file, with the same methods for questions as a server."""
 
-import asyncio
 import re
-from contextlib import AsyncExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
@@ -19,35 +18,29 @@ class File:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._runner = asyncio.Runner()
-        self._stack = AsyncExitStack()
-        try:
-            self._look: Look = self._runner.run(self._stack.enter_async_context(looking(path.resolve())))
-        except BaseException:
-            self._runner.close()
-            raise
+        self._stack = ExitStack()  # all that holds the file, so that Ctrl-C just before the `with` closes it as well
+        self._look: Look = self._stack.enter_context(looking(path.resolve()))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._runner.run(self._stack.aclose())
-        self._runner.close()
+        self._stack.close()
 
     def list_jobs(self, request: Record) -> Record:
         """Return a slice of the jobs. ConfigError: the cursor is none, or is a server's."""
         after = request.get("after")
         if after is not None and _CURSOR.fullmatch(after) is None:
             raise ConfigError(f"--after: {after!r} is not from a list of a file's jobs")
-        return self._runner.run(self._look.list_jobs(request))
+        return self._look.list_jobs(request)
 
     def list_tubes(self, request: Record) -> Record:
         """Return all tubes."""
-        return self._runner.run(self._look.list_tubes(request))
+        return self._look.list_tubes(request)
 
     def show_job(self, job_id: int) -> Record | None:
         """Return all facts about a job, of which its history may be the only one left; None if there are none."""
-        return self._runner.run(self._look.show_job(job_id))
+        return self._look.show_job(job_id)
 
     def check_tube(self, tube: str) -> None:
         """Check that the file has a tube. BeanliteError: it has no job in it, and no pause of it."""
@@ -56,4 +49,4 @@ class File:
 
     def stats(self) -> Record:
         """Return who has the file open, and how many jobs it has."""
-        return self._runner.run(self._look.stats())
+        return self._look.stats()

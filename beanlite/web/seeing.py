@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -237,15 +237,19 @@ async def _curves(site: Site, name: str, span: str) -> tuple[dict[str, Curve], s
     return {key: curve(rows, key, span_s, points) for key in ("put", "deleted", "wait_s")}, ""
 
 
-async def _from_database(db: Path | None, question: Callable[[Look], Awaitable[Answer]]) -> tuple[Answer | None, str]:
+async def _from_database(db: Path | None, question: Callable[[Look], Answer]) -> tuple[Answer | None, str]:
     """Return what the database answers; or None and, if it can't be read, why.
 
     That is no reason to show nothing of a server that does well.
     """
     if db is None:
         return None, ""
+
+    def ask(path: Path) -> Answer:
+        with looking(path) as look:
+            return question(look)
+
     try:
-        async with looking(db) as look:
-            return await question(look), ""
+        return await asyncio.to_thread(ask, db), ""
     except JournalRefused as error:
         return None, on_one_line(str(error))

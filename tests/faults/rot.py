@@ -116,12 +116,12 @@ def start(path, max_bytes=None):
     return asyncio.run(_start(path, max_bytes))
 
 
-async def _look(path):
-    async with looking(path) as look:
-        await look.list_jobs({"limit": 10 * JOBS, "preview": 60})
-        await look.show_job(JOBS)
-        await look.list_tubes({})
-        await look.stats()
+def _look(path):
+    with looking(path) as look:
+        look.list_jobs({"limit": 10 * JOBS, "preview": 60})
+        look.show_job(JOBS)
+        look.list_tubes({})
+        look.stats()
 
 
 class Rot:
@@ -141,7 +141,7 @@ class Rot:
         self.page_of_rest = {name: root for name, root in roots if name in SINGLE}
         assert self.pages.keys() == self.jobs.keys()
         shutil.copy(self.origin, folder / "queue.db")
-        asyncio.run(_look(folder / "queue.db"))
+        _look(folder / "queue.db")
         self.served = start(folder / "queue.db")
         self.clean()
         self.counts = Counter()
@@ -217,7 +217,7 @@ class Rot:
                         f"the {name} lacks {len(self.lines - found)} jobs, and has {len(found - self.lines)} others"
                     )
         try:
-            asyncio.run(_look(path))
+            _look(path)
         except BeanliteError as error:
             wrong += _check_line(error)
         return wrong

@@ -19,10 +19,41 @@ from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.database import open_database
 from beanlite.operators import tables
 from beanlite.values import DB_NAME
+from tests.support.journal_files import make
 from tests.support.servers import start_beanlite, start_beanstalkd
 from tests.support.wire import Wire, until
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "100"}
+# Runs a command with Ctrl-C at the first line of the code that reads a file, then at the second, and so on, until it
+# comes too late. Each process is a new one, which is killed if it doesn't end.
+PRESSING = """
+import os, signal, sys
+from beanlite.cli import main, see
+from beanlite.journal.sqlite import look, reading
+from beanlite.operators import file
+
+files = {module.__file__ for module in (see, file, look, reading)}
+
+def press(left):
+    def trace(frame, event, _):
+        nonlocal left
+        left -= event == "line"
+        if event == "line" and left == 0:
+            signal.raise_signal(signal.SIGINT)
+        return trace
+    sys.settrace(lambda frame, *_: trace if frame.f_code.co_filename in files else None)
+
+code, presses = 130, 0
+while code == 130:
+    presses += 1
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        press(presses)
+        sys.exit(main(sys.argv[1:]))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(presses, code)
+"""
 
 
 def test_tables_fit_the_terminal(queue, run, monkeypatch):
@@ -226,3 +257,13 @@ def test_a_file_of_an_older_version_is_refused(tmp_path, capsys):
     open_database(tmp_path / "queue.db", old).connection.close()
     assert main(["jobs", "--db", str(tmp_path / "queue.db")]) == 3
     assert "has version 1, and can be looked into when a server" in capsys.readouterr().err
+
+
+def test_ctrl_c_at_any_moment_ends_the_reading_of_a_file(tmp_path):
+    make(tmp_path / "queue.db", batches=1)
+    command = [sys.executable, "-c", PRESSING, "jobs", "--db", str(tmp_path / "queue.db")]
+    done = subprocess.run(command, capture_output=True, check=False, text=True, env=ENVIRONMENT)
+    presses, code = done.stdout.splitlines()[-1].split()
+    assert (code, done.stderr) == ("0", "")
+    assert int(presses) > 30
+    assert [file.name for file in tmp_path.iterdir()] == ["queue.db"]

@@ -7,17 +7,17 @@ closing the file would drop SQLite's locks on it.
 import fnmatch
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
-
-import aiosqlite
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import damaged, refused
-from beanlite.journal.sqlite.reading import check_readable, read_only, tidy
+from beanlite.journal.sqlite.migrations import read_version
+from beanlite.journal.sqlite.reading import reading
 
 Record = dict[str, Any]
 
@@ -76,11 +76,11 @@ _LAST_S: Final = 253_402_300_799
 class Look:
     """A read-only view of an open file. Its methods raise JournalRefused if the file is damaged."""
 
-    def __init__(self, connection: aiosqlite.Connection, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
 
-    async def list_jobs(self, request: Mapping[str, Any]) -> Record:
+    def list_jobs(self, request: Mapping[str, Any]) -> Record:
         """The jobs that match a filter; the cursor is the last id, or in queue order the number of jobs so far."""
         given = {key: value for key, value in request.items() if value is not None}
         conditions = [_CONDITIONS[key] for key in given if key in _CONDITIONS]
@@ -92,33 +92,33 @@ class Look:
             conditions.append("id > :after")
             end = "ORDER BY id LIMIT :limit"
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        rows = await self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview FROM all_jobs {where} {end}", given)
+        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview FROM all_jobs {where} {end}", given)
         jobs = [self._job(row) for row in rows]
         cursor = None
         if jobs and len(jobs) == given["limit"]:
             cursor = str(after + len(jobs) if given.get("order") == "queue" else jobs[-1]["id"])
         return {"jobs": jobs, "next": cursor}
 
-    async def show_job(self, job_id: int) -> Record | None:
+    def show_job(self, job_id: int) -> Record | None:
         """Everything known about a job, with the history that is kept; a job that is gone may still have a history."""
-        rows = await self._rows(f"{_JOB}, body FROM all_jobs WHERE id = :id", {"id": job_id})
-        history = await self._rows(_HISTORY, {"id": job_id})
+        rows = self._rows(f"{_JOB}, body FROM all_jobs WHERE id = :id", {"id": job_id})
+        history = self._rows(_HISTORY, {"id": job_id})
         if not rows and not history:
             return None
         return {**(self._job(rows[0]) if rows else {"id": job_id}), "history": [_event(row) for row in history]}
 
-    async def list_tubes(self, request: Mapping[str, Any]) -> Record:
+    def list_tubes(self, request: Mapping[str, Any]) -> Record:
         """All tubes whose name matches, without paging: counting their jobs reads every job anyway."""
         fits = re.compile(fnmatch.translate(request.get("like") or "*")).match  # as a server does; GLOB has other rules
-        rows = await self._rows(_TUBES, {})
+        rows = self._rows(_TUBES, {})
         if any(not isinstance(row["tube"], str) for row in rows):
             raise damaged(self._path, "a job is in a tube that has no name")
         return {"tubes": [{"name": row.pop("tube"), **row} for row in rows if fits(row["tube"])], "next": None}
 
-    async def stats(self) -> Record:
+    def stats(self) -> Record:
         """The server that has the file, or had it last, and the number of jobs by state."""
-        servers = await self._rows("SELECT * FROM alive", {})
-        counts = await self._rows("SELECT state, count(*) AS jobs FROM jobs GROUP BY state", {})
+        servers = self._rows("SELECT * FROM alive", {})
+        counts = self._rows("SELECT state, count(*) AS jobs FROM jobs GROUP BY state", {})
         if not {row["state"] for row in counts} <= {"reserved", *_QUEUES}:
             raise damaged(self._path, "a job is in no state")
         jobs = dict.fromkeys(("ready", "reserved", "delayed", "buried"), 0) | {
@@ -126,9 +126,9 @@ class Look:
         }
         return {**(servers[0] if servers else {}), **jobs}
 
-    async def totals(self, span_s: int, spans: int, tubes: Sequence[str]) -> list[Record]:
+    def totals(self, span_s: int, spans: int, tubes: Sequence[str]) -> list[Record]:
         """The totals of these tubes in the last ``spans`` hours or days, as given by ``span_s``."""
-        return await self._rows(_TOTALS, {"span_s": span_s, "spans": spans, "tubes": json.dumps(tubes)})
+        return self._rows(_TOTALS, {"span_s": span_s, "spans": spans, "tubes": json.dumps(tubes)})
 
     def _job(self, row: Record) -> Record:
         for name, types in _TYPES.items():
@@ -138,11 +138,11 @@ class Look:
             raise damaged(self._path, f"the row of job {row['id']} has changed")
         return _job(row)
 
-    async def _rows(self, statement: str, given: Mapping[str, Any]) -> list[Record]:
-        with refused(self._path):
-            async with self._connection.execute(statement, {key: _bound(given[key]) for key in given}) as cursor:
-                names = [column[0] for column in cursor.description]
-                return [dict(zip(names, row, strict=True)) async for row in cursor]
+    def _rows(self, statement: str, given: Mapping[str, Any]) -> list[Record]:
+        bound = {key: _bound(given[key]) for key in given}
+        with refused(self._path), closing(self._connection.execute(statement, bound)) as cursor:
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
 def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes
@@ -175,23 +175,14 @@ def _event(row: Record) -> Record:
     return row
 
 
-@asynccontextmanager
-async def looking(path: Path) -> AsyncIterator[Look]:
+@contextmanager
+def looking(path: Path) -> Iterator[Look]:
     """Open a file for reading only. JournalRefused: it can't be opened, is not ours, or has an older version."""
-    check_readable(path)
-    try:
+    with reading(path) as connection:
         with refused(path):
-            connection = await aiosqlite.connect(read_only(path), uri=True)
-        try:
-            with refused(path):
-                async with connection.execute("PRAGMA user_version") as cursor:
-                    (version,) = await anext(aiter(cursor))
-            if version < len(find_migrations()):
-                raise JournalRefused(
-                    f"{path} has version {version}, and can be looked into when a server of this version has served it"
-                )
-            yield Look(connection, path)
-        finally:
-            await connection.close()
-    finally:
-        tidy(path)
+            version = read_version(connection)
+        if version < len(find_migrations()):
+            raise JournalRefused(
+                f"{path} has version {version}, and can be looked into when a server of this version has served it"
+            )
+        yield Look(connection, path)
