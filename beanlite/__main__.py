@@ -4,9 +4,6 @@ import gc
 import os
 import sys
 
-from beanlite import signals
-from beanlite.defaults import COMPLETES
-
 
 def main() -> int:
     """Carry out the command line; returns the exit code.
@@ -15,11 +12,14 @@ def main() -> int:
     as possible: signals are held, and the server begins to listen if the flags alone say where.
     """
     args = sys.argv[1:]
-    serves = COMPLETES not in os.environ
-    if serves:
-        signals.hold_early(args)
-
     try:
+        from beanlite import signals  # noqa: PLC0415 - Ctrl-C during an import is to be no traceback
+        from beanlite.defaults import COMPLETES  # noqa: PLC0415 - likewise
+
+        serves = COMPLETES not in os.environ
+        if serves:
+            signals.hold_early(args)
+
         from beanlite import stderr  # noqa: PLC0415 - not before signals are held
         from beanlite.net.listener import listen_early  # noqa: PLC0415 - likewise
 

@@ -55,15 +55,16 @@ def test_serve_is_imported_alone():
     assert imported & {"rich", "textual", "aiosqlite", "beanlite.operators"} == set()
 
 
-def test_ctrl_c_while_it_is_imported_is_no_traceback():
-    program = """
+@pytest.mark.parametrize("module", ["beanlite.signals", "beanlite.cli"])
+def test_ctrl_c_while_it_is_imported_is_no_traceback(module):
+    program = f"""
 import signal, sys
-from beanlite.__main__ import main
 class Press:
     def find_spec(self, name, *_):
-        if name == "beanlite.cli":
+        if name == {module!r}:
             signal.raise_signal(signal.SIGINT)
 sys.meta_path.insert(0, Press())
+from beanlite.__main__ import main
 sys.argv = ["beanlite", "tubes"]
 sys.exit(main())
 """
