@@ -93,3 +93,19 @@ def test_what_a_killed_backup_has_left_goes_after_a_day(source, folder):
     assert not journal.exists()
     assert new.exists()
     assert others.exists()
+
+
+def test_a_partial_file_may_get_its_name_while_old_ones_are_deleted(source, folder, monkeypatch):
+    newest, _ = dated_backups(folder, source)[-1]
+    partial = folder / f".{newest.name}.abc.partial"
+    newest.rename(partial)
+
+    def listed(directory, listdir=os.listdir):
+        names = listdir(directory)
+        if partial.exists():
+            partial.rename(newest)
+        return names
+
+    monkeypatch.setattr(os, "listdir", listed)
+    assert delete_oldest(folder, source, 3, newest) == []
+    assert len(names(folder)) == 3

@@ -87,8 +87,9 @@ def _is_ours(file: Path) -> bool:
 
 def _delete_stale(folder: Path, source: Path) -> None:
     for partial in _partials(folder, source):
-        if partial.stat().st_mtime < time.time() - _STALE_S:
-            partial.unlink()
+        with suppress(FileNotFoundError):  # meanwhile another backup has been made, or has deleted it
+            if partial.stat().st_mtime < time.time() - _STALE_S:
+                partial.unlink()
 
 
 def _partials(folder: Path, source: Path) -> Iterator[Path]:
