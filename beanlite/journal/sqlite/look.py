@@ -147,8 +147,11 @@ class Look:
 
 def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes
     """A value to search for, as bytes if it is text from a command line that is not UTF-8, which SQLite can't take."""
-    if isinstance(value, str) and any("\udc80" <= character <= "\udcff" for character in value):
-        return value.encode(errors="surrogateescape")
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode(errors="surrogateescape")
     return value
 
 
