@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 
 import typer
 
+from beanlite.cli.printing import print_no_more
 from beanlite.defaults import COMPLETES
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 from beanlite.stderr import last_words
@@ -96,7 +97,7 @@ def main(args: list[str] | None = None) -> int:
     except KeyboardInterrupt:  # in a backup or a bench; a server handles it itself
         return 130
     except BrokenPipeError:  # the reader of stdout is gone, which typer treats likewise
-        _print_no_more()
+        print_no_more()
         return BeanliteError.exit_code
     except MemoryError:
         _fall(
@@ -105,7 +106,7 @@ def main(args: list[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - a print that failed, or our own bug, which is shown in full
         if not isinstance(error, OSError) or error.errno not in _UNPRINTED or error.filename is not None:
             _fall(traceback.format_exc(), BeanliteError.exit_code)
-        _print_no_more()
+        print_no_more()
         message, exit_code = f"what was to be printed can't be written: {error.strerror}", BeanliteError.exit_code
     last_words(f"beanlite: {message}")
     return exit_code
@@ -131,11 +132,6 @@ def _mistake(error: typer.TyperException) -> str:
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
     return message if context is None else f"{message}; {context.command_path} --help tells how"
-
-
-def _print_no_more() -> None:
-    """Discard what is still buffered for stdout, because Python would report that it can't be flushed at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fall(message: str, exit_code: int) -> NoReturn:

@@ -11,6 +11,7 @@ import typer
 
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, path_of_db
 from beanlite.cli.paths import path_given
+from beanlite.cli.printing import print_done
 from beanlite.errors import BeanliteError, ConfigError
 
 EPILOG: Final = (
@@ -80,8 +81,7 @@ def backup(
             raise BeanliteError(f"{file} is made, but an older backup can't be deleted: {error}") from error
     if as_json:
         names = [str(old) for old in deleted]
-        print(json.dumps({"file": str(file), **asdict(result), "seconds": seconds, "deleted": names}))
+        print_done(json.dumps({"file": str(file), **asdict(result), "seconds": seconds, "deleted": names}))
         return
-    print(f"{file}: {result.jobs} jobs, {result.size} bytes, {seconds} s")
-    for old in deleted:
-        print(f"{old}: deleted")
+    made = f"{file}: {result.jobs} jobs, {result.size} bytes, {seconds} s"
+    print_done("\n".join([made, *(f"{old}: deleted" for old in deleted)]))

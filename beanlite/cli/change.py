@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.groups import Ids, Json, Server, Which, age_option, grouped
+from beanlite.cli.printing import print_done
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators import changes, units
@@ -180,11 +181,15 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> i
     done = changes.DONE_WORDS[what["do"]]
     if how.as_json:
         facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}
-        print(json.dumps({"do": what["do"], **facts, "dry_run": how.dry_run}))
+        text = json.dumps({"do": what["do"], **facts, "dry_run": how.dry_run})
     else:
         would = "would be " if how.dry_run else ""
         left = f", {outcome.skipped:,} left as they were" if outcome.skipped else ""
-        print(f"{units.jobs(outcome.done)} {would}{done}{left}{', then interrupted' if outcome.interrupted else ''}")
+        text = f"{units.jobs(outcome.done)} {would}{done}{left}{', then interrupted' if outcome.interrupted else ''}"
+    if how.dry_run:
+        print(text)
+    else:
+        print_done(text)
     if outcome.interrupted:
         return 130
     if which.ids is not None and outcome.done < len(set(which.ids)):

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Final
 
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, path_of_db
+from beanlite.cli.printing import print_done
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 a server holds the database or was killed"
@@ -30,6 +31,6 @@ def compact(*, db: Db = None, config_file: ConfigFile = None, as_json: AsJson = 
         result = shrink(path, progress)
     seconds = round(time.monotonic() - began_s, 3)
     if as_json:
-        print(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
+        print_done(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
     else:
-        print(f"{path}: {result.jobs} jobs, {result.before} bytes before, {result.after} bytes now, {seconds} s")
+        print_done(f"{path}: {result.jobs} jobs, {result.before} bytes before, {result.after} bytes now, {seconds} s")

@@ -9,6 +9,7 @@ import typer
 
 from beanlite.cli.options import ConfigFile, Database, Db, counting, lines, path_of_db, url_of_database
 from beanlite.cli.paths import as_path
+from beanlite.cli.printing import print_done
 from beanlite.errors import BeanliteError, ConfigError
 
 EPILOG: Final = (
@@ -81,4 +82,4 @@ def _export_database(url: str, dest: Path | None, *, replace: bool) -> None:
 
 
 def _tell(dest: Path, count: int) -> None:
-    print(f"{dest}: {count - 2} jobs and pauses exported")  # the first line and the last one are about the queue
+    print_done(f"{dest}: {count - 2} jobs and pauses exported")  # the first line and the last one are about the queue

@@ -9,6 +9,7 @@ import typer
 
 from beanlite.cli.options import AsJson, ConfigFile, Database, Db, counting, lines, path_of_db, url_of_database
 from beanlite.cli.paths import as_path
+from beanlite.cli.printing import print_done
 from beanlite.errors import BeanliteError
 
 EPILOG: Final = (
@@ -60,6 +61,6 @@ def import_(
             jobs, pauses = dump.load(source, url, new_ids=new_ids, progress=progress)
             name = link.shown(url)
     if as_json:
-        print(json.dumps({"file": name, "jobs": jobs, "pauses": pauses}))
+        print_done(json.dumps({"file": name, "jobs": jobs, "pauses": pauses}))
     else:
-        print(f"{name}: {jobs} jobs and {pauses} pauses imported")
+        print_done(f"{name}: {jobs} jobs and {pauses} pauses imported")

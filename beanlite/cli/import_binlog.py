@@ -10,6 +10,7 @@ import typer
 
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, path_of_db
 from beanlite.cli.paths import as_path
+from beanlite.cli.printing import print_done
 
 EPILOG: Final = (
     "Exit codes: 0 the jobs are in the database; 1 something could not be read or written; 2 a wrong setting or flag;"
@@ -57,14 +58,14 @@ def import_binlog(
         result = fill(directory, path, salvage=salvage, progress=progress)
     seconds = round(time.monotonic() - began_s, 3)
     if as_json:
-        print(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
+        print_done(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
         return
     states = f"{result.ready} ready, {result.delayed} delayed, {result.buried} buried"
-    print(f"{path}: {result.jobs} jobs ({states}), {seconds} s")
-    for part in result.left_out:
-        print(f"left out: {part.file}: {part.why}")
+    told = [f"{path}: {result.jobs} jobs ({states}), {seconds} s"]
+    told += (f"left out: {part.file}: {part.why}" for part in result.left_out)
     if lost := result.without_body:
         listed = ", ".join(map(str, lost[:_LISTED])) + (", ..." if len(lost) > _LISTED else "")
-        print(f"lost: {len(lost)} jobs of which the binlog has changes, but not their bodies: {listed}")
+        told.append(f"lost: {len(lost)} jobs of which the binlog has changes, but not their bodies: {listed}")
     if result.left:
-        print(f"beside the database there is still {result.left}; it belongs to it")
+        told.append(f"beside the database there is still {result.left}; it belongs to it")
+    print_done("\n".join(told))

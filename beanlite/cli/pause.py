@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.groups import U32_MAX, Json, Server, age_option, grouped
+from beanlite.cli.printing import print_done
 from beanlite.errors import ConfigError
 from beanlite.operators import units
 from beanlite.operators.live import Live
@@ -37,6 +38,6 @@ def pause(
     with Live(server.address) as live:
         live.pause(tube, pause_s)
     if as_json:
-        print(json.dumps({"tube": tube, "pause_s": pause_s}))
+        print_done(json.dumps({"tube": tube, "pause_s": pause_s}))
     else:
-        print(f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused")
+        print_done(f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused")

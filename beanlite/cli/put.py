@@ -10,6 +10,7 @@ import typer
 
 from beanlite.cli.groups import Json, Server, age_option, grouped
 from beanlite.cli.paths import as_path
+from beanlite.cli.printing import print_done
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.operators.live import Live, encode_tube
@@ -18,8 +19,8 @@ from beanlite.operators.putting import NewJob, put as put_all, read_jobs
 from beanlite.operators.units import whole_seconds
 
 EPILOG: Final = (
-    "The ids are printed. Jobs are put in batches of up to 500, each batch as a whole or not at all. Exit codes: 0"
-    " done; 1 the server can't be reached, or refuses a job (the message says how many were put before); 2 a wrong"
+    "The ids are printed; if they can't be, the jobs are put all the same, and a line on stderr says so. Jobs are put"
+    " in batches of up to 500, each batch as a whole or not at all. Exit codes: 0 done; 1 the server can't be reached, or refuses a job (the message says how many were put before); 2 a wrong"
     " setting or flag, or a line that is not a job; 130 Ctrl-C (the ids of the jobs that were put are printed)."
 )
 EXAMPLES: Final = {
@@ -75,8 +76,8 @@ def put(
             defaults = {"tube": tube, "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s}
             made = _read(jobs, defaults, stack)
         for ids in put_all(stack.enter_context(Live(server.address)), made, login_name()):
-            for job_id in ids:
-                print(f'{{"id": {job_id}}}' if as_json else job_id)
+            printed = "\n".join(f'{{"id": {job_id}}}' if as_json else str(job_id) for job_id in ids)
+            print_done(printed, "jobs are put, but not all of their ids can be printed")
 
 
 def _bodies(given: list[str] | None, *, lines: bool) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ import typer
 
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, path_of_db
 from beanlite.cli.paths import as_path
+from beanlite.cli.printing import print_done
 from beanlite.errors import ConfigError
 
 EPILOG: Final = (
@@ -54,8 +55,7 @@ def restore(
         result = journal.undo_restore(target, progress) if file is None else journal.restore(file, target, progress)
     seconds = round(time.monotonic() - began_s, 3)
     if as_json:
-        print(json.dumps({"file": str(target), **asdict(result), "seconds": seconds}))
+        print_done(json.dumps({"file": str(target), **asdict(result), "seconds": seconds}))
         return
-    print(f"{target}: {result.jobs} jobs, as in {result.restored}, {seconds} s")
-    if result.kept is not None:
-        print(f"{result.kept}: what was there")
+    kept = "" if result.kept is None else f"\n{result.kept}: what was there"
+    print_done(f"{target}: {result.jobs} jobs, as in {result.restored}, {seconds} s{kept}")

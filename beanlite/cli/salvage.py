@@ -10,6 +10,7 @@ import typer
 
 from beanlite.cli.options import AsJson, counting
 from beanlite.cli.paths import as_path
+from beanlite.cli.printing import print_done
 from beanlite.errors import JournalRefused
 
 if TYPE_CHECKING:
@@ -47,9 +48,9 @@ def salvage(
         result = save(source, dest, progress)
     seconds = round(time.monotonic() - began_s, 3)
     if as_json:
-        print(json.dumps({"file": str(dest), **asdict(result), "seconds": seconds}))
+        print_done(json.dumps({"file": str(dest), **asdict(result), "seconds": seconds}))
     else:
-        print(f"{dest}: {result.jobs} jobs, {result.pauses} pauses, {seconds} s")
+        print_done(f"{dest}: {result.jobs} jobs, {result.pauses} pauses, {seconds} s")
     if result.is_all:
         return
     raise JournalRefused("; ".join([*_lost(source, result), *_in_doubt(result)]))

@@ -10,6 +10,7 @@ import pytest
 from beanlite.cli import main
 from beanlite.journal.sqlite.backup import BackupResult
 from beanlite.journal.sqlite.database import open_database
+from tests.support.streams import DONE_UNPRINTED, onto_full_disk, without_reader
 
 pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
 
@@ -36,6 +37,13 @@ def test_backup_for_scripts(queue, capsys, monkeypatch):
     result = json.loads(capsys.readouterr().out)
     assert 0 < result.pop("seconds") < 20
     assert result == {"file": "copy.db", "jobs": 0, "size": Path("copy.db").stat().st_size, "deleted": []}
+
+
+@pytest.mark.parametrize(("run", "said"), [(onto_full_disk, DONE_UNPRINTED), (without_reader, "")])
+def test_a_backup_that_is_made_but_can_not_be_told_of_is_made(run, said, queue):
+    assert run("backup", "copy.db", "--db", str(queue)) == (0, said)
+    assert run("backup", "other.db", "--db", str(queue), "--json") == (0, said)
+    assert Path("copy.db").read_bytes() == Path("other.db").read_bytes()
 
 
 def test_a_database_that_is_named_is_there_whatever_the_server_keeps_its_jobs_in(queue, capsys, monkeypatch):

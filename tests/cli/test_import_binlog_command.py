@@ -12,6 +12,7 @@ from beanlite.cli import main
 from beanlite.journal.sqlite.database import open_database
 from tests.support.binlogs import begin, record, write
 from tests.support.journal_files import ROOT, make
+from tests.support.streams import DONE_UNPRINTED, onto_full_disk, without_reader
 from tests.support.wire import until
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -35,6 +36,13 @@ def test_it_says_what_it_imported(log, db, capsys):
     out, err = capsys.readouterr()
     assert re.fullmatch(rf"{db}: 2 jobs \(1 ready, 0 delayed, 1 buried\), \d+\.\d+ s\n", out)
     assert err == ""
+
+
+@pytest.mark.parametrize(("run", "said"), [(onto_full_disk, DONE_UNPRINTED), (without_reader, "")])
+def test_an_import_that_is_done_but_can_not_be_told_of_is_done(run, said, log, tmp_path):
+    assert run("import-binlog", str(log), "--db", "one.db") == (0, said)
+    assert run("import-binlog", str(log), "--db", "two.db", "--json") == (0, said)
+    assert {path.name for path in tmp_path.glob("*.db")} == {"one.db", "two.db"}
 
 
 def test_for_scripts(log, capsys, monkeypatch):

@@ -51,6 +51,7 @@ def test_serve_is_imported_alone():
     assert {module for module in imported if module.startswith("beanlite.cli.")} == {
         "beanlite.cli.serve",
         "beanlite.cli.paths",
+        "beanlite.cli.printing",
     }
     assert imported & {"rich", "textual", "aiosqlite", "beanlite.operators"} == set()
 

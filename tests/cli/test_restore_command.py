@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from beanlite.cli import main
+from beanlite.operators import listing
+from beanlite.operators.file import File
+from beanlite.operators.filters import Filter
 from tests.support.journal_files import make, writer
+from tests.support.streams import DONE_UNPRINTED, onto_full_disk, without_reader
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +37,11 @@ def test_restore_and_undo(queue, capsys):
     result = json.loads(capsys.readouterr().out)
     assert (result["file"], result["restored"], result["jobs"]) == (str(queue), kept, 12)
     assert Path(result["kept"]).exists()
+
+
+def count_jobs(path):
+    with File(path) as file:
+        return len(listing.jobs(file, Filter(), "id", 0, None).records)
 
 
 def test_restore_to_another_place(capsys):
@@ -70,6 +79,17 @@ def test_compact(queue, capsys):
     result = json.loads(capsys.readouterr().out)
     assert 0 < result.pop("seconds") < 20
     assert result == {"file": str(queue), "jobs": 12, "before": size, "after": queue.stat().st_size}
+
+
+@pytest.mark.parametrize(("run", "said"), [(onto_full_disk, DONE_UNPRINTED), (without_reader, "")])
+def test_what_is_done_but_can_not_be_printed_is_done(run, said, queue):
+    assert run("restore", "copy.db") == (0, said)
+    assert count_jobs(queue) == 3
+    assert run("restore", "--undo", "--json") == (0, said)
+    assert count_jobs(queue) == 12
+    assert run("compact") == (0, said)
+    assert run("compact", "--json") == (0, said)
+    assert count_jobs(queue) == 12
 
 
 @pytest.mark.parametrize("line", ["compact --db live.db", "restore copy.db --db live.db"])
