@@ -1,7 +1,6 @@
 """``beanlite import``."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,11 +9,11 @@ import typer
 from beanlite.cli.options import AsJson, ConfigFile, Database, Db, counting, lines, path_of_db, url_of_database
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
-from beanlite.errors import BeanliteError
+from beanlite.cli.source import opened
 
 EPILOG: Final = (
-    "Exit codes: 0 everything is imported; 1 a line is wrong, or an id is taken; 2 a wrong setting or flag; 3 a server"
-    " holds the database, or it was refused; 130 interrupted. After all but 0 nothing was imported."
+    "Exit codes: 0 everything is imported; 1 FILE can't be read, a line is wrong, or an id is taken; 2 a wrong setting"
+    " or flag; 3 a server holds the database, or it was refused; 130 interrupted. After all but 0 nothing was imported."
 )
 EXAMPLES: Final = {
     "import": (
@@ -44,11 +43,7 @@ def import_(
     """
     url = url_of_database(db, database, config_file)
     target = path_of_db(db, config_file) if url is None else None
-    try:
-        source = sys.stdin.buffer if str(file) == "-" else file.open("rb")
-    except OSError as error:
-        raise BeanliteError(f"{file} can't be opened: {error.strerror}") from error
-    with source, counting(lines) as progress:
+    with opened(file) as source, counting(lines) as progress:
         if target is not None:
             from beanlite.journal.sqlite.load import load  # noqa: PLC0415 - `serve` starts faster without it
 

@@ -1,16 +1,16 @@
 """``beanlite put``."""
 
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, BinaryIO, Final
 
 import typer
 
 from beanlite.cli.groups import Json, Server, age_option, grouped
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
+from beanlite.cli.source import STDIN, opened
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.operators.live import Live, encode_tube
@@ -20,8 +20,9 @@ from beanlite.operators.units import whole_seconds
 
 EPILOG: Final = (
     "The ids are printed; if they can't be, the jobs are put all the same, and a line on stderr says so. Jobs are put"
-    " in batches of up to 500, each batch as a whole or not at all. Exit codes: 0 done; 1 the server can't be reached, or refuses a job (the message says how many were put before); 2 a wrong"
-    " setting or flag, or a line that is not a job; 130 Ctrl-C (the ids of the jobs that were put are printed)."
+    " in batches of up to 500, each batch as a whole or not at all. Exit codes: 0 done; 1 the server can't be reached"
+    " or refuses a job, or the jobs can't be read; 2 a wrong setting or flag, or a line that is not a job; 130 Ctrl-C"
+    " (the ids of the jobs that were put are printed). After 1 and 2 the message says how many were put before."
 )
 EXAMPLES: Final = {
     "put": (
@@ -74,7 +75,7 @@ def put(
             made = (NewJob(body, tube, pri, delay_s, ttr_s) for body in _bodies(bodies, lines=lines))
         else:
             defaults = {"tube": tube, "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s}
-            made = _read(jobs, defaults, stack)
+            made = _read(stack.enter_context(opened(jobs)), jobs, defaults)
         for ids in put_all(stack.enter_context(Live(server.address)), made, login_name()):
             printed = "\n".join(f'{{"id": {job_id}}}' if as_json else str(job_id) for job_id in ids)
             print_done(printed, "jobs are put, but not all of their ids can be printed")
@@ -84,21 +85,17 @@ def _bodies(given: list[str] | None, *, lines: bool) -> Iterator[bytes]:
     if given:
         yield from (text.encode(errors="surrogateescape") for text in given)
     elif lines:
-        yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+        yield from (line.rstrip(b"\r\n") for line in opened(STDIN))
     else:
-        yield sys.stdin.buffer.read()
+        yield opened(STDIN).read()
 
 
-def _read(file: Path, defaults: dict[str, object], stack: ExitStack) -> Iterable[NewJob]:
-    """Yield the jobs of a file of JSON lines. ConfigError: it can't be read."""
-    if str(file) == "-":
-        return read_jobs(sys.stdin.buffer, "stdin", defaults)
-    try:
-        opened = stack.enter_context(file.open("rb"))
-    except OSError as error:
-        raise ConfigError(f"{file} can't be read: {error.strerror}") from error
-    if opened.seekable():
-        for _ in read_jobs(opened, str(file), defaults):  # so that an error in its last line leaves nothing half done
+def _read(source: BinaryIO, file: Path, defaults: dict[str, object]) -> Iterable[NewJob]:
+    """Yield the jobs of a file of JSON lines. ConfigError: a line is malformed. BeanliteError: it can't be read."""
+    if file == STDIN:
+        return read_jobs(source, "stdin", defaults)
+    if source.seekable():
+        for _ in read_jobs(source, str(file), defaults):  # so that an error in its last line leaves nothing half done
             pass
-        opened.seek(0)
-    return read_jobs(opened, str(file), defaults)
+        source.seek(0)
+    return read_jobs(source, str(file), defaults)

@@ -14,6 +14,7 @@ from beanlite.beanstalk.client import parse_address
 from beanlite.cli.groups import Server, grouped
 from beanlite.cli.options import path_of_db
 from beanlite.cli.paths import as_path
+from beanlite.cli.source import STDIN, opened
 from beanlite.cli.terminable import terminable
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators.file import File
@@ -51,10 +52,13 @@ def _backups_of(server: Server, db: Path | None) -> "Folder | None":
 
 
 def _password() -> str:
-    """Read a new user's password from the terminal or, in a script, from stdin. ConfigError: it is not UTF-8."""
+    """Read a new user's password from the terminal or, in a script, from stdin.
+
+    ConfigError: it is not UTF-8. BeanliteError: stdin can't be read.
+    """
     try:
         # The login of a browser is UTF-8, whatever the locale here is.
-        return getpass.getpass() if sys.stdin.isatty() else sys.stdin.buffer.readline().decode().rstrip("\r\n")
+        return getpass.getpass() if sys.stdin.isatty() else opened(STDIN).readline().decode().rstrip("\r\n")
     except EOFError:  # Ctrl-D
         return ""
     except UnicodeDecodeError as error:

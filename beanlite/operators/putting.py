@@ -85,24 +85,25 @@ def read_jobs(lines: Iterable[bytes], name: str, defaults: Mapping[str, object])
 
 
 def put(server: Live, jobs: Iterable[NewJob], person: str) -> Iterator[list[int]]:
-    """Put jobs on behalf of a person, and yield the ids of each batch when it is durable. BeanliteError: that fails.
+    """Put jobs on behalf of a person, and yield the ids of each batch when it is durable.
 
-    Ctrl-C stops between two batches, so that the ids are exactly those of the jobs put.
+    BeanliteError, also from `jobs`: that fails; it says how many were put before. Ctrl-C stops between two batches, so
+    that the ids are exactly those of the jobs put.
     """
     done = 0
     interrupt = Interrupt()
-    for batch in _batches(jobs):
-        try:
+    try:
+        for batch in _batches(jobs):
             with interrupt.noted():
                 ids = _put_batch(server, batch, person)
-        except BeanliteError as error:
-            if not done:
-                raise
-            raise BeanliteError(f"{error}; {done} jobs were put before") from error
-        done += len(ids)
-        yield ids
-        if interrupt.came:
-            raise KeyboardInterrupt
+            done += len(ids)
+            yield ids
+            if interrupt.came:
+                raise KeyboardInterrupt
+    except BeanliteError as error:
+        if not done:
+            raise
+        raise type(error)(f"{error}; {done} jobs were put before") from error
 
 
 def _batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:

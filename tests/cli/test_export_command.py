@@ -1,16 +1,22 @@
 """``beanlite export`` and ``beanlite import``: to files and through pipes."""
 
 import fcntl
-import io
 import json
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
 from beanlite.cli import main
 from tests.support.journal_files import make
+from tests.support.streams import (
+    DONE_UNPRINTED,
+    from_broken,
+    from_late,
+    from_unreadable,
+    onto_full_disk,
+    without_reader,
+)
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -38,10 +44,46 @@ def test_through_a_pipe(queue, capfdbinary, monkeypatch):
     assert main(["export", "-", "--db", str(queue)]) == 0
     assert capfdbinary.readouterr().out == out
     assert out.count(b"\n") == 11
-    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(out)))
-    assert main(["import", "-", "--db", str(queue), "--new-ids", "--json"]) == 0
+    Path("exported").write_bytes(out)
+    with Path("exported").open() as exported:
+        monkeypatch.setattr(sys, "stdin", exported)
+        assert main(["import", "-", "--db", str(queue), "--new-ids", "--json"]) == 0
     result = json.loads(capfdbinary.readouterr().out)
     assert result == {"file": str(queue), "jobs": 9, "pauses": 0}
+
+
+def test_what_is_done_but_can_not_be_printed_is_done(queue):
+    assert onto_full_disk("export", "queue.jsonl", "--db", str(queue)) == (0, DONE_UNPRINTED)
+    command = ("import", "queue.jsonl", "--db", "new.db", "--new-ids")
+    assert onto_full_disk(*command) == (0, DONE_UNPRINTED)
+    assert onto_full_disk(*command, "--json") == (0, DONE_UNPRINTED)
+    assert without_reader(*command) == (0, "")
+    assert main(["export", "new.jsonl", "--db", "new.db"]) == 0
+    assert Path("new.jsonl").read_text().count('"kind": "job"') == 3 * 9
+
+
+def test_an_export_that_can_not_be_printed_is_not_done(queue):
+    said = "beanlite: what was to be printed can't be written: No space left on device\n"
+    assert onto_full_disk("export", "--db", str(queue)) == (1, said)
+    assert without_reader("export", "--db", str(queue)) == (1, "")
+
+
+def test_what_can_not_be_read_is_not_blamed_on_the_database():
+    said = "can't be read: Input/output error"
+    assert from_unreadable("import", "-", "--db", "new.db") == (
+        1,
+        "beanlite: stdin can't be read: Bad file descriptor\n",
+    )
+    assert from_broken("import", "-", "--db", "new.db") == (1, f"beanlite: stdin {said}\n")
+    assert onto_full_disk("import", "/proc/self/mem", "--db", "new.db") == (1, f"beanlite: /proc/self/mem {said}\n")
+    assert list(Path().iterdir()) == []
+
+
+def test_a_pause_in_a_pipe_is_not_its_end(queue):
+    assert main(["export", "queue.jsonl", "--db", str(queue)]) == 0
+    assert from_late(Path("queue.jsonl").read_bytes(), "import", "-", "--db", "new.db") == (0, "")
+    assert main(["export", "new.jsonl", "--db", "new.db"]) == 0
+    assert Path("new.jsonl").read_text() == Path("queue.jsonl").read_text()
 
 
 def test_a_file_is_replaced_only_if_that_is_asked_for(queue, capsys):
@@ -64,7 +106,7 @@ def test_what_a_server_holds_is_not_replaced_by_jobs_from_postgresql(queue, caps
     [
         ("export --force", 2, "--force: there is no DEST to replace"),
         ("export --db none.db", 3, "none.db can't be opened"),
-        ("import none.jsonl", 1, "none.jsonl can't be opened: No such file or directory"),
+        ("import none.jsonl", 1, "none.jsonl can't be read: No such file or directory"),
         ("import", 2, "Missing argument 'FILE'"),
     ],
 )

@@ -110,7 +110,7 @@ def closed():
         ("verify secret", 1, "secret can't be opened: Permission denied"),
         ("salvage secret new.db", 1, "secret can't be opened: Permission denied"),
         ("restore secret --db new.db", 3, "secret can't be opened: Permission denied"),
-        ("import secret --db new.db", 1, "secret can't be opened: Permission denied"),
+        ("import secret --db new.db", 1, "secret can't be read: Permission denied"),
         ("import-binlog closed --db new.db", 1, "closed/lock can't be opened and locked: Permission denied"),
     ],
 )

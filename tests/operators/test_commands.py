@@ -18,6 +18,14 @@ from beanlite.operators.changes import change
 from beanlite.operators.filters import Filter
 from beanlite.operators.live import Live
 from tests.support.servers import start_beanlite
+from tests.support.streams import (
+    DONE_UNPRINTED,
+    from_broken,
+    from_late,
+    from_unreadable,
+    onto_full_disk,
+    without_reader,
+)
 from tests.support.wire import Wire
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "100"}
@@ -344,6 +352,54 @@ def test_a_file_of_jobs(own_queue, run, tmp_path):
     exit_code, out, _ = run(own_queue, "put", "--jobs", str(file))
     assert (exit_code, len(out.split())) == (0, 1200)
     assert len(ids(own_queue, tube="new")) == 1200
+
+
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_what_is_done_but_can_not_be_printed_is_done(json, own_queue, tmp_path):
+    (tmp_path / "in").write_text('{"body": "x", "tube": "new"}\n' * 1200)
+    server = ["--connect", f"127.0.0.1:{own_queue.server.port}", *json]
+    command = ["put", "--jobs", str(tmp_path / "in"), *server]
+    said = "beanlite: jobs are put, but not all of their ids can be printed: No space left on device\n"
+    assert onto_full_disk(*command) == (0, said)
+    assert without_reader(*command) == (0, "")
+    assert len(ids(own_queue, tube="new")) == 2400
+    assert onto_full_disk("copy", "12", "--to", "copied", *server) == (0, DONE_UNPRINTED)
+    assert without_reader("copy", "12", "--to", "copied", *server) == (0, "")
+    assert len(ids(own_queue, tube="copied")) == 2
+    assert onto_full_disk("pause", "mail", "10min", *server) == (0, DONE_UNPRINTED)
+    said = "beanlite: what was to be printed can't be written: No space left on device\n"
+    assert onto_full_disk("copy", "12", "--to", "copied", "--dry-run", *server) == (1, said)
+
+
+@pytest.mark.parametrize("options", [[], ["--lines"], ["--jobs", "-"]])
+def test_jobs_that_can_not_be_read_are_one_line(options, own_queue):
+    command = ["put", *options, "--connect", f"127.0.0.1:{own_queue.server.port}"]
+    assert from_unreadable(*command) == (1, "beanlite: stdin can't be read: Bad file descriptor\n")
+    assert from_broken(*command) == (1, "beanlite: stdin can't be read: Input/output error\n")
+    assert len(ids(own_queue)) == 12
+
+
+def test_files_that_can_not_be_read_are_one_line(own_queue, run):
+    for file, why in ("none", "No such file or directory"), ("/proc/self/mem", "Input/output error"):
+        assert run(own_queue, "put", "--jobs", file) == (1, "", f"beanlite: {file} can't be read: {why}\n")
+
+
+@pytest.mark.parametrize("options", [[], ["--lines"], ["--jobs", "-"]])
+def test_a_pause_in_a_pipe_is_not_its_end(options, own_queue):
+    command = ["put", "--tube", "new", *options, "--connect", f"127.0.0.1:{own_queue.server.port}"]
+    assert from_late(b'{"body": "late"}', *command) == (0, "")
+    assert len(ids(own_queue, tube="new")) == 1
+
+
+def test_what_can_not_be_read_halfway_tells_how_many_were_put(own_queue, run, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writing = Thread(target=pipe.write_text, args=('{"body": "x"}\n' * 700 + "{}\n",))
+    writing.start()
+    exit_code, out, err = run(own_queue, "put", "--jobs", str(pipe))
+    writing.join()
+    assert (exit_code, out.count("\n")) == (2, 500)
+    assert err == f"beanlite: {pipe}, line 701: it needs either body or base64; 500 jobs were put before\n"
 
 
 def test_jobs_from_a_pipe_are_read_once(own_queue, run, tmp_path):

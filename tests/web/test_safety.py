@@ -12,6 +12,7 @@ from beanlite.operators.file import File
 from beanlite.web import safety
 from beanlite.web.safety import Passwords, User
 from tests.support.servers import start_beanlite
+from tests.support.streams import from_late, from_unreadable
 from tests.support.web import Web, sign_in
 from tests.support.wire import Wire, until
 
@@ -135,6 +136,15 @@ def test_a_user_who_could_not_be_told_from_others_is_not_added(user, given, why)
     assert (exit_code, printed) == (2, "")
     assert said.startswith(f"beanlite: {why}")
     assert said.count("\n") == 1
+
+
+def test_a_password_that_can_not_be_read_is_one_line():
+    said = "beanlite: stdin can't be read: Bad file descriptor\n"
+    assert from_unreadable("web", "--add-user", "ann:reader") == (1, said)
+
+
+def test_a_password_is_waited_for():
+    assert from_late(b"battery\n", "web", "--add-user", "ann:reader") == (0, "")
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
