@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from threading import Thread
 
@@ -197,6 +198,10 @@ def test_a_mistake_changes_nothing(line, said, queue, run, monkeypatch):
     assert ids(queue) == before
 
 
+def sleeps(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("S")
+
+
 def at_terminal(queue, words, typed):
     """Carry out a command at a terminal; its exit code and what was to be seen."""
     terminal, theirs = pty.openpty()
@@ -207,6 +212,8 @@ def at_terminal(queue, words, typed):
         while b"?" not in seen:
             seen += os.read(terminal, 4096)
         if isinstance(typed, signal.Signals):
+            while not sleeps(process.pid):  # a signal just before it reads would wait for what is typed
+                time.sleep(0.001)
             process.send_signal(typed)
         else:
             os.write(terminal, typed)
