@@ -1,5 +1,6 @@
 """Runs the application."""
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -7,7 +8,7 @@ from typing import Final
 
 import uvicorn
 
-from beanlite import values
+from beanlite import signals, values
 from beanlite.beanstalk.client import Address, address_text
 from beanlite.errors import BeanliteError
 from beanlite.places import as_place
@@ -66,4 +67,11 @@ def serve(site: Site, listening: socket.socket) -> None:
         timeout_graceful_shutdown=STOPS_WITHIN_S,
         proxy_headers=False,  # the user is taken only from the configured header, if any
     )
-    uvicorn.Server(how).run([listening])
+
+    async def run() -> None:
+        signals.hear()
+        await uvicorn.Server(how).serve([listening])
+
+    signals.hold()  # Python would complain of a coroutine that was interrupted before it began
+    with asyncio.Runner(loop_factory=how.get_loop_factory()) as runner:
+        runner.run(run())

@@ -262,6 +262,25 @@ def test_a_stop_is_no_failure(server, number):
         assert web.process.wait(timeout=30) == 0
 
 
+EARLY = """
+import asyncio, os, signal, sys
+from beanlite.cli import main
+
+def run(runner, coroutine, run=asyncio.Runner.run):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return run(runner, coroutine)
+
+asyncio.Runner.run = run
+sys.exit(main(["web", "--listen", "127.0.0.1:0"]))
+"""
+
+
+def test_a_stop_before_the_loop_runs_is_no_failure_either():
+    ended = subprocess.run([sys.executable, "-c", EARLY], check=False, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 0
+    assert re.fullmatch(r"beanlite: http://.* shows .*\n", ended.stderr)
+
+
 def test_a_server_that_goes_is_told_and_found_again(tmp_path):
     with start_beanlite(tmp_path) as server, Web(f"127.0.0.1:{server.port}") as web:
         assert web.get("/").status == 200
