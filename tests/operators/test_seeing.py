@@ -17,6 +17,7 @@ from rich.console import Console
 from beanlite.cli import main
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.look import looking
 from beanlite.operators import tables
 from beanlite.values import DB_NAME
 from tests.support.journal_files import make
@@ -54,6 +55,12 @@ while code == 130:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 print(presses, code)
 """
+
+
+def test_a_locked_file_does_not_keep_whoever_looks_waiting_for_long(tmp_path):
+    make(tmp_path / "queue.db", batches=1)
+    with looking(tmp_path / "queue.db") as look:
+        assert look._connection.execute("PRAGMA busy_timeout").fetchone() == (5000,)
 
 
 def test_tables_fit_the_terminal(queue, run, monkeypatch):

@@ -71,6 +71,9 @@ _TYPES: Final = {
 }
 # The last second that can be converted to a date.
 _LAST_S: Final = 253_402_300_799
+# How long another program may lock the file. Somebody waits for the answer, and a stop of the page in the browser for
+# the thread that asks.
+_WAIT_S: Final = 5.0
 
 
 class Look:
@@ -181,7 +184,7 @@ def _event(row: Record) -> Record:
 @contextmanager
 def looking(path: Path) -> Iterator[Look]:
     """Open a file for reading only. JournalRefused: it can't be opened, is not ours, or has an older version."""
-    with reading(path) as connection:
+    with reading(path, _WAIT_S) as connection:
         with refused(path):
             version = read_version(connection)
         if version < len(find_migrations()):

@@ -21,16 +21,16 @@ _NO_VERSION = 1 << 32
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
+def reading(path: Path, wait_s: float = _BUSY_TIMEOUT_S) -> Iterator[sqlite3.Connection]:
     """Yield a read-only connection in autocommit mode. A file of an older version appears to have the current columns.
 
-    JournalRefused: the file can't be opened, is empty, or is not ours.
+    JournalRefused: the file can't be opened, is empty, or is not ours; or another program locks it for ``wait_s``.
     """
     check_readable(path)
     try:
         # A read-only connection never checkpoints, not even if it is the last to close, so a -wal that a killed server
         # has left remains for the checks of the next start.
-        with closing(_connect(path)) as connection:
+        with closing(_connect(path, wait_s)) as connection:
             with refused(path):
                 connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
                 stand_in(connection, find_migrations())
@@ -39,9 +39,9 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         tidy(path)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, wait_s: float) -> sqlite3.Connection:
     with refused(path):
-        return sqlite3.connect(read_only(path), uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+        return sqlite3.connect(read_only(path), uri=True, timeout=wait_s, isolation_level=None)
 
 
 def read_only(path: Path) -> str:
