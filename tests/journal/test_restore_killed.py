@@ -1,0 +1,117 @@
+"""A restore, an undo or a compaction that is killed at any point leaves the old database or the new one, complete."""
+
+import subprocess
+import sys
+
+import pytest
+
+from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite.restore import restore, undo_restore
+from tests.journal.test_restore import damage, ids, source, target
+from tests.support.journal_files import ROOT, make, make_killed
+
+__all__ = ["source", "target"]  # fixtures
+
+# Forks once for each file operation, and the fork, which has its own folder, is killed before it; prints their number.
+KILLER = """
+import os, shutil, sys
+from pathlib import Path
+from beanlite.journal.sqlite.compact import compact
+from beanlite.journal.sqlite.restore import restore, undo_restore
+
+EVENTS = {"open", "os.rename", "os.remove", "os.chmod", "os.chown", "fcntl.flock", "sqlite3.connect", "shutil.copyfile"}
+DO = {"restore": lambda target: restore(source, target), "undo": undo_restore, "compact": compact}
+what, source, origin = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+number = code = seen = 0
+
+def kill(event, args):
+    global seen
+    seen += event in EVENTS
+    if seen == number:
+        os._exit(9)
+
+while code == 0:
+    number += 1
+    folder = origin.with_name(f"killed-{number}")
+    shutil.copytree(origin, folder)
+    child = os.fork()
+    if not child:
+        sys.addaudithook(kill)
+        DO[what](folder / "queue.db")
+        os._exit(1)
+    code = {9: 0, 1: 1}[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]
+print(number)
+"""
+
+
+def nothing(_path):
+    pass
+
+
+def stopped(path):
+    make(path, batches=4)
+
+
+def killed(path):
+    make_killed(path, batches=4)
+
+
+def restored(path):
+    """Make a file that has already been replaced, so that there is a restore to undo."""
+    make(path, batches=1)
+    make(path.with_name("old.db"), batches=4)
+    path.with_name("old.db").rename(path.with_name("queue.db.replaced-20200101T000000.000Z"))
+
+
+OLD, NEW = list(range(1, 13)), [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("what", "before", "old", "new"),
+    [
+        ("restore", nothing, [], NEW),
+        ("restore", stopped, OLD, NEW),
+        ("restore", killed, OLD, NEW),
+        ("restore", damage, None, NEW),
+        ("undo", restored, NEW, OLD),
+        ("compact", stopped, OLD, OLD),
+    ],
+)
+def test_killed_at_any_point_the_old_or_the_new_is_in_place(what, before, old, new, source, target):
+    before(target)
+    found = [jobs_in(folder) for folder in killed_folders(what, source, target)]
+    assert len(found) > 10
+    assert found[0] == old
+    assert found[-1] == new
+    assert found == sorted(found, key=lambda each: each == new), "it was neither, or the old one came back"
+    assert all(each in (old, new) for each in found)
+
+
+@pytest.mark.parametrize("what", ["restore", "undo"])
+def test_killed_at_any_point_undo_brings_back_what_the_last_completed_one_replaced(what, source, target):
+    make(target, batches=4)
+    make(source.with_name("second.db"), batches=2)
+    restore(source.with_name("second.db"), target)
+    first, second, third = [list(range(1, 3 * batches + 1)) for batches in (4, 2, 1)]
+    done = third if what == "restore" else first
+    outcomes = []
+    for folder in killed_folders(what, source, target):
+        in_place = jobs_in(folder)
+        undo_restore(folder / "queue.db")
+        outcomes.append((in_place, jobs_in(folder)))
+    assert sorted(set(map(repr, outcomes))) == sorted(map(repr, [(second, first), (done, second)]))
+
+
+def killed_folders(what, source, target):
+    """Kill what is done with the target before each of its file operations; returns the folders that are left."""
+    command = [sys.executable, "-c", KILLER, what, str(source), str(target.parent)]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return [target.parent.with_name(f"killed-{number}") for number in range(1, int(done.stdout) + 1)]
+
+
+def jobs_in(folder):
+    """Return the jobs that a server finds in the database of a folder; None if it refuses the file."""
+    try:
+        return ids(folder / "queue.db")[0]
+    except JournalRefused:
+        return None  # only a file that was damaged before may still be
