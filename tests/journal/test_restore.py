@@ -1,6 +1,8 @@
 """A restore: which file is in place afterwards, what was set aside, and that a kill leaves the old or the new file."""
 
+import fcntl
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -12,7 +14,7 @@ import pytest
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite import replace, restore as restore_module, wholefile
 from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.fileformat import wal_of
+from beanlite.journal.sqlite.fileformat import journal_of, wal_of
 from beanlite.journal.sqlite.replay import read_jobs, read_state
 from beanlite.journal.sqlite.restore import restore, undo_restore
 from beanlite.journal.sqlite.verify import verify
@@ -27,7 +29,7 @@ from tests.support.journal_files import (
     snapshot,
     writer,
 )
-from tests.support.sqlite_tool import ask, tell
+from tests.support.sqlite_tool import ask, outsider, tell
 
 
 @pytest.fixture
@@ -132,23 +134,63 @@ def test_a_signal_after_the_new_file_is_in_place_is_too_late(source, target, mon
     assert ids(target) == ([1, 2, 3], 12)
 
 
-def test_who_only_reads_while_the_target_is_set_aside_does_no_harm(source, target, monkeypatch):
+def test_who_has_only_read_while_the_target_is_set_aside_does_no_harm(source, target, monkeypatch):
     make(target, batches=4)
-    copy, readers = restore_module._copy, []
+    copy = restore_module._copy
 
     def meanwhile(old, new):
         copy(old, new)
-        readers.append(sqlite3.connect(f"file:{target}?mode=ro", uri=True))
-        readers[-1].execute("SELECT * FROM jobs").fetchone()
+        with closing(sqlite3.connect(f"file:{target}?mode=ro", uri=True)) as reader:
+            reader.execute("SELECT * FROM jobs").fetchone()
         assert wal_of(target).exists()
 
     monkeypatch.setattr(restore_module, "_copy", meanwhile)
     result = restore(source, target)
-    readers.pop().close()
-    assert readers == []
     assert names(target) == ["queue.db", kept_by(result).name]
     assert ids(target) == ([1, 2, 3], 12)
     assert ids(kept_by(result))[0] == list(range(1, 13))
+
+
+def test_one_that_another_program_has_open_is_refused(source, target):
+    """What it wrote afterwards would go into a file that no longer has a name."""
+    make(target, batches=4)
+    with outsider(target) as do:
+        do("CREATE TABLE theirs (a);")
+        with pytest.raises(JournalRefused, match="another program holds a lock on it: end what that does there"):
+            restore(source, target)
+        assert not [name for name in names(target) if name not in {"queue.db", "queue.db-wal", "queue.db-shm"}]
+        do("INSERT INTO theirs VALUES (1);")
+    assert ask(target, "SELECT * FROM theirs") == "1\n"
+    assert ask(kept_by(restore(source, target)), "SELECT * FROM theirs") == "1\n"
+
+
+def test_what_another_program_writes_once_the_target_is_set_aside_is_not_lost(source, target, monkeypatch):
+    make(target, batches=4)
+    lock, told = fcntl.flock, []
+
+    def meanwhile(descriptor, how):
+        lock(descriptor, how)
+        if how == fcntl.LOCK_EX:  # of the new file: the target has been set aside
+            told.append(tell(target, "CREATE TABLE theirs (a)"))
+
+    monkeypatch.setattr(fcntl, "flock", meanwhile)
+    with pytest.raises(JournalRefused, match=r"another program has written to .* meanwhile; try again"):
+        restore(source, target)
+    assert told == [""]
+    assert names(target) == ["queue.db"]
+
+
+def test_nobody_can_write_once_the_target_is_to_be_replaced(source, target, monkeypatch):
+    make_killed(target, batches=4)
+    move, told = replace._move_wal, []
+
+    def meanwhile(*given):
+        told.append(tell(target, "CREATE TABLE theirs (a)"))
+        return move(*given)
+
+    monkeypatch.setattr(replace, "_move_wal", meanwhile)
+    restore(source, target)
+    assert "database is locked" in told[0]
 
 
 def test_an_error_after_the_new_file_is_in_place_says_so(source, target, monkeypatch):
@@ -268,7 +310,7 @@ def test_undo_of_a_restore_that_has_replaced_nothing(source, target):
 def test_a_restore_that_fails_at_the_last_moment_sets_nothing_aside(error, raised, match, source, target, monkeypatch):
     make(target, batches=4)
 
-    def failing(_path):
+    def failing(*_):
         raise error
 
     monkeypatch.setattr(replace, "_move_wal", failing)
@@ -306,6 +348,30 @@ def test_a_damaged_one_is_replaced_and_set_aside_with_its_wal(source, target):
     with pytest.raises(JournalRefused, match="damaged"):
         undo_restore(target)
     assert ids(target)[0] == [1, 2, 3]
+
+
+def test_a_rollback_journal_goes_with_its_file(source, target):
+    """Somebody has taken the file out of WAL mode, and was killed amid a transaction."""
+    make(target, batches=4)
+    origin = target.with_name("origin")
+    with closing(sqlite3.connect(target, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+        before = target.read_bytes()
+        connection.execute("PRAGMA cache_size = 2")
+        connection.execute("BEGIN")
+        connection.execute("CREATE TABLE theirs AS SELECT randomblob(50000)")
+        shutil.copy(target, origin)
+        shutil.copy(journal_of(target), journal_of(origin))
+        connection.execute("ROLLBACK")
+    origin.rename(target)
+    journal_of(origin).rename(journal_of(target))
+    amid, journal = target.read_bytes(), journal_of(target).read_bytes()
+    assert amid != before
+    kept = kept_by(restore(source, target))
+    assert (kept.read_bytes(), journal_of(kept).read_bytes()) == (amid, journal)
+    assert names(target) == sorted(["queue.db", kept.name, journal_of(kept).name])
+    assert ids(target)[0] == [1, 2, 3]
+    assert ask(kept, "SELECT count(*) FROM jobs") == "12\n"
 
 
 def test_a_lone_wal_is_set_aside(source, target):

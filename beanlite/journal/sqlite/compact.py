@@ -1,16 +1,14 @@
 """Gives back the disk space that a stopped database occupies but does not use."""
 
 import os
-import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite.fileformat import refused, wal_size
+from beanlite.journal.sqlite.fileformat import wal_size
 from beanlite.journal.sqlite.reading import check_readable
-from beanlite.journal.sqlite.replace import copy_checked, replacing, take_place
+from beanlite.journal.sqlite.replace import copy_checked, replacing, take_place, written_at
 from beanlite.journal.sqlite.wholefile import partial_of
 
 
@@ -36,23 +34,8 @@ def compact(path: Path, progress: Callable[[int], None] | None = None) -> Compac
     with replacing(path) as held, partial_of(path) as partial:
         if wal_size(path):
             raise JournalRefused(f"{path} has a -wal, as a killed server leaves it; start the server and stop it first")
-        before = os.fstat(held.descriptor)
+        unchanged, before = written_at(path), os.fstat(held.descriptor).st_size
         jobs = copy_checked(path, partial, progress)
         after = partial.stat().st_size
-        with _alone(path):
-            if wal_size(path) or os.fstat(held.descriptor).st_mtime_ns != before.st_mtime_ns:
-                raise JournalRefused(f"another program has written to {path} meanwhile; try again")
-            take_place(partial, path, held)
-    return CompactResult(jobs, before.st_size, after)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Lock all other programs out of the file, since what they wrote to it from now on would be lost."""
-    with refused(path):
-        connection = sqlite3.connect(path, timeout=0, isolation_level=None)
-    with closing(connection):
-        with refused(path):
-            connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchone()
-            connection.execute("BEGIN EXCLUSIVE")
-        yield
+        take_place(partial, path, held, unchanged)
+    return CompactResult(jobs, before, after)

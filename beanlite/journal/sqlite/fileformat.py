@@ -53,8 +53,13 @@ def shm_of(path: Path) -> Path:
 
 def wal_size(path: Path) -> int:
     """Bytes in the write-ahead log of the database file; 0 if there is none."""
+    return size_of(wal_of(path))
+
+
+def size_of(file: Path) -> int:
+    """Bytes in a file; 0 if there is none."""
     try:
-        return wal_of(path).stat().st_size
+        return file.stat().st_size
     except FileNotFoundError:
         return 0
 

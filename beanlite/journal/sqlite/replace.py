@@ -11,10 +11,10 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from beanlite import signals
-from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.errors import BeanliteError, JournalLocked, JournalRefused
 from beanlite.journal.sqlite.backup import copy
 from beanlite.journal.sqlite.database import lock_file
 from beanlite.journal.sqlite.fileformat import journal_of, refused, said, shm_of, wal_of, wal_size
@@ -22,6 +22,9 @@ from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import count_jobs
 from beanlite.journal.sqlite.verify import findings, reading_whole
 from beanlite.journal.sqlite.wholefile import sync
+
+# How long to wait for others who have the file open: most of them only look at it for a moment.
+_WAIT_S: Final = 1.0
 
 
 class Held(NamedTuple):
@@ -48,10 +51,22 @@ def replacing(target: Path) -> Iterator[Held]:
         raise BeanliteError(f"{target} was not replaced: {error.strerror or said(error)}") from error
 
 
-def take_place(partial: Path, target: Path, held: Held) -> None:
-    """Give a new file the target's name, owner and mode.
+def written_at(target: Path) -> list[tuple[int, int]]:
+    """When the file and its -wal were last written, and their sizes; who only reads changes none of that."""
+    found = []
+    for file in (target, wal_of(target)):
+        with suppress(FileNotFoundError):
+            status = file.stat()
+            if status.st_size:  # who reads may make an empty -wal
+                found.append((status.st_mtime_ns, status.st_size))
+    return found
 
-    BeanliteError: that failed, or came too late to keep the target, as the text says then; ``partial`` is gone then.
+
+def take_place(partial: Path, target: Path, held: Held, unchanged: list[tuple[int, int]]) -> None:
+    """Give a new file the target's name, owner and mode, unless ``written_at`` no longer is ``unchanged``.
+
+    JournalRefused: another program has the target open, or has written to it. BeanliteError: it failed, or came too
+    late to keep the target, as the text says then; ``partial`` is gone then.
     """
     before = os.fstat(held.descriptor)
     if before.st_size:
@@ -61,15 +76,27 @@ def take_place(partial: Path, target: Path, held: Held) -> None:
     new = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
     held.undo.callback(os.close, new)
     fcntl.flock(new, fcntl.LOCK_EX)  # otherwise a server could start before the following steps are done
-    if not _move_wal(target):
-        # The old file is damaged, so no server could start on it; nor on the new file while the old -wal is there.
-        journal_of(target).unlink(missing_ok=True)
-    sync(target.parent)
+    with refused(target):
+        connection = sqlite3.connect(target, timeout=_WAIT_S, isolation_level=None)
+    with closing(connection):
+        will_change = journal_of(target).exists()  # SQLite rolls back what that holds before it locks the file
+        is_sound = before.st_size == 0 or _lock_out_others(connection, target)
+        if not will_change and written_at(target) != unchanged:
+            raise JournalRefused(f"another program has written to {target} meanwhile; try again")
+        if not (is_sound and _move_wal(connection, target)):
+            # The old file is damaged, so no server could start on it; nor on the new file while the old -wal is there.
+            journal_of(target).unlink(missing_ok=True)
+        sync(target.parent)
+        _rename(partial, target, held, connection, new)
+
+
+def _rename(partial: Path, target: Path, held: Held, connection: sqlite3.Connection, new: int) -> None:
     with signals.unheard():  # an interrupted command would look as if it had changed nothing
         partial.rename(target)
         held.undo.pop_all()
         try:
             sync(target.parent)
+            connection.close()  # this removes the -wal by its name, which must not be that of a server yet
             for beside in (wal_of(target), shm_of(target), journal_of(target)):
                 beside.unlink(missing_ok=True)
             sync(target.parent)
@@ -90,11 +117,28 @@ def give_to_owner(copy: Path, original: os.stat_result) -> None:
         raise BeanliteError(f"the new file can't be given the old one's owner and group ({owner}); be root") from error
 
 
-def _move_wal(target: Path) -> bool:
+def _lock_out_others(connection: sqlite3.Connection, target: Path) -> bool:
+    """Have nobody else use the file while the connection is open, since what they wrote would be lost.
+
+    Returns whether the file is sound as far as SQLite can tell; to one that is not, nobody else can write either.
+    JournalRefused: another program has it open.
+    """
+    try:
+        with refused(target):
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchone()
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.execute("ROLLBACK")  # the lock remains
+    except JournalLocked:
+        raise
+    except JournalRefused:
+        return False
+    return True
+
+
+def _move_wal(connection: sqlite3.Connection, target: Path) -> bool:
     """Let SQLite move everything that it keeps beside the old file into it; returns whether that succeeded."""
-    if wal_size(target) or journal_of(target).exists():
-        with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(target, timeout=0)) as connection:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    with suppress(sqlite3.Error, UnicodeDecodeError):
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return not wal_size(target) and not journal_of(target).exists()
 
 

@@ -19,12 +19,13 @@ from beanlite.journal.sqlite.fileformat import (
     read_at,
     refused,
     shm_of,
+    size_of,
     wal_of,
     wal_size,
 )
 from beanlite.journal.sqlite.migrations import allow_writing
 from beanlite.journal.sqlite.reading import check_readable, read_only, tidy
-from beanlite.journal.sqlite.replace import copy_checked, give_to_owner, replacing, take_place
+from beanlite.journal.sqlite.replace import copy_checked, give_to_owner, replacing, take_place, written_at
 from beanlite.journal.sqlite.replay import COUNTER_MAX
 from beanlite.journal.sqlite.wholefile import partial_of, sync, written_whole
 
@@ -45,7 +46,7 @@ def restore(source: Path, target: Path, progress: Callable[[int], None] | None =
 
     Ids that the target has given out since the backup are not given out again. `progress` is called as for a backup.
     JournalRefused: the source is damaged or not ours; or the target is held by a server or not a queue, or another
-    program writes to it while it is set aside. BeanliteError: the restore failed, for want of room for example. The
+    program has it open or writes to it meanwhile. BeanliteError: the restore failed, for want of room for example. The
     target is unchanged then, unless the text says that it is replaced.
     """
     source, target = Path(os.path.realpath(source)), Path(os.path.realpath(target))
@@ -83,11 +84,12 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
             jobs = copy_checked(source, partial, progress)
             _leave_out_ids(partial, _last_id(target))
             sync(target.parent)  # not even after a power failure may the copy be there without the partial file
+            unchanged = written_at(target)
             has_content = os.fstat(held.descriptor).st_size > 0 or wal_size(target) > 0
             try:
                 if has_content or earlier:  # an empty file tells an undo that this restore has replaced nothing
                     _set_aside(target, kept)
-                take_place(partial, target, held)
+                take_place(partial, target, held, unchanged)
             except BaseException as error:
                 if partial.exists():  # the target is still in place
                     with signals.unheard():
@@ -175,19 +177,11 @@ def _leave_out_ids(partial: Path, last_id: int) -> None:
 
 
 def _set_aside(target: Path, kept: Path) -> None:
-    """Copy the file, sound or not, with its -wal and rollback journal. JournalRefused: it was written to meanwhile."""
-    written_at = _written_at(target)
-    for old, new in ((target, kept), (wal_of(target), wal_of(kept)), (journal_of(target), journal_of(kept))):
-        if old == target or (old.exists() and old.stat().st_size):  # a reader leaves an empty -wal
+    """Copy the file, sound or not, with its -wal and rollback journal."""
+    _copy(target, kept)
+    for old, new in ((wal_of(target), wal_of(kept)), (journal_of(target), journal_of(kept))):
+        if size_of(old):  # a reader leaves an empty -wal
             _copy(old, new)
-    if _written_at(target) != written_at:
-        raise JournalRefused(f"another program has written to {target} meanwhile; try again")
-
-
-def _written_at(target: Path) -> list[tuple[int, int]]:
-    """When the file and its -wal were last written, and their sizes."""
-    found = [file.stat() for file in (target, wal_of(target)) if file.exists()]
-    return [(status.st_mtime_ns, status.st_size) for status in found if status.st_size]  # who reads makes an empty -wal
 
 
 def _remove(kept: Path) -> None:
