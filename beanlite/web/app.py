@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators.live import Unreachable
@@ -25,6 +26,29 @@ from beanlite.web.site import Site, site_of
 
 # The most bytes of a form.
 FORM_BYTES_MAX: Final = 1 << 20
+
+
+class Stop:
+    """Answers the requests that a stop cancels, because what they wait for has taken too long."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, in one way or the other."""
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except asyncio.CancelledError:
+            if begun or scope["type"] != "http":
+                raise
+            await PlainTextResponse("The page is being stopped.\n", 503)(scope, receive, send)
 
 
 class Gate(BaseHTTPMiddleware):
@@ -106,7 +130,7 @@ def make_app(site: Site) -> Starlette:
             Route("/change/{number:int}", changing.follow),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],
-        middleware=[Middleware(Gate)],
+        middleware=[Middleware(Stop), Middleware(Gate)],
         exception_handlers={BeanliteError: _on_error, HTTPException: _on_error},
         lifespan=lifespan,
     )

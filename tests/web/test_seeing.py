@@ -1,9 +1,11 @@
 """What the pages show, of a real server."""
 
+import http.client
 import re
 import signal
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -260,6 +262,26 @@ def test_a_stop_is_no_failure(server, number):
         assert web.get("/clients").status == 200
         web.process.send_signal(number)
         assert web.process.wait(timeout=30) == 0
+
+
+def test_a_page_that_still_waits_at_a_stop_is_told(tmp_path):
+    """The server does not answer, and the page is not waited for any longer."""
+    with start_beanlite(tmp_path, "--no-journal") as server:
+        web = Web(f"127.0.0.1:{server.port}")
+        with web.process, closing(http.client.HTTPConnection(web.where, timeout=30)) as connection:
+            connection.request("GET", "/clients")
+            assert connection.getresponse().read()
+            server.signal(signal.SIGSTOP)
+            try:
+                connection.request("GET", "/job/1")
+                web.process.terminate()
+                response = connection.getresponse()
+                assert (response.status, response.read()) == (503, b"The page is being stopped.\n")
+            finally:
+                server.signal(signal.SIGCONT)
+            said = web.process.communicate(timeout=30)[1]
+        assert (web.process.returncode, said.count("\n")) == (0, 1)
+        assert "timeout graceful shutdown exceeded" in said
 
 
 EARLY = """
