@@ -39,8 +39,9 @@ COMMANDS: Final = {
     "pause": "pause",
     "cluster": "cluster",
 }
-# The errors of a print to a file on a full or failing disk. Other writes raise errors of our own.
-_UNPRINTED: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+# The errors of a print to a file on a full or failing disk, or to one that is open only for reading. Other writes raise
+# errors of our own.
+_UNPRINTED: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 # Options that may take the place of a command.
 _GENERAL: Final = {"-h", "--help", "--install-completion", "--show-completion"}
 

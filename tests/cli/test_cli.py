@@ -245,17 +245,18 @@ def test_a_reader_that_has_had_enough_ends_a_command_quietly(tmp_path):
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_what_can_not_be_printed_is_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("stdout", "mode", "why"),
+    [("/dev/full", "wb", "No space left on device"), (os.devnull, "rb", "Bad file descriptor")],
+)
+def test_what_can_not_be_printed_is_one_line(stdout, mode, why, tmp_path):
     command = [sys.executable, "-m", "beanlite", "serve", "--help"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with open("/dev/full", "w") as full:  # noqa: PTH123 - no file
+    with Path(stdout).open(mode) as file:
         done = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, check=False, cwd=tmp_path, env=environment, text=True
+            command, stdout=file, stderr=subprocess.PIPE, check=False, cwd=tmp_path, env=environment, text=True
         )
-    assert (done.returncode, done.stderr) == (
-        1,
-        "beanlite: what was to be printed can't be written: No space left on device\n",
-    )
+    assert (done.returncode, done.stderr) == (1, f"beanlite: what was to be printed can't be written: {why}\n")
 
 
 @pytest.mark.usefixtures("clean_environment")
