@@ -31,6 +31,7 @@ from beanlite.journal.postgres.link import (
     beside,
     close,
     connect,
+    expect_newest,
     name_of,
     said,
     why_it_waits,
@@ -240,6 +241,7 @@ class _Waiting:
                 seen = row["epoch"], row["beat"]
                 since_ns = now_ns
             if row["is_free"] or now_ns - since_ns >= lease_ns:
+                await expect_newest(link, self._applicant.url)  # the active server may have moved on to another host
                 taken = await self._patiently(link, self._take(link, seen))
                 if taken is not None:
                     self._stands_by = False

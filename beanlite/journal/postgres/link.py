@@ -219,6 +219,17 @@ async def connect(url: str, name: str, expect: Expect | None = None) -> Link:
         raise
 
 
+async def expect_newest(link: Link, url: str) -> None:
+    """Ask the other hosts whether one was promoted after that of the connection. ConnectionError: one was.
+
+    Raises as ``connect`` does.
+    """
+    if len(_hosts(url)) > 1:
+        newest = await connect(url, "beanlite")
+        newest.drop()
+        link.expect_successor(newest.history)
+
+
 async def _connect_to(url: str, name: str, expect: Expect | None) -> Link:
     with _refusing(url):
         connection = await asyncpg.connect(

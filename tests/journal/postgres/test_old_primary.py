@@ -163,6 +163,34 @@ async def test_who_stands_by_does_not_take_over_on_an_old_primary_that_is_starte
     await second.stop()
 
 
+async def test_who_stands_by_does_not_take_over_on_one_that_never_stopped(pair):
+    """Its standby was promoted nevertheless, and the active server was the only one to notice."""
+    old, new = pair.primary, pair.standby
+    first = await served(both(pair), node="first", lease_s=2)
+    clock = Still()
+    second = ServingPostgres(Postgres(both(pair), node="second", lease_s=2, clock=clock))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    await asyncio.to_thread(new.promote)
+    await without_standby(new)
+    await without_standby(old)
+    await old.asql(f"SELECT pg_terminate_backend({first.journal._sender._link.pid})")
+    await finds(first, new)
+    job_id = await first.put()
+    before = await old.asql("SELECT epoch FROM lease", "queue")
+    looking = asyncio.create_task(looking_from(new, "second"))
+    while not looking.done():
+        clock.now_ns += 100_000_000
+        await asyncio.sleep(0.01)
+    await looking
+    assert await old.asql("SELECT epoch FROM lease", "queue") == before
+    assert not waiting.done()
+    await first.stop()
+    await asyncio.wait_for(waiting, SOON_S)
+    assert second.core.engine.jobs.find(job_id).body == b"job"
+    await second.stop()
+
+
 async def test_who_stands_by_does_not_take_over_there_even_if_it_reaches_nothing_else(pair, passed_over):
     old, new = pair.primary, pair.standby
     first = await served(both(pair), node="first", lease_s=2)
