@@ -139,6 +139,8 @@ def _move_wal(connection: sqlite3.Connection, target: Path) -> bool:
     """Let SQLite move everything that it keeps beside the old file into it; returns whether that succeeded."""
     with suppress(sqlite3.Error, UnicodeDecodeError):
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    with suppress(FileNotFoundError):
+        sync(wal_of(target))  # SQLite leaves it to the system when the truncation reaches the disk
     return not wal_size(target) and not journal_of(target).exists()
 
 
