@@ -1,7 +1,6 @@
 """Renders pages from templates, and reads the fields of forms."""
 
 import json
-import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,9 +125,9 @@ def seconds(fields: Mapping[str, str], name: str) -> float | None:
 
 
 def whole_seconds(fields: Mapping[str, str], name: str) -> int | None:
-    """Return a length of time as the server takes it, rounded up: 0 means another thing than a short time does."""
+    """Return a length of time as the server takes it, in whole seconds; None if it is left out. ConfigError."""
     found = seconds(fields, name)
-    return None if found is None else math.ceil(found)
+    return None if found is None else units.whole_seconds(found)
 
 
 def chosen(fields: Mapping[str, str]) -> Filter:

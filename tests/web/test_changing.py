@@ -123,9 +123,12 @@ def test_what_is_not_said_is_not_guessed(web, wire, fields):
 def test_a_job_is_put_by_hand(web, wire):
     page = web.post("/put", {"tube": "by-hand", "pri": "5", "delay": "0", "ttr": "2min", "body": "grüße\r\nall"})
     assert "The job was put" in page.text
-    wire.ask("watch by-hand")
-    assert wire.ask("reserve").endswith(" 10\r\ngrüße\nall") or "all" in page.text
     assert "grüße" in page.text
+    job_id = page.path.partition("?")[0].removeprefix("/job/")
+    assert wire.ask(f"peek {job_id}").startswith("FOUND ")
+    assert wire.body == "grüße\nall".encode()
+    facts = wire.stats(f"stats-job {job_id}")
+    assert [facts[key] for key in ("tube", "state", "pri", "ttr")] == ['"by-hand"', "ready", "5", "120"]
     again = web.post("/put", {"tube": "-", "pri": "many", "body": "kept"})
     assert again.status == 422
     assert "kept" in again.text
@@ -149,6 +152,8 @@ def test_a_pause_lasts_at_least_as_long_as_asked(web, wire):
     assert wire.stats("stats-tube default")["pause"] == "100"
     page = web.post("/pause", {"tube": "default", "for": "0.4", "back": "/tube/default"})
     assert "default is paused for 1 s" in page.text
+    web.post("/pause", {"tube": "default", "for": "1.1h", "back": "/tube/default"})
+    assert wire.stats("stats-tube default")["pause"] == "3960"  # as a float it is a little more
 
 
 def test_a_job_waits_at_least_as_long_as_asked(web, wire):
