@@ -22,7 +22,7 @@ class Curve(NamedTuple):
     """The largest number, at which the curve reaches the top."""
     total: float
     from_at: float
-    to_at: float
+    """The time of its first point, in UTC seconds."""
 
 
 def curve(rows: Iterable[Record], key: str, span_s: int, points: int, *, gaps: bool = False) -> Curve:
@@ -41,7 +41,7 @@ def curve(rows: Iterable[Record], key: str, span_s: int, points: int, *, gaps: b
         if not is_gap:
             piece, closed = _piece([(place, value) for place, value in run if value is not None], most, points)
             line, area = line + piece, area + closed
-    return Curve(line, area, most, sum(known), first, last + span_s)
+    return Curve(line, area, most, sum(known), first)
 
 
 def _piece(run: list[tuple[int, float]], most: float, points: int) -> tuple[str, str]:
