@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.options import AsJson, ConfigFile, Db, counting, path_of_db
+from beanlite.cli.options import AsJson, ConfigFile, Db, counting, listed, path_of_db
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
 
@@ -24,8 +24,6 @@ EXAMPLES: Final = {
         "beanlite import-binlog damaged --salvage --db rescued.db --json",
     )
 }
-# How many ids are listed; the rest are only counted.
-_LISTED = 10
 
 
 def import_binlog(
@@ -64,8 +62,7 @@ def import_binlog(
     told = [f"{path}: {result.jobs} jobs ({states}), {seconds} s"]
     told += (f"left out: {part.file}: {part.why}" for part in result.left_out)
     if lost := result.without_body:
-        listed = ", ".join(map(str, lost[:_LISTED])) + (", ..." if len(lost) > _LISTED else "")
-        told.append(f"lost: {len(lost)} jobs of which the binlog has changes, but not their bodies: {listed}")
+        told.append(f"lost: {len(lost)} jobs of which the binlog has changes, but not their bodies: {listed(lost)}")
     if result.left:
         told.append(f"beside the database there is still {result.left}; it belongs to it")
     print_done("\n".join(told))

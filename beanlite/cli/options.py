@@ -1,10 +1,10 @@
-"""What several commands for databases share: their options, and the progress on a terminal."""
+"""What several commands for databases share: their options, the progress on a terminal, and parts of messages."""
 
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -29,6 +29,9 @@ ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", parser=as_path, help="TOML file with the server's settings.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object, for scripts.")]
+
+# How many ids of jobs are listed in a message.
+_LISTED: Final = 20
 
 
 def path_of_db(db: str | None, config_file: Path | None) -> Path:
@@ -74,3 +77,8 @@ def mebibytes(size: int) -> str:
 def lines(count: int) -> str:
     """Describe how many lines have been read or written."""
     return f"{count} lines"
+
+
+def listed(ids: list[int]) -> str:
+    """List ids of jobs, the first ones if there are many."""
+    return ", ".join(map(str, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")

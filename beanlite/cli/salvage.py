@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from beanlite.cli.options import AsJson, counting
+from beanlite.cli.options import AsJson, counting, listed
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
 from beanlite.errors import JournalRefused
@@ -22,8 +22,6 @@ EPILOG: Final = (
     " saved, and there is no DEST; 130 interrupted."
 )
 EXAMPLES: Final = {"salvage": ("beanlite salvage beanlite.db.replaced-20261123T040000.123Z rescued.db",)}
-# How many ids are listed; the rest are only counted.
-_LISTED = 20
 
 
 def salvage(
@@ -59,7 +57,7 @@ def salvage(
 def _lost(source: Path, result: "Salvaged") -> list[str]:
     left_out = []
     if result.lost:
-        left_out.append(f"{len(result.lost)} jobs of which only a part is left ({_listed(result.lost)})")
+        left_out.append(f"{len(result.lost)} jobs of which only a part is left ({listed(result.lost)})")
     if result.lost_pauses:
         left_out.append(f"{result.lost_pauses} pauses")
     if result.lost_clock:
@@ -76,9 +74,5 @@ def _in_doubt(result: "Salvaged") -> list[str]:
     if result.jobs_at_stop not in {None, result.jobs}:
         doubts.append(f"{result.jobs} jobs are saved, and {result.jobs_at_stop} were there at the last stop")
     if result.doubtful:
-        doubts.append(f"{len(result.doubtful)} jobs that are saved may have been deleted ({_listed(result.doubtful)})")
+        doubts.append(f"{len(result.doubtful)} jobs that are saved may have been deleted ({listed(result.doubtful)})")
     return doubts
-
-
-def _listed(ids: list[int]) -> str:
-    return ", ".join(map(str, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")

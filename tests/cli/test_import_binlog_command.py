@@ -93,6 +93,15 @@ def test_what_was_salvaged_and_what_was_not(tmp_path, db, capsys):
     }
 
 
+def test_of_many_lost_jobs_twenty_are_named(tmp_path, db, capsys):
+    log = write(tmp_path / "log", begin() + b"".join(map(record, range(1, 31))))
+    assert main(["import-binlog", str(log), "--db", str(db)]) == 0
+    named = ", ".join(map(str, range(1, 21)))
+    assert capsys.readouterr().out.endswith(
+        f"lost: 30 jobs of which the binlog has changes, but not their bodies: {named}, …\n"
+    )
+
+
 def test_progress_is_shown_on_a_terminal_only(log, db, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["import-binlog", str(log), "--db", str(db)]) == 0
