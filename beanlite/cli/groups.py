@@ -11,6 +11,7 @@ import typer
 from beanlite import config
 from beanlite.beanstalk.client import Address, parse_address
 from beanlite.cli.options import ConfigFile, path_of_db
+from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.operators.file import File
 from beanlite.operators.filters import STATES, Filter
@@ -20,8 +21,6 @@ from beanlite.places import reached_at
 
 Result = TypeVar("Result")
 
-# The largest pri, and the largest number of seconds of a delay, a ttr or a pause.
-U32_MAX: Final = (1 << 32) - 1
 # The largest number that a database takes: no id of a job or number of a connection is larger.
 NUMBER_MAX: Final = (1 << 63) - 1
 

@@ -5,8 +5,9 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.groups import U32_MAX, Json, Server, age_option, grouped
+from beanlite.cli.groups import Json, Server, age_option, grouped
 from beanlite.cli.printing import print_done
+from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.operators import units
 from beanlite.operators.live import Live

@@ -14,10 +14,9 @@ from beanlite.cli.printing import print_done
 from beanlite.errors import ConfigError
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 FILE is damaged"
-    " or not a beanlite database, a server holds the database, or another program has it open or has written to it"
-    " meanwhile;"
-    " 130 interrupted. After all but 0 the database is unchanged, unless the message says that it is replaced."
+    "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 FILE is damaged or not a beanlite"
+    " database, a server holds the database, or another program has it open or has written to it meanwhile; 130"
+    " interrupted. After all but 0 the database is unchanged, unless the message says that it is replaced."
 )
 EXAMPLES: Final = {
     "restore": (
