@@ -21,8 +21,6 @@ _SORTS: Final[dict[str, tuple[str, bool]]] = {
     "timeouts": ("timeouts", True),
 }
 JOB_SORTS: Final = ("id", "queue", *_SORTS)
-
-
 # What tubes can be sorted by: names from a to z, all else with the largest first.
 TUBE_SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "oldest", "bytes", "waiting")
 # Those that only a file or only a server knows.
@@ -40,15 +38,6 @@ class Source(Protocol):
 
     def list_tubes(self, request: Record) -> Record:
         """Return a slice of the tubes."""
-
-    def show_job(self, job_id: int) -> Record | None:
-        """Return all facts about a job, its body as bytes; None if there is no such job."""
-
-    def check_tube(self, tube: str) -> None:
-        """Check that a tube exists. BeanliteError: it does not."""
-
-    def stats(self) -> Record:
-        """Return the facts about the source as a whole."""
 
 
 class Listed(NamedTuple):
