@@ -77,9 +77,8 @@ def _top() -> None:
     """
 
 
-def main(args: list[str] | None = None) -> int:
-    """Carry out the command line `args` (sys.argv's by default); return the exit code."""
-    args = sys.argv[1:] if args is None else args
+def main(args: list[str]) -> int:
+    """Carry out a command line, given without the program's name; return the exit code."""
     completes = COMPLETES in os.environ or args[:1] in (["--install-completion"], ["--show-completion"])
     if not completes and (not args or (args[0].startswith("-") and args[0] not in _GENERAL)):
         args = ["serve", *args]  # like an init script of beanstalkd
