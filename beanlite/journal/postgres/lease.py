@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 import asyncpg
 
 from beanlite import __version__, log, systemd
+from beanlite.core.job import SECOND_NS
 from beanlite.errors import BeanliteError, JournalFailed, JournalRefused
 from beanlite.journal.postgres.link import (
     LOOK_AFTER_S,
@@ -45,7 +46,7 @@ _LOOK_S: Final = 0.1
 # The pause between attempts to reach the database.
 _AGAIN_S: Final = 0.5
 # The shortest time between two status messages to systemd.
-_TELL_NS: Final = 1_000_000_000
+_TELL_NS: Final = SECOND_NS
 
 # The column lease_s may not exist yet: the schema is brought up to date by the server that has the lease.
 _SEEN: Final = """
@@ -233,7 +234,7 @@ class _Waiting:
             now_ns = self._applicant.clock_ns()
             if row is None:
                 raise JournalRefused(f"{self._applicant.name}: its table lease is empty")
-            lease_ns = round(max(self._applicant.lease_s, row["lease_s"] or 0) * 1_000_000_000)
+            lease_ns = round(max(self._applicant.lease_s, row["lease_s"] or 0) * SECOND_NS)
             if now_ns - before_ns > lease_ns // 2:
                 # The database took so long to answer that the active server may have been cut off or halted as well.
                 seen = None

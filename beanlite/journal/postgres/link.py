@@ -145,7 +145,10 @@ class Link:
 
     @contextmanager
     def _heeding_its_end(self) -> Iterator[None]:
-        """Asyncpg trips over its own state if the connection ends between two of its steps."""
+        """Turn what asyncpg raises if the connection ends between two of its steps into a ConnectionError.
+
+        It trips over its own state then.
+        """
         try:
             yield
         except AttributeError as error:

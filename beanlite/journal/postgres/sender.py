@@ -15,6 +15,7 @@ from typing import Final
 import asyncpg
 
 from beanlite import log
+from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.journal.postgres.batch import Batch
 from beanlite.journal.postgres.lease import BEAT, Applicant, Taken, give_back
@@ -68,7 +69,7 @@ class Sender:
         self._quiet = quiet
         self._moved = moved
         self._clock_ns = applicant.clock_ns
-        self._lease_ns = round(applicant.lease_s * 1_000_000_000)
+        self._lease_ns = round(applicant.lease_s * SECOND_NS)
         self.sure_until_ns = taken.sent_ns + round(self._lease_ns * _SURE)
         """Until then no other server can have the lease."""
         self.sent_ns: int | None = None
@@ -197,7 +198,7 @@ class Sender:
             self._start(self._look_after(self._link))
 
     def _is_late(self, sent_ns: int) -> bool:
-        return self._clock_ns() - sent_ns > LOOK_AFTER_S * 1_000_000_000
+        return self._clock_ns() - sent_ns > LOOK_AFTER_S * SECOND_NS
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

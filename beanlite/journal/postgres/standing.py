@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import asyncpg
 
 from beanlite import log
+from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed, LeaseLost
 from beanlite.journal.postgres.lease import BEAT, Applicant
 from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Behind, History, Link, said, shown
@@ -69,7 +70,7 @@ class Patience:
 
     def __init__(self, applicant: Applicant) -> None:
         self._clock_ns = applicant.clock_ns
-        self._longest_ns = round(applicant.lease_s * 1_000_000_000 * _PATIENT)
+        self._longest_ns = round(applicant.lease_s * SECOND_NS * _PATIENT)
         self._since_ns: int | None = None
 
     def use(self, error: Exception) -> None:
