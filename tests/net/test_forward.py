@@ -13,6 +13,7 @@ from beanlite.net.forward import Forwarder
 from beanlite.net.listener import open_listener
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
+from tests.support.inside import until
 from tests.support.servers import free_port
 
 RESET = struct.pack("ii", 1, 0)
@@ -43,12 +44,6 @@ async def talk(address, *, resets):
         else:
             client.shutdown(socket.SHUT_WR)
             assert await asyncio.wait_for(loop.sock_recv(client, 100), 10) == b""
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def garbage():

@@ -16,6 +16,7 @@ from beanlite.net.forward import Forwarder
 from beanlite.net.listener import open_listener
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
+from tests.support.inside import until
 
 RESET = struct.pack("ii", 1, 0)
 LINE = b"list-tube-used\r\n"
@@ -109,12 +110,6 @@ class Standby:
 def low_water(sock):
     """How much there has to be for a socket to be readable."""
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def hear(client):
