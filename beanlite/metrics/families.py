@@ -66,7 +66,9 @@ def families(source: Source) -> Iterator[Metric]:
 
 def _process(source: Source) -> Iterator[Metric]:
     build = GaugeMetricFamily(
-        "beanlite_build_info", "1, with what serves as labels.", labels=["version", "compiled", "python"]
+        "beanlite_build_info",
+        "1; the labels are the version, whether it is compiled, and the version of Python.",
+        labels=["version", "compiled", "python"],
     )
     build.add_metric([__version__, str(is_compiled()).lower(), platform.python_version()], 1)
     yield build
@@ -122,7 +124,7 @@ def _memory(source: Source) -> Iterator[Metric]:
     yield _gauge(
         "memory_used_bytes", "Memory that counts towards the limit, by the server's own count.", memory.used_bytes
     )
-    yield _gauge("memory_bodies_bytes", "What bodies take of it.", memory.shown_body_bytes)
+    yield _gauge("memory_bodies_bytes", "The part of the used memory that bodies take.", memory.shown_body_bytes)
     yield _gauge("memory_limit_bytes", "Puts are refused beyond this (the setting max_memory).", memory.max_bytes)
     yield _gauge("unloaded_jobs", "Jobs whose body is in the database only.", memory.unloaded)
 
