@@ -50,11 +50,18 @@ def test_anything_else_is_left_to_the_settings(port, flags):
     assert not accepts(port)
 
 
-@pytest.mark.parametrize("name", ["BEANLITE_HOST", "BEANLITE_SOCKET", "LISTEN_PID"])
+@pytest.mark.parametrize("name", ["BEANLITE_HOST", "BEANLITE_SOCKET", "BEANLITE_DATABASE", "LISTEN_PID"])
 def test_the_environment_may_say_otherwise(port, monkeypatch, name):
     monkeypatch.setenv(name, "1")
     listen.listen_early(["-p", str(port)])
     assert not accepts(port)
+
+
+def test_the_environment_may_name_the_port(port, monkeypatch):
+    monkeypatch.setattr(listen, "PORT", port)
+    monkeypatch.setenv("BEANLITE_PORT", str(port))
+    listen.listen_early(["-l", "127.0.0.1"])
+    assert not listen._early
 
 
 def test_a_port_that_is_taken_is_left_for_the_settings_to_complain_of(port):
