@@ -1,7 +1,7 @@
 """``beanlite export``."""
 
 import sys
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,7 +10,7 @@ import typer
 from beanlite.cli.options import ConfigFile, Database, Db, counting, lines, path_of_db, url_of_database
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
-from beanlite.errors import BeanliteError, ConfigError
+from beanlite.errors import ConfigError
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 it could not be written, and there is no new DEST; 2 a wrong setting or flag; 3 the database"
@@ -46,40 +46,17 @@ def export(
         raise ConfigError("--force: there is no DEST to replace")
     url = url_of_database(db, database, config_file)
     if url is not None:
-        _export_database(url, dest, replace=force)
-        return
-    source = path_of_db(db, config_file)
+        from beanlite.journal.postgres import dump as postgres  # noqa: PLC0415 - it may not be installed
 
-    from beanlite.journal.sqlite import dump  # noqa: PLC0415 - `serve` starts faster without it
+        write, write_file = partial(postgres.export, url), partial(postgres.export_to_file, url)
+    else:
+        from beanlite.journal.sqlite import dump as sqlite  # noqa: PLC0415 - `serve` starts faster without it
 
+        source = path_of_db(db, config_file)
+        write, write_file = partial(sqlite.export, source), partial(sqlite.export_to_file, source)
     with counting(lines) as progress:
         if dest is None:
-            dump.export(source, sys.stdout.buffer, progress)
+            write(sys.stdout.buffer, progress)
             return
-        count = dump.export_to_file(source, dest, progress, replace=force)
-    _tell(dest, count)
-
-
-def _export_database(url: str, dest: Path | None, *, replace: bool) -> None:
-    from beanlite.journal.postgres import dump  # noqa: PLC0415 - it may not be installed
-    from beanlite.journal.sqlite.wholefile import unserved, written_whole  # noqa: PLC0415 - as above
-
-    with counting(lines) as progress:
-        if dest is None:
-            dump.export(url, sys.stdout.buffer, progress)
-            return
-        try:
-            dest_file = dest.resolve()
-            with (
-                unserved(dest_file, None) if replace else nullcontext(enter_result=False) as is_there,
-                written_whole(dest_file, replace=is_there) as partial,
-                partial.open("wb") as sink,
-            ):
-                count = dump.export(url, sink, progress)
-        except OSError as error:
-            raise BeanliteError(f"nothing was exported to {dest}: {error.strerror}") from error
-    _tell(dest, count)
-
-
-def _tell(dest: Path, count: int) -> None:
+        count = write_file(dest, progress, replace=force)
     print_done(f"{dest}: {count - 2} jobs and pauses exported")  # the first line and the last one are about the queue

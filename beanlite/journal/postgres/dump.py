@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Final, TypeVar
@@ -18,6 +19,7 @@ from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, said, shown
 from beanlite.journal.postgres.schema import NOW, check, make
+from beanlite.journal.sqlite.wholefile import unserved, written_whole
 
 # An import holds the lease while it runs, as a server would, and takes it only if no server has it.
 _TAKE: Final = f"""
@@ -69,6 +71,25 @@ def export(url: str, sink: BinaryIO, progress: Callable[[int], None] | None = No
         if unwritable:
             raise unwritable[0] from None  # it is not the database that can't be used
         raise
+
+
+def export_to_file(
+    url: str, dest: Path, progress: Callable[[int], None] | None = None, *, replace: bool = False
+) -> int:
+    """Write the lines of a queue to a file of mode 0600, which appears when it is complete; return their number.
+
+    BeanliteError: the queue can't be read; or the file exists and is not to be replaced, or can't be written.
+    """
+    resolved = Path(os.path.realpath(dest))
+    try:
+        with (
+            unserved(resolved, None) if replace else nullcontext(enter_result=False) as is_there,
+            written_whole(resolved, replace=is_there) as partial,
+            partial.open("wb") as sink,
+        ):
+            return export(url, sink, progress)
+    except OSError as error:
+        raise BeanliteError(f"nothing was exported to {dest}: {error.strerror}") from error
 
 
 async def _dump(link: Link, name: str) -> AsyncIterator[Iterable[str]]:
