@@ -68,7 +68,7 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
         settings = settings.model_copy(update={"max_connections": room})
     if settings.max_job_size > UNNOTICED_BYTES:
         log.warning(
-            "larger bodies than these hold others up", bytes=UNNOTICED_BYTES, max_job_size=settings.max_job_size
+            "bodies larger than this hold up other clients", bytes=UNNOTICED_BYTES, max_job_size=settings.max_job_size
         )
     share_one_heap()
     listener = open_listener(settings)

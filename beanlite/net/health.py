@@ -59,7 +59,7 @@ class Health:
             raise ListenError(f"can't listen on {host} port {port}, for --health: {why}") from error
         self._server = server
         bound = server.sockets[0].getsockname()  # a tuple in asyncio, a list in uvloop
-        log.info("health and metrics are told", host=bound[0], port=bound[1])
+        log.info("health and metrics are served", host=bound[0], port=bound[1])
 
     def close(self) -> None:
         """Stop listening, and close all connections."""

@@ -56,7 +56,7 @@ async def test_while_a_large_body_is_written_only_those_wait_who_wait_for_a_comm
 def test_a_start_tells_that_larger_bodies_hold_others_up(tmp_path, beyond):
     with start_beanlite(tmp_path, "-z", str(UNNOTICED_BYTES + beyond)) as server, Wire(server.connect()) as wire:
         wire.put(b"x")
-        assert ("hold others up" in server.log_text()) == bool(beyond)
+        assert ("hold up other clients" in server.log_text()) == bool(beyond)
 
 
 async def test_the_largest_body_is_stored(tmp_path):
