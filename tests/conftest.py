@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from beanlite import signals
 from beanlite.clock import Clock
@@ -19,6 +20,10 @@ from tests.support.inside import Disk
 from tests.support.journal_files import NO_HISTORY
 from tests.support.needs import need
 from tests.support.postgres import Cluster, Pair, new_home, programs
+
+# By default Hypothesis fails a test whose examples take long, as they do on a busy machine.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # Tests that start no process and take only seconds: they are marked fast, for `pytest -m fast`.
 FAST = [

@@ -69,7 +69,6 @@ def test_random_sessions(sessions: type[Sessions], kind: str, record_property: C
         settings=settings(
             max_examples=max(1, STEPS // STEPS_A_SESSION // (PART if kind == "postgresql" else 1)),
             stateful_step_count=STEPS_A_SESSION,
-            deadline=None,
             database=None,
             print_blob=False,
             report_multiple_bugs=False,

@@ -83,7 +83,6 @@ def test_short_sessions(record_property):
         settings=settings(
             max_examples=150,
             stateful_step_count=30,
-            deadline=None,
             database=None,
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
