@@ -19,6 +19,7 @@ A client's mistake is not an exception: it is answered with the protocol's word.
 It ends the server, unless only one client can have been affected; that client then gets an error, and is closed.
 """
 
+import os
 from typing import ClassVar, Final
 
 # The code of the state that all clients share: an error raised in it or below may have left that state half changed.
@@ -59,6 +60,12 @@ def place_of(bug: Exception) -> str:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else "?"
+
+
+def in_system_words(error: OSError) -> str:
+    """The system's own words for an error of a socket: those of Python's libraries repeat the address."""
+    # The numbers of errors in looking up a name are negative.
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
 
 
 class BeanliteError(Exception):

@@ -6,12 +6,11 @@ They speak as much of HTTP as a probe or Prometheus needs: GET or HEAD without a
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
 from beanlite import log
-from beanlite.errors import ListenError
+from beanlite.errors import ListenError, in_system_words
 
 # Connections served at a time; further ones are closed at once.
 CONNECTIONS_MAX: Final = 8
@@ -54,9 +53,7 @@ class Health:
         try:
             server: Any = await self.loop.create_server(lambda: Visit(self), host, port, backlog=2 * CONNECTIONS_MAX)
         except OSError as error:
-            # The system's own words: those of asyncio repeat the address.
-            why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
-            raise ListenError(f"can't listen on {host} port {port}, for --health: {why}") from error
+            raise ListenError(f"can't listen on {host} port {port}, for --health: {in_system_words(error)}") from error
         self._server = server
         bound = server.sockets[0].getsockname()  # a tuple in asyncio, a list in uvloop
         log.info("health and metrics are served", host=bound[0], port=bound[1])

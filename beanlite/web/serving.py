@@ -10,7 +10,7 @@ import uvicorn
 
 from beanlite import signals, values
 from beanlite.beanstalk.client import Address, address_text
-from beanlite.errors import BeanliteError
+from beanlite.errors import BeanliteError, in_system_words
 from beanlite.places import as_place
 from beanlite.web.app import make_app
 from beanlite.web.site import Site
@@ -39,9 +39,7 @@ def listen(address: Address) -> socket.socket:
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(address[0])
     except OSError as error:
-        # The system's own words: those of create_server repeat the address.
-        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
-        raise BeanliteError(f"can't listen on {address_text(address)}: {why}") from error
+        raise BeanliteError(f"can't listen on {address_text(address)}: {in_system_words(error)}") from error
     return listening
 
 
