@@ -65,6 +65,21 @@ def _password() -> str:
         raise ConfigError("the password is not UTF-8") from error
 
 
+def _check_users(password_file: Path | None, user_header: str | None) -> None:
+    """Check by what users are known. ConfigError: by two things, or by a header that can't be sent."""
+    if password_file is not None and user_header is not None:
+        raise ConfigError("--password-file and --user-header exclude each other")
+    if user_header is not None and _HEADER_NAME.fullmatch(user_header) is None:
+        raise ConfigError(f"--user-header takes the name of a header, not {user_header!r}")
+
+
+def _readable(db: str) -> Path:
+    """Return the path of the database. JournalRefused: it can't be read, which is said now, and not on each page."""
+    path = path_of_db(db, None).resolve()
+    with File(path):
+        return path
+
+
 @grouped
 def web(
     *,
@@ -107,19 +122,12 @@ def web(
         print(password_line(name, role, _password()))
         return
     address = parse_address(listen, "--listen")
-    is_closed = password_file is not None or user_header is not None
-    if password_file is not None and user_header is not None:
-        raise ConfigError("--password-file and --user-header exclude each other")
-    if user_header is not None and _HEADER_NAME.fullmatch(user_header) is None:
-        raise ConfigError(f"--user-header takes the name of a header, not {user_header!r}")
-    if not serving.is_loopback(address) and not is_closed:
+    is_loopback = serving.is_loopback(address)
+    _check_users(password_file, user_header)
+    if not is_loopback and password_file is None and user_header is None:
         raise ConfigError(f"--listen {listen} needs --password-file or --user-header: everybody could change anything")
-    own = serving.LOOPBACK_NAMES if serving.is_loopback(address) else frozenset()
-    path = None
-    if db is not None:
-        path = path_of_db(db, None).resolve()
-        with File(path):  # a wrong path is told now, and not on each page
-            pass
+    own = serving.LOOPBACK_NAMES if is_loopback else frozenset()
+    path = None if db is None else _readable(db)
     site = Site(
         address=server.address,
         db=path,
