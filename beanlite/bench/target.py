@@ -49,25 +49,17 @@ def started(command: str, directory: Path, cores: list[int] | None) -> Iterator[
     The options -l and -p are added. "beanlite" is the one that this bench is part of. ConfigError, BenchFailed.
     """
     words = _words(command)
-    folder = Path(tempfile.mkdtemp(prefix="beanlite-bench-", dir=directory))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="beanlite-bench-", dir=directory))
+    except OSError as error:
+        raise ConfigError(f"no folder can be made in {directory}: {error.strerror}; name another --dir") from error
     port = _free_port()
     log = folder / "server.log"
     process = None
     try:
-        with log.open("wb") as sink, machine.children_on(cores):
-            process = subprocess.Popen(  # noqa: S603 - the operator's own command
-                [*words, "-l", "127.0.0.1", "-p", str(port)],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                cwd=folder,
-                env={key: value for key, value in environ.items() if not key.startswith("BEANLITE_")},
-                start_new_session=True,  # Ctrl-C in the terminal is for the bench, which then stops the server
-            )
+        process = _launched([*words, "-l", "127.0.0.1", "-p", str(port)], log, cores)
         _wait_until_it_accepts(process, ("127.0.0.1", port), command, log)
         yield _target(command, ("127.0.0.1", port))
-    except FileNotFoundError as error:
-        raise ConfigError(f"{words[0]} is not installed") from error
     finally:
         if process:
             _stop(process)
@@ -87,6 +79,25 @@ def _words(command: str) -> list[str]:
     if not words:
         raise ConfigError("--against needs a command")
     return [sys.executable, "-m", *words] if words[0] == "beanlite" else words
+
+
+def _launched(words: list[str], log: Path, cores: list[int] | None) -> subprocess.Popen[bytes]:
+    """Start a program in the folder of its log. ConfigError: it can't be started."""
+    try:
+        with log.open("wb") as sink, machine.children_on(cores):
+            return subprocess.Popen(  # noqa: S603 - the operator's own command
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                cwd=log.parent,
+                env={key: value for key, value in environ.items() if not key.startswith("BEANLITE_")},
+                start_new_session=True,  # Ctrl-C in the terminal is for the bench, which then stops the server
+            )
+    except FileNotFoundError as error:
+        raise ConfigError(f"{words[0]} is not installed") from error
+    except OSError as error:
+        raise ConfigError(f"{words[0]} can't be started: {error.strerror}") from error
 
 
 def _target(name: str, address: Address) -> Target:

@@ -170,6 +170,7 @@ def test_more_clients_beside_are_not_counted(server, at, capsys):
         ("--connect 127.0.0.1:1", "127.0.0.1:1: Connection refused", 1),
         ("--connect x=unix:/nowhere.sock", "x: No such file or directory", 1),
         ("--against ./no-such-server", "./no-such-server is not installed", 2),
+        ("--against /", "/ can't be started: Permission denied", 2),
         ("--against false", "false ended with 1: it said nothing", 1),
         ("--against 'x", '--against "\'x": No closing quotation', 2),
         ("nope", "there is no workload 'nope', only noop, put, cycle, drain, pc, mixed", 2),

@@ -111,6 +111,7 @@ def closed():
         ("salvage secret new.db", 1, "secret can't be opened: Permission denied"),
         ("restore secret --db new.db", 3, "secret can't be opened: Permission denied"),
         ("import secret --db new.db", 1, "secret can't be read: Permission denied"),
+        ("bench --dir closed", 2, "no folder can be made in closed: Permission denied; name another --dir"),
         ("import-binlog closed --db new.db", 1, "closed/lock can't be opened and locked: Permission denied"),
     ],
 )
