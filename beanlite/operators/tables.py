@@ -1,5 +1,6 @@
 """Tables on a terminal, and JSON for scripts."""
 
+import codecs
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -204,6 +205,7 @@ def event_line(event: Record) -> str:
 
 
 def print_json(records: Iterable[Record]) -> None:
-    """Print the records as JSON, one object per line."""
+    """Print the records as JSON, one object per line; as ASCII if stdout has another encoding than JSON's, UTF-8."""
+    is_utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
     for record in records:
-        print(json.dumps(record, ensure_ascii=False))  # noqa: T201 - as the command line does
+        print(json.dumps(record, ensure_ascii=not is_utf8))  # noqa: T201 - as the command line does

@@ -111,6 +111,17 @@ def test_a_job_is_shown_whole(queue, run):
     assert run(queue, "job", "99") == (1, "", "beanlite: there is no job 99\n")
 
 
+def test_json_is_json_whatever_the_encoding_of_stdout(own_queue, run):
+    """In ASCII Python writes an ä as \\xe4, which JSON does not know, and in Latin-1 as a byte that is not UTF-8."""
+    run(own_queue, "put", "--tube", "odd", "ä€")
+    for encoding in "ascii", "latin-1", "utf-8":
+        options = ["--connect", f"127.0.0.1:{own_queue.server.port}", "--json"]
+        command = [sys.executable, "-m", "beanlite", "jobs", "--tube", "odd", *options]
+        environment = {**ENVIRONMENT, "PYTHONIOENCODING": encoding}
+        out = subprocess.run(command, capture_output=True, check=True, env=environment).stdout
+        assert json.loads(out)["preview"] == "ä€"
+
+
 def test_a_file_knows_rates_and_what_became_of_a_job(tmp_path, capsys):
     with start_beanlite(tmp_path, "--history", "7d") as server, Wire(server.connect()) as client:
         client.ask("use mail")
