@@ -9,12 +9,12 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.groups import Ids, Json, Server, Which, age_option, grouped
+from beanlite.cli.groups import Ids, Json, Server, Which, age_option, grouped, seconds_of
 from beanlite.cli.printing import print_done
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators import changes, units
-from beanlite.operators.filters import Filter, Record
+from beanlite.operators.filters import Filter, Record, encode_tube
 from beanlite.operators.live import Live
 from beanlite.operators.person import login_name, on_behalf_of
 
@@ -137,12 +137,14 @@ def move(ids: Ids = None, *, to: To, which: Which, how: How) -> int:
 
     They keep their ids, ages and counters.
     """
+    encode_tube(to)
     return _carry_out({"do": "move", "to": to}, which.filter(ids), how)
 
 
 @grouped
 def copy(ids: Ids = None, *, to: To, which: Which, how: How) -> int:
     """Copy jobs to another tube, as new jobs."""
+    encode_tube(to)
     return _carry_out({"do": "copy", "to": to}, which.filter(ids), how)
 
 
@@ -163,7 +165,7 @@ def delay(
     """Delay ready jobs, or change the delay of delayed ones."""
     if not by:
         raise ConfigError("--by: a delay is longer than 0 s; kick makes delayed jobs ready")
-    return _carry_out({"do": "delay", "delay_s": units.whole_seconds(by)}, which.filter(ids), how)
+    return _carry_out({"do": "delay", "delay_s": seconds_of("--by", by)}, which.filter(ids), how)
 
 
 def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> int:

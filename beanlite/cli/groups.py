@@ -13,10 +13,10 @@ from beanlite.beanstalk.client import Address, parse_address
 from beanlite.cli.options import ConfigFile, path_of_db
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
+from beanlite.operators import units
 from beanlite.operators.file import File
 from beanlite.operators.filters import STATES, Filter
 from beanlite.operators.live import Live
-from beanlite.operators.units import parse_age
 from beanlite.places import reached_at
 
 Result = TypeVar("Result")
@@ -31,7 +31,7 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="S
 
 def _age(text: object) -> float:
     try:
-        return parse_age(str(text))
+        return units.parse_age(str(text))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -41,6 +41,13 @@ def age_option(*names: str, text: str) -> Any:  # noqa: ANN401 - as typer.Option
     if names:
         return typer.Option(*names, metavar="TIME", parser=_age, help=text)
     return typer.Argument(metavar="TIME", parser=_age, help=text)
+
+
+def seconds_of(option: str, length_s: float) -> int:
+    """Return the value of such an option as the protocol takes it, in whole seconds. ConfigError: it is too long."""
+    if length_s > U32_MAX:
+        raise ConfigError(f"{option}: {U32_MAX} seconds at most, which are {units.age(U32_MAX)}")
+    return units.whole_seconds(length_s)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,8 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.groups import Json, Server, age_option, grouped
+from beanlite.cli.groups import Json, Server, age_option, grouped, seconds_of
 from beanlite.cli.printing import print_done
-from beanlite.core.job import U32_MAX
-from beanlite.errors import ConfigError
 from beanlite.operators import units
 from beanlite.operators.live import Live
 
@@ -33,9 +31,7 @@ def pause(
     as_json: Json = False,
 ) -> None:
     """Stop clients from reserving from a tube for some time."""
-    if time > U32_MAX:
-        raise ConfigError(f"TIME: {U32_MAX} seconds at most, which are {units.age(U32_MAX)}")
-    pause_s = units.whole_seconds(time)
+    pause_s = seconds_of("TIME", time)
     with Live(server.address) as live:
         live.pause(tube, pause_s)
     if as_json:

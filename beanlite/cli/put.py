@@ -7,16 +7,16 @@ from typing import Annotated, BinaryIO, Final
 
 import typer
 
-from beanlite.cli.groups import Json, Server, age_option, grouped
+from beanlite.cli.groups import Json, Server, age_option, grouped, seconds_of
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
 from beanlite.cli.source import STDIN, opened
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
-from beanlite.operators.live import Live, encode_tube
+from beanlite.operators.filters import encode_tube
+from beanlite.operators.live import Live
 from beanlite.operators.person import login_name
 from beanlite.operators.putting import NewJob, put as put_all, read_jobs
-from beanlite.operators.units import whole_seconds
 
 EPILOG: Final = (
     "The ids are printed; if they can't be, the jobs are put all the same, and a line on stderr says so. Jobs are put"
@@ -68,7 +68,7 @@ def put(
         raise ConfigError(f"each BODY is a job, and none a tube: say --tube {bodies[0]}, or --tube default")
     tube = "default" if tube is None else tube
     encode_tube(tube)
-    delay_s, ttr_s = whole_seconds(delay), whole_seconds(ttr)
+    delay_s, ttr_s = seconds_of("--delay", delay), seconds_of("--ttr", ttr)
     with ExitStack() as stack:
         made: Iterable[NewJob]
         if jobs is None:

@@ -11,6 +11,7 @@ from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
 from beanlite.operators import listing, tables
 from beanlite.operators.bodies import FORMS
+from beanlite.operators.filters import encode_tube
 from beanlite.operators.live import Live
 
 EPILOG: Final = (
@@ -182,6 +183,8 @@ def tail(
 
     Each event is shown as soon as it is durable.
     """
+    if tube is not None:
+        encode_tube(tube)
     for word in what or ():
         if word not in WORDS:
             raise ConfigError(f"--what: there is no event {word!r}, only {', '.join(WORDS)}")

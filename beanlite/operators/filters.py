@@ -1,8 +1,9 @@
-"""The filter by which an operator selects jobs."""
+"""The filter by which an operator selects jobs, and the names of tubes in it."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from beanlite.core.tube import is_tube_name
 from beanlite.errors import ConfigError
 from beanlite.operators import units
 
@@ -30,9 +31,11 @@ class Filter:
     up_to_id: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the state. ConfigError: there is no such state."""
+        """Check the tube and the state. ConfigError: no tube can have this name, or there is no such state."""
+        if self.tube is not None:
+            encode_tube(self.tube)
         if self.state is not None and self.state not in STATES:
-            raise ConfigError(f"--state: there is no state {self.state!r}, only {', '.join(STATES)}")
+            raise ConfigError(f"there is no state {self.state!r}, only {', '.join(STATES)}")
 
     @property
     def is_empty(self) -> bool:
@@ -63,3 +66,14 @@ class Filter:
             if value is not None:
                 said.append(words)
         return ", ".join(said)
+
+
+def encode_tube(name: str) -> bytes:
+    """Return the name of a tube as it is sent. ConfigError: no tube can have it.
+
+    In a command's line, what follows a line end in the name would be carried out as a command of its own.
+    """
+    encoded = name.encode(errors="surrogateescape")
+    if not is_tube_name(encoded):
+        raise ConfigError(f"no tube can have the name {name!r}")
+    return encoded

@@ -57,7 +57,7 @@ def everything(ask: Callable[[Record], Record], request: Record, key: str) -> It
 def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None) -> Listed:
     """Return up to `limit` jobs, 0 meaning all, sorted. ConfigError: there is no such order, or not of these jobs."""
     if sort not in JOB_SORTS:
-        raise ConfigError(f"--sort: jobs are sorted by {', '.join(JOB_SORTS)}, not by {sort!r}")
+        raise ConfigError(f"jobs are sorted by {', '.join(JOB_SORTS)}, not by {sort!r}")
     request: Record = {**which.request(), "preview": _PREVIEW}
     if sort in _SORTS:
         if after is not None:
@@ -79,7 +79,7 @@ def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None
 def tubes(source: Source, like: str, sort: str, limit: int) -> tuple[list[Record], int]:
     """Return up to `limit` tubes whose names match, 0 meaning all, sorted; and their number. ConfigError: bad order."""
     if sort not in TUBE_SORTS:
-        raise ConfigError(f"--sort: tubes are sorted by {', '.join(TUBE_SORTS)}, not by {sort!r}")
+        raise ConfigError(f"tubes are sorted by {', '.join(TUBE_SORTS)}, not by {sort!r}")
     found = list(everything(source.list_tubes, {"like": like}, "tubes"))
     if sort == "oldest":  # a server knows only how long the next job has been ready
         sort = "oldest_ready_s" if found and "oldest_ready_s" in found[0] else "first_ready_s"

@@ -2,14 +2,14 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Self
 
 from beanlite.beanstalk.client import Address, Client, UnexpectedReply, address_text
-from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, ConfigError
-from beanlite.operators.filters import Record
+from beanlite.operators.filters import Record, encode_tube
 
 # The counters in the reply to ``stats`` from which the rates of a server are computed. cmd-put does not count jobs that
 # are put in batches.
@@ -19,6 +19,9 @@ COUNTERS: Final = {
     "deletes": ("cmd-delete",),
     "batches": ("journal-batches",),
 }
+
+# Where to continue in a list of a server's.
+_CURSOR: Final = re.compile("[0-9]{1,40}-[0-9]{1,20}")
 
 
 class Unreachable(BeanliteError):
@@ -52,7 +55,10 @@ class Live:
             return {key: _value(text) for key, text in self.client.stats().items()}
 
     def list_jobs(self, request: Record) -> Record:
-        """Return a slice of the jobs."""
+        """Return a slice of the jobs. ConfigError: the cursor is none, or is a file's."""
+        after = request.get("after")
+        if after is not None and _CURSOR.fullmatch(after) is None:
+            raise ConfigError(f"--after: {after!r} is not from a list of a server's jobs")
         return self.ask("list-jobs", request)
 
     def list_tubes(self, request: Record) -> Record:
@@ -84,7 +90,8 @@ class Live:
         return reply
 
     def check_tube(self, tube: str) -> None:
-        """Check that a tube exists. BeanliteError: it does not."""
+        """Check that a tube exists. BeanliteError: it does not. ConfigError: it can't."""
+        encode_tube(tube)
         if not self.list_tubes({"names": [tube]})["tubes"]:
             raise no_tube(tube)
 
@@ -138,17 +145,6 @@ class Live:
             raise Unreachable(f"{self.name} does not answer") from error
         except (OSError, UnexpectedReply) as error:
             raise Unreachable(f"{self.name}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def encode_tube(name: str) -> bytes:
-    """Return the name of a tube as it is sent. ConfigError: no tube can have it.
-
-    In a command's line, what follows a line end in the name would be carried out as a command of its own.
-    """
-    encoded = name.encode(errors="surrogateescape")
-    if not is_tube_name(encoded):
-        raise ConfigError(f"no tube can have the name {name!r}")
-    return encoded
 
 
 def no_tube(name: str) -> BeanliteError:

@@ -11,7 +11,7 @@ from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators import units
 from beanlite.operators.changes import DONE_WORDS, Outcome, slices
-from beanlite.operators.filters import Filter, Record
+from beanlite.operators.filters import Filter, Record, encode_tube
 from beanlite.operators.live import Live
 from beanlite.operators.person import on_behalf_of
 from beanlite.web.pages import chosen, form, link, number, render, whole_seconds
@@ -71,8 +71,10 @@ async def put(request: Request) -> Response:
     fields = await form(request)
     try:
         pri, ttr_s = number(fields, "pri", U32_MAX), whole_seconds(fields, "ttr")
+        tube = fields.get("tube", "").strip() or "default"
+        encode_tube(tube)
         job = {
-            "tube": fields.get("tube", "").strip() or "default",
+            "tube": tube,
             "pri": 1024 if pri is None else pri,
             "delay_s": whole_seconds(fields, "delay") or 0,
             "ttr_s": 60 if ttr_s is None else ttr_s,
@@ -124,6 +126,7 @@ def _how(do: str, fields: dict[str, str]) -> Record:
     if do in {"move", "copy"}:
         if not to:
             raise ConfigError("to: say to which tube")
+        encode_tube(to)
         return {"to": to}
     if do == "reprioritise":
         if pri is None:

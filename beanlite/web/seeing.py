@@ -14,7 +14,7 @@ from beanlite.errors import ConfigError, JournalRefused
 from beanlite.journal.sqlite.look import Look, looking
 from beanlite.operators import listing
 from beanlite.operators.bodies import FORMS, body_lines
-from beanlite.operators.filters import Filter, Record
+from beanlite.operators.filters import Filter, Record, encode_tube
 from beanlite.operators.live import Live, Unreachable
 from beanlite.operators.units import on_one_line
 from beanlite.protocol.arguments import U64_MAX
@@ -82,6 +82,7 @@ async def jobs(request: Request) -> Response:
 async def tube(request: Request) -> Response:
     """Show a tube, its curves and its jobs."""
     site, name = site_of(request), request.path_params["name"]
+    encode_tube(name)
     reply = await site.questions.ask(lambda live: live.list_tubes({"names": [name]}))
     if not reply["tubes"]:
         return render(request, "no-tube.html", {"name": name}, 404)

@@ -96,11 +96,12 @@ def test_a_tube_that_does_not_exist_is_told(line, queue, run):
     assert run(queue, *line.split()) == (1, "", said)
 
 
-@pytest.mark.parametrize("tube", ["nobody", "m*", "mai?"])
-def test_a_file_without_that_tube_is_told(tube, queue, capsys):
-    said = f"beanlite: there is no tube {tube} in {queue.db}: it has no job, and is not paused\n"
-    assert main(["jobs", "--tube", tube, "--db", str(queue.db)]) == 1
+def test_a_file_without_that_tube_is_told(queue, capsys):
+    said = f"beanlite: there is no tube nobody in {queue.db}: it has no job, and is not paused\n"
+    assert main(["jobs", "--tube", "nobody", "--db", str(queue.db)]) == 1
     assert capsys.readouterr() == ("", said)
+    assert main(["jobs", "--tube", "mai?", "--db", str(queue.db)]) == 2
+    assert capsys.readouterr() == ("", "beanlite: no tube can have the name 'mai?'\n")
     assert main(["jobs", "--tube", "other", "--state", "buried", "--db", str(queue.db)]) == 0
     assert main(["tubes", "nobody*", "--db", str(queue.db)]) == 0
 
@@ -165,7 +166,7 @@ def test_json_has_plain_numbers(own_queue, run):
         ("kick", "say which jobs: by their ids, or by --tube, --state, --text or another option"),
         ("delete 1", "delete can't be undone, and there is no terminal to ask at: say --yes"),
         ("flush mail", "delete can't be undone, and there is no terminal to ask at: say --yes"),
-        ("bury --state lost", "--state: there is no state 'lost', only ready, reserved, delayed, buried"),
+        ("bury --state lost", "there is no state 'lost', only ready, reserved, delayed, buried"),
         ("bury --older soon", "Invalid value for '--older': 'soon' is no length of time"),
         ("move 1", "Missing option '--to'"),
         ("jobs --db x", "--connect and --db exclude each other"),
@@ -179,7 +180,18 @@ def test_json_has_plain_numbers(own_queue, run):
         ("delete --yes --text=", "--text: every body has an empty text in it; leave it out to mean all"),
         ("put --tube= x", "no tube can have the name ''"),
         ("pause a:b 5s", "no tube can have the name 'a:b'"),
+        ("jobs --tube a:b", "no tube can have the name 'a:b'"),
+        ("tubes a:b", "no tube can have the name 'a:b'"),
+        ("tail --tube a:b", "no tube can have the name 'a:b'"),
+        ("flush mai? --yes", "no tube can have the name 'mai?'"),
+        ("kick --tube=", "no tube can have the name ''"),
+        ("move 1 --to a:b", "no tube can have the name 'a:b'"),
+        ("copy 1 --to -x", "no tube can have the name '-x'"),
         ("pause mail 49711d", "TIME: 4294967295 seconds at most, which are 49710 d 6 h"),
+        ("put --delay 49711d x", "--delay: 4294967295 seconds at most, which are 49710 d 6 h"),
+        ("put --ttr 49711d x", "--ttr: 4294967295 seconds at most, which are 49710 d 6 h"),
+        ("delay 1 --by 49711d", "--by: 4294967295 seconds at most, which are 49710 d 6 h"),
+        ("jobs --after 5", "--after: '5' is not from a list of a server's jobs"),
         ("delay 1 --by 0", "--by: a delay is longer than 0 s; kick makes delayed jobs ready"),
         ("jobs --pri-max 4294967296", "Invalid value for '--pri-max'"),
         ("jobs --holder -1", "Invalid value for '--holder'"),

@@ -110,7 +110,8 @@ def test_a_job_in_no_state_for_it_is_left_alone(web, wire):
     [
         {"do": "explode", "ids": 1}, {"do": "kick"}, {"do": "kick", "scope": "ticked", "tube": "default"},
         {"do": "move", "ids": 1}, {"do": "delay", "ids": 1, "delay": "soon"}, {"do": "reprioritise", "ids": 1},
-        {"do": "kick", "ids": "x"}, {"do": "kick", "state": "lost"}, {"do": "kick", "id": list(range(2000))},
+        {"do": "kick", "ids": "x"}, {"do": "kick", "state": "lost"},
+        {"do": "move", "ids": 1, "to": "a b"}, {"do": "kick", "id": list(range(2000))},
     ],
 )  # fmt: skip
 def test_what_is_not_said_is_not_guessed(web, wire, fields):
@@ -132,6 +133,7 @@ def test_a_job_is_put_by_hand(web, wire):
     again = web.post("/put", {"tube": "-", "pri": "many", "body": "kept"})
     assert again.status == 422
     assert "kept" in again.text
+    assert "no tube can have the name 'a b'" in web.post("/put", {"tube": "a b", "body": "kept"}).text
 
 
 def test_a_tube_is_paused_and_goes_on(web, wire):

@@ -164,6 +164,7 @@ def test_a_thousand_ids_can_be_looked_up_however_long_they_are():
         "/?page=x", "/?page=99999999999", "/?sort=luck", "/jobs?state=lost", "/jobs?older=soon", "/jobs?pri_min=-1",
         "/jobs?ids=1,x", "/jobs?holder=%F0%9F%98%80", "/tube/mail?span=century", "/job/1?body=song",
         "/job/99999999999999999999999", f"/jobs?text={'x' * 2000}", "/jobs?sort=luck", "/jobs?newer=9999999999d",
+        "/tube/a%20b", "/jobs?tube=a%20b", "/jobs?after=5",
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_told_and_no_failure(web, path):
