@@ -186,7 +186,7 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> i
         text = json.dumps({"do": what["do"], **facts, "dry_run": how.dry_run})
     else:
         would = "would be " if how.dry_run else ""
-        left = f", {outcome.skipped:,} left as they were" if outcome.skipped else ""
+        left = f", {outcome.skipped:,} left unchanged" if outcome.skipped else ""
         text = f"{units.jobs(outcome.done)} {would}{done}{left}{', then interrupted' if outcome.interrupted else ''}"
     if how.dry_run:
         print(text)

@@ -11,7 +11,7 @@ _HEX_LINE: Final = 16
 
 
 def body_lines(body: bytes, form: str) -> str:
-    """Return a body in one of the FORMS; "auto" is JSON if possible, else text, else hex. ConfigError: it's no JSON."""
+    """Return a body in one of the FORMS; "auto" is JSON if possible, else text, else hex. ConfigError: not JSON."""
     if form == "hex":
         return _as_hex(body)
     if form == "text":
@@ -19,7 +19,7 @@ def body_lines(body: bytes, form: str) -> str:
     if form == "json":
         shown = _as_json(body)
         if shown is None:
-            raise ConfigError("--body json: the body is no JSON")
+            raise ConfigError("--body json: the body is not JSON")
         return shown
     return _as_json(body) or _as_text(body) or _as_hex(body)
 

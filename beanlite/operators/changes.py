@@ -8,7 +8,7 @@ from typing import Final
 
 from beanlite.errors import BeanliteError
 from beanlite.operators.filters import Filter, Record
-from beanlite.operators.live import Live
+from beanlite.operators.live import Live, explained
 
 # The word in messages for the jobs that a command has changed.
 DONE_WORDS: Final = {
@@ -21,8 +21,6 @@ DONE_WORDS: Final = {
     "reprioritise": "reprioritised",
     "delay": "delayed",
 }
-# What the protocol's words for a refused put leave open.
-_REFUSALS: Final = {"OUT_OF_MEMORY": "OUT_OF_MEMORY (max_memory is used up, or there are max_tubes tubes)"}
 # How many ids a request may list.
 _IDS: Final = 1000
 
@@ -94,8 +92,7 @@ def slices(server: Live, what: Record, which: Filter, outcome: Outcome) -> Itera
         outcome.skipped += reply["skipped"]
         outcome.last_id = outcome.last_id or reply["last_id"]
         if "stopped" in reply:
-            why = _REFUSALS.get(reply["stopped"], reply["stopped"])
-            raise BeanliteError(f"{server.name} refused a put: {why}{_so_far(what, outcome)}")
+            raise BeanliteError(f"{server.name} refused a put: {explained(reply['stopped'])}{_so_far(what, outcome)}")
         if reply["next"] is None:
             requests.pop(0)
         else:

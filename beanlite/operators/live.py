@@ -20,6 +20,12 @@ COUNTERS: Final = {
     "batches": ("journal-batches",),
 }
 
+# What the protocol's words for a refused put leave open.
+_REFUSALS: Final = {
+    "OUT_OF_MEMORY": "the disk is full, max_memory is used up, or there are max_tubes tubes",
+    "JOB_TOO_BIG": "the body is larger than max_job_size",
+    "DRAINING": "no more jobs are taken until the server is restarted",
+}
 # Where to continue in a list of a server's.
 _CURSOR: Final = re.compile("[0-9]{1,40}-[0-9]{1,20}")
 
@@ -133,7 +139,7 @@ class Live:
         if line == b"NOT_FOUND\r\n":
             return None
         word = command.split(maxsplit=1)[0].decode()
-        why = reply.get("error") or line.decode(errors="replace").strip()
+        why = reply.get("error") or explained(line.decode(errors="replace").strip())
         raise BeanliteError(f"{self.name} refused {word}: {why}")
 
     @contextmanager
@@ -145,6 +151,11 @@ class Live:
             raise Unreachable(f"{self.name} does not answer") from error
         except (OSError, UnexpectedReply) as error:
             raise Unreachable(f"{self.name}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def explained(word: str) -> str:
+    """Return what a server has answered, with what it means if it is a word for a refused put."""
+    return f"{word} ({_REFUSALS[word]})" if word in _REFUSALS else word
 
 
 def no_tube(name: str) -> BeanliteError:

@@ -12,7 +12,7 @@ from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
 from beanlite.operators.changes import Interrupt
 from beanlite.operators.filters import Record
-from beanlite.operators.live import Live
+from beanlite.operators.live import Live, explained
 from beanlite.operators.person import on_behalf_of
 
 # How many jobs, and how many bytes of bodies, are put at a time: all of them or none. Escaping a body as JSON can make
@@ -36,17 +36,17 @@ class NewJob:
         """Parse a job from a JSON object, in which all but the body may be left out. ValueError: it is malformed."""
         record = json.loads(line)
         if not isinstance(record, dict):
-            raise ValueError("it is no JSON object")  # noqa: TRY004 - one kind of error for a line
+            raise ValueError("it is not a JSON object")  # noqa: TRY004 - one kind of error for a line
         if ("body" in record) == ("base64" in record):
             raise ValueError("it needs either body or base64")
         given = {**defaults, **record}
         given["body"] = _body(given.pop("base64") if "base64" in given else given["body"], encoded="base64" in record)
         if unknown := given.keys() - {field.name for field in fields(cls)}:
             known = "body, base64, tube, pri, delay_s and ttr_s"
-            raise ValueError(f"{min(unknown)!r} is no part of a job; these are: {known}")
+            raise ValueError(f"{min(unknown)!r} is not a part of a job; these are: {known}")
         tube = given["tube"]
         if not isinstance(tube, str) or not is_tube_name(tube.encode(errors="surrogatepass")):
-            raise ValueError(f"tube: {tube!r} is no name")
+            raise ValueError(f"no tube can have the name {tube!r}")
         for key in ("pri", "delay_s", "ttr_s"):
             value = given[key]
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= U32_MAX:
@@ -66,7 +66,7 @@ class NewJob:
 
 def _body(value: object, *, encoded: bool) -> bytes:
     if not isinstance(value, str):
-        raise ValueError(f"the body is {value!r}, and no text")  # noqa: TRY004 - likewise
+        raise ValueError(f"the body is {value!r}, and not text")  # noqa: TRY004 - likewise
     return base64.b64decode(value, validate=True) if encoded else value.encode()
 
 
@@ -77,7 +77,10 @@ def read_jobs(lines: Iterable[bytes], name: str, defaults: Mapping[str, object])
             try:
                 yield NewJob.from_line(line, defaults)
             except UnicodeDecodeError:
-                raise ConfigError(f"{name}, line {number}: it is no text, and so no JSON") from None
+                raise ConfigError(f"{name}, line {number}: it is not UTF-8, and so not JSON") from None
+            except json.JSONDecodeError as error:
+                why = f"it is not JSON: {error.msg} (character {error.pos + 1})"
+                raise ConfigError(f"{name}, line {number}: {why}") from None
             except RecursionError:
                 raise ConfigError(f"{name}, line {number}: it is nested too deeply") from None
             except ValueError as error:
@@ -136,5 +139,5 @@ def _put_one(server: Live, job: NewJob) -> int:
         line = b"put %d %d %d %d\r\n" % (job.pri, job.delay_s, job.ttr_s, len(job.body))
         reply = server.client.ask(line + job.body + b"\r\n")
     if not reply.startswith(b"INSERTED "):
-        raise BeanliteError(f"{server.name} answered {reply.decode().strip()} to put")
+        raise BeanliteError(f"{server.name} refused a put: {explained(reply.decode().strip())}")
     return int(reply.split()[1])

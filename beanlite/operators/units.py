@@ -18,11 +18,11 @@ def parse_age(text: str) -> float:
     """Return the seconds in "90", "90s", "5min", "1.5h" or "2d 3h". ValueError: it is something else."""
     parts = _PART.findall(text.strip().lower())
     if not parts or _PART.sub("", text.strip().lower()).strip():
-        raise ValueError(f"{text!r} is no length of time; write it as 90s, 5min, 3h, 2d or 1h30min")
+        raise ValueError(f"{text!r} is not a length of time; write it as 90s, 5min, 3h, 2d or 1h30min")
     try:
         seconds = sum(float(number) * _UNITS_S[unit or "s"] for number, unit in parts)
     except KeyError as error:
-        raise ValueError(f"{error.args[0]!r} is no unit of time; there are s, min, h, d and w") from None
+        raise ValueError(f"{error.args[0]!r} is not a unit of time; these are s, min, h, d and w") from None
     if seconds > AGE_MAX_S:
         raise ValueError(f"{text!r} is more than {AGE_MAX_S // 86_400} d")
     return seconds
@@ -85,9 +85,14 @@ def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.1f} ms"
 
 
+def counted(number: int, thing: str) -> str:
+    """Return a number of things as text: "1 pause", "1,234 pauses"."""
+    return f"{number:,} {thing}{'s' if number != 1 else ''}"
+
+
 def jobs(number: int) -> str:
     """Return a number of jobs as text: "1 job", "1,234 jobs"."""
-    return f"{number:,} job{'s' if number != 1 else ''}"
+    return counted(number, "job")
 
 
 def rate(per_s: float | None) -> str:

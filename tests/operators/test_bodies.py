@@ -31,5 +31,5 @@ def test_hex_has_sixteen_bytes_a_line():
 def test_a_form_that_was_asked_for():
     assert body_lines(b"[1]", "text") == "[1]"
     assert body_lines(b"\xff", "text") == "\ufffd"
-    with pytest.raises(ConfigError, match="the body is no JSON"):
+    with pytest.raises(ConfigError, match="the body is not JSON"):
         body_lines(b"x", "json")

@@ -27,7 +27,7 @@ from tests.support.streams import (
     onto_full_disk,
     without_reader,
 )
-from tests.support.wire import Wire
+from tests.support.wire import Wire, until
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "100"}
 
@@ -79,7 +79,7 @@ def test_a_dry_run_changes_nothing(own_queue, run):
 
 def test_what_could_not_be_changed_is_told(own_queue, run):
     said = "beanlite: not all of these jobs could be kicked: they have gone, or are in another state\n"
-    assert run(own_queue, "kick", "1", "1", "5", "99") == (1, "1 job kicked, 1 left as they were\n", said)
+    assert run(own_queue, "kick", "1", "1", "5", "99") == (1, "1 job kicked, 1 left unchanged\n", said)
     assert run(own_queue, "bury", "1", "1") == (0, "1 job buried\n", "")  # it is only named twice
 
 
@@ -149,7 +149,7 @@ def test_a_tube_too_many_is_one_reason_for_a_refusal(tmp_path, capsys):
         where = f"127.0.0.1:{server.port}"
         for do, done in (("move", "moved"), ("copy", "copied")):
             assert main([do, "1", "--to", "new", "--connect", where]) == 1
-            said = "OUT_OF_MEMORY (max_memory is used up, or there are max_tubes tubes)"
+            said = "OUT_OF_MEMORY (the disk is full, max_memory is used up, or there are max_tubes tubes)"
             assert capsys.readouterr().err == (
                 f"beanlite: {where} refused a put: {said}; 0 jobs had been {done} before\n"
             )
@@ -167,7 +167,7 @@ def test_json_has_plain_numbers(own_queue, run):
         ("delete 1", "delete can't be undone, and there is no terminal to ask at: say --yes"),
         ("flush mail", "delete can't be undone, and there is no terminal to ask at: say --yes"),
         ("bury --state lost", "there is no state 'lost', only ready, reserved, delayed, buried"),
-        ("bury --older soon", "Invalid value for '--older': 'soon' is no length of time"),
+        ("bury --older soon", "Invalid value for '--older': 'soon' is not a length of time"),
         ("move 1", "Missing option '--to'"),
         ("jobs --db x", "--connect and --db exclude each other"),
         ("job 1 --body colours", "--body: there is no form 'colours', only auto, text, json, hex, raw"),
@@ -444,7 +444,15 @@ def test_a_job_that_no_request_has_room_for(tmp_path):
         done = subprocess.run(command, input=b"x" * 3_000_000, capture_output=True, check=True, env=ENVIRONMENT)
         assert done.stdout == b"1\n"
         done = subprocess.run(command, input=b"x" * 6_000_000, capture_output=True, check=False, env=ENVIRONMENT)
-        assert (done.returncode, done.stderr) == (
-            1,
-            f"beanlite: 127.0.0.1:{server.port} answered JOB_TOO_BIG to put\n".encode(),
-        )
+        said = "refused a put: JOB_TOO_BIG (the body is larger than max_job_size)"
+        assert (done.returncode, done.stderr) == (1, f"beanlite: 127.0.0.1:{server.port} {said}\n".encode())
+
+
+def test_a_put_that_is_refused_is_told_with_what_the_word_means(tmp_path, capsys):
+    with start_beanlite(tmp_path, "-z", "5") as server:
+        where = f"127.0.0.1:{server.port}"
+        assert main(["put", "123456", "--connect", where]) == 1
+        assert capsys.readouterr().err.endswith("JOB_TOO_BIG (the body is larger than max_job_size)\n")
+        server.signal(signal.SIGUSR1)
+        until(lambda: main(["put", "1", "--connect", where]) == 1)
+        assert capsys.readouterr().err.endswith("DRAINING (no more jobs are taken until the server is restarted)\n")

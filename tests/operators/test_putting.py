@@ -28,21 +28,21 @@ def test_a_line_may_leave_out_all_but_the_body():
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b"x", "Expecting value"),
+        (b"x", r"it is not JSON: Expecting value \(character 1\)$"),
         (b"[" * 100_000, "it is nested too deeply"),
-        (b"[]", "it is no JSON object"),
+        (b"[]", "it is not a JSON object"),
         (b"{}", "it needs either body or base64"),
         (b'{"body": "", "base64": ""}', "it needs either body or base64"),
-        (b'{"body": 5}', "the body is 5, and no text"),
-        (b'{"body": "", "delay": 5}', "'delay' is no part of a job"),
-        (b'{"body": "", "tube": 5}', "tube: 5 is no name"),
-        (b'{"body": "", "tube": "a b"}', "tube: 'a b' is no name"),
+        (b'{"body": 5}', "the body is 5, and not text"),
+        (b'{"body": "", "delay": 5}', "'delay' is not a part of a job"),
+        (b'{"body": "", "tube": 5}', "no tube can have the name 5"),
+        (b'{"body": "", "tube": "a b"}', "no tube can have the name 'a b'"),
         (b'{"body": "", "pri": -1}', "pri: -1 is not allowed"),
         (b'{"body": "", "pri": true}', "pri: True is not allowed"),
         (b'{"body": "", "ttr_s": 4294967296}', "ttr_s: 4294967296 is not allowed"),
         (b'{"body": "", "delay_s": 1.5}', "delay_s: 1.5 is not allowed"),
         (b'{"base64": "x"}', "base64|padding"),
-        (b'{"body": "\xff"}', "it is no text, and so no JSON"),
+        (b'{"body": "\xff"}', "it is not UTF-8, and so not JSON"),
     ],
 )
 def test_a_mistake_names_its_line(line, said):
