@@ -90,7 +90,7 @@ CLIENTS: Final = (
     Column("watches", "watches", ", ".join, shrinks=True),
     Column("waits_s", "waits for", units.age),
     Column("holds", "holds", units.count),
-    Column("oldest_hold_s", "longest for", units.age),
+    Column("oldest_hold_s", "longest hold", units.age),
     Column("buffered", "buffered", units.size, leaves=1),
 )
 

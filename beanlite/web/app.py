@@ -67,7 +67,7 @@ async def _refused(request: Request) -> Response | None:
     """Return the response that refuses a request; None if the request is permitted."""
     site = site_of(request)
     if site.hosts and not is_own_host(request.headers.get("host", ""), site.hosts):
-        return PlainTextResponse("This is no name of this page; see beanlite web --host.\n", 421)
+        return PlainTextResponse("This page is not served under this name; see beanlite web --host.\n", 421)
     user = await site.user(request)
     if user is None and site.passwords is not None:
         ask = {"www-authenticate": 'Basic realm="beanlite", charset="UTF-8"'}

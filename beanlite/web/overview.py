@@ -73,7 +73,7 @@ def problems(live: Live, stats: Record) -> list[Problem]:
     for tube in listing.first(stuck, "first_ready_s", largest=True, limit=NAMED):
         waits = units.age(tube["first_ready_s"])
         if not tube["watching"] and not tube["pause_left_s"]:
-            text = f"nobody reserves from it: {units.jobs(tube['ready'])} ready, the next for {waits}"
+            text = f"nobody reserves from it: {units.jobs(tube['ready'])} ready, the next one for {waits}"
             found.append(Problem(text, tube["name"], "ready"))
         elif tube["first_ready_s"] >= LONG_S:
             found.append(Problem(f"its next job has been ready for {waits}", tube["name"], "ready"))
@@ -90,10 +90,10 @@ def _of_server(stats: Record) -> list[Problem]:
     if stats.get("disk-full") == "true":
         found.append(Problem("The disk is full: puts are refused until there is room again", urgent=True))
     if stats.get("draining") == "true":
-        found.append(Problem("The server drains: it takes no new jobs", urgent=True))
+        found.append(Problem("The server is draining: it takes no new jobs", urgent=True))
     used, most = stats.get("memory-used", 0), stats.get("memory-max", 0)
     if most and used > 0.9 * most:
-        text = f"{used * 100 // most} % of the memory that it may use are taken; puts are refused when all is"
+        text = f"{used * 100 // most} % of the memory that it may use is taken; puts are refused when all of it is"
         found.append(Problem(text, urgent=True))
     if stats.get("backup-failed-at", 0):
         found.append(Problem(f"The last backup failed at {units.utc(stats['backup-failed-at'])} UTC", urgent=True))

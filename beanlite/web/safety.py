@@ -56,8 +56,10 @@ class Passwords:
         self._nobody = self._hasher.hash(secrets.token_hex())
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} can't be read: {error}") from error
+        except OSError as error:
+            raise ConfigError(f"{path} can't be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path} is not UTF-8, and so not a file of users") from error
         for number, line in enumerate(lines, 1):
             if not line.strip() or line.startswith("#"):
                 continue
@@ -98,7 +100,8 @@ def password_line(name: str, role: str, password: str) -> str:
     """Return the file's line for a user. ConfigError: the name or the role is invalid, or the password is empty."""
     # A line that begins with # is a comment.
     if not name or ":" in name or name.startswith("#") or not name.isprintable() or role not in ROLES:
-        raise ConfigError(f"a user has a name without a colon and without # in front, and is {' or '.join(ROLES)}")
+        why = "the name has no colon in it, and no # in front"
+        raise ConfigError(f"a user is given as NAME:{ROLES[0]} or NAME:{ROLES[1]}; {why}")
     if not password:
         raise ConfigError("a user needs a password, and this one is empty")
     return f"{name}:{role}:{PasswordHasher().hash(password)}"

@@ -89,7 +89,7 @@ def test_one_is_made_by_a_click_and_no_older_one_is_deleted(server, web, folder)
     assert "Back up now" in web.get("/backups").text
     web.post("/backups", {})
     until(lambda: len(rows(web.get("/backups"))) == len(before) + 1)
-    until(lambda: "One is being made" not in web.get("/backups").text)
+    until(lambda: "A backup is being made" not in web.get("/backups").text)
     *older, (newest, _) = dated_backups(folder, DB)
     assert older == before
     assert rows(web.get("/backups"))[0][0] == newest.name
@@ -111,11 +111,11 @@ def test_one_at_a_time(tmp_path, server, file):
             patch.setenv(name, value)
         web = Web(f"127.0.0.1:{server.port}", "--config", file)
     with web:
-        assert "One is being made" in web.post("/backups", {}).text
+        assert "A backup is being made" in web.post("/backups", {}).text
         second = web.post("/backups", {})
         assert (second.status, "a backup is being made already" in second.text) == (409, True)
         (tmp_path / "go-on").touch()
-        until(lambda: "One is being made" not in web.get("/backups").text)
+        until(lambda: "A backup is being made" not in web.get("/backups").text)
         assert len(rows(web.get("/backups"))) == 2
 
 

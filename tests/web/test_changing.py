@@ -102,7 +102,7 @@ def test_a_job_in_no_state_for_it_is_left_alone(web, wire):
     job_id = wire.put(b"job")
     asked = web.post("/change", {"ids": job_id, "do": "kick"})
     assert "Kick 0 jobs?" in asked.text
-    assert "1 job more can't be changed so" in asked.text
+    assert "1 job can't be changed this way" in asked.text
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def add_user(user, given):
         ("ann:operator", b"", "a user needs a password, and this one is empty"),
         ("ann:operator", b"\r\n", "a user needs a password, and this one is empty"),
         ("ann:operator", b"caf\xe9\n", "the password is not UTF-8"),
-        ("#ann:operator", b"battery\n", "a user has a name without a colon and without # in front"),
+        ("#ann:operator", b"battery\n", "a user is given as NAME:operator or NAME:reader"),
     ],
 )
 def test_a_user_who_could_not_be_told_from_others_is_not_added(user, given, why):
@@ -253,10 +253,11 @@ def test_hidden_bodies_are_neither_shown_nor_searched(connect):
     [
         (["--listen", "0.0.0.0:0"], "--listen 0.0.0.0:0 needs --password-file or --user-header"),
         (["--listen", "nowhere"], "--listen takes HOST:PORT or unix:PATH, not 'nowhere'"),
-        (["--password-file", "/nowhere"], "/nowhere can't be read"),
+        (["--password-file", "/nowhere"], "/nowhere can't be read: No such file or directory\n"),
         (["--password-file", "/dev/null"], "/dev/null has no user in it"),
         (["--password-file", "/dev/null", "--user-header", "X"], "exclude each other"),
-        (["--add-user", "ann:queen"], "operator or reader"),
+        (["--password-file", sys.executable], "is not UTF-8, and so not a file of users"),
+        (["--add-user", "ann:queen"], "NAME:operator or NAME:reader"),
         *(
             (["--user-header", name], f"--user-header takes the name of a header, not {name!r}")
             for name in ("", "X Y:", "X-User:", "X-Gebrüder")

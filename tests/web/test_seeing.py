@@ -108,7 +108,7 @@ def test_a_job_is_shown_in_each_form_and_with_its_history(web):
     assert "7b 22 74 6f" in web.get("/job/1?body=hex").text
     raw = web.get("/job/1?body=raw")
     assert (raw.html, raw.headers["content-disposition"]) == ('{"to": "user0"}', 'attachment; filename="job-1"')
-    assert "The body is no JSON" in web.get("/job/62?body=json").text
+    assert "The body is not JSON" in web.get("/job/62?body=json").text
     assert web.get("/job/999999").status == 404
 
 
@@ -243,7 +243,7 @@ def test_without_its_database_the_page_goes_on(server, wire, copy):
             tube = web.get(path)
             assert tube.status == 200
             assert f"The longer curves can't be read: {why}" in tube.text
-            assert "Seen while this page is served" in tube.text
+            assert "Sampled every ten seconds while this page is served" in tube.text
         job = web.get("/job/1")
         assert (job.status, "Job 1 buried" in job.text) == (200, True)
         assert f"The history can't be read: {why}" in job.text
