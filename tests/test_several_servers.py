@@ -34,4 +34,4 @@ def test_tubes_are_shared_out_and_carried_over(tmp_path):
     (two / "queue.db").rename(tmp_path / "two.db")
     commands = CARRY_OVER.replace("beanlite", f"{sys.executable} -m beanlite")
     done = subprocess.run(["bash", "-eu", "-c", commands], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert done.stdout == "two.db: 1 jobs and 0 pauses imported\n"
+    assert done.stdout == "two.db: 1 job and 0 pauses imported\n"

@@ -13,6 +13,7 @@ from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, pa
 from beanlite.cli.paths import path_given
 from beanlite.cli.printing import print_done
 from beanlite.errors import BeanliteError, ConfigError
+from beanlite.operators import units
 
 EPILOG: Final = (
     "Exit codes: 0 the backup is in place; 1 it could not be made, or an old one could not be deleted; 2 a wrong"
@@ -83,5 +84,5 @@ def backup(
         names = [str(old) for old in deleted]
         print_done(json.dumps({"file": str(file), **asdict(result), "seconds": seconds, "deleted": names}))
         return
-    made = f"{file}: {result.jobs} jobs, {result.size} bytes, {seconds} s"
+    made = f"{file}: {units.counted(result.jobs, 'job')}, {result.size} bytes, {seconds} s"
     print_done("\n".join([made, *(f"{old}: deleted" for old in deleted)]))

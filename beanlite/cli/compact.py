@@ -7,6 +7,7 @@ from typing import Final
 
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, path_of_db
 from beanlite.cli.printing import print_done
+from beanlite.operators import units
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 a server holds the database or was killed"
@@ -33,4 +34,5 @@ def compact(*, db: Db = None, config_file: ConfigFile = None, as_json: AsJson = 
     if as_json:
         print_done(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
     else:
-        print_done(f"{path}: {result.jobs} jobs, {result.before} bytes before, {result.after} bytes now, {seconds} s")
+        jobs = units.counted(result.jobs, "job")
+        print_done(f"{path}: {jobs}, {result.before} bytes before, {result.after} bytes now, {seconds} s")

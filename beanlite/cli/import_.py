@@ -10,6 +10,7 @@ from beanlite.cli.options import AsJson, ConfigFile, Database, Db, counting, lin
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
 from beanlite.cli.source import opened
+from beanlite.operators import units
 
 EPILOG: Final = (
     "Exit codes: 0 everything is imported; 1 FILE can't be read, a line is wrong, or an id is taken; 2 a wrong setting"
@@ -58,4 +59,4 @@ def import_(
     if as_json:
         print_done(json.dumps({"file": name, "jobs": jobs, "pauses": pauses}))
     else:
-        print_done(f"{name}: {jobs} jobs and {pauses} pauses imported")
+        print_done(f"{name}: {units.counted(jobs, 'job')} and {units.counted(pauses, 'pause')} imported")

@@ -11,6 +11,7 @@ import typer
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, listed, path_of_db
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
+from beanlite.operators import units
 
 EPILOG: Final = (
     "Exit codes: 0 the jobs are in the database; 1 something could not be read or written; 2 a wrong setting or flag;"
@@ -59,10 +60,11 @@ def import_binlog(
         print_done(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
         return
     states = f"{result.ready} ready, {result.delayed} delayed, {result.buried} buried"
-    told = [f"{path}: {result.jobs} jobs ({states}), {seconds} s"]
+    told = [f"{path}: {units.counted(result.jobs, 'job')} ({states}), {seconds} s"]
     told += (f"left out: {part.file}: {part.why}" for part in result.left_out)
     if lost := result.without_body:
-        told.append(f"lost: {len(lost)} jobs of which the binlog has changes, but not their bodies: {listed(lost)}")
+        jobs = units.counted(len(lost), "job")
+        told.append(f"lost: {jobs} of which the binlog has changes, but not their bodies: {listed(lost)}")
     if result.left:
         told.append(f"beside the database there is still {result.left}; it belongs to it")
     print_done("\n".join(told))

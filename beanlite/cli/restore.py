@@ -12,6 +12,7 @@ from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, pa
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
 from beanlite.errors import ConfigError
+from beanlite.operators import units
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 FILE is damaged or not a beanlite"
@@ -57,5 +58,5 @@ def restore(
     if as_json:
         print_done(json.dumps({"file": str(target), **asdict(result), "seconds": seconds}))
         return
-    kept = "" if result.kept is None else f"\n{result.kept}: what was there"
-    print_done(f"{target}: {result.jobs} jobs, as in {result.restored}, {seconds} s{kept}")
+    kept = "" if result.kept is None else f"\n{result.kept}: the database that was replaced"
+    print_done(f"{target}: {units.counted(result.jobs, 'job')}, as in {result.restored}, {seconds} s{kept}")

@@ -12,6 +12,7 @@ from beanlite.cli.options import AsJson, counting, listed
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
 from beanlite.errors import JournalRefused
+from beanlite.operators import units
 
 if TYPE_CHECKING:
     from beanlite.journal.sqlite.salvage import Salvaged
@@ -48,7 +49,7 @@ def salvage(
     if as_json:
         print_done(json.dumps({"file": str(dest), **asdict(result), "seconds": seconds}))
     else:
-        print_done(f"{dest}: {result.jobs} jobs, {result.pauses} pauses, {seconds} s")
+        print_done(f"{dest}: {units.counted(result.jobs, 'job')}, {units.counted(result.pauses, 'pause')}, {seconds} s")
     if result.is_all:
         return
     raise JournalRefused("; ".join([*_lost(source, result), *_in_doubt(result)]))
@@ -57,13 +58,17 @@ def salvage(
 def _lost(source: Path, result: "Salvaged") -> list[str]:
     left_out = []
     if result.lost:
-        left_out.append(f"{len(result.lost)} jobs of which only a part is left ({listed(result.lost)})")
+        left_out.append(
+            f"{units.counted(len(result.lost), 'job')} of which only a part is left ({listed(result.lost)})"
+        )
     if result.lost_pauses:
-        left_out.append(f"{result.lost_pauses} pauses")
+        left_out.append(units.counted(result.lost_pauses, "pause"))
     if result.lost_clock:
         left_out.append("what clock the times are by, which are now taken for UTC")
     if result.unreadable:
-        left_out.append(f"what stood on {result.unreadable} pages that can't be read or make no sense")
+        left_out.append(
+            f"what stood on {units.counted(result.unreadable, 'page')} that can't be read, or not understood"
+        )
     if result.last_id is None:
         left_out.append("the last id, so that new ones begin a million higher")
     return [f"not saved from {source}: {'; '.join(left_out)}"] if left_out else []
@@ -72,7 +77,10 @@ def _lost(source: Path, result: "Salvaged") -> list[str]:
 def _in_doubt(result: "Salvaged") -> list[str]:
     doubts = []
     if result.jobs_at_stop not in {None, result.jobs}:
-        doubts.append(f"{result.jobs} jobs are saved, and {result.jobs_at_stop} were there at the last stop")
+        doubts.append(
+            f"{units.counted(result.jobs, 'job')} saved, and {result.jobs_at_stop} were there at the last stop"
+        )
     if result.doubtful:
-        doubts.append(f"{len(result.doubtful)} jobs that are saved may have been deleted ({listed(result.doubtful)})")
+        jobs = units.counted(len(result.doubtful), "job")
+        doubts.append(f"{jobs} of those saved may have been deleted ({listed(result.doubtful)})")
     return doubts

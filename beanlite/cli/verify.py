@@ -48,6 +48,6 @@ def verify(
                 verdict = "ok" if finding.sound else "DAMAGED" if finding.ours else "REFUSED"
                 print(f"{finding.check:<7} {verdict:<7} {finding.said}", flush=True)
     if not all(finding.ours for finding in unsound):
-        raise JournalRefused(f"{file} is no database that can be checked")
+        raise JournalRefused(f"{file} can't be checked")
     if unsound:
         raise JournalRefused(f"{file} is not sound: {', '.join(finding.check for finding in unsound)}")

@@ -79,7 +79,7 @@ def test_what_was_salvaged_and_what_was_not(tmp_path, db, capsys):
     assert rest == [
         "left out: binlog.1: 200 bytes from byte 88 on are no record",
         f"left out: binlog.1: the last record, of which no more than {len(TORN)} bytes were written",
-        "lost: 1 jobs of which the binlog has changes, but not their bodies: 8",
+        "lost: 1 job of which the binlog has changes, but not their bodies: 8",
     ]
     db.unlink()
     assert main(["import-binlog", str(log), "--db", str(db), "--salvage", "--json"]) == 0

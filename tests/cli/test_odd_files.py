@@ -126,8 +126,8 @@ def test_where_one_may_not_look_it_is_one_line(line, code, said, capsys):
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        ("import queue.db --db new.db", 1, "nothing was imported: line 1: it is no text, and so no JSON"),
-        ("put --jobs queue.db --connect unix:none", 2, "queue.db, line 1: it is no text, and so no JSON"),
+        ("import queue.db --db new.db", 1, "nothing was imported: line 1: it is not UTF-8, and so not JSON"),
+        ("put --jobs queue.db --connect unix:none", 2, "queue.db, line 1: it is not UTF-8, and so not JSON"),
         ("import-binlog queue.db --db new.db", 1, "queue.db can't be read: Not a directory"),
         ("restore --undo --db none/queue.db", 1, "to bring back"),
     ],

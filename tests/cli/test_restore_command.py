@@ -32,7 +32,7 @@ def test_restore_and_undo(queue, capsys):
     restored, kept = capsys.readouterr().out.splitlines()
     assert restored.startswith(f"{queue}: 3 jobs, as in {Path('copy.db').resolve()}, ")
     kept, said = kept.split(": ")
-    assert said == "what was there"
+    assert said == "the database that was replaced"
     assert main(["restore", "--undo", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["file"], result["restored"], result["jobs"]) == (str(queue), kept, 12)

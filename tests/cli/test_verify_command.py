@@ -50,7 +50,7 @@ def test_one_that_is_not_ours_is_not_called_damaged(content, said, tmp_path, cap
     assert main(["verify", str(file)]) == 3
     out, err = capsys.readouterr()
     assert out.startswith(f"file    REFUSED {file} {said}; ")
-    assert err == f"beanlite: {file} is no database that can be checked\n"
+    assert err == f"beanlite: {file} can't be checked\n"
 
 
 def test_one_that_is_not_there(capsys):

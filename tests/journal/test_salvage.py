@@ -228,7 +228,7 @@ def test_how_many_jobs_there_were_at_the_stop_is_told_if_others_are_left(path, d
     with closing(open_database(path)) as database:
         database.connection.execute("UPDATE meta SET jobs = 5")
     assert main(["salvage", str(path), str(dest)]) == 3
-    assert "3 jobs are saved, and 5 were there at the last stop" in capsys.readouterr().err
+    assert "3 jobs saved, and 5 were there at the last stop" in capsys.readouterr().err
 
 
 def test_a_body_that_has_changed_loses_its_job_alone(path, dest, capsys):
@@ -237,7 +237,7 @@ def test_a_body_that_has_changed_loses_its_job_alone(path, dest, capsys):
     assert main(["salvage", str(path), str(dest)]) == 3
     printed = capsys.readouterr()
     assert "saved.db: 8 jobs, 0 pauses" in printed.out
-    assert "1 jobs of which only a part is left (" in printed.err
+    assert "1 job of which only a part is left (" in printed.err
     assert printed.err.count("\n") == 1
 
 

@@ -23,7 +23,7 @@ def test_whole_seconds_are_never_fewer(text, whole):
 
 @pytest.mark.parametrize("text", ["", "x", "-5s", "5 5y", "1h,", "h", "1,5h", "5min ago"])
 def test_what_is_no_length_of_time(text):
-    with pytest.raises(ValueError, match=r"is no (length|unit) of time"):
+    with pytest.raises(ValueError, match=r"is not a (length|unit) of time"):
         units.parse_age(text)
 
 

@@ -93,11 +93,13 @@ class _Loading:
         try:
             values = _DECODER.decode(line.decode())
         except UnicodeDecodeError as error:  # a database file given by mistake is full of such bytes
-            raise _Wrong("it is no text, and so no JSON") from error
+            raise _Wrong("it is not UTF-8, and so not JSON") from error
+        except json.JSONDecodeError as error:
+            raise _Wrong(f"it is not JSON: {error.msg} (character {error.pos + 1})") from error
         except RecursionError as error:
             raise _Wrong("it is nested too deeply") from error
         if not isinstance(values, dict):
-            raise _Wrong("it is no JSON object")
+            raise _Wrong("it is not a JSON object")
         take = {"queue": self._begin, "end": self._end, "pause": self._pause, "job": self._job}
         kind = values.pop("kind", None)
         if kind not in take:
@@ -114,7 +116,7 @@ class _Loading:
         if values.get("format") != FORMAT:
             raise _Wrong(f"its format is {values.get('format')!r}, and this beanlite knows {FORMAT}")
         if not is_number(values.get("last_id"), _END - 1):
-            raise _Wrong("its last_id can't be")
+            raise _Wrong("its last_id is not a valid number")
         if not self._new_ids:
             self._last_id = max(self._last_id, values["last_id"])
         self._ends = True
@@ -127,7 +129,7 @@ class _Loading:
         tube, pause_s, until = values.get("tube"), values.get("pause_s"), self._by_clock(values.get("until"))
         is_tube = isinstance(tube, str) and is_tube_name(tube.encode())
         if not (is_tube and is_number(pause_s, U32_MAX) and until is not None):
-            raise _Wrong("it is no pause that can be")
+            raise _Wrong("the pause is not valid")
         self._connection.execute(_PAUSE, (tube, pause_s, until))
         self.pauses += 1
 
@@ -139,7 +141,7 @@ class _Loading:
         if self._new_ids:
             values["id"] = self._last_id + 1
         elif not is_number(values.get("id"), _END - 1):
-            raise _Wrong("the job has no id that can be")
+            raise _Wrong("its id is missing or not valid; --new-ids gives it one")
         if values.get("ttr_s") == 0:
             raise _Wrong("its ttr_s is 0, and a job has at least a second")
         job_id = values["id"]
@@ -156,12 +158,12 @@ class _Loading:
         """Check the counters, and check and convert the times."""
         for name in _COUNTERS:
             if isinstance(values.get(name), int | float) and not 0 <= values[name] < _END:
-                raise _Wrong(f"its {name} is no number that can be")
+                raise _Wrong(f"its {name} is not a valid number")
         for name in TIMES:
             if values.get(name) is not None:
                 values[name] = self._by_clock(values[name])
                 if values[name] is None:
-                    raise _Wrong(f"its {name} is no time that can be, in seconds since 1970")
+                    raise _Wrong(f"its {name} is not a valid time in seconds since 1970")
 
     def _by_clock(self, utc_s: object) -> float | None:
         """The time by the clock of the file; None: it is no time that can be."""
@@ -203,7 +205,7 @@ def _pop_body(values: dict[str, Any]) -> bytes:
 
 
 def _refuse(constant: str) -> None:
-    raise _Wrong(f"{constant} is no number")
+    raise _Wrong(f"{constant} is not a number")
 
 
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse)
