@@ -74,6 +74,8 @@ def _top() -> None:
     """A durable work queue that speaks the beanstalk protocol.
 
     Without a command, or with flags alone, beanlite runs "serve": "beanlite -p 11300" means "beanlite serve -p 11300".
+
+    "beanlite --version" prints the version; "beanlite --install-completion" has the shell complete commands and flags.
     """
 
 

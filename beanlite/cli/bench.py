@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from beanlite.bench.target import Target
 
 EPILOG = (
-    "Exit codes: 0 done; 1 a server can't be reached, or gave a wrong answer; 2 a wrong option. Jobs are put in"
-    " separate tubes, bench-PID-N, and deleted afterwards."
+    "Exit codes: 0 done; 1 a server can't be reached, or gave a wrong answer; 2 a wrong option, or a command or folder"
+    " that can't be used; 130 interrupted. Jobs are put in separate tubes, bench-PID-N, and deleted afterwards."
 )
 
 
@@ -140,7 +140,7 @@ def _check(options: "Options", directory: Path) -> None:
     if options.connections < options.processes:
         raise ConfigError("there are more --processes than --connections")
     if not directory.is_dir():
-        raise ConfigError(f"{directory} is no directory")
+        raise ConfigError(f"{directory} is not a directory")
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ def _group() -> None:
     """Have ``status`` named, although there is no other."""
 
 
-@cluster.command(epilog=f"Example: beanlite cluster status postgresql://beanlite@db1,db2/queue.\n\n{EPILOG}")
+@cluster.command(epilog=f"\b\nExamples:\n  beanlite cluster status postgresql://beanlite@db1,db2/queue\n\n{EPILOG}")
 def status(
     url: Annotated[
         str | None, typer.Argument(metavar="URL", help="The database. Default: database in the server's settings.")
@@ -29,10 +29,11 @@ def status(
     config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which server is active, which ones stand by, and which are connected but silent: halted, or lost.
+    """Show which server is active, and which ones stand by.
 
-    Also shows where and since when it is active, and what replicates the database. The command asks the
-    database, so it works even if no server runs. Seeing the replicas takes the role pg_monitor.
+    Also shows where the active server runs and since when, which servers are connected but silent (halted, or lost),
+    and what replicates the database. The command asks the database, so it works even if no server runs.
+    Seeing the replicas takes the role pg_monitor.
     """
     asked = url_of_database(None, url, config_file)
     if asked is None:

@@ -37,9 +37,9 @@ def _age(text: object) -> float:
 
 
 def age_option(*names: str, text: str) -> Any:  # noqa: ANN401 - as typer.Option itself
-    """Make an option or, without names, an argument whose value is a length of time."""
+    """Make an option or, without names, an argument whose value is a length of time; `text` names the default."""
     if names:
-        return typer.Option(*names, metavar="TIME", parser=_age, help=text)
+        return typer.Option(*names, metavar="TIME", parser=_age, help=text, show_default=False)  # it has no unit
     return typer.Argument(metavar="TIME", parser=_age, help=text)
 
 

@@ -12,7 +12,7 @@ from beanlite.operators.live import Live
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such tube; 2 a wrong"
-    " setting or flag."
+    " setting or flag; 130 Ctrl-C."
 )
 EXAMPLES: Final = {
     "pause": (

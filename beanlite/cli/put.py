@@ -49,8 +49,10 @@ def put(
         typer.Option("--tube", "-t", metavar="TUBE", help="The tube; required with several BODYs. Default: default."),
     ] = None,
     pri: Annotated[int, typer.Option(min=0, max=U32_MAX, metavar="N", help="The pri; 0 comes first.")] = 1024,
-    delay: Annotated[float, age_option("--delay", text="Time until the job is ready, such as 90s, 5min or 3h.")] = 0,
-    ttr: Annotated[float, age_option("--ttr", text="How long a client may hold the job.")] = 60,
+    delay: Annotated[
+        float, age_option("--delay", text="Time until the job is ready, such as 90s, 5min or 3h. Default: 0s.")
+    ] = 0,
+    ttr: Annotated[float, age_option("--ttr", text="How long a client may hold the job. Default: 60s.")] = 60,
     lines: Annotated[bool, typer.Option("--lines", help="Put each line of stdin as a job.")] = False,
     jobs: Annotated[
         Path | None,

@@ -90,7 +90,7 @@ def jobs(
     place: Place,
     as_json: Json = False,
 ) -> None:
-    """Show jobs, with the beginning of each body.
+    """Show jobs, with the first 200 bytes of each body.
 
     They are sorted by id, the order in which they were put; by queue, the order in which the jobs of one tube and state
     come out of it; by age, in-state, size or timeouts, the largest first; or by pri, the smallest first.
@@ -122,7 +122,7 @@ def job(
 ) -> None:
     """Show everything known about a job.
 
-    With --db also its history, as far as the server keeps one, even if the job is gone.
+    With --db also its history, as far as the server keeps one, even if the job has gone. Dates are in UTC.
     """
     if body not in FORMS:
         raise ConfigError(f"--body: there is no form {body!r}, only {', '.join(FORMS)}")
@@ -159,7 +159,7 @@ def clients(*, server: Server, as_json: Json = False) -> None:
 def stats(*, place: Place, as_json: Json = False) -> None:
     """Show the server's statistics.
 
-    With --db: which server has or last had that file, and how many jobs it holds.
+    With --db: which server has or last had that file, since when (in UTC), and how many jobs it holds.
     """
     with place.open() as source:
         found = source.stats()
@@ -181,7 +181,7 @@ def tail(
 ) -> None:
     """Show what happens to jobs, until Ctrl-C.
 
-    Each event is shown as soon as it is durable.
+    Each event is shown as soon as it is durable. Dates are in UTC.
     """
     if tube is not None:
         encode_tube(tube)

@@ -177,7 +177,7 @@ def test_more_clients_beside_are_not_counted(server, at, capsys):
         ("pc -c 1", "pc needs two connections: one puts, the other reserves", 2),
         ("pc --rate 5", "--rate has no meaning in pc", 2),
         ("-c 1 --processes 2", "there are more --processes than --connections", 2),
-        ("--dir nowhere", "nowhere is no directory", 2),
+        ("--dir nowhere", "nowhere is not a directory", 2),
         (
             "-c 0",
             (
