@@ -51,11 +51,11 @@ def import_(
             result = load(source, target, new_ids=new_ids, progress=progress)
             jobs, pauses, name = result.jobs, result.pauses, str(target)
         else:
-            from beanlite.journal.postgres import dump, link  # noqa: PLC0415 - it may not be installed
+            from beanlite.journal.postgres import address, dump  # noqa: PLC0415 - it may not be installed
 
             assert url is not None
             jobs, pauses = dump.load(source, url, new_ids=new_ids, progress=progress)
-            name = link.shown(url)
+            name = address.shown(url)
     if as_json:
         print_done(json.dumps({"file": name, "jobs": jobs, "pauses": pauses}))
     else:

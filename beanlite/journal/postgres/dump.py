@@ -17,7 +17,8 @@ import asyncpg
 from beanlite import __version__
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
-from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, said, shown
+from beanlite.journal.postgres.address import shown
+from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, said
 from beanlite.journal.postgres.schema import NOW, check, make
 from beanlite.journal.sqlite.wholefile import unserved, written_whole
 

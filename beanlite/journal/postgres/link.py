@@ -9,13 +9,13 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, NamedTuple, cast
-from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
 from beanlite import log
 from beanlite.errors import JournalRefused
+from beanlite.journal.postgres.address import hosts_of, shown
 
 # The time limit for connecting to one of the hosts.
 CONNECT_S: Final = 2.0
@@ -30,6 +30,7 @@ _WAITS: Final = """
 NO_LOCKS: Final = "SELECT set_config('lock_timeout', '100ms', false)"
 PATIENTLY: Final = "SELECT set_config('lock_timeout', '0', false)"
 NO_STANDBY: Final = "its synchronous standby may be lost"
+CROWDED: Final = "it is unknown why, because the database has no connection left"
 _oddities: Final = log.Seldom()
 _old_primaries: Final = log.Seldom()
 _HISTORY: Final = """
@@ -62,8 +63,6 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MS),
 )
-# A host in a URL, with its port.
-_PLACE: Final = re.compile(r"([^:\[\]]*|\[[^\]]*\])(:[0-9]*)?")
 # The errors after which the connection is unusable, or after which the statement may or may not have been carried out.
 # Also those that pass when the database has connections, memory or room again.
 TROUBLE: Final = (
@@ -212,7 +211,7 @@ async def connect(url: str, name: str, expect: Expect | None = None) -> Link:
     answers at present; Behind if one of them was. JournalRefused: that will not change by itself.
     """
     with _refusing(url):
-        hosts = _hosts(url)
+        hosts = hosts_of(url)
     attempts = [asyncio.ensure_future(_connect_to(one, name, expect)) for one in hosts]
     try:
         await asyncio.wait(attempts)
@@ -227,7 +226,7 @@ async def expect_newest(link: Link, url: str) -> None:
 
     Raises as ``connect`` does.
     """
-    if len(_hosts(url)) > 1:
+    if len(hosts_of(url)) > 1:
         newest = await connect(url, "beanlite")
         newest.drop()
         link.expect_successor(newest.history)
@@ -306,39 +305,9 @@ def _notice_dead_hosts(connection: asyncpg.Connection[asyncpg.Record]) -> None:
             sock.setsockopt(level, option, value)
 
 
-def _split(url: str) -> tuple[SplitResult, str, list[str]]:
-    """Return the URL's parts, the user with the password, and the hosts. ValueError: they can't be told apart."""
-    parts = urlsplit(url)
-    who, _, places = parts.netloc.rpartition("@")
-    hosts = places.split(",")
-    if "@" in f"{who}{parts.path}{parts.fragment}" or not all(map(_PLACE.fullmatch, hosts)):
-        raise ValueError("a character is not encoded")
-    return parts, who, hosts
-
-
-def _hosts(url: str) -> list[str]:
-    """Return a URL for each host: one that does not answer must not use up the time of the others."""
-    parts, who, hosts = _split(url)
-    at = "@" if who else ""
-    return [urlunsplit(parts._replace(netloc=f"{who}{at}{host}")) for host in hosts]
-
-
-def shown(url: str) -> str:
-    """Return the URL without its password, for people; only its scheme if the password could be anywhere in it."""
-    try:
-        parts, who, hosts = _split(url)
-    except ValueError:
-        parts = None
-    if parts is None or "@" in parts.query:
-        scheme, colon, _ = url.partition("://")
-        return f"{scheme if colon else ''}://..."
-    user = who.partition(":")[0]
-    return f"{parts.scheme}://{user}{'@' if who else ''}{','.join(hosts)}{parts.path}"
-
-
 def name_of(node: str) -> str:
-    """Return the application name of a server, cut to the length that PostgreSQL allows."""
-    return f"beanlite {node}".encode("ascii", "replace").decode()[:63]
+    """Return the application name of a server, with the characters and the length that PostgreSQL allows."""
+    return re.sub("[^ -~]", "?", f"beanlite {node}")[:63]
 
 
 @contextmanager
@@ -352,7 +321,7 @@ def _refusing(url: str) -> Iterator[None]:
         raise
     except asyncpg.PostgresError as error:  # a wrong password, no such database, an unknown parameter
         raise JournalRefused(f"{shown(url)} can't be used: {said(error)}") from error
-    except ValueError:  # whose text may contain the password
+    except (ValueError, OverflowError):  # the text of the former may contain the password; the latter is of a port
         raise JournalRefused(
             f"{shown(url)} is no address of a database; what is special in its password has to be percent-encoded"
         ) from None
@@ -362,6 +331,8 @@ def said(error: BaseException) -> str:
     """Return the text of an error, in one line."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return "it accepts no writes"
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 import asyncpg
 
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.postgres.link import TROUBLE, close, connect, name_of, said, shown
+from beanlite.journal.postgres.address import shown
+from beanlite.journal.postgres.link import TROUBLE, close, connect, name_of, said
 
 _OURS: Final = "beanlite "
 _ALIVE: Final = """

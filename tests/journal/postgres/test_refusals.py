@@ -6,8 +6,9 @@ import asyncpg
 import pytest
 
 from beanlite.journal.postgres import link
+from beanlite.journal.postgres.address import shown
 from beanlite.journal.postgres.lease import _Waiting
-from beanlite.journal.postgres.link import TROUBLE, connect, shown
+from beanlite.journal.postgres.link import TROUBLE, connect
 from beanlite.journal.postgres.schema import check
 from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, refusal, served, sql, until
 
@@ -46,6 +47,36 @@ async def test_a_password_that_is_not_encoded_as_it_should_be_is_not_told(databa
     said = await refusal(url)
     assert "percent-encoded" in said
     assert "wr0ng" not in said
+
+
+@pytest.mark.parametrize("password", ["wr0ng\udcff", "wr0ng%00\udcff"])
+async def test_a_password_that_is_not_utf_8_is_refused(database, password):
+    assert "wr0ng" not in await refusal(database.replace("queue@", f"queue:{password}@"))
+
+
+async def test_a_port_that_can_not_be_is_refused():
+    assert "is no address of a database" in await refusal("postgresql://queue@127.0.0.1:99999/queue")
+    assert "is no address of a database" in await refusal("postgresql:///queue?host=127.0.0.1&port=99999")
+
+
+async def test_several_hosts_that_would_not_be_asked_at_the_same_time_are_refused(postgres):
+    url = f"postgresql:///postgres?host=127.0.0.1,127.0.0.1&port=1,{postgres.port}&user=queue"
+    assert "have to be named before the database" in await refusal(url)
+
+
+async def test_a_file_of_the_address_that_can_not_be_read_is_named(database, tmp_path):
+    missing = tmp_path / "root.crt"
+    said = await refusal(f"{database}?sslmode=verify-full&sslrootcert={missing}")
+    assert f"sslrootcert: {missing}: No such file or directory" in said
+
+
+async def test_a_host_that_accepts_no_writes_is_awaited(postgres, database, caplog):
+    name = database.rpartition("/")[2]
+    await postgres.asql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    waiting = asyncio.create_task(served(database))
+    await until(lambda: any(record.fields["error"] == "it accepts no writes" for record in caplog.records))
+    await postgres.asql(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    await (await asyncio.wait_for(waiting, SOON_S)).stop()
 
 
 async def test_an_address_is_shown_without_what_is_secret():

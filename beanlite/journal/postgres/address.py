@@ -1,0 +1,62 @@
+"""The address of a database: a URL, which may name several hosts, and may contain a password."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import SplitResult, parse_qs, urlsplit, urlunsplit
+
+from beanlite.errors import JournalRefused
+
+# A host in a URL, with its port.
+_PLACE: Final = re.compile(r"([^:\[\]]*|\[[^\]]*\])(:[0-9]*)?")
+# The parameters that are paths of files: asyncpg would not say which of them is missing.
+_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+
+
+def _split(url: str) -> tuple[SplitResult, str, list[str]]:
+    """Return the URL's parts, the user with the password, and the hosts. ValueError: they can't be told apart."""
+    url.encode()  # bytes that are not UTF-8 can't be sent
+    parts = urlsplit(url)
+    who, _, places = parts.netloc.rpartition("@")
+    hosts = places.split(",")
+    if "@" in f"{who}{parts.path}{parts.fragment}" or not all(map(_PLACE.fullmatch, hosts)):
+        raise ValueError("a character is not encoded")
+    return parts, who, hosts
+
+
+def hosts_of(url: str) -> list[str]:
+    """Return a URL for each host: one that does not answer must not use up the time of the others.
+
+    ValueError: it is no URL of a database. JournalRefused: it names several hosts in another way, or a file that can't
+    be read.
+    """
+    parts, who, hosts = _split(url)
+    query = parse_qs(parts.query)
+    if "," in query.get("host", [""])[-1]:
+        raise JournalRefused(
+            f"{shown(url)} can't be used: several hosts have to be named before the database, as in"
+            " postgresql://db1,db2/queue"
+        )
+    for key in _FILES:
+        for path in query.get(key, ()):
+            try:
+                Path(path).read_bytes()
+            except OSError as error:
+                raise JournalRefused(f"{shown(url)} can't be used: {key}: {path}: {error.strerror}") from error
+    at = "@" if who else ""
+    return [urlunsplit(parts._replace(netloc=f"{who}{at}{host}")) for host in hosts]
+
+
+def shown(url: str) -> str:
+    """Return the URL without its password, for people; only its scheme if the password could be anywhere in it."""
+    try:
+        parts, who, hosts = _split(url)
+    except ValueError:
+        parts = None
+    if parts is None or "@" in parts.query:
+        scheme, colon, _ = url.partition("://")
+        return f"{scheme if colon else ''}://..."
+    user = who.partition(":")[0]
+    return f"{parts.scheme}://{user}{'@' if who else ''}{','.join(hosts)}{parts.path}"
