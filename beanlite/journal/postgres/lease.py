@@ -23,8 +23,10 @@ from beanlite import __version__, log, systemd
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import BeanliteError, JournalFailed, JournalRefused
 from beanlite.journal.postgres.link import (
+    CROWDED,
     LOOK_AFTER_S,
     NO_LOCKS,
+    NO_STANDBY,
     PATIENTLY,
     TROUBLE,
     History,
@@ -276,14 +278,23 @@ class _Waiting:
             looking.cancel()
 
     async def _look_after(self, link: Link) -> None:
-        """Log why a change waits. Drop the connection if the server is to stop, or if the database does not know it."""
+        """Log why a change waits.
+
+        Drop the connection if the server is to stop, if the database does not know it, or if the standby that it waits
+        for was promoted.
+        """
         why: str | None = ""
         try:
             while why is not None:
                 await self._sleep(LOOK_AFTER_S)
                 self._tell("Waiting for the database")
-                async with beside(link) as other:
-                    why = await why_it_waits(other, name_of(self._applicant.node), link.pid)
+                try:
+                    async with beside(link) as other:
+                        why = await why_it_waits(other, name_of(self._applicant.node), link.pid)
+                except asyncpg.TooManyConnectionsError:  # it answers all the same
+                    why = CROWDED
+                if why == NO_STANDBY:
+                    await expect_newest(link, self._applicant.url)
                 if why is not None:
                     self._waits.warning(f"the start waits: {why}", database=self._applicant.name)
         except (_Stopped, *TROUBLE, asyncpg.PostgresError, JournalRefused):

@@ -20,6 +20,7 @@ from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.journal.postgres.batch import Batch
 from beanlite.journal.postgres.lease import BEAT, Applicant, Taken, give_back
 from beanlite.journal.postgres.link import (
+    CROWDED,
     LOOK_AFTER_S,
     NO_STANDBY,
     TROUBLE,
@@ -30,7 +31,15 @@ from beanlite.journal.postgres.link import (
     said,
     why_it_waits,
 )
-from beanlite.journal.postgres.standing import Patience, State, beat_beside, changed, expect_all, mistake
+from beanlite.journal.postgres.standing import (
+    Patience,
+    State,
+    beat_beside,
+    changed,
+    expect_all,
+    has_successor,
+    mistake,
+)
 
 # The active server raises its beat _BEATS times in the time of the lease while nothing else is confirmed. It relies on
 # the lease for the share _SURE of that time, counted from when the last confirmed statement was sent.
@@ -236,8 +245,8 @@ class Sender:
     async def _look_after(self, link: Link) -> None:
         """Drop the connection if the database does not know it, or if the database can't be reached otherwise either.
 
-        A statement that waits for the synchronous standby or for a lock is rightly unanswered, and keeps waiting. So
-        does one that takes long to be sent. Meanwhile the beat is raised over another connection.
+        A statement that waits for a lock, or for a standby that was not promoted, is rightly unanswered, and keeps
+        waiting. So does one that takes long to be sent. Meanwhile the beat is raised over another connection.
         """
         why = None
         try:
@@ -247,6 +256,10 @@ class Sender:
                 # It is the database that has the lease, since the process of our connection was found there.
                 if why not in {None, NO_STANDBY} and await beat_beside(other, self.left.epoch):
                     self._confirmed(sent_ns)
+            if why == NO_STANDBY and await has_successor(self._applicant, self.left, link):
+                why = None
+        except asyncpg.TooManyConnectionsError:  # it answers all the same
+            why = why or CROWDED
         except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
             self._oddities.warning("the database does not answer", database=self._applicant.name, error=said(error))
         self._looking = False

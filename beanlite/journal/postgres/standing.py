@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, NamedTuple
 
 import asyncpg
@@ -9,8 +10,9 @@ import asyncpg
 from beanlite import log
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed, LeaseLost
+from beanlite.journal.postgres.address import shown
 from beanlite.journal.postgres.lease import BEAT, Applicant
-from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Behind, History, Link, said, shown
+from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Behind, History, Link, connect, said
 from beanlite.journal.postgres.schema import check
 
 # Half the time of the lease, so that the server still ends before another one takes over.
@@ -63,6 +65,19 @@ async def expect_all(applicant: Applicant, left: State, link: Link) -> None:
         raise
     except JournalFailed as error:
         raise Behind(str(error)) from error
+
+
+async def has_successor(applicant: Applicant, left: State, link: Link) -> bool:
+    """Whether another host was promoted after that of the connection, and has all commits. Raises as ``connect`` does.
+
+    Also True if another server has taken over.
+    """
+    try:
+        newest = await connect(applicant.url, "beanlite", partial(expect_all, applicant, left))
+    except LeaseLost:
+        return True
+    newest.drop()
+    return link.is_older(newest.history)
 
 
 class Patience:

@@ -72,6 +72,14 @@ def by(way, url):
     return re.sub(r":\d+/", f":{way.port}/", url)
 
 
+async def by_few(postgres, url):
+    """Make a role whose number of connections can be limited; return it, and the URL of the same database for it."""
+    role = f"few_of_{url.rpartition('/')[2]}"
+    await postgres.asql(f"CREATE ROLE {role} LOGIN")
+    await sql(postgres, url, f"GRANT ALL ON SCHEMA public TO {role}")
+    return role, url.replace("queue@", f"{role}@")
+
+
 async def sql(postgres, database, statement):
     return await postgres.asql(statement, database.rpartition("/")[2])
 

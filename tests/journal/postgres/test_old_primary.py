@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from beanlite import log
-from beanlite.journal.postgres import link
+from beanlite.journal.postgres import lease, link, sender, standing
 from beanlite.journal.postgres.dump import export
 from beanlite.journal.postgres.link import Link, connect
 from beanlite.journal.postgres.status import status
@@ -189,6 +189,72 @@ async def test_who_stands_by_does_not_take_over_on_one_that_never_stopped(pair):
     await asyncio.wait_for(waiting, SOON_S)
     assert second.core.engine.jobs.find(job_id).body == b"job"
     await second.stop()
+
+
+async def test_who_waits_for_the_standby_moves_to_it_once_it_is_promoted(pair):
+    """Though the old primary never stopped, and the connection to it is sound."""
+    old, new = pair.primary, pair.standby
+    serving = await served(both(pair))
+    first = await serving.put(b"first")
+    await asyncio.to_thread(new.promote)
+    await without_standby(new)
+    second = await serving.put(b"second")
+    assert serving.failures == []
+    assert await new.asql("SELECT id FROM jobs ORDER BY id", "queue") == [(first,), (second,)]
+    assert await old.asql("SELECT epoch FROM lease", "queue") == [(1,)]
+    await serving.stop()
+
+
+async def test_who_starts_and_waits_for_the_standby_moves_to_it_once_it_is_promoted(pair, monkeypatch, caplog):
+    monkeypatch.setattr(lease, "LOOK_AFTER_S", 0.1)
+    await (await served(both(pair))).stop()
+    new = pair.standby
+    await follows_nobody(new)
+    starting = asyncio.create_task(served(both(pair)))
+    await until(lambda: "the start waits: its synchronous standby may be lost" in caplog.text)
+    await asyncio.to_thread(new.promote)
+    await without_standby(new)
+    serving = await asyncio.wait_for(starting, SOON_S)
+    assert await serving.put() == 1
+    assert await new.asql("SELECT id FROM jobs", "queue") == [(1,)]
+    await serving.stop()
+
+
+async def test_who_waits_for_the_standby_does_not_move_to_one_that_lacks_commits(pair, monkeypatch):
+    monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
+    asked = []
+    has_successor = standing.has_successor
+
+    async def noted(*arguments):
+        asked.append(await has_successor(*arguments))
+        return asked[-1]
+
+    monkeypatch.setattr(sender, "has_successor", noted)
+    old, new = pair.primary, pair.standby
+    await without_standby(old)
+    serving = await served(both(pair))
+    await follows_nobody(new)
+    await serving.put(b"first")
+    link = serving.journal._sender._link
+    await old.asql("ALTER SYSTEM RESET synchronous_standby_names")
+    await old.asql("SELECT pg_reload_conf()")
+    await asyncio.to_thread(new.promote)
+    serving.begin_to_put(b"second")
+    await until(lambda: len(asked) > 2)
+    assert not any(asked)
+    assert serving.journal._sender._link is link
+    await without_standby(old)
+    await until(lambda: len(serving.released) == 2)
+    await serving.stop()
+
+
+async def follows_nobody(standby):
+    """Have a standby receive nothing more."""
+    await standby.asql("ALTER SYSTEM SET primary_conninfo = ''")
+    await standby.asql("SELECT pg_reload_conf()")
+    async with asyncio.timeout(SOON_S):
+        while await standby.asql("SELECT FROM pg_stat_wal_receiver"):
+            await asyncio.sleep(0.01)
 
 
 async def test_who_stands_by_does_not_take_over_there_even_if_it_reaches_nothing_else(pair, passed_over):

@@ -10,7 +10,7 @@ import pytest
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import lease, sender
 from beanlite.journal.postgres.link import Link, connect
-from tests.journal.postgres.serving import SOON_S, by, served, sql, until, without_standby
+from tests.journal.postgres.serving import SOON_S, by, by_few, served, sql, until, without_standby
 from tests.support.postgres import receiver_of
 
 
@@ -95,6 +95,41 @@ async def test_a_commit_that_waits_for_a_lock_says_whose(database, monkeypatch, 
         await until(lambda: lock in caplog.text)
     await holder.close()
     await until(lambda: serving.released == [job_id])
+    await serving.stop()
+
+
+async def test_who_waits_is_found_whatever_characters_the_name_of_the_server_has(database, monkeypatch, caplog):
+    monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
+    serving = await served(database, node="größer\t1\x7f")
+    link = serving.journal._sender._link
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs")
+        job_id = serving.begin_to_put()
+        await until(lambda: "another program has a lock" in caplog.text or serving.journal._sender._link is not link)
+    await holder.close()
+    await until(lambda: serving.released == [job_id])
+    assert serving.journal._sender._link is link
+    await serving.stop()
+
+
+async def test_a_commit_that_waits_keeps_its_connection_if_the_database_has_none_left(
+    postgres, database, monkeypatch, caplog
+):
+    monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
+    role, url = await by_few(postgres, database)
+    serving = await served(url)
+    link = serving.journal._sender._link
+    await postgres.asql(f"ALTER ROLE {role} CONNECTION LIMIT 1")
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs")
+        job_id = serving.begin_to_put()
+        waits = "the database has no connection left"
+        await until(lambda: waits in caplog.text or serving.journal._sender._link is not link)
+    await holder.close()
+    await until(lambda: serving.released == [job_id])
+    assert serving.journal._sender._link is link
     await serving.stop()
 
 

@@ -10,10 +10,11 @@ from beanlite.clock import Clock
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import lease, schema
-from beanlite.journal.postgres.lease import GIVE_BACK, Applicant, _Waiting, take
+from beanlite.journal.postgres.lease import GIVE_BACK, Applicant, _Waiting, give_back, take
 from beanlite.journal.postgres.link import Behind
 from beanlite.journal.postgres.sender import Sender
 from beanlite.journal.postgres.standing import Patience
+from tests.journal.postgres.serving import by_few
 
 LEASE_S = 1
 SOON_S = 30
@@ -151,6 +152,29 @@ async def test_who_waits_for_a_lock_says_so_and_can_be_stopped(database, monkeyp
         stopped.set()
         assert await asyncio.wait_for(waiting, SOON_S) is None
     await holder.close()
+
+
+async def test_who_waits_for_a_lock_keeps_its_connection_if_the_database_has_none_left(
+    postgres, database, monkeypatch, caplog
+):
+    role, url = await by_few(postgres, database)
+    taken = await take(applicant(url), asyncio.Event())
+    await give_back(taken.link, taken.epoch, 0)
+    async with asyncio.timeout(SOON_S):
+        while await postgres.asql(f"SELECT FROM pg_stat_activity WHERE usename = '{role}'"):
+            await asyncio.sleep(0.001)
+    await postgres.asql(f"ALTER ROLE {role} CONNECTION LIMIT 1")
+    monkeypatch.setattr(lease, "LOOK_AFTER_S", 0.1)
+    holder = await asyncpg.connect(database)
+    async with holder.transaction(), asyncio.timeout(SOON_S):
+        await holder.execute("LOCK lease IN EXCLUSIVE MODE")
+        waiting = asyncio.create_task(take(applicant(url), asyncio.Event()))
+        while "the database has no connection left" not in caplog.text and "can't be reached" not in caplog.text:
+            await asyncio.sleep(0.001)
+    await holder.close()
+    taken = await asyncio.wait_for(waiting, SOON_S)
+    assert "can't be reached" not in caplog.text
+    taken.link.drop()
 
 
 async def test_who_polls_a_lease_that_is_locked_leaves_no_process_behind_in_the_database(database, caplog):
