@@ -16,9 +16,10 @@ from beanlite.core.memory import JOB_BYTES, NO_BOUND
 from beanlite.core.restore import StoredJob
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.journal.base import Journal, JournalFacts, Listener
+from beanlite.journal.postgres.address import shown
 from beanlite.journal.postgres.batch import Batch, batch_of
 from beanlite.journal.postgres.lease import Applicant, take
-from beanlite.journal.postgres.link import name_of, shown
+from beanlite.journal.postgres.link import name_of
 from beanlite.journal.postgres.recovery import Reader
 from beanlite.journal.postgres.sender import AGAIN_S, Sender
 from beanlite.journal.rows import fitted
@@ -240,7 +241,12 @@ class PostgresJournal(Journal):
 
     async def fetch(self, job_ids: Sequence[int]) -> list[bytes | None]:
         """Read bodies while other clients are served; see ``Journal.fetch``."""
-        return await self._reader.bodies(job_ids)
+        try:
+            return await self._reader.bodies(job_ids)
+        except JournalFailed:
+            if not self._stopping:
+                raise
+        return [None] * len(job_ids)
 
     def poll(self) -> None:
         """Do nothing: a batch reports its own end."""
@@ -248,8 +254,9 @@ class PostgresJournal(Journal):
     # -- the end
 
     def begin_stop(self) -> None:
-        """Wait for batches alone from now on."""
+        """Wait for batches alone from now on: no client gets bodies any more, and the database may not answer."""
         self._stopping = True
+        self._reader.close()
 
     async def flush(self) -> None:
         """Do nothing: every batch that was reported durable already is."""

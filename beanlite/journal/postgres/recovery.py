@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple, cast
 from zlib import crc32
@@ -81,12 +81,13 @@ class Reader:
 
     async def _fetch(self, statement: str, *parameters: object) -> list[asyncpg.Record]:
         """Return the rows of a query, retried as often as necessary. JournalFailed: the rows can't be read at all."""
-        while True:
+        while not self._closed:
             async with self._one_at_a_time:  # and others have their turn before it is tried again
                 rows = await self._try(statement, *parameters)
             if rows is not None:
                 return rows
             await asyncio.sleep(_AGAIN_S)
+        raise JournalFailed(f"{self._name}: nothing more is read")
 
     async def _try(self, statement: str, *parameters: object) -> list[asyncpg.Record] | None:
         """Return the rows of a query, or None if they can't be read now."""
@@ -132,7 +133,7 @@ class Reader:
         rows = await self._fetch(_PAUSES)
         return [Pause(row["tube"].encode(), row["pause_s"], clock_ns(row["until"])) for row in rows]
 
-    async def jobs(self, wants_bodies: Callable[[], bool]) -> AsyncIterator[list[StoredJob]]:
+    async def jobs(self, wants_bodies: Callable[[], bool]) -> AsyncGenerator[list[StoredJob], None]:
         """Yield all jobs in order of id, with their bodies as long as these are wanted, and otherwise with their sizes.
 
         The next chunk is fetched while one is processed. JournalRefused: a body is not the one that was put. Raises
@@ -151,6 +152,8 @@ class Reader:
                 if not coming.done():
                     self.drop()  # or asyncpg would have the database cancel the query, over another connection
                     coming.cancel()
+                elif not coming.cancelled():
+                    coming.exception()  # which may not have been raised to anybody
 
     def _check(self, rows: list[StoredJob]) -> None:
         if not isinstance(_body(rows[0]), bytes):

@@ -1,6 +1,7 @@
 """What happens to a batch when the connection, the database, its standby or its disk is lost."""
 
 import asyncio
+import gc
 import os
 import signal
 
@@ -10,6 +11,7 @@ import pytest
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import lease, sender
 from beanlite.journal.postgres.link import Link, connect
+from beanlite.journal.postgres.recovery import Reader
 from tests.journal.postgres.serving import SOON_S, by, by_few, served, sql, until, without_standby
 from tests.support.postgres import receiver_of
 
@@ -272,6 +274,41 @@ async def test_a_body_that_can_not_be_read_for_now_is_read_later(postgres, datab
     for statement in ("DROP VIEW jobs", "ALTER TABLE hidden RENAME TO jobs"):
         await sql(postgres, database, statement)
     assert await asyncio.wait_for(reading, SOON_S) == [b"job"]
+    await serving.stop()
+
+
+@pytest.mark.parametrize("lost", ["refuses", "silence"])
+async def test_a_stop_does_not_wait_for_bodies_that_can_not_be_read(database, way, caplog, lost):
+    serving = await served(by(way, database), lease_s=100)
+    job_id = await serving.put()
+    assert await serving.journal.fetch([job_id]) == [b"job"]
+    if lost == "silence":
+        way.cut_at = lost
+    else:
+        way.refuses = True
+        way.cut()
+    reading = asyncio.create_task(serving.journal.fetch([job_id]))
+    await until(lambda: way.cuts or "the database can't be read now" in caplog.text)
+    serving.journal.begin_stop()
+    assert await asyncio.wait_for(reading, SOON_S) == [None]
+    assert await serving.journal.fetch([job_id]) == [None]
+    assert serving.failures == []
+    await serving.abandon()
+
+
+async def test_what_was_still_being_read_at_a_stop_amid_the_recovery_is_no_bug(database):
+    serving = await served(database, lease_s=100)
+    await serving.put()
+    bugs = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: bugs.append(context))
+    reader = Reader(database, "it", "beside", lambda: serving.journal._sender.left)
+    reading = reader.jobs(lambda: True)
+    assert len(await anext(reading)) == 1
+    reader.close()
+    await asyncio.sleep(0)
+    await reading.aclose()
+    gc.collect()
+    assert bugs == []
     await serving.stop()
 
 
