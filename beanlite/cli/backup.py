@@ -84,5 +84,5 @@ def backup(
         names = [str(old) for old in deleted]
         print_done(json.dumps({"file": str(file), **asdict(result), "seconds": seconds, "deleted": names}))
         return
-    made = f"{file}: {units.counted(result.jobs, 'job')}, {result.size} bytes, {seconds} s"
+    made = f"{file}: {units.jobs(result.jobs)}, {result.size:,} bytes, {seconds} s"
     print_done("\n".join([made, *(f"{old}: deleted" for old in deleted)]))

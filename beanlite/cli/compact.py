@@ -34,5 +34,5 @@ def compact(*, db: Db = None, config_file: ConfigFile = None, as_json: AsJson = 
     if as_json:
         print_done(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
     else:
-        jobs = units.counted(result.jobs, "job")
-        print_done(f"{path}: {jobs}, {result.before} bytes before, {result.after} bytes now, {seconds} s")
+        jobs = units.jobs(result.jobs)
+        print_done(f"{path}: {jobs}, {result.before:,} bytes before, {result.after:,} bytes now, {seconds} s")

@@ -59,4 +59,4 @@ def import_(
     if as_json:
         print_done(json.dumps({"file": name, "jobs": jobs, "pauses": pauses}))
     else:
-        print_done(f"{name}: {units.counted(jobs, 'job')} and {units.counted(pauses, 'pause')} imported")
+        print_done(f"{name}: {units.jobs(jobs)} and {units.counted(pauses, 'pause')} imported")

@@ -59,11 +59,11 @@ def import_binlog(
     if as_json:
         print_done(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
         return
-    states = f"{result.ready} ready, {result.delayed} delayed, {result.buried} buried"
-    told = [f"{path}: {units.counted(result.jobs, 'job')} ({states}), {seconds} s"]
+    states = f"{result.ready:,} ready, {result.delayed:,} delayed, {result.buried:,} buried"
+    told = [f"{path}: {units.jobs(result.jobs)} ({states}), {seconds} s"]
     told += (f"left out: {part.file}: {part.why}" for part in result.left_out)
     if lost := result.without_body:
-        jobs = units.counted(len(lost), "job")
+        jobs = units.jobs(len(lost))
         told.append(f"lost: {jobs} of which the binlog has changes, but not their bodies: {listed(lost)}")
     if result.left:
         told.append(f"beside the database there is still {result.left}; it belongs to it")

@@ -59,4 +59,4 @@ def restore(
         print_done(json.dumps({"file": str(target), **asdict(result), "seconds": seconds}))
         return
     kept = "" if result.kept is None else f"\n{result.kept}: the database that was replaced"
-    print_done(f"{target}: {units.counted(result.jobs, 'job')}, as in {result.restored}, {seconds} s{kept}")
+    print_done(f"{target}: {units.jobs(result.jobs)}, as in {result.restored}, {seconds} s{kept}")

@@ -49,7 +49,7 @@ def salvage(
     if as_json:
         print_done(json.dumps({"file": str(dest), **asdict(result), "seconds": seconds}))
     else:
-        print_done(f"{dest}: {units.counted(result.jobs, 'job')}, {units.counted(result.pauses, 'pause')}, {seconds} s")
+        print_done(f"{dest}: {units.jobs(result.jobs)}, {units.counted(result.pauses, 'pause')}, {seconds} s")
     if result.is_all:
         return
     raise JournalRefused("; ".join([*_lost(source, result), *_in_doubt(result)]))
@@ -58,9 +58,7 @@ def salvage(
 def _lost(source: Path, result: "Salvaged") -> list[str]:
     left_out = []
     if result.lost:
-        left_out.append(
-            f"{units.counted(len(result.lost), 'job')} of which only a part is left ({listed(result.lost)})"
-        )
+        left_out.append(f"{units.jobs(len(result.lost))} of which only a part is left ({listed(result.lost)})")
     if result.lost_pauses:
         left_out.append(units.counted(result.lost_pauses, "pause"))
     if result.lost_clock:
@@ -77,10 +75,8 @@ def _lost(source: Path, result: "Salvaged") -> list[str]:
 def _in_doubt(result: "Salvaged") -> list[str]:
     doubts = []
     if result.jobs_at_stop not in {None, result.jobs}:
-        doubts.append(
-            f"{units.counted(result.jobs, 'job')} saved, and {result.jobs_at_stop} were there at the last stop"
-        )
+        doubts.append(f"{units.jobs(result.jobs)} saved, and {result.jobs_at_stop:,} were there at the last stop")
     if result.doubtful:
-        jobs = units.counted(len(result.doubtful), "job")
+        jobs = units.jobs(len(result.doubtful))
         doubts.append(f"{jobs} of those saved may have been deleted ({listed(result.doubtful)})")
     return doubts

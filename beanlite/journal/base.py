@@ -134,7 +134,8 @@ class Journal(ABC):
         """Read the bodies of stored jobs, in the order given; None for a job that has been deleted meanwhile.
 
         Called at any time between ``attach`` and ``close``, also while batches are committed, but one call at a time;
-        only clients that need these bodies wait for it. Raises JournalFailed.
+        only clients that need these bodies wait for it. After ``begin_stop``, when no client is told any more, None may
+        also stand for a body that can't be read. Raises JournalFailed.
         """
         raise NotImplementedError
 

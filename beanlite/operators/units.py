@@ -86,13 +86,13 @@ def milliseconds(seconds: float) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """Return a number of things as text: "1 pause", "1234 pauses"."""
-    return f"{number} {thing}{'s' if number != 1 else ''}"
+    """Return a number of things as text: "1 pause", "1,234 pauses"."""
+    return f"{number:,} {thing}{'s' if number != 1 else ''}"
 
 
 def jobs(number: int) -> str:
     """Return a number of jobs as text: "1 job", "1,234 jobs"."""
-    return f"{number:,} job{'s' if number != 1 else ''}"
+    return counted(number, "job")
 
 
 def rate(per_s: float | None) -> str:

@@ -27,7 +27,7 @@ def test_backup_says_what_it_copied(queue, tmp_path, capsys):
     dest = tmp_path / "copy.db"
     assert main(["backup", str(dest), "--db", str(queue)]) == 0
     out, err = capsys.readouterr()
-    assert re.fullmatch(rf"{dest}: 0 jobs, {dest.stat().st_size} bytes, \d+\.\d+ s\n", out)
+    assert re.fullmatch(rf"{dest}: 0 jobs, {dest.stat().st_size:,} bytes, \d+\.\d+ s\n", out)
     assert err == ""
 
 

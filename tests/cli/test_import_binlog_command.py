@@ -145,5 +145,5 @@ def test_killed_it_leaves_an_empty_queue_and_can_be_begun_again(long_import, db)
     assert database.connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
     assert database.close() is None
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.startswith(
-        f"{db}: 10000 jobs ".encode()
+        f"{db}: 10,000 jobs ".encode()
     )

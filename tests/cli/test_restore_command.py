@@ -73,7 +73,7 @@ def test_what_can_not_be_done_is_one_line(line, code, said, capsys):
 def test_compact(queue, capsys):
     size = queue.stat().st_size
     assert main(["compact"]) == 0
-    assert capsys.readouterr().out.startswith(f"{queue}: 12 jobs, {size} bytes before, ")
+    assert capsys.readouterr().out.startswith(f"{queue}: 12 jobs, {size:,} bytes before, ")
     size = queue.stat().st_size
     assert main(["compact", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
