@@ -25,13 +25,14 @@ from tests.support.postgres import Cluster, Pair, new_home, programs
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
+HERE = Path(__file__).parent
 # Tests that start no process and take only seconds: they are marked fast, for `pytest -m fast`.
-FAST = [
-    Path(__file__).parent / place
+FAST = tuple(
+    str(HERE / place)
     for place in (
-        "core",
-        "protocol",
-        "commit",
+        "core/",
+        "protocol/",
+        "commit/",
         "bench/test_runner.py",
         "binlog/test_records.py",
         "conformance/test_runner.py",
@@ -41,14 +42,47 @@ FAST = [
         "test_layout.py",
         "test_log.py",
     )
-]
+)
+# The files that take longest, from the longest on: with several processes they are begun first.
+LONG = (
+    "conformance/test_transcripts.py",
+    "journal/test_restore_killed.py",
+    "journal/postgres/test_old_primary.py",
+)
+# Of these the tests need nothing from each other, so that several processes share them.
+SPREAD = ()
 
 
-def pytest_collection_modifyitems(items):
-    """Mark the fast tests, by their path."""
+def pytest_addoption(parser):
+    parser.addoption("--nightly", action="store_true", help="run the tests that are marked nightly as well")
+
+
+def pytest_xdist_auto_num_workers(config):
+    """Run some chosen tests here, but all tests in two processes a core: one works while the other waits."""
+    chosen = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.markexpr or config.option.keyword
+    return 0 if chosen else 2 * len(os.sched_getaffinity(0))
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Pass over the other files if only the fast tests are wanted: to read all of them takes as long as the tests."""
+    other = collection_path.suffix == ".py" and not str(collection_path).startswith(FAST)
+    return True if other and config.option.markexpr == "fast" else None
+
+
+def pytest_collection_modifyitems(config, items):
+    """Mark the fast tests; with several processes, keep the tests of a file together, and begin with the long ones."""
+    spread = {str(HERE / place) for place in SPREAD}
     for item in items:
-        if any(item.path.is_relative_to(place) for place in FAST):
+        if str(item.path).startswith(FAST):
             item.add_marker(pytest.mark.fast)
+        if str(item.path) not in spread:
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(HERE))))
+    if not config.option.nightly:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+    if hasattr(config, "workerinput"):
+        first = {str(HERE / place): number for number, place in enumerate(LONG)}
+        items.sort(key=lambda item: first.get(str(item.path), len(first)))
 
 
 @pytest.fixture(scope="session", autouse=True)

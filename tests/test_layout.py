@@ -2,12 +2,13 @@
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
 from beanlite.errors import READS, SHARED
 from tests.imports import faults, module_graph, picture, room_graph
-from tests.support.layout import FILES, ROOT, ROW, circles, imports, room_of, rooms_used
+from tests.support.layout import FILES, ROOT, ROW, circles, imports, parsed, room_of, rooms_used
 
 # These rooms are pure: told what happened and what time it is, they compute.
 CORE = {"protocol", "core"}
@@ -118,12 +119,10 @@ CLASS_LINES_MAX = 250
 ATTRIBUTES_MAX = 12
 
 
+@cache
 def classes():
     """All classes of the package, each with its file."""
-    for file in FILES:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                yield file, node
+    return [(file, node) for file in FILES for node in ast.walk(parsed(file)) if isinstance(node, ast.ClassDef)]
 
 
 def attributes(node):

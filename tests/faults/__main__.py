@@ -133,6 +133,7 @@ def main():
     parser.add_argument("--minutes", type=float, required=True, help="no part is begun after so long")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="by which those of the parts come")
     flags = parser.parse_args()
+    print(f"seed {flags.seed}", flush=True)
     run = Run(KINDS, flags.minutes, flags.seed)
     with contextlib.suppress(KeyboardInterrupt):  # an interrupted run still prints what was tried
         asyncio.run(run.play())

@@ -26,9 +26,10 @@ from tests.support.wire import Wire, until
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "100"}
 # Runs a command with Ctrl-C at the first line of the code that reads a file, then at the second, and so on, until it
-# comes too late. Each process is a new one, which is killed if it doesn't end.
+# comes too late. Each process is a new one, which is killed if it doesn't end. All have what they import from the first
+# run, and end without freeing it.
 PRESSING = """
-import os, signal, sys
+import gc, os, signal, sys
 from beanlite.cli import main, see
 from beanlite.journal.sqlite import look, reading
 from beanlite.operators import file
@@ -45,13 +46,15 @@ def press(left):
     sys.settrace(lambda frame, *_: trace if frame.f_code.co_filename in files else None)
 
 code, presses = 130, 0
+main(sys.argv[1:])
+gc.freeze()
 while code == 130:
     presses += 1
     child = os.fork()
     if child == 0:
         signal.alarm(30)
         press(presses)
-        sys.exit(main(sys.argv[1:]))
+        os._exit(main(sys.argv[1:]))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 print(presses, code)
 """

@@ -39,6 +39,7 @@ def allows_a_copy():
 
 
 pytestmark = [
+    pytest.mark.nightly,  # the package is built in half a minute
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can install packages"),
     pytest.mark.skipif(not allows_a_copy(), reason="no overlay of this machine can be mounted"),
 ]

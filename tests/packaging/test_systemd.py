@@ -20,6 +20,7 @@ DATABASE = "/var/lib/beanlite/beanlite.db"
 PORT = 11300
 
 pytestmark = [
+    pytest.mark.nightly,  # it needs the package, which is built in half a minute
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can boot a machine"),
 ]

@@ -44,9 +44,15 @@ def room_of(file: Path) -> str:
 
 
 @cache
+def parsed(file: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(file: Path) -> list[tuple[str, bool]]:
     """Return pairs of a module that a file imports, anywhere in it, and whether it does so for types only."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = parsed(file)
     for_types = {
         inner
         for node in ast.walk(tree)

@@ -21,9 +21,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
+
+from tests.support.forks import Fork, fork
+
+Process = subprocess.Popen[bytes] | Fork
 
 STARTS_WITHIN_S = 20.0
 STOPS_WITHIN_S = 10.0
@@ -43,7 +48,7 @@ class RunningServer:
     ``log`` is the file of its stderr (and stdout); ``directory`` is its working directory.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, directory: Path, log: Path) -> None:
+    def __init__(self, process: Process, port: int, directory: Path, log: Path) -> None:
         self.process = process
         self.host = "127.0.0.1"
         self.port = port
@@ -91,18 +96,27 @@ class RunningServer:
 
 
 def start_beanlite(
-    directory: Path, *flags: str, environment: dict[str, str] | None = None, before: str | None = None
+    directory: Path,
+    *flags: str,
+    environment: dict[str, str] | None = None,
+    before: str | None = None,
+    forked: bool = True,
 ) -> RunningServer:
     """Start ``beanlite serve`` with its database ``queue.db`` in the directory, unless a flag says otherwise.
 
-    ``before`` is a command, such as ulimit, for the shell that becomes the server.
+    ``before`` is a command, such as ulimit, for the shell that becomes the server. Without it, and if the environment
+    has nothing that the linker or Python itself reads, the server is a fork (tests/support/forks.py), unless a test of
+    the start wants it to be ``python -m beanlite``.
     """
+    environment = environment or {}
+    if "--no-journal" not in flags and "--database" not in flags:
+        flags = ("--db", str(directory / "queue.db"), *flags)
+    if forked and before is None and not any(name.startswith(("LD_", "MALLOC_", "PYTHON")) for name in environment):
+        return _start(["serve", *flags], directory, environment, fork)
     command = [sys.executable, "-m", "beanlite", "serve"]
     if before is not None:
         command = ["sh", "-c", f'{before} && exec "$@"', "sh", *command]
-    if "--no-journal" not in flags and "--database" not in flags:
-        command += ["--db", str(directory / "queue.db")]
-    return _start([*command, *flags], directory, environment or {})
+    return _start([*command, *flags], directory, environment)
 
 
 def start_beanstalkd(directory: Path, *flags: str, environment: dict[str, str] | None = None) -> RunningServer:
@@ -124,20 +138,25 @@ def beanstalkd_version() -> tuple[int, ...]:
     return int(found[1]), int(found[2])
 
 
-def _start(command: list[str], directory: Path, environment: dict[str, str]) -> RunningServer:
+def _execute(command: list[str], directory: Path, environment: dict[str, str], output: BinaryIO) -> Process:
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=directory, env=environment
+    )
+
+
+def _start(
+    command: list[str],
+    directory: Path,
+    environment: dict[str, str],
+    begin: Callable[[list[str], Path, dict[str, str], BinaryIO], Process] = _execute,
+) -> RunningServer:
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "server.log"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), **environment}
     for attempt in range(TRIES):
         port = free_port()
         with log.open("wb") as sink:
-            process = subprocess.Popen(
-                [*command, "-l", "127.0.0.1", "-p", str(port)],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                cwd=directory,
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), **environment},
-            )
+            process = begin([*command, "-l", "127.0.0.1", "-p", str(port)], directory, environment, sink)
         server = RunningServer(process, port, directory, log)
         if _wait_until_it_accepts(server):
             return server
