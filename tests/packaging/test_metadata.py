@@ -1,0 +1,58 @@
+"""What an installation says of itself, which is also what PyPI shows."""
+
+import re
+from importlib.metadata import metadata, requires
+
+import pytest
+
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+
+
+def requirements(extra=None):
+    """The names of the packages that the extra needs, or those that every installation needs."""
+    found = set()
+    for each in requires("beanlite"):
+        name = re.match(r"[\w-]+", each)[0]
+        marker = re.search(r"extra == [\"'](\w+)[\"']", each)
+        if (marker and marker[1]) == extra:
+            found.add(name)
+    return found
+
+
+def test_the_licence_is_an_expression_with_its_file():
+    told = metadata("beanlite")
+    assert (told["License-Expression"], told.get_all("License-File")) == ("MIT", ["LICENSE"])
+    assert not [each for each in told.get_all("Classifier") if each.startswith("License ::")]
+
+
+def test_the_classifiers_name_linux_and_each_python():
+    classifiers = metadata("beanlite").get_all("Classifier")
+    assert [each for each in classifiers if each.startswith("Operating System")] == [
+        "Operating System :: POSIX :: Linux"
+    ]
+    assert [each for each in classifiers if re.search(r":: 3\.\d", each)] == [
+        f"Programming Language :: Python :: {version}" for version in PYTHONS
+    ]
+
+
+def test_no_link_of_the_description_depends_on_where_it_is_shown():
+    told = metadata("beanlite")
+    text = told.get_payload()
+    assert told["Description-Content-Type"] == "text/markdown"
+    assert text.startswith("# beanlite\n")
+    assert not re.findall(r"\]\((?!https://)[^)]*\)|\]:\s*(?!https://)\S+|(?:src|href)=", text)
+    assert "](https://" in text  # those that lead somewhere are left
+
+
+@pytest.mark.parametrize("name", ["argon2-cffi", "jinja2", "starlette", "uvicorn"])
+def test_every_installation_can_serve_the_page(name):
+    assert name in requirements()
+
+
+def test_what_only_top_needs_is_an_extra():
+    assert "textual" not in requirements()
+    assert requirements("top") == {"textual"}
+
+
+def test_the_extras():
+    assert set(metadata("beanlite").get_all("Provides-Extra")) == {"dev", "plot", "postgres", "top"}
