@@ -12,18 +12,16 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 @pytest.fixture(scope="module")
 def told():
     """The metadata of the installation; after a change of pyproject.toml, install it again."""
-    return message_from_string(distribution("beanlite").read_text("METADATA"))
+    return message_from_string(distribution("beanlite").read_text("METADATA") or "")
 
 
 def requirements(told, extra=None):
     """The names of the packages that the extra needs, or those that every installation needs."""
-    found = set()
-    for each in told.get_all("Requires-Dist"):
-        name = re.match(r"[\w-]+", each)[0]
-        marker = re.search(r"extra == [\"'](\w+)[\"']", each)
-        if (marker and marker[1]) == extra:
-            found.add(name)
-    return found
+    all_of_them = [
+        re.split(r"[^\w-]", each)[0:1] + re.findall(r"extra == ['\"](\w+)", each)
+        for each in told.get_all("Requires-Dist")
+    ]
+    return {name for name, *extras in all_of_them if extras == ([extra] if extra else [])}
 
 
 def test_the_licence_is_an_expression_with_its_file(told):
