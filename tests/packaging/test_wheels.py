@@ -19,8 +19,8 @@ exec {python} -m beanlite "$@"
 
 
 def smoke(*command):
-    script = [sys.executable, ROOT / "packaging/wheels/smoke.py"]
-    return subprocess.run([*script, *command], capture_output=True, text=True, check=False)
+    script = ROOT / "packaging/wheels/smoke.py"
+    return subprocess.run([sys.executable, script, *command], capture_output=True, text=True, check=False)
 
 
 def test_it_passes_what_works():
