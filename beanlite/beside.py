@@ -85,9 +85,6 @@ class Beside:
 def check_page(settings: Settings, sockets: Sequence[socket.socket]) -> None:
     """Raise ConfigError if the page is asked for and can't be served."""
     if settings.web is not None:
-        from beanlite.page import check_installed  # noqa: PLC0415 - as above
-
-        check_installed()
         _reached_at(sockets)
 
 

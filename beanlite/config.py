@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from beanlite.defaults import ENV_PREFIX, HOST, PORT
-from beanlite.errors import ConfigError
+from beanlite.errors import ConfigError, missing
 from beanlite.places import host_and_port
 from beanlite.values import (
     DB_NAME,
@@ -317,7 +317,7 @@ def _beside_a_database(settings: Settings, url: str) -> list[str]:
     if settings.history is not None:
         found.append("history is for the database file, and there is none with database")
     if find_spec("asyncpg") is None:
-        found.append("database needs the extra: pip install 'beanlite[postgres]'")
+        found.append(f"database: {missing('asyncpg')}")
     return found
 
 

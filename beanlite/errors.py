@@ -20,6 +20,7 @@ It ends the server, unless only one client can have been affected; that client t
 """
 
 import os
+import sys
 from typing import ClassVar, Final
 
 # The code of the state that all clients share: an error raised in it or below may have left that state half changed.
@@ -52,6 +53,14 @@ def is_ours(error: Exception) -> bool:
             return True
         trace = trace.tb_next
     return False
+
+
+def missing(package: str) -> str:
+    """What is said of a package of an extra that is not installed: how to install it where this program is installed.
+
+    The extra itself can't be named: it may be one of a checkout or one of PyPI.
+    """
+    return f"{package} is missing: {sys.executable} -m pip install {package}"
 
 
 def place_of(bug: Exception) -> str:

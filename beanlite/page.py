@@ -10,16 +10,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Final
 
 from beanlite import log
 from beanlite.config import bare_environment
-from beanlite.errors import ConfigError
 from beanlite.signals import how_ended
 
-# The packages that the page needs in addition to the server's, as in the extra beanlite[web].
-NEEDED: Final = ("argon2", "jinja2", "starlette", "uvicorn")
 # The delay before a restart: the first one, which doubles each time, and the longest.
 FIRST_S: Final = 1.0
 MOST_S: Final = 300.0
@@ -32,13 +28,6 @@ _LOOK_S: Final = 0.01
 # How many bytes of its output are read at once, and kept of an incomplete line.
 _READ_BYTES: Final = 1 << 16
 _LINE_BYTES: Final = 1 << 12
-
-
-def check_installed() -> None:
-    """Raise ConfigError if a package that the page needs is missing."""
-    for name in NEEDED:
-        if find_spec(name) is None:
-            raise ConfigError(f"web: {name} is missing: pip install 'beanlite[web]'")
 
 
 def page_command(asked: Mapping[str, str]) -> list[str]:

@@ -2,15 +2,16 @@
 
 import gc
 import sys
+from importlib.util import find_spec
 from typing import Final
 
 from beanlite.cli.groups import Server, grouped
-from beanlite.errors import ConfigError
+from beanlite.errors import ConfigError, missing
 from beanlite.operators.live import Live
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 the server can't be reached, or refuses the command; 2 a wrong setting or flag, or no"
-    " terminal."
+    "Exit codes: 0 done; 1 the server can't be reached, or refuses the command; 2 a wrong setting or flag, no"
+    " terminal, or textual is not installed."
 )
 EXAMPLES: Final = {"top": ("beanlite top", "beanlite top --connect queue.example.org:11300")}
 
@@ -24,6 +25,8 @@ def top(*, server: Server) -> None:
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("top needs a terminal; for scripts there are tubes --json and stats --json")
+    if find_spec("textual") is None:
+        raise ConfigError(f"top: {missing('textual')}")
     with Live(server.address) as live:  # a server that can't be reached is reported in one line
         live.list_tubes({"limit": 1})
 

@@ -16,7 +16,7 @@ from beanlite.cli.options import path_of_db
 from beanlite.cli.paths import as_path
 from beanlite.cli.source import STDIN, opened
 from beanlite.cli.terminable import terminable
-from beanlite.errors import BeanliteError, ConfigError
+from beanlite.errors import ConfigError
 from beanlite.operators.file import File
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 DEFAULT_LISTEN: Final = "127.0.0.1:11380"
 EPILOG: Final = (
-    "Exit codes: 0 stopped; 1 can't listen on the address, or beanlite[web] is not installed; 2 a wrong setting or"
-    " flag; 3 the database can't be read."
+    "Exit codes: 0 stopped; 1 can't listen on the address; 2 a wrong setting or flag; 3 the database can't be read."
 )
 EXAMPLES: Final = {
     "web": (
@@ -111,12 +110,10 @@ def web(
     To listen beyond the loopback interface it must know its users, by --password-file or --user-header. It does not
     encrypt: put a proxy with TLS in front.
     """
-    try:
-        from beanlite.web import serving  # noqa: PLC0415 - needs an extra, and no other command uses it
-        from beanlite.web.safety import Passwords, own_host, password_line  # noqa: PLC0415 - likewise
-        from beanlite.web.site import Site  # noqa: PLC0415 - likewise
-    except ModuleNotFoundError as error:
-        raise BeanliteError(f"{error.name} is missing: pip install 'beanlite[web]'") from error
+    from beanlite.web import serving  # noqa: PLC0415 - importing it is slow, and no other command uses it
+    from beanlite.web.safety import Passwords, own_host, password_line  # noqa: PLC0415 - likewise
+    from beanlite.web.site import Site  # noqa: PLC0415 - likewise
+
     if add_user is not None:
         name, _, role = add_user.rpartition(":")
         print(password_line(name, role, _password()))

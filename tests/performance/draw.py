@@ -1,6 +1,6 @@
 """Write the results of measure.py into docs/performance.md and draw docs/throughput.svg.
 
-``python -m tests.performance.draw``; it needs ``pip install 'beanlite[plot]'``.
+``python -m tests.performance.draw``; it needs ``pip install matplotlib``.
 """
 
 import json

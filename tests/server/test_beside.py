@@ -164,16 +164,6 @@ def test_a_port_that_is_taken_is_no_trouble_for_the_queue(tmp_path):
             assert wire.put(b"job") == 1
 
 
-def test_without_the_extra_the_server_says_what_to_install(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['starlette'] = None\n")
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-m", "beanlite", "serve", "-p", "0", "--web", "127.0.0.1:0", "--db", str(tmp_path)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=30)
-    assert ran.returncode == 2
-    assert ran.stderr.splitlines()[-1] == "beanlite: web: starlette is missing: pip install 'beanlite[web]'"
-    assert not (tmp_path / "beanlite.db").exists()
-
-
 @pytest.mark.parametrize(
     ("family", "name", "reached"),
     [

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
+from beanlite.errors import missing
 from tests.soak import judge, load
 from tests.soak.faults import Faults
 from tests.soak.load import Plan, Report
@@ -250,5 +251,5 @@ def soak(wish: Wish) -> Verdict:
         title = f"{'passed' if verdict.passed else 'FAILED'}, seed {wish.seed}"
         plot(work.samples, work.faults, title, wish.out / "soak.svg")
     else:
-        print("no plot: it needs pip install 'beanlite[plot]'", file=sys.stderr)
+        print(f"no plot: {missing('matplotlib')}", file=sys.stderr)
     return verdict

@@ -1,6 +1,5 @@
 """Who is let in, and what a page elsewhere can't have a browser do."""
 
-import os
 import re
 import subprocess
 import sys
@@ -280,12 +279,3 @@ def test_a_port_that_is_taken(connect):
     command = [sys.executable, "-m", "beanlite", "web", "--listen", connect]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (1, f"beanlite: can't listen on {connect}: Address already in use\n")
-
-
-def test_without_the_extra_it_says_what_to_install(tmp_path):
-    (tmp_path / "starlette.py").write_text("raise ModuleNotFoundError('no', name='starlette')\n")
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-m", "beanlite", "web"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert ran.returncode == 1
-    assert ran.stderr == "beanlite: starlette is missing: pip install 'beanlite[web]'\n"
