@@ -37,8 +37,6 @@ ADVICE = f"if beanlite verify finds damage, {WHAT_TO_DO}"
 _QUOTA_PROBE_BYTES = 1 << 16
 # How SQLite's rollback journal begins (https://sqlite.org/fileformat.html).
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
-# The bytes that hold the number of pages to which a rollback truncates the file.
-_JOURNAL_PAGES = slice(16, 20)
 
 
 def wal_of(path: Path) -> Path:
@@ -211,7 +209,7 @@ def _pages_before(path: Path) -> int | None:
             header = read_at(journal.fileno(), 28, 0)
     except FileNotFoundError:
         return None
-    return int.from_bytes(header[_JOURNAL_PAGES]) if header.startswith(_JOURNAL_MAGIC) else None
+    return int.from_bytes(header[16:20]) if header.startswith(_JOURNAL_MAGIC) else None
 
 
 def _is_bare(header: bytes, size: int) -> bool:
