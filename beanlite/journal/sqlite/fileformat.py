@@ -145,10 +145,8 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
 
     The offsets are those of SQLite's database header. Changes that are only in the -wal are not considered here.
     """
+    check_names(descriptor, path)
     status = os.fstat(descriptor)
-    if status.st_nlink > 1:
-        why = "its -wal would be found under one of them only; remove the others"
-        raise JournalRefused(f"{path} has {status.st_nlink} names (hard links), and {why}")
     header = read_at(descriptor, HEADER_BYTES, 0)
     if not header and wal_size(path):
         raise JournalRefused(f"{path} is missing or empty, but {wal_of(path)} is not; put back what belongs to that")
@@ -163,6 +161,14 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
             _check_whole(header, path, status.st_size)
         elif pages_before == 0:
             _check_new(path)
+
+
+def check_names(descriptor: int, path: Path) -> None:
+    """Raise JournalRefused if the open file has other names than this one."""
+    names = os.fstat(descriptor).st_nlink
+    if names > 1:
+        why = "its -wal would be found under one of them only; remove the others"
+        raise JournalRefused(f"{path} has {names} names (hard links), and {why}")
 
 
 def _check_ours(header: bytes, path: Path, newest: int) -> None:

@@ -15,6 +15,7 @@ from beanlite.journal.sqlite.dated import dated_files, stamp
 from beanlite.journal.sqlite.fileformat import (
     APPLICATION_ID,
     HEADER_BYTES,
+    check_names,
     journal_of,
     read_at,
     refused,
@@ -24,7 +25,6 @@ from beanlite.journal.sqlite.fileformat import (
     wal_size,
 )
 from beanlite.journal.sqlite.migrations import allow_writing
-from beanlite.journal.sqlite.reading import check_readable, read_only, tidy
 from beanlite.journal.sqlite.replace import copy_checked, give_to_owner, replacing, take_place, written_at
 from beanlite.journal.sqlite.replay import COUNTER_MAX
 from beanlite.journal.sqlite.wholefile import partial_of, sync, written_whole
@@ -82,14 +82,13 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
         kept, restored = _names(target, earlier)
         with partial_of(restored) as partial:
             jobs = copy_checked(source, partial, progress)
-            _leave_out_ids(partial, _last_id(target))
             sync(target.parent)  # not even after a power failure may the copy be there without the partial file
             unchanged = written_at(target)
             has_content = os.fstat(held.descriptor).st_size > 0 or wal_size(target) > 0
             try:
                 if has_content or earlier:  # an empty file tells an undo that this restore has replaced nothing
                     _set_aside(target, kept)
-                take_place(partial, target, held, unchanged)
+                take_place(partial, target, held, unchanged, lambda old: _leave_out_ids(partial, _last_id(old)))
             except BaseException as error:
                 if partial.exists():  # the target is still in place
                     with signals.unheard():
@@ -151,21 +150,18 @@ def _restored(target: Path, stamped: str) -> Path:
 
 
 def _check_target(target: Path, held: int) -> None:
-    """Raise JournalRefused if the target exists and never was a queue; a damaged queue may be replaced."""
+    """Raise JournalRefused if the target never was a queue, or has two names; a damaged queue may be replaced."""
+    check_names(held, target)
     header = read_at(held, HEADER_BYTES, 0)
     if header and int.from_bytes(header[68:72]) != APPLICATION_ID:
         raise JournalRefused(f"{target} is no database of beanlite's; move it away, or name another file")
 
 
-def _last_id(target: Path) -> int:
-    """The last id that the target has given out; 0 if that is unknown."""
+def _last_id(connection: sqlite3.Connection) -> int:
+    """The last id that a database has given out, of whatever version it is; 0 if it is too damaged to tell."""
     last_id = None
-    # Not ``reading``, which refuses a file of a newer version: after a downgrade, a backup takes the place of one.
-    with suppress(JournalRefused, sqlite3.Error, UnicodeDecodeError, TypeError):
-        check_readable(target, any_version=True)
-        with closing(sqlite3.connect(read_only(target), uri=True)) as connection:
-            (last_id,) = connection.execute("SELECT last_id FROM meta").fetchone()
-        tidy(target)
+    with suppress(sqlite3.Error, UnicodeDecodeError, TypeError):
+        (last_id,) = connection.execute("SELECT last_id FROM meta").fetchone()
     return last_id if isinstance(last_id, int) and 0 < last_id < COUNTER_MAX else 0
 
 
