@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 import signal
 import sqlite3
 import stat
