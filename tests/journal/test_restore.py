@@ -402,6 +402,24 @@ def test_itself(source):
         restore(source, source)
 
 
+def test_what_killed_restores_have_left_goes_with_the_next_one(source, target):
+    make(target, batches=4)
+    first = kept_by(restore(source, target))
+    unfinished = target.with_name("queue.db.replaced-20990101T000000.000Z")
+    left = [
+        target.with_name(".queue.db.restored-20990101T000000.000Z.abc.partial"),
+        unfinished,
+        wal_of(unfinished),
+        target.with_name(".queue.db.replaced-20990102T000000.000Z.abc.partial"),
+        target.with_name(".queue.db.replaced-20990102T000000.000Z-wal.abc.partial"),
+    ]
+    for file in left:
+        file.touch()
+        os.utime(file, (0, 0))
+    second = kept_by(restore(source, target))
+    assert names(target) == ["queue.db", first.name, second.name]
+
+
 def test_no_room(source, target):
     make(target, batches=4)
     database = open_database(source)

@@ -82,8 +82,10 @@ def take_place(
     held: Held,
     unchanged: list[tuple[int, int]],
     adopt: Callable[[sqlite3.Connection], None] = lambda _: None,
-) -> None:
+) -> bool:
     """Give a new file the target's name, owner and mode, unless ``written_at`` no longer is ``unchanged``.
+
+    Returns whether the old file was sound as far as SQLite can tell.
 
     ``adopt`` is called with a connection to the target once nobody else can write to it, and may change the new file.
     JournalRefused: another program has the target open, or has written to it. BeanliteError: it failed, or came too
@@ -110,6 +112,7 @@ def take_place(
             journal_of(target).unlink(missing_ok=True)
         sync(target.parent)
         _rename(partial, target, held, connection, new)
+    return is_sound
 
 
 @contextmanager

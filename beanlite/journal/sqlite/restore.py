@@ -1,6 +1,8 @@
 """Restores a database from a backup, and undoes that with the database that was set aside."""
 
+import glob
 import os
+import re
 import shutil
 import sqlite3
 import time
@@ -35,7 +37,7 @@ from beanlite.journal.sqlite.replace import (
 )
 from beanlite.journal.sqlite.replay import COUNTER_MAX
 from beanlite.journal.sqlite.stray import has_stray_wal
-from beanlite.journal.sqlite.wholefile import partial_of, sync, written_whole
+from beanlite.journal.sqlite.wholefile import partial_of, remove_left, sync, written_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,9 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
                     _set_aside(target, kept, has_wal=not stray)
                 moved_to = kept.with_name(f"{kept.name}.stray-wal")
                 with without_stray_wal(partial, target, held, moved_to) if stray else nullcontext():
-                    take_place(partial, target, held, unchanged, lambda old: _leave_out_ids(partial, _last_id(old)))
+                    is_sound = take_place(
+                        partial, target, held, unchanged, lambda old: _leave_out_ids(partial, _last_id(old))
+                    )
             except BaseException as error:
                 if partial.exists():  # the target is still in place
                     with signals.unheard():
@@ -110,7 +114,32 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
                 elif isinstance(error, BeanliteError) and kept.exists():
                     raise BeanliteError(f"{error}; what was there is {kept}") from error
                 raise
+            if has_content and is_sound:
+                _remove_unfinished(target, earlier)
     return RestoreResult(str(source), jobs, str(kept) if has_content else None)
+
+
+def _remove_unfinished(target: Path, earlier: list[tuple[Path, float]]) -> None:
+    """Remove what restores that were killed have left: the target was still in place then, and has been set aside now.
+
+    What they had set aside goes first, since the partial file tells an undo to pass over that. To be called while no
+    other restore can be under way.
+    """
+    with signals.unheard():
+        for kept, _ in earlier:
+            for partial in target.parent.glob(
+                f".{glob.escape(_restored(target, _stamp_of(target, kept)).name)}.*.partial"
+            ):
+                _remove(kept)
+                sync(target.parent)
+                partial.unlink(missing_ok=True)
+                Path(f"{partial}-journal").unlink(missing_ok=True)
+        begin = re.escape(_prefix(target))
+        remove_left(target.parent, re.compile(rf"\.{begin}[-.\w]+\.partial"))
+
+
+def _stamp_of(target: Path, kept: Path) -> str:
+    return kept.name.removeprefix(_prefix(target))
 
 
 def _last_replaced(target: Path) -> Path:
@@ -126,7 +155,7 @@ def _last_replaced(target: Path) -> Path:
     except OSError as error:
         raise BeanliteError(f"{target.parent} can't be read: {error.strerror}") from error
     for kept, _ in reversed(found):
-        unfinished = f".{_restored(target, kept.name.removeprefix(_prefix(target))).name}."
+        unfinished = f".{_restored(target, _stamp_of(target, kept)).name}."
         if not any(name.startswith(unfinished) for name in names):
             try:
                 if kept.stat().st_size or wal_size(kept):
