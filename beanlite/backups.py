@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,10 +15,16 @@ from typing import IO, Final
 from beanlite import log
 from beanlite.config import bare_environment
 from beanlite.journal.sqlite.dated import dated_backups
+from beanlite.journal.sqlite.fileformat import size_of
+from beanlite.journal.sqlite.room import RESERVE_BYTES
 from beanlite.signals import how_ended
 
 # The interval at which the server checks whether a backup has ended.
 _LOOK_S: Final = 0.1
+# After a failure the next backup is made this soon, or when it would be due anyway.
+_AGAIN_S: Final = 60
+# A backup on the disk of the database has to leave this much room for jobs: else it would have puts refused.
+_LEFT_BYTES: Final = 2 * RESERVE_BYTES
 # How long a backup may take to tidy up after it has been terminated.
 _ENDS_WITHIN_S: Final = 5.0
 # By how much a backup is nicer than the server, as in nice(1).
@@ -60,6 +67,8 @@ class Backups:
             made = dated_backups(self._folder, self._db)
             if made:
                 self.succeeded_at = int(made[-1][1])
+            if self._shares_disk():
+                log.warning("backups are on the disk of the database: they take its room", backup_dir=self._folder)
         in_s = self.succeeded_at + self._every_s - time.time()
         self._timer = self._loop.call_later(min(max(0.0, in_s), self._every_s), self._make)
 
@@ -67,6 +76,11 @@ class Backups:
         self._timer = self._loop.call_later(self._every_s, self._make)
         if self._process is not None:
             log.warning("a backup takes longer than the time from one to the next", seconds=self._every_s)
+            return
+        if not self._has_room():
+            self._failed(
+                f"it would leave too little room for jobs on the disk of {self._db}, which {self._folder} shares"
+            )
             return
         with contextlib.ExitStack() as undo:
             try:
@@ -86,6 +100,16 @@ class Backups:
             os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
         self._process, self._output = process, output
         self._loop.call_later(_LOOK_S, self._look)
+
+    def _shares_disk(self) -> bool:
+        return self._db.stat().st_dev == self._folder.stat().st_dev
+
+    def _has_room(self) -> bool:
+        """Whether a backup leaves room for jobs. An error is left for the backup to report."""
+        with contextlib.suppress(OSError):
+            if self._shares_disk():
+                return shutil.disk_usage(self._folder).free >= size_of(self._db) + _LEFT_BYTES
+        return True
 
     def _look(self) -> None:
         """Check whether the backup has ended, and how."""
@@ -110,7 +134,11 @@ class Backups:
 
     def _failed(self, why: str) -> None:
         self.failed_at = int(time.time())
-        log.error("no backup was made", error=why, next_in_s=self._every_s)
+        in_s = min(self._every_s, _AGAIN_S)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(in_s, self._make)
+        log.error("no backup was made", error=why, next_in_s=in_s)
 
     def end(self) -> None:
         """Make no more backups; one that is being made is terminated, and leaves nothing behind."""

@@ -1,5 +1,6 @@
 """``beanlite backup``."""
 
+import contextlib
 import json
 import os
 import time
@@ -70,6 +71,8 @@ def backup(
         if force:
             raise ConfigError(f"--force: {dest} is a folder, in which each backup has a name of its own")
         file = dated.dated(folder, source, time.time())
+        with contextlib.suppress(OSError):  # the backup itself reports what is wrong with the folder
+            dated.delete_left(folder, source)
     began_s = time.monotonic()
     with counting(mebibytes) as progress:
         result = copy(source, file, progress, replace=force)

@@ -110,7 +110,7 @@ def serve(disk, room, ledger, chance, log):
         for _ in range(chance.randrange(COMMANDS)):
             what = chance.random()
             if what < 0.03:
-                room.leave(chance.choice((0, 5000, 1 << 20, 8 << 20)))
+                room.leave(chance.choice((0, 5000, 1 << 20, 3 << 20, 8 << 20, 12 << 20)))
             elif what < 0.4 and ledger.there:
                 ledger.delete(wire, chance.choice(sorted(ledger.there)), room)
             else:
@@ -126,7 +126,7 @@ def run(disk, rounds, seed, log):
     chance = random.Random(seed)
     room, ledger = Room(disk), Ledger()
     for _ in range(rounds):
-        room.leave(chance.choice((0, 100_000, 9 << 20, 20 << 20, 40 << 20, 40 << 20)))
+        room.leave(chance.choice((0, 100_000, 3 << 20, 9 << 20, 12 << 20, 20 << 20, 40 << 20, 40 << 20)))
         serve(disk, room, ledger, chance, log)
     room.leave(1 << 40)
     with start_beanlite(log, "--db", str(disk / "queue.db")) as server, Wire(server.connect()) as wire:

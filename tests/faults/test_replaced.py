@@ -13,11 +13,11 @@ import sys
 import pytest
 
 from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.replay import read_jobs
+from beanlite.journal.sqlite.replay import read_jobs, read_state
 from tests.faults.forker import RECORD, ROOT
 from tests.faults.power import VARIANTS, Disk, key_of, write_image
 from tests.faults.record import read_trace, report, tried
-from tests.support.journal_files import make, make_killed
+from tests.support.journal_files import make, make_interrupted, make_killed
 
 # The recorded program; only operations in the folder of the target are recorded.
 RECORDER = f"""
@@ -48,6 +48,10 @@ def killed(path):
     make_killed(path, batches=4)
 
 
+def interrupted(path):
+    make_interrupted(path, batches=4)
+
+
 def restored(path):
     """Make a file that has already been replaced, so that there is a restore to undo."""
     make(path, batches=1)
@@ -55,15 +59,25 @@ def restored(path):
     path.with_name("old.db").rename(path.with_name("queue.db.replaced-20200101T000000.000Z"))
 
 
-OLD, NEW = list(range(1, 13)), [1, 2, 3]
+def restored_and_interrupted(path):
+    """The same; what was replaced, and what has replaced it, have a rollback journal each."""
+    make_interrupted(path.with_name("old.db"), batches=4)
+    for end in ("", "-journal"):
+        path.with_name(f"old.db{end}").rename(path.with_name(f"queue.db.replaced-20200101T000000.000Z{end}"))
+    make_interrupted(path, batches=1)
+
+
+# The jobs, and the last id: after a restore it is that of the database that was replaced.
+OLD, NEW, BACKUP = (list(range(1, 13)), 12), ([1, 2, 3], 12), ([1, 2, 3], 3)
 
 
 def ids(path):
-    """Return the ids of the jobs that a server finds in the file."""
+    """Return the ids of the jobs that a server finds in the file, and the last id that was given out."""
     database = open_database(path)
+    last_id = read_state(database.connection, path).last_id
     found = [job[0] for jobs in read_jobs(database.connection, path) for job in jobs]
     assert database.close() is None
-    return found
+    return found, last_id
 
 
 @pytest.mark.parametrize(
@@ -71,9 +85,11 @@ def ids(path):
     [
         ("restore", stopped, OLD, NEW),
         ("restore", killed, OLD, NEW),
-        ("undo", restored, NEW, OLD),
+        ("restore", interrupted, OLD, NEW),
+        ("undo", restored, BACKUP, OLD),
+        ("undo", restored_and_interrupted, BACKUP, OLD),
         ("compact", stopped, OLD, OLD),
-        ("backup", stopped, OLD, NEW),
+        ("backup", stopped, OLD, BACKUP),
     ],
 )
 def test_the_old_or_the_new_is_in_place(what, before, old, new, faults_library, tmp_path):
@@ -111,7 +127,7 @@ def contents(folder):
 
 
 def start(image, folder):
-    """Return the jobs that a start finds in an image, or the error."""
+    """Return the jobs and the last id that a start finds in an image, or the error."""
     tried["images"] += 1
     write_image(image, folder)
     try:

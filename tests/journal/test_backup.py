@@ -17,6 +17,7 @@ from beanlite.journal.sqlite import backup as backup_module, wholefile
 from beanlite.journal.sqlite.backup import backup
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.replay import read_jobs, read_state
+from beanlite.journal.sqlite.verify import verify
 from tests.support.journal_files import (
     KEPT_BATCHES,
     LARGE,
@@ -24,11 +25,13 @@ from tests.support.journal_files import (
     files_of_at_most,
     flip,
     make,
+    make_interrupted,
     make_killed,
     put,
     snapshot,
     writer,
 )
+from tests.support.sqlite_tool import ask
 
 
 @pytest.fixture
@@ -107,6 +110,14 @@ def test_a_stopped_database_is_only_read(path, dest):
     check(dest, backup(path, dest))
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
     assert sorted(file.name for file in path.parent.iterdir()) == ["backups", "queue.db"]
+
+
+def test_what_another_program_was_killed_amid_is_rolled_back_and_not_copied(path, dest):
+    make_interrupted(path, batches=4)
+    assert backup(path, dest).jobs == 12
+    assert all(finding.sound for finding in verify(path))
+    assert all(finding.sound for finding in verify(dest))
+    assert ask(dest, "SELECT count(*) FROM sqlite_schema WHERE name = 'theirs'") == "0\n"
 
 
 def test_the_files_of_a_killed_server_are_only_read(path, dest):

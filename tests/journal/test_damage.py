@@ -255,7 +255,10 @@ def test_a_statement_of_the_schema_that_has_changed(stopped, start):
         stopped.write_bytes(content.replace(text, changed))
         (schema,) = [finding for finding in verify(stopped) if finding.check == "schema"]
         if b"state" in text:
-            assert (schema.sound, schema.said) == (True, "version 4; views that are not beanlite's own: ready, tubes")
+            assert (schema.sound, schema.said) == (
+                True,
+                "version 4; views that are not as beanlite makes them: ready, tubes",
+            )
             start(stopped)
         else:
             assert not schema.sound

@@ -1,11 +1,13 @@
 """Dated names sort by time, and only our own backups are ever deleted."""
 
 import os
+import time
 
 import pytest
 
-from beanlite.journal.sqlite import dated
-from beanlite.journal.sqlite.dated import dated_backups, delete_oldest, stamp
+from beanlite.journal.sqlite import dated, wholefile
+from beanlite.journal.sqlite.dated import dated_backups, delete_left, delete_oldest, stamp
+from beanlite.journal.sqlite.wholefile import partial_of
 from tests.support.journal_files import make
 
 DAY_S = 86400
@@ -80,12 +82,37 @@ def test_a_link_is_left_alone(source, folder):
     assert names(folder) == [link.name, newest.name]
 
 
-def test_what_a_killed_backup_has_left_goes_after_a_day(source, folder):
+def test_what_a_killed_backup_has_left_goes_with_the_next(source, folder):
+    newest, _ = dated_backups(folder, source)[-1]
+    with partial_of(folder / "queue-20200101T000000.000Z.db") as live:
+        left, others = folder / f".{newest.name}.abc.partial", folder / ".x.abc.partial"
+        journal = folder / f"{left.name}-journal"
+        for partial in (left, journal, others):
+            partial.touch()
+        for partial in (left, journal, others, live):
+            os.utime(partial, (time.time() - 60, time.time() - 60))
+        delete_left(folder, source)
+        assert [partial.exists() for partial in (left, journal, others, live)] == [False, False, True, True]
+
+
+def test_another_for_the_same_name_takes_away_what_a_killed_one_has_left(folder):
+    left = folder / ".copy.db.abc.partial"
+    left.touch()
+    os.utime(left, (time.time() - 60, time.time() - 60))
+    with partial_of(folder / "copy.db") as first:
+        os.utime(first, (time.time() - 60, time.time() - 60))
+        with partial_of(folder / "copy.db") as second:
+            assert [partial.exists() for partial in (left, first, second)] == [False, True, True]
+
+
+def test_where_nobody_can_claim_one_it_goes_after_a_day(source, folder, monkeypatch):
+    monkeypatch.setattr(wholefile, "_claim", lambda _: False)
     newest, _ = dated_backups(folder, source)[-1]
     old, new, others = (folder / f".{name}.abc.partial" for name in (newest.name, "queue-20200101T000000.000Z.db", "x"))
     journal = folder / f"{old.name}-journal"
     for partial in (old, journal, new, others):
         partial.touch()
+    os.utime(new, (time.time() - 60, time.time() - 60))
     for partial in (old, journal, others):
         os.utime(partial, (FIRST_S - 365 * DAY_S, FIRST_S - 365 * DAY_S))
     delete_oldest(folder, source, 9, newest)

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 import signal
 import sqlite3
 import stat
@@ -24,6 +23,7 @@ from tests.support.journal_files import (
     files_of_at_most,
     flip,
     make,
+    make_interrupted,
     make_killed,
     put,
     snapshot,
@@ -271,27 +271,63 @@ def test_a_damaged_one_is_replaced_and_set_aside_with_its_wal(source, target):
 
 
 def test_a_rollback_journal_goes_with_its_file(source, target):
-    """Somebody has taken the file out of WAL mode, and was killed amid a transaction."""
-    make(target, batches=4)
-    origin = target.with_name("origin")
-    with closing(sqlite3.connect(target, isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode = DELETE").fetchone()
-        before = target.read_bytes()
-        connection.execute("PRAGMA cache_size = 2")
-        connection.execute("BEGIN")
-        connection.execute("CREATE TABLE theirs AS SELECT randomblob(50000)")
-        shutil.copy(target, origin)
-        shutil.copy(journal_of(target), journal_of(origin))
-        connection.execute("ROLLBACK")
-    origin.rename(target)
-    journal_of(origin).rename(journal_of(target))
+    make_interrupted(target, batches=4)
     amid, journal = target.read_bytes(), journal_of(target).read_bytes()
-    assert amid != before
     kept = kept_by(restore(source, target))
     assert (kept.read_bytes(), journal_of(kept).read_bytes()) == (amid, journal)
     assert names(target) == sorted(["queue.db", kept.name, journal_of(kept).name])
-    assert ids(target)[0] == [1, 2, 3]
-    assert ask(kept, "SELECT count(*) FROM jobs") == "12\n"
+    assert ids(target) == ([1, 2, 3], 12)
+    undo_restore(target)
+    assert ids(target) == (list(range(1, 13)), 12)
+    assert not kept.exists()
+    assert not journal_of(kept).exists()
+
+
+def test_an_undo_over_a_rollback_journal(source, target):
+    make(target, batches=2)
+    restore(source, target)
+    target.rename(target.with_name("restored"))
+    make_interrupted(target, batches=4)
+    undo_restore(target)
+    assert ids(target) == ([1, 2, 3, 4, 5, 6], 12)
+
+
+def test_ids_are_not_given_out_again_after_another_program_had_locked_the_file_for_a_while(source, target, monkeypatch):
+    make(target, batches=4)
+    with closing(sqlite3.connect(target)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+    lock, others = fcntl.flock, [sqlite3.connect(target, isolation_level=None)]
+    others[0].execute("BEGIN EXCLUSIVE")
+
+    def meanwhile(descriptor, how):
+        lock(descriptor, how)
+        if how == fcntl.LOCK_EX:  # of the new file
+            others[0].close()
+
+    monkeypatch.setattr(fcntl, "flock", meanwhile)
+    restore(source, target)
+    assert ids(target) == ([1, 2, 3], 12)
+
+
+def test_one_with_two_names_is_refused(source, target):
+    make(target, batches=4)
+    target.with_name("link").hardlink_to(target)
+    untouched(target, source, JournalRefused, r"queue\.db has 2 names \(hard links\)")
+
+
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])
+def test_whoever_writes_to_the_old_file_afterwards_gets_an_error(source, target, mode):
+    """What was written would be lost, or would get into the -wal of the new file."""
+    make(target, batches=4)
+    with closing(sqlite3.connect(target, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()
+    with closing(sqlite3.connect(target, isolation_level=None)) as late:
+        if mode == "DELETE":  # it has read the file, and has no lock on it any more
+            late.execute("SELECT * FROM jobs").fetchall()
+        restore(source, target)
+        with pytest.raises(sqlite3.DatabaseError, match="file is not a database"):
+            late.execute("CREATE TABLE theirs (a)")
+    assert ids(target) == ([1, 2, 3], 12)
 
 
 def test_a_lone_wal_is_set_aside(source, target):
@@ -364,6 +400,24 @@ def test_what_never_was_a_queue_is_not_replaced(source, target):
 def test_itself(source):
     with pytest.raises(BeanliteError, match="can't be restored to itself"):
         restore(source, source)
+
+
+def test_what_killed_restores_have_left_goes_with_the_next_one(source, target):
+    make(target, batches=4)
+    first = kept_by(restore(source, target))
+    unfinished = target.with_name("queue.db.replaced-20990101T000000.000Z")
+    left = [
+        target.with_name(".queue.db.restored-20990101T000000.000Z.abc.partial"),
+        unfinished,
+        wal_of(unfinished),
+        target.with_name(".queue.db.replaced-20990102T000000.000Z.abc.partial"),
+        target.with_name(".queue.db.replaced-20990102T000000.000Z-wal.abc.partial"),
+    ]
+    for file in left:
+        file.touch()
+        os.utime(file, (0, 0))
+    second = kept_by(restore(source, target))
+    assert names(target) == ["queue.db", first.name, second.name]
 
 
 def test_no_room(source, target):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite import wal as module
 from beanlite.journal.sqlite.backup import backup
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.dump import export_to_file
@@ -173,3 +174,27 @@ def test_nothing_is_imported_where_commits_are_lost(path, wal, offset):
     with pytest.raises(JournalRefused, match=LOST):
         load([], path)
     assert contents(path.parent) == before
+
+
+def test_a_wal_may_shrink_while_it_is_read(wal, path, monkeypatch):
+    """Another program, or the server itself, has moved it into the file meanwhile."""
+    size, commits = wal.stat().st_size, commit_frames(path)
+    fstat = os.fstat
+
+    def then_cut(descriptor):
+        status = fstat(descriptor)
+        if status.st_size == size:
+            os.truncate(wal, start_of(commits[4]) + 10)
+        return status
+
+    monkeypatch.setattr(os, "fstat", then_cut)
+    assert commit_frames(path) == commits[:4]
+    monkeypatch.setattr(module, "commit_frames", lambda _: commits)
+    descriptor, pages = module.newest_pages(path)
+    os.close(descriptor)
+    assert max(pages.values()) < start_of(commits[4])
+
+
+def test_a_short_index_is_an_error_that_can_be_told(path):
+    with Path(f"{path}-shm").open("wb+") as index, pytest.raises(OSError, match="its -shm is cut short"):
+        module.read_progress(index.fileno())

@@ -29,7 +29,7 @@ async def put(client, data=PUT):
 
 async def test_a_reader_that_keeps_the_wal_from_shrinking(tmp_path, monkeypatch, logged):
     monkeypatch.setattr(frames, "CHECKPOINT_FRAMES", 10)
-    monkeypatch.setattr(upkeep, "WAL_FRAMES_MAX", 30)
+    monkeypatch.setattr(frames, "_FRAMES_MAX", 30)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         for reading in (1, 2):
@@ -64,7 +64,7 @@ def checkpointing(path):
 async def test_a_program_that_never_ends_its_checkpoint(tmp_path, monkeypatch, logged):
     """SQLite then reports no number of frames at all."""
     monkeypatch.setattr(frames, "CHECKPOINT_FRAMES", 10)
-    monkeypatch.setattr(upkeep, "WAL_FRAMES_MAX", 30)
+    monkeypatch.setattr(frames, "_FRAMES_MAX", 30)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         with checkpointing(tmp_path / "q.db"):

@@ -1,6 +1,7 @@
 """Scheduled backups: made while clients are served, reported in stats and the log, and never in the server's way."""
 
 import asyncio
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -75,8 +76,7 @@ def test_settings_from_the_environment_do_not_confuse_it(tmp_path, folder):
     # The backup itself would see only one of the two settings that require each other.
     environment = {"BEANLITE_BACKUP_DIR": str(folder)}
     with start_beanlite(tmp_path / "server", "--backup-every", "24h", environment=environment) as server:
-        wait_for(lambda: "backup" in server.log_text())
-        assert "backup made" in server.log_text()
+        wait_for(lambda: "backup made" in server.log_text())
 
 
 class Made(Backups):
@@ -176,10 +176,24 @@ async def test_why_one_has_failed(folder, told, code, why):
     backups = Made(folder, 3600, code)
     backups.begin()
     await until(lambda: told)
-    assert told == [("error", "no backup was made", {"error": why, "next_in_s": 3600})]
+    assert told == [("error", "no backup was made", {"error": why, "next_in_s": 60})]
+    assert backups._timer.when() - asyncio.get_running_loop().time() < 61  # the time from one to the next is an hour
     assert backups.failed_at > 0
     backups.end()
     await backups.ended()
+
+
+async def test_one_on_the_disk_of_the_database_leaves_room_for_jobs(folder, told, monkeypatch):
+    make(folder.parent / "queue.db")
+    free = shutil.disk_usage(folder)._replace(free=16 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    backups = Made(folder, 3600, "")
+    backups.begin()
+    await until(lambda: len(told) == 2)
+    assert told[0] == ("warning", "backups are on the disk of the database: they take its room", {"backup_dir": folder})
+    assert "it would leave too little room for jobs" in told[1][2]["error"]
+    assert backups.failed_at > 0
+    backups.end()
 
 
 async def test_one_that_can_not_even_be_started(folder, told):

@@ -136,6 +136,27 @@ def test_started_on_a_full_disk(disk):
         assert wire.put(b"yes") > 2
 
 
+def test_killed_on_a_full_disk_it_takes_what_is_free_in_between_and_drains_when_that_is_gone(disk):
+    """Too little for puts, and less than twice the reserve; another program takes it again."""
+    with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
+        ids = put_all(wire, [b"x" * 20_000] * 100)
+        fill(disk)
+        server.kill()
+    reserve = disk / "q" / "queue.db-reserve"
+    reserve.unlink()
+    filler = fill(disk)
+    with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
+        assert wire.ask("put 0 0 60 3", b"no!") == "OUT_OF_MEMORY"
+        os.truncate(filler, filler.stat().st_size - (3 << 20))
+        until(reserve.exists)
+        assert wire.ask("put 0 0 60 3", b"no!") == "OUT_OF_MEMORY"
+        fill(disk)
+        for job_id in ids:
+            assert wire.ask(f"delete {job_id}") == "DELETED"
+        filler.unlink()
+        until(lambda: wire.stats()["disk-full"] == "false")
+
+
 def test_a_put_larger_than_the_disk_stops_nobody(disk):
     size = DISK_BYTES + (8 << 20)
     with (

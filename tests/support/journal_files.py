@@ -115,6 +115,22 @@ def make_killed(path, batches, last=""):
     shutil.rmtree(origin)
 
 
+def make_interrupted(path, batches):
+    """Make a database that somebody has taken out of WAL mode, killed amid a transaction: it has a rollback journal."""
+    make(path, batches)
+    origin = path.with_name("origin")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+        connection.execute("PRAGMA cache_size = 2")
+        connection.execute("BEGIN")
+        connection.execute("CREATE TABLE theirs AS SELECT randomblob(50000)")
+        shutil.copy(path, origin)
+        shutil.copy(f"{path}-journal", f"{origin}-journal")
+        connection.execute("ROLLBACK")
+    origin.rename(path)
+    Path(f"{origin}-journal").rename(f"{path}-journal")
+
+
 @contextmanager
 def unchecked(path):
     """A connection that can write any value into such a file, as otherwise only damage can."""

@@ -7,7 +7,6 @@ import os
 import re
 import time
 from calendar import timegm
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -15,10 +14,12 @@ from typing import Final
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import check_file, open_regular
+from beanlite.journal.sqlite.wholefile import remove_left
 
 _STAMP: Final = r"(\d{8}T\d{6})\.(\d{3})Z"
 _SUFFIX: Final = ".db"
-# A partial file, or SQLite's journal of one, that has not been written to for this long was left by a killed backup.
+# A partial file, or SQLite's journal of one, that has not been written to for this long was left by a killed backup,
+# even on a file system where nobody can claim one.
 _STALE_S: Final = 86400.0
 
 
@@ -63,7 +64,7 @@ def delete_oldest(folder: Path, source: Path, keep: int, newest: Path) -> list[P
 
     Partial files left by backups that were killed are deleted too. OSError: a file can't be deleted.
     """
-    _delete_stale(folder, source)
+    delete_left(folder, source)
     others = [file for file, _ in dated_backups(folder, source) if file != newest]
     surplus = others[: max(0, len(others) + 1 - keep)]
     for file in surplus:
@@ -85,13 +86,13 @@ def _is_ours(file: Path) -> bool:
         os.close(descriptor)
 
 
-def _delete_stale(folder: Path, source: Path) -> None:
-    for partial in _partials(folder, source):
-        with suppress(FileNotFoundError):  # meanwhile another backup has been made, or has deleted it
-            if partial.stat().st_mtime < time.time() - _STALE_S:
-                partial.unlink()
-
-
-def _partials(folder: Path, source: Path) -> Iterator[Path]:
-    pattern = re.compile(rf"\.{re.escape(source.stem)}-{_STAMP}{re.escape(_SUFFIX)}\.\w+\.partial(-journal)?")
-    return (folder / name for name in os.listdir(folder) if pattern.fullmatch(name))  # noqa: PTH208 - as above
+def delete_left(folder: Path, source: Path) -> None:
+    """Delete the partial files of backups of the source that were killed. OSError: a file can't be deleted."""
+    name = rf"\.{re.escape(source.stem)}-{_STAMP}{re.escape(_SUFFIX)}\.\w+\.partial"
+    remove_left(folder, re.compile(name))
+    pattern = re.compile(rf"{name}(-journal)?")
+    for each in os.listdir(folder):  # noqa: PTH208 - as above
+        if pattern.fullmatch(each):
+            with suppress(FileNotFoundError):  # meanwhile another backup has been made, or has deleted it
+                if (folder / each).stat().st_mtime < time.time() - _STALE_S:
+                    (folder / each).unlink()

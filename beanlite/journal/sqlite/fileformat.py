@@ -37,8 +37,6 @@ ADVICE = f"if beanlite verify finds damage, {WHAT_TO_DO}"
 _QUOTA_PROBE_BYTES = 1 << 16
 # How SQLite's rollback journal begins (https://sqlite.org/fileformat.html).
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
-# The bytes that hold the number of pages to which a rollback truncates the file.
-_JOURNAL_PAGES = slice(16, 20)
 
 
 def wal_of(path: Path) -> Path:
@@ -142,15 +140,22 @@ def damaged(path: Path, how: str) -> JournalRefused:
     return JournalRefused(f"{path} is damaged: {how}; {WHAT_TO_DO}")
 
 
+def stray_wal(path: Path) -> JournalRefused:
+    """The error with which a file is refused that was put in the place of the one to which its -wal belongs."""
+    return JournalRefused(
+        f"{wal_of(path)} belongs to another file than {path}, as after a copy over the file of a killed server: to go"
+        " on with the copy, move the -wal and the -shm away; what was acknowledged since then is in them, and beanlite"
+        " salvage saves what it can from both"
+    )
+
+
 def check_file(descriptor: int, path: Path, newest: int) -> None:
     """Raise JournalRefused unless the open file is empty, or ours and of a version up to `newest`.
 
     The offsets are those of SQLite's database header. Changes that are only in the -wal are not considered here.
     """
+    check_names(descriptor, path)
     status = os.fstat(descriptor)
-    if status.st_nlink > 1:
-        why = "its -wal would be found under one of them only; remove the others"
-        raise JournalRefused(f"{path} has {status.st_nlink} names (hard links), and {why}")
     header = read_at(descriptor, HEADER_BYTES, 0)
     if not header and wal_size(path):
         raise JournalRefused(f"{path} is missing or empty, but {wal_of(path)} is not; put back what belongs to that")
@@ -165,6 +170,14 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
             _check_whole(header, path, status.st_size)
         elif pages_before == 0:
             _check_new(path)
+
+
+def check_names(descriptor: int, path: Path) -> None:
+    """Raise JournalRefused if the open file has other names than this one."""
+    names = os.fstat(descriptor).st_nlink
+    if names > 1:
+        why = "its -wal would be found under one of them only; remove the others"
+        raise JournalRefused(f"{path} has {names} names (hard links), and {why}")
 
 
 def _check_ours(header: bytes, path: Path, newest: int) -> None:
@@ -184,7 +197,7 @@ def _check_whole(header: bytes, path: Path, size: int) -> None:
             raise JournalRefused(f"{path} is damaged: {size} bytes are left of {claimed}; {WHAT_TO_DO}")
     elif header[18:20] != WAL_MODE:
         # SQLite would still overwrite pages with those of the -wal. Backups are not in WAL mode until first served.
-        raise JournalRefused(f"{wal_of(path)} belongs to another file than {path}, as after a restore; remove it")
+        raise stray_wal(path)
 
 
 def _check_new(path: Path) -> None:
@@ -211,7 +224,7 @@ def _pages_before(path: Path) -> int | None:
             header = read_at(journal.fileno(), 28, 0)
     except FileNotFoundError:
         return None
-    return int.from_bytes(header[_JOURNAL_PAGES]) if header.startswith(_JOURNAL_MAGIC) else None
+    return int.from_bytes(header[16:20]) if header.startswith(_JOURNAL_MAGIC) else None
 
 
 def _is_bare(header: bytes, size: int) -> bool:

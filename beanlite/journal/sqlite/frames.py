@@ -10,6 +10,8 @@ from beanlite.journal.sqlite.wal import index_size, read_frame_count
 # A checkpoint is due when this many frames (pages of 4 KiB) have been added to the -wal. Commits wait for a checkpoint,
 # and the time it takes grows with their number.
 CHECKPOINT_FRAMES: Final = 1000
+# A -wal of more frames than this (200 MB) is worth a warning if a reader keeps it from shrinking.
+_FRAMES_MAX: Final = 50_000
 
 
 class Frames:
@@ -28,6 +30,8 @@ class Frames:
         """The number of frames in the -wal at the last checkpoint."""
         self.pinned = False
         """A reader kept the last checkpoint from reaching the end of the -wal, which grows as long as this goes on."""
+        self._told = 0
+        """The number of frames at the last warning of that; 0: none since the -wal shrank."""
 
     @property
     def checkpoint_due(self) -> bool:
@@ -70,3 +74,12 @@ class Frames:
             frames, moved = self.committed, 0
         self.at_checkpoint = frames
         self.pinned = moved < frames
+
+    def is_warning_due(self) -> bool:
+        """Whether a warning is due that a reader keeps the -wal from shrinking: each time that it has doubled."""
+        if self.at_checkpoint <= _FRAMES_MAX:
+            self._told = 0
+        elif self.pinned and self.at_checkpoint >= 2 * self._told:
+            self._told = self.at_checkpoint
+            return True
+        return False

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.fileformat import damaged, refused
-from beanlite.journal.sqlite.migrations import read_version
+from beanlite.journal.sqlite.fileformat import damaged, refused, said
+from beanlite.journal.sqlite.migrations import check_texts, read_version
 from beanlite.journal.sqlite.reading import reading
 
 Record = dict[str, Any]
@@ -143,9 +143,18 @@ class Look:
 
     def _rows(self, statement: str, given: Mapping[str, Any]) -> list[Record]:
         bound = {key: _bound(given[key]) for key in given}
-        with refused(self._path), closing(self._connection.execute(statement, bound)) as cursor:
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
+        with refused(self._path):
+            try:
+                cursor = self._connection.execute(statement, bound)
+            except sqlite3.OperationalError as error:
+                views = check_texts(self._connection, self._path, find_migrations())
+                if error.sqlite_errorcode != sqlite3.SQLITE_ERROR or not views:
+                    raise
+                why = f"{said(error)}; these views are not as beanlite makes them: {', '.join(views)}"
+                raise JournalRefused(f"{self._path} can't be looked into: {why}; no job depends on them") from error
+            with closing(cursor):
+                names = [column[0] for column in cursor.description]
+                return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
 def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes

@@ -13,10 +13,13 @@ from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.fileformat import APPLICATION_ID, damaged, is_locked, said
 from beanlite.journal.sqlite.wholefile import sync, vacuum_into
 
-# Every object of the schema, with its columns if it has any.
+# The names of our objects, but for the views: no job depends on those, and an operator may have made better ones.
+_NAMES = "SELECT json_group_array(name) FROM sqlite_schema WHERE type <> 'view'"
+# These objects, with their columns if they have any. SQLite can't tell those of a view that is broken.
 _SHAPE = """
     SELECT objects.type, objects.name, columns.name
     FROM sqlite_schema AS objects LEFT JOIN pragma_table_info(objects.name) AS columns
+    WHERE objects.type <> 'view' AND objects.name IN (SELECT value FROM json_each(?))
 """
 # The objects whose text SQLite keeps verbatim. It changes the text of tables when columns are added.
 _TEXTS = "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('view', 'trigger')"
@@ -34,25 +37,32 @@ def allow_writing(connection: sqlite3.Connection) -> None:
 
 
 def check_schema(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> frozenset[str]:
-    """Raise JournalRefused unless the database has everything that these migrations create; it may have more.
+    """Raise JournalRefused unless the database has all tables and triggers that these migrations create, or more.
 
     Returns the names of the tables and views that they create. Names are compared rather than statements, whose text
     differs between versions of SQLite.
     """
     with closing(_model(migrations)) as model:
-        shape = set(model.execute(_SHAPE))
-        missing = shape - set(connection.execute(_SHAPE))
+        names = model.execute(_NAMES).fetchone()
+        missing = set(model.execute(_SHAPE, names)) - set(connection.execute(_SHAPE, names))
+        objects = model.execute("SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')").fetchall()
     if missing:
         kind, name, _ = min(missing, key=str)
         raise damaged(path, f"the {kind} {name} is missing or was changed")
-    return frozenset(name for kind, name, _ in shape if kind in {"table", "view"})
+    return frozenset(name for (name,) in objects)
+
+
+def names_of_ours(migrations: list[Path]) -> frozenset[str]:
+    """The names of everything that these migrations create."""
+    with closing(_model(migrations)) as model:
+        return frozenset(name for (name,) in model.execute("SELECT name FROM sqlite_schema"))
 
 
 def check_texts(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> list[str]:
     """Raise JournalRefused unless the text of each trigger is exactly as these migrations create it.
 
-    Returns the names of the views that have another text: an operator may have installed a better one, and no job
-    depends on it. A start does not check any of this, as long as it can use them.
+    Returns the names of the views that have another text, or are missing: an operator may have installed a better one,
+    and no job depends on it. A start does not check any of this.
     """
     with closing(_model(migrations)) as model:
         changed = set(model.execute(_TEXTS)) - set(connection.execute(_TEXTS))
@@ -162,10 +172,11 @@ def _keep_copy(connection: sqlite3.Connection, path: Path, copy: Path, partial: 
 
 def _script(migrations: list[Path], version: int) -> str:
     """The statements that bring a file from this version to the newest one, in one transaction."""
-    parts = ["BEGIN;"]
+    # A table that is renamed would otherwise be looked for in all views, and an operator's own may be broken.
+    parts = ["PRAGMA legacy_alter_table = ON;", "BEGIN;"]
     if version == 0:
         # Inside the transaction, so that no half-made file is left that could not be recognised as ours.
         parts += ["PRAGMA auto_vacuum = INCREMENTAL;", f"PRAGMA application_id = {APPLICATION_ID};"]
     for number, migration in enumerate(migrations[version:], version + 1):
         parts.append(f"{migration.read_text(encoding='utf-8')}\n;PRAGMA user_version = {number};")
-    return "\n".join([*parts, "COMMIT;"])
+    return "\n".join([*parts, "COMMIT;", "PRAGMA legacy_alter_table = OFF;"])

@@ -11,8 +11,17 @@ from pathlib import Path
 
 from beanlite.errors import JournalRefused, NotOurs
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.fileformat import check_file, open_regular, refused, wal_of, wal_size
+from beanlite.journal.sqlite.fileformat import (
+    check_file,
+    journal_of,
+    open_regular,
+    refused,
+    stray_wal,
+    wal_of,
+    wal_size,
+)
 from beanlite.journal.sqlite.migrations import stand_in
+from beanlite.journal.sqlite.stray import has_stray_wal
 
 # How long to wait for a lock on the file, which others hold only briefly.
 _BUSY_TIMEOUT_S = 30.0
@@ -24,9 +33,11 @@ _NO_VERSION = 1 << 32
 def reading(path: Path, wait_s: float = _BUSY_TIMEOUT_S) -> Iterator[sqlite3.Connection]:
     """Yield a read-only connection in autocommit mode. A file of an older version appears to have the current columns.
 
+    What a killed program has left half done is rolled back first, as SQLite does whenever it reads a file.
     JournalRefused: the file can't be opened, is empty, or is not ours; or another program locks it for ``wait_s``.
     """
     check_readable(path)
+    _roll_back(path, wait_s)
     try:
         # A read-only connection never checkpoints, not even if it is the last to close, so a -wal that a killed server
         # has left remains for the checks of the next start.
@@ -37,6 +48,13 @@ def reading(path: Path, wait_s: float = _BUSY_TIMEOUT_S) -> Iterator[sqlite3.Con
             yield connection
     finally:
         tidy(path)
+
+
+def _roll_back(path: Path, wait_s: float) -> None:
+    """Undo the change of which a rollback journal was left, which a connection that only reads can't."""
+    if journal_of(path).exists() and not wal_size(path):  # closing this connection would move a -wal into the file
+        with refused(path), closing(sqlite3.connect(path, timeout=wait_s)) as connection:
+            connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
 
 
 def _connect(path: Path, wait_s: float) -> sqlite3.Connection:
@@ -66,6 +84,8 @@ def check_readable(path: Path, *, any_version: bool = False) -> None:
             check_file(descriptor, path, newest)
             if not os.fstat(descriptor).st_size:
                 raise NotOurs(f"{path} is empty; there is nothing in it")
+            if has_stray_wal(descriptor, path):
+                raise stray_wal(path)
         finally:
             os.close(descriptor)
 

@@ -17,7 +17,16 @@ from beanlite import signals
 from beanlite.errors import BeanliteError, JournalLocked, JournalRefused
 from beanlite.journal.sqlite.backup import copy
 from beanlite.journal.sqlite.database import lock_file
-from beanlite.journal.sqlite.fileformat import journal_of, refused, said, shm_of, wal_of, wal_size
+from beanlite.journal.sqlite.fileformat import (
+    HEADER_BYTES,
+    is_damage,
+    journal_of,
+    refused,
+    said,
+    shm_of,
+    wal_of,
+    wal_size,
+)
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import count_jobs
 from beanlite.journal.sqlite.verify import findings, reading_whole
@@ -25,6 +34,11 @@ from beanlite.journal.sqlite.wholefile import sync
 
 # How long to wait for others who have the file open: most of them only look at it for a moment.
 _WAIT_S: Final = 1.0
+# The bytes of a database file that each program that has it open locks (https://sqlite.org/src/file/src/os.h).
+_SHARED_FIRST: Final = 0x40000002
+_SHARED_BYTES: Final = 510
+# The header of the old file once it is replaced: no program takes it for a database, or for one that it has cached.
+_REPLACED: Final = b"This database was replaced; the new one has its name.".ljust(HEADER_BYTES)
 
 
 class Held(NamedTuple):
@@ -62,9 +76,18 @@ def written_at(target: Path) -> list[tuple[int, int]]:
     return found
 
 
-def take_place(partial: Path, target: Path, held: Held, unchanged: list[tuple[int, int]]) -> None:
+def take_place(
+    partial: Path,
+    target: Path,
+    held: Held,
+    unchanged: list[tuple[int, int]],
+    adopt: Callable[[sqlite3.Connection], None] = lambda _: None,
+) -> bool:
     """Give a new file the target's name, owner and mode, unless ``written_at`` no longer is ``unchanged``.
 
+    Returns whether the old file was sound as far as SQLite can tell.
+
+    ``adopt`` is called with a connection to the target once nobody else can write to it, and may change the new file.
     JournalRefused: another program has the target open, or has written to it. BeanliteError: it failed, or came too
     late to keep the target, as the text says then; ``partial`` is gone then.
     """
@@ -72,7 +95,6 @@ def take_place(partial: Path, target: Path, held: Held, unchanged: list[tuple[in
     if before.st_size:
         partial.chmod(stat.S_IMODE(before.st_mode))
         give_to_owner(partial, before)
-    sync(partial)
     new = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
     held.undo.callback(os.close, new)
     fcntl.flock(new, fcntl.LOCK_EX)  # otherwise a server could start before the following steps are done
@@ -83,11 +105,36 @@ def take_place(partial: Path, target: Path, held: Held, unchanged: list[tuple[in
         is_sound = before.st_size == 0 or _lock_out_others(connection, target)
         if not will_change and written_at(target) != unchanged:
             raise JournalRefused(f"another program has written to {target} meanwhile; try again")
+        adopt(connection)
+        sync(partial)
         if not (is_sound and _move_wal(connection, target)):
             # The old file is damaged, so no server could start on it; nor on the new file while the old -wal is there.
             journal_of(target).unlink(missing_ok=True)
         sync(target.parent)
         _rename(partial, target, held, connection, new)
+    return is_sound
+
+
+@contextmanager
+def without_stray_wal(partial: Path, target: Path, held: Held, moved_to: Path) -> Iterator[None]:
+    """Move a -wal that belongs to another file away from the target, and back unless ``partial`` takes its place.
+
+    SQLite would put that -wal into the target. JournalLocked: another program has the target open.
+    """
+    try:
+        fcntl.lockf(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_BYTES, _SHARED_FIRST)
+    except BlockingIOError as error:
+        raise JournalLocked(f"another program has {target} open: end what that does there, and try again") from error
+    wal_of(target).rename(moved_to)
+    try:
+        shm_of(target).unlink(missing_ok=True)
+        sync(target.parent)
+        yield
+    except BaseException:
+        if partial.exists():
+            with signals.unheard():
+                moved_to.rename(wal_of(target))
+        raise
 
 
 def _rename(partial: Path, target: Path, held: Held, connection: sqlite3.Connection, new: int) -> None:
@@ -96,6 +143,7 @@ def _rename(partial: Path, target: Path, held: Held, connection: sqlite3.Connect
         held.undo.pop_all()
         try:
             sync(target.parent)
+            _spoil(held.descriptor)
             connection.close()  # this removes the -wal by its name, which must not be that of a server yet
             for beside in (wal_of(target), shm_of(target), journal_of(target)):
                 beside.unlink(missing_ok=True)
@@ -106,6 +154,14 @@ def _rename(partial: Path, target: Path, held: Held, connection: sqlite3.Connect
         finally:
             os.close(new)
             os.close(held.descriptor)
+
+
+def _spoil(old: int) -> None:
+    """Make a database file that has no name any more one that nobody can write to.
+
+    A program that opened it before it lost its name, and has waited for a lock since, would else lose what it writes.
+    """
+    os.pwrite(old, _REPLACED, 0)
 
 
 def give_to_owner(copy: Path, original: os.stat_result) -> None:
@@ -121,17 +177,17 @@ def _lock_out_others(connection: sqlite3.Connection, target: Path) -> bool:
     """Have nobody else use the file while the connection is open, since what they wrote would be lost.
 
     Returns whether the file is sound as far as SQLite can tell; to one that is not, nobody else can write either.
-    JournalRefused: another program has it open.
+    JournalRefused: another program has it open, or it can't be read for another reason than damage.
     """
     try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchone()
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("ROLLBACK")  # the lock remains
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        if is_damage(error) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
+            return False
         with refused(target):
-            connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchone()
-            connection.execute("BEGIN EXCLUSIVE")
-            connection.execute("ROLLBACK")  # the lock remains
-    except JournalLocked:
-        raise
-    except JournalRefused:
-        return False
+            raise
     return True
 
 

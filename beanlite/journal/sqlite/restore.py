@@ -1,11 +1,13 @@
 """Restores a database from a backup, and undoes that with the database that was set aside."""
 
+import glob
 import os
+import re
 import shutil
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from beanlite.journal.sqlite.dated import dated_files, stamp
 from beanlite.journal.sqlite.fileformat import (
     APPLICATION_ID,
     HEADER_BYTES,
+    check_names,
     journal_of,
     read_at,
     refused,
@@ -24,10 +27,17 @@ from beanlite.journal.sqlite.fileformat import (
     wal_size,
 )
 from beanlite.journal.sqlite.migrations import allow_writing
-from beanlite.journal.sqlite.reading import check_readable, read_only, tidy
-from beanlite.journal.sqlite.replace import copy_checked, give_to_owner, replacing, take_place, written_at
+from beanlite.journal.sqlite.replace import (
+    copy_checked,
+    give_to_owner,
+    replacing,
+    take_place,
+    without_stray_wal,
+    written_at,
+)
 from beanlite.journal.sqlite.replay import COUNTER_MAX
-from beanlite.journal.sqlite.wholefile import partial_of, sync, written_whole
+from beanlite.journal.sqlite.stray import has_stray_wal
+from beanlite.journal.sqlite.wholefile import partial_of, remove_left, sync, written_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +92,21 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
         kept, restored = _names(target, earlier)
         with partial_of(restored) as partial:
             jobs = copy_checked(source, partial, progress)
-            _leave_out_ids(partial, _last_id(target))
             sync(target.parent)  # not even after a power failure may the copy be there without the partial file
             unchanged = written_at(target)
             has_content = os.fstat(held.descriptor).st_size > 0 or wal_size(target) > 0
+            stray = has_stray_wal(held.descriptor, target)
+            if stray:  # by what can be read of both, the file and the file that had been there
+                _leave_out_ids(partial, _last_id_beside_wal(target))
+                del unchanged[1:]
             try:
                 if has_content or earlier:  # an empty file tells an undo that this restore has replaced nothing
-                    _set_aside(target, kept)
-                take_place(partial, target, held, unchanged)
+                    _set_aside(target, kept, has_wal=not stray)
+                moved_to = kept.with_name(f"{kept.name}.stray-wal")
+                with without_stray_wal(partial, target, held, moved_to) if stray else nullcontext():
+                    is_sound = take_place(
+                        partial, target, held, unchanged, lambda old: _leave_out_ids(partial, _last_id(old))
+                    )
             except BaseException as error:
                 if partial.exists():  # the target is still in place
                     with signals.unheard():
@@ -97,7 +114,32 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
                 elif isinstance(error, BeanliteError) and kept.exists():
                     raise BeanliteError(f"{error}; what was there is {kept}") from error
                 raise
+            if has_content and is_sound:
+                _remove_unfinished(target, earlier)
     return RestoreResult(str(source), jobs, str(kept) if has_content else None)
+
+
+def _remove_unfinished(target: Path, earlier: list[tuple[Path, float]]) -> None:
+    """Remove what restores that were killed have left: the target was still in place then, and has been set aside now.
+
+    What they had set aside goes first, since the partial file tells an undo to pass over that. To be called while no
+    other restore can be under way.
+    """
+    with signals.unheard():
+        for kept, _ in earlier:
+            for partial in target.parent.glob(
+                f".{glob.escape(_restored(target, _stamp_of(target, kept)).name)}.*.partial"
+            ):
+                _remove(kept)
+                sync(target.parent)
+                partial.unlink(missing_ok=True)
+                Path(f"{partial}-journal").unlink(missing_ok=True)
+        begin = re.escape(_prefix(target))
+        remove_left(target.parent, re.compile(rf"\.{begin}[-.\w]+\.partial"))
+
+
+def _stamp_of(target: Path, kept: Path) -> str:
+    return kept.name.removeprefix(_prefix(target))
 
 
 def _last_replaced(target: Path) -> Path:
@@ -113,7 +155,7 @@ def _last_replaced(target: Path) -> Path:
     except OSError as error:
         raise BeanliteError(f"{target.parent} can't be read: {error.strerror}") from error
     for kept, _ in reversed(found):
-        unfinished = f".{_restored(target, kept.name.removeprefix(_prefix(target))).name}."
+        unfinished = f".{_restored(target, _stamp_of(target, kept)).name}."
         if not any(name.startswith(unfinished) for name in names):
             try:
                 if kept.stat().st_size or wal_size(kept):
@@ -151,22 +193,29 @@ def _restored(target: Path, stamped: str) -> Path:
 
 
 def _check_target(target: Path, held: int) -> None:
-    """Raise JournalRefused if the target exists and never was a queue; a damaged queue may be replaced."""
+    """Raise JournalRefused if the target never was a queue, or has two names; a damaged queue may be replaced."""
+    check_names(held, target)
     header = read_at(held, HEADER_BYTES, 0)
     if header and int.from_bytes(header[68:72]) != APPLICATION_ID:
         raise JournalRefused(f"{target} is no database of beanlite's; move it away, or name another file")
 
 
-def _last_id(target: Path) -> int:
-    """The last id that the target has given out; 0 if that is unknown."""
+def _last_id(connection: sqlite3.Connection) -> int:
+    """The last id that a database has given out, of whatever version it is; 0 if it is too damaged to tell."""
     last_id = None
-    # Not ``reading``, which refuses a file of a newer version: after a downgrade, a backup takes the place of one.
-    with suppress(JournalRefused, sqlite3.Error, UnicodeDecodeError, TypeError):
-        check_readable(target, any_version=True)
-        with closing(sqlite3.connect(read_only(target), uri=True)) as connection:
-            (last_id,) = connection.execute("SELECT last_id FROM meta").fetchone()
-        tidy(target)
+    with suppress(sqlite3.Error, UnicodeDecodeError, TypeError):
+        (last_id,) = connection.execute("SELECT last_id FROM meta").fetchone()
     return last_id if isinstance(last_id, int) and 0 < last_id < COUNTER_MAX else 0
+
+
+def _last_id_beside_wal(target: Path) -> int:
+    """The last id in a file and the -wal of the file that was there before; 0 if they are too different to tell."""
+    with (
+        suppress(sqlite3.Error, UnicodeDecodeError),
+        closing(sqlite3.connect(f"{target.as_uri()}?mode=ro", uri=True)) as connection,
+    ):
+        return _last_id(connection)
+    return 0
 
 
 def _leave_out_ids(partial: Path, last_id: int) -> None:
@@ -176,11 +225,11 @@ def _leave_out_ids(partial: Path, last_id: int) -> None:
         connection.execute("UPDATE meta SET last_id = ? WHERE last_id < ?", (last_id, last_id))
 
 
-def _set_aside(target: Path, kept: Path) -> None:
-    """Copy the file, sound or not, with its -wal and rollback journal."""
+def _set_aside(target: Path, kept: Path, *, has_wal: bool) -> None:
+    """Copy the file, sound or not, with its rollback journal and, if that is its own, its -wal."""
     _copy(target, kept)
     for old, new in ((wal_of(target), wal_of(kept)), (journal_of(target), journal_of(kept))):
-        if size_of(old):  # a reader leaves an empty -wal
+        if size_of(old) and (has_wal or old != wal_of(target)):  # a reader leaves an empty -wal
             _copy(old, new)
 
 

@@ -7,7 +7,6 @@ is only being synced, the writer itself is free, and upkeep that is done in slic
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from typing import Final
@@ -27,15 +26,12 @@ FULL_RETRY_S: Final = 1.0
 AUDIT_REST_S: Final = 0.01
 # A commit that waits longer than this for another program is logged.
 LOCKED_S: Final = 0.5
-# So is a -wal of more frames than this (200 MB) if a reader keeps it from shrinking.
-WAL_FRAMES_MAX: Final = 50_000
 
 
 class Upkeep:
     """Maintains a database while it is served.
 
-    Its attributes are two flags that it shares with the commits, the state of each task, and the rate limiters of three
-    warnings.
+    Its attributes are two flags that it shares with the commits, the state of each task, and two rate limiters.
     """
 
     def __init__(
@@ -69,8 +65,6 @@ class Upkeep:
         self._no_timed_sync.set()
         self._waits_for_room = log.Seldom()
         self._waits_for_lock = log.Seldom()
-        self._warned_frames = 0
-        """Frames in the -wal at the last warning that a reader keeps it from shrinking; 0: none since it shrank."""
 
     def start(self, sync_interval_s: float | None) -> None:
         """Start the timed syncs if there is an interval, and the wait for room if the disk is full."""
@@ -218,11 +212,7 @@ class Upkeep:
         measures = self._engine.ledger.measures
         if measures is not None:
             measures.checkpoints.note(round((time.monotonic() - began_s) * SECOND_NS))
-        frames = self._writer.frames
-        if frames.at_checkpoint <= WAL_FRAMES_MAX:
-            self._warned_frames = 0
-        elif frames.pinned and frames.at_checkpoint >= 2 * self._warned_frames:
-            self._warned_frames = frames.at_checkpoint
+        if self._writer.frames.is_warning_due():
             log.warning("a reader keeps the -wal from shrinking", wal_bytes=self._writer.wal_bytes)
 
     # -- a full disk
@@ -242,12 +232,20 @@ class Upkeep:
 
     async def _make_room(self) -> None:
         await self._move_wal()
-        with contextlib.suppress(JournalFull, JournalBusy):
-            await self._writer.shrink()
-        if self._writer.room.take_reserve():
+        if not await self._shrink() and self._writer.room.give_up_reserve():
+            await self._shrink()
+        if self._writer.room.take_reserve():  # even if it is not enough: another program may take what there is
             self._engine.admission.accept_puts(self._writer.room.for_bodies())
             log.info("disk has room again: puts are accepted")
         self._free()
+
+    async def _shrink(self) -> bool:
+        """Give back what the file and the -wal do not need; False: there is not even the room that this takes."""
+        try:
+            await self._writer.shrink()
+        except (JournalFull, JournalBusy) as error:
+            return isinstance(error, JournalBusy)
+        return True
 
     # -- other programs, and timed syncs
 

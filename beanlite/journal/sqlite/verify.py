@@ -1,6 +1,7 @@
 """Checks thoroughly whether a database file, live or not, is what a server would have written."""
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +13,7 @@ from beanlite.errors import BeanliteError, JournalRefused, NotOurs
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import damaged, open_regular, refused, rule_out_disk, said, shm_of, wal_size
 from beanlite.journal.sqlite.mark import Mark
-from beanlite.journal.sqlite.migrations import check_schema, check_texts, read_version
+from beanlite.journal.sqlite.migrations import check_schema, check_texts, names_of_ours, read_version
 from beanlite.journal.sqlite.reading import check_readable, reading
 from beanlite.journal.sqlite.replay import changed_bodies, changed_rows, check_count, read_state
 from beanlite.journal.sqlite.wal import commit_frames, is_header_damaged, read_open_index
@@ -24,6 +25,8 @@ _ORPHANS: Final = """
 """
 # How many faults are reported one by one, in rows and in bodies each.
 MOST: Final = 20
+# What integrity_check says of a value or of an index: "NULL value in jobs.pri", "row 2 missing from index by_tube".
+_ABOUT: Final = re.compile(r"(?:value in|constraint failed in|from index|in index) ([^.]+)(?:\.[^.]+)?$")
 _Check = Callable[[sqlite3.Connection], Iterator[str]]
 _STATES: Final = "SELECT state, count(*) FROM jobs GROUP BY state ORDER BY state"
 
@@ -136,12 +139,21 @@ def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack, ma
 
 def _sqlite(connection: sqlite3.Connection, path: Path) -> str:
     with refused(path):
-        ((first,), *others) = connection.execute("PRAGMA integrity_check").fetchall()
-    if first != "ok":
-        rule_out_disk(path)
-        more = f", and {len(others)} more" if others else ""
-        raise damaged(path, f"SQLite says {said(first)}{more}")
-    return "integrity_check finds nothing"
+        found = [line for (line,) in connection.execute("PRAGMA integrity_check")]
+    if found == ["ok"]:
+        return "integrity_check finds nothing"
+    more = f", and {len(found) - 1} more" if found[1:] else ""
+    what = f"SQLite says {said(found[0])}{more}"
+    if _is_all_of_others(found):
+        return f"{what}, which is not about beanlite's own tables"
+    rule_out_disk(path)
+    raise damaged(path, what)
+
+
+def _is_all_of_others(found: list[str]) -> bool:
+    """Whether each of these lines is about the contents of a table, or an index, that is not ours."""
+    named = [_ABOUT.search(line) for line in found]
+    return not {match[1] if match else None for match in named} & {None, *names_of_ours(find_migrations())}
 
 
 def _schema(connection: sqlite3.Connection, path: Path) -> str:
@@ -149,7 +161,7 @@ def _schema(connection: sqlite3.Connection, path: Path) -> str:
         version = read_version(connection)
         check_schema(connection, path, find_migrations()[:version])
         views = check_texts(connection, path, find_migrations()[:version])
-    return f"version {version}" + (f"; views that are not beanlite's own: {', '.join(views)}" if views else "")
+    return f"version {version}" + (f"; views that are not as beanlite makes them: {', '.join(views)}" if views else "")
 
 
 def _state(connection: sqlite3.Connection, path: Path) -> str:

@@ -5,11 +5,13 @@ had not been synced. But if several complete batches follow that frame, the disk
 Only the frame headers are read, 24 bytes each.
 """
 
+import errno
 import os
 import struct
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -89,8 +91,11 @@ def read_frame_count(index: int) -> int:
 
 
 def read_progress(index: int) -> Progress:
-    """Read from an open -shm how far the -wal has been moved into the file."""
-    salts, moved, to_move = _PROGRESS.unpack(read_at(index, _PROGRESS.size, _SALTS_OFFSET))
+    """Read from an open -shm how far the -wal has been moved into the file. OSError: it can't be read."""
+    found = read_at(index, _PROGRESS.size, _SALTS_OFFSET)
+    if len(found) < _PROGRESS.size:
+        raise OSError(errno.EIO, "its -shm is cut short")
+    salts, moved, to_move = _PROGRESS.unpack(found)
     return Progress(salts, moved, to_move)
 
 
@@ -139,9 +144,12 @@ def commit_frames(path: Path, salts: bytes | None = None) -> list[int]:
 
 
 def _frames(wal: int) -> Iterator[tuple[int, int, bytes, bytes]]:
-    """The headers of all frames in an open -wal. OSError: it can't be read."""
+    """The headers of all frames in an open -wal, which may shrink meanwhile. OSError: it can't be read."""
     for start in range(_HEADER_SIZE, os.fstat(wal).st_size - _FRAME_SIZE + 1, _FRAME_SIZE):
-        yield _FRAME_HEADER.unpack(read_at(wal, _FRAME_HEADER.size, start))
+        header = read_at(wal, _FRAME_HEADER.size, start)
+        if len(header) < _FRAME_HEADER.size:
+            return
+        yield _FRAME_HEADER.unpack(header)
 
 
 def is_header_damaged(path: Path) -> bool:
@@ -162,13 +170,12 @@ def newest_pages(path: Path) -> tuple[int, dict[int, int]]:
     if not commits:
         return -1, {}
     wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
-    salts = _FRAME_HEADER.unpack(read_at(wal, _FRAME_HEADER.size, last_frame_offset(commits[-1])))[2]
-    found = {}
-    for number in range(1, commits[-1] + 1):
-        start = last_frame_offset(number)
-        page, _, frame_salts, _ = _FRAME_HEADER.unpack(read_at(wal, _FRAME_HEADER.size, start))
-        if frame_salts == salts:
-            found[page] = start + _FRAME_HEADER.size
+    frames = list(islice(_frames(wal), commits[-1]))
+    found = {
+        page: last_frame_offset(number) + _FRAME_HEADER.size
+        for number, (page, _, salts, _) in enumerate(frames, 1)
+        if salts == frames[-1][2]
+    }
     return wal, found
 
 

@@ -5,7 +5,9 @@ import fcntl
 import os
 import re
 import sqlite3
+import struct
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +16,12 @@ from typing import Final
 from beanlite.errors import BeanliteError
 from beanlite.journal.sqlite.fileformat import journal_of, open_regular, wal_size
 
+# The byte by which a process claims its partial file, beyond all that files have and that SQLite locks.
+_CLAIMED: Final = 1 << 62
+# struct flock of the system, as for fcntl(2): type, whence, start, length, pid.
+_LOCK_FORMAT: Final = "hhqqi4x"
+# A file that was written to so recently may not be claimed yet.
+_YOUNG_S: Final = 1.0
 # What ends the names of the files beside a database, in which changes may be that are not in the database itself yet.
 _BESIDE: Final = re.compile("-(wal|shm|journal|reserve)$")
 
@@ -22,15 +30,62 @@ _BESIDE: Final = re.compile("-(wal|shm|journal|reserve)$")
 def partial_of(dest: Path) -> Iterator[Path]:
     """Yield the path of an empty file of mode 0600 beside `dest`, to be filled, synced and renamed by the caller.
 
-    If it has not been renamed at the end of the block, it is removed. OSError: it can't be written there.
+    If it has not been renamed at the end of the block, it is removed. Those that killed processes have left for the
+    same `dest` are removed at the beginning. OSError: it can't be written there.
     """
+    remove_left(dest.parent, re.compile(rf"\.{re.escape(dest.name)}\.\w+\.partial"))
     descriptor, name = tempfile.mkstemp(dir=dest.parent, prefix=f".{dest.name}.", suffix=".partial")
-    os.close(descriptor)
-    partial = Path(name)
     try:
-        yield partial
+        _claim(descriptor)
+        partial = Path(name)
+        try:
+            yield partial
+        finally:
+            partial.unlink(missing_ok=True)
     finally:
-        partial.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def remove_left(folder: Path, names: re.Pattern[str]) -> None:
+    """Remove partial files with such names of which the process was killed, each with SQLite's journal of it.
+
+    OSError: the folder can't be read, or a file can't be removed.
+    """
+    for name in os.listdir(folder):  # noqa: PTH208 - names are all that is needed
+        if names.fullmatch(name):
+            partial = folder / name
+            with suppress(FileNotFoundError):  # it has got its name, or another process has removed it
+                if _is_left(partial):
+                    partial.unlink()
+                    partial.with_name(f"{name}-journal").unlink(missing_ok=True)
+
+
+def _claim(partial: int) -> bool:
+    """Lock an open partial file for as long as it is open; returns False if another process has, or nobody can.
+
+    SQLite locks other bytes, and locks of this kind are not lost when it closes the file.
+    """
+    lock = struct.pack(_LOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, _CLAIMED, 1, 0)
+    try:
+        fcntl.fcntl(partial, fcntl.F_OFD_SETLK, lock)
+    except OSError:
+        return False
+    return True
+
+
+def _is_left(partial: Path) -> bool:
+    """Whether the process that has made this file has ended without removing it. FileNotFoundError: it is gone."""
+    try:
+        descriptor = open_regular(partial, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another user's, for example
+        return False
+    try:
+        is_old = os.fstat(descriptor).st_mtime < time.time() - _YOUNG_S
+        return is_old and _claim(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
