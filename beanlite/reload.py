@@ -19,6 +19,7 @@ from beanlite.net.refusals import Refusals
 from beanlite.net.roster import Roster
 from beanlite.protocol.framing import line_closes_from
 from beanlite.protocol.session import Service
+from beanlite.protocol.strangers import UNKNOWN_MAX
 
 if TYPE_CHECKING:
     from beanlite.config import Settings
@@ -122,6 +123,7 @@ def bound(settings: Settings, engine: Engine, refusals: Refusals, *, fetches: bo
         "tubes": settings.max_tubes,
         "watched": settings.max_watched,
         "line": line_closes_from(settings.max_job_size),
+        "protocol": UNKNOWN_MAX,
         "buffers": buffers_max_bytes(engine.memory),
     }
     return limit.source if settings.max_memory is None else "max_memory"

@@ -138,7 +138,7 @@ def _refused(facts: Facts) -> Iterator[Metric]:
     )
     yield _counted(
         "refused",
-        "How often since the start clients were refused tubes or watches, or closed for their buffers or a line.",
+        "How often since the start clients were refused tubes or watches, or closed for what they sent or buffered.",
         "reason",
         {limit: times for limit, times in facts.refused.items() if limit not in _CONNECTIONS},
     )

@@ -13,6 +13,7 @@ _EVENTS: Final = {
     "tubes": "tube refused",
     "watched": "watch refused",
     "line": "connection closed: it sends a line without an end",
+    "protocol": "connection closed: it speaks HTTP, or another protocol",
     "buffers": "connection closed: too much is buffered for clients that send or read slowly",
 }
 

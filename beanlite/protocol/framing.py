@@ -7,10 +7,9 @@ from typing import Any, Final
 from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
 from beanlite.protocol import commands, replies
-from beanlite.protocol.arguments import parse_pause
 from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, REPLETE, WAITING, YIELDING
-from beanlite.protocol.operator import give
-from beanlite.protocol.session import Service, Session
+from beanlite.protocol.odd_lines import is_stranger, odd_line
+from beanlite.protocol.session import NO_COMMANDS, Service, Session
 
 LINE_MAX: Final = 224  # bytes of a command line with its CR LF
 UNSENT_MAX: Final = 10_000  # replies that are not sent yet; with more, the client has to read some first
@@ -163,8 +162,8 @@ class FramedSession(Session):
     def _carry_out(self, buffer: bytes, now_ns: int, steps: int = STEPS_MAX) -> None:
         """Carry out up to ``steps`` complete lines and bodies of the buffer, until something blocks; keep the rest."""
         answers = self.replies
-        bare = self.service.bare
-        with_arguments = self.service.with_arguments
+        bare = self.bare
+        with_arguments = self.with_arguments
         size = len(buffer)
         at = self._skip_long_line(buffer, 0) if self._skipped_bytes else 0
         self._missing = 0
@@ -192,7 +191,9 @@ class FramedSession(Session):
                 word, blank, args = line.partition(b" ")
                 command = with_arguments.get(word) if blank else bare.get(word)
                 if command is None:
-                    answer = self._odd_line(line, now_ns)
+                    answer = odd_line(self, line, now_ns)
+                    bare = self.bare
+                    with_arguments = self.with_arguments
                 else:
                     read = command.read
                     given: Any = args if read is None else read(args)
@@ -220,30 +221,12 @@ class FramedSession(Session):
     def _keep_line(self, buffer: bytes, at: int) -> int:
         """Keep a line whose end has not come yet, or skip it if it is too long; returns where the next line begins."""
         if len(buffer) - at >= LINE_MAX:
+            if self.bare is NO_COMMANDS and is_stranger(self, buffer[at : at + LINE_MAX]):
+                self.replies.append(replies.BAD_FORMAT)
+                return len(buffer)
             return self._skip_long_line(buffer, at)
         self._add_part(buffer[at:])
         return len(buffer)
-
-    def _odd_line(self, line: bytes, now_ns: int) -> bytes | None:
-        """Handle a line that begins with no client's command: an operator's, or what the reference takes by prefix."""
-        if self.operator:
-            word, _, args = line.partition(b" ")
-            command = self.service.operator_commands.get(word)
-            if command is not None:
-                return give(self, command, args, now_ns)
-        if b"\0" in line:
-            return replies.BAD_FORMAT
-        if line.startswith(b"quit"):
-            self.blocked = CLOSING
-            return None
-        if line.startswith(b"pause-tube"):
-            given = parse_pause(line[len(b"pause-tube") :])
-            if given is None:
-                return replies.BAD_FORMAT
-            self.service.with_arguments[b"pause-tube"].count += 1
-            return commands.pause_tube(self, given, now_ns)
-        more_than_should = line.startswith(tuple(self.service.bare))
-        return replies.BAD_FORMAT if more_than_should else replies.UNKNOWN_COMMAND
 
     def _skip_refused(self, buffer: bytes, at: int) -> int:
         """Skip what has come of the body of a refused put; returns where the next line begins."""

@@ -50,6 +50,10 @@ class Command:
         self.count = 0
 
 
+# The commands that are found for a client until its first one, so that its first lines are examined.
+NO_COMMANDS: Final[dict[bytes, Command]] = {}
+
+
 class Service:
     """What the sessions of a server share. It has as many attributes as the commands need."""
 
@@ -127,6 +131,7 @@ class Session:
 
     __slots__ = (
         "_body_bytes",
+        "bare",
         "blocked",
         "client",
         "engine",
@@ -139,8 +144,10 @@ class Session:
         "refused_bytes",
         "replies",
         "service",
+        "unknown",
         "wait_form",
         "waits",
+        "with_arguments",
     )
 
     def __init__(self, service: Service, address: str) -> None:
@@ -148,6 +155,10 @@ class Session:
         self.service = service
         self.engine = service.engine
         self.client = service.engine.clients.connect(address)
+        self.bare = NO_COMMANDS
+        self.with_arguments = NO_COMMANDS
+        self.unknown = 0
+        """How many lines have come before the first that begins with a word of the protocol."""
         self.replies: list[bytes] = []
         """Replies that have not been taken yet."""
         self.waits = False

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shlex
 import shutil
 import sqlite3
 import stat
@@ -14,6 +15,7 @@ import pytest
 from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.replay import read_state
+from beanlite.journal.sqlite.verify import verify
 from tests.support.journal_files import (
     VERSION,
     files_of_at_most,
@@ -245,6 +247,25 @@ def without_a_column(path):
     edit(path, "ALTER TABLE pauses RENAME COLUMN pause_s TO seconds")
 
 
+THEIRS = 'CREATE TRIGGER "my \'own" AFTER INSERT ON JOBS BEGIN DELETE FROM jobs WHERE id = NEW.id; END'
+OTHER_GUARD = "DROP TRIGGER jobs_update; CREATE TRIGGER jobs_update AFTER UPDATE ON jobs BEGIN SELECT 1; END"
+
+
+def with_a_trigger(path):
+    make(path)
+    edit(path, THEIRS)
+
+
+def with_a_unique_index(path):
+    make(path)
+    edit(path, "CREATE UNIQUE INDEX one_each ON Jobs (tube)")
+
+
+def with_another_guard(path):
+    make(path)
+    edit(path, OTHER_GUARD)
+
+
 def with_other_pages(path):
     make(path)
     edit(path, "PRAGMA journal_mode = DELETE; PRAGMA page_size = 8192; VACUUM")
@@ -265,6 +286,15 @@ def with_other_pages(path):
         (foreign_in_wal_mode, "is an SQLite database, but not one of beanlite's; name another one"),
         (newer, f"has version {VERSION + 1}, this beanlite knows {VERSION}; use a newer beanlite"),
         (without_a_guard, "is damaged: the trigger jobs_update is missing or was changed; restore a backup"),
+        (
+            with_a_trigger,
+            "has a trigger of another program on its table jobs, my 'own, which could change or remove jobs",
+        ),
+        (
+            with_a_unique_index,
+            "has a unique index of another program on its table jobs, one_each, which would keep jobs",
+        ),
+        (with_another_guard, "is damaged: the trigger jobs_update has changed; restore a backup"),
         (with_other_pages, "was given pages of another size than 4096; undo that, by VACUUM"),
         (without_a_column, "is damaged: the table pauses is missing or was changed; restore a backup"),
         (Path.mkdir, "can't be opened: it is a directory"),
@@ -326,7 +356,23 @@ def test_an_sqlite_that_will_not_do(path, monkeypatch, name, value):
 
 def test_additions_by_an_operator_do_no_harm(path):
     make(path)
-    edit(path, "CREATE INDEX by_tube ON jobs (tube); CREATE VIEW mine AS SELECT 1")
+    edit(path, "CREATE INDEX by_tube ON jobs (tube); CREATE VIEW mine AS SELECT 1; CREATE TABLE theirs (x UNIQUE)")
+    edit(path, "CREATE TRIGGER a INSTEAD OF INSERT ON mine BEGIN SELECT 1; END")
+    edit(path, "CREATE TRIGGER b INSTEAD OF DELETE ON ready BEGIN SELECT 1; END")
+    edit(path, "CREATE TRIGGER c AFTER INSERT ON theirs BEGIN DELETE FROM jobs; END")
+    assert open_database(path).close() is None
+
+
+@pytest.mark.parametrize("spoil", [with_a_trigger, with_a_unique_index])
+def test_how_to_remove_what_is_not_ours_is_told(path, spoil):
+    spoil(path)
+    with pytest.raises(JournalRefused) as why:
+        open_database(path)
+    tool, file, statement = shlex.split(str(why.value).partition("remove it: ")[2])
+    assert (tool, file) == ("sqlite3", str(path))
+    assert [finding.said for finding in verify(path) if not finding.sound] == [str(why.value)]
+    edit(path, statement)
+    assert all(finding.sound for finding in verify(path))
     assert open_database(path).close() is None
 
 

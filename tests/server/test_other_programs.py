@@ -88,7 +88,6 @@ def test_an_outside_write_is_refused(tmp_path, statement):
         "DROP TRIGGER jobs_update; UPDATE jobs SET pri = 9; {jobs_update}",
         "DROP VIEW ready",
         "ALTER TABLE jobs ADD COLUMN mine TEXT",
-        "CREATE TRIGGER mine AFTER INSERT ON jobs BEGIN UPDATE pauses SET pause_s = 1; END",
         "PRAGMA user_version = 9",
         "PRAGMA auto_vacuum = NONE; VACUUM",
     ],
@@ -107,6 +106,26 @@ def test_an_outside_change_of_what_is_ours_stops_it(tmp_path, statement):
     why = f"another program has changed {tmp_path}/queue.db; it no longer is what was served"
     assert [line for line in server.log_text().splitlines() if line.startswith("beanlite:")] == [f"beanlite: {why}"]
     assert "Traceback" not in server.log_text()
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("CREATE TRIGGER mine AFTER INSERT ON JOBS BEGIN DELETE FROM jobs WHERE id = NEW.id; END", "trigger"),
+        ("CREATE UNIQUE INDEX mine ON jobs (tube)", "unique index"),
+    ],
+)
+def test_what_would_change_jobs_unnoticed_stops_it(tmp_path, statement, what):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        wire.put(b"before")
+        assert tell(tmp_path / "queue.db", statement) == ""
+        wire.send(put_bytes(b"after"))
+        with pytest.raises(ConnectionError):
+            wire.reply()
+        assert server.process.wait(20) == 4
+    said = [line for line in server.log_text().splitlines() if line.startswith("beanlite:")]
+    assert len(said) == 1
+    assert f"{tmp_path}/queue.db has a {what} of another program on its table jobs, mine, which" in said[0]
 
 
 @pytest.mark.parametrize(

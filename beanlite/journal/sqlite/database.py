@@ -33,7 +33,9 @@ from beanlite.journal.sqlite.fileformat import (
 from beanlite.journal.sqlite.mark import Mark, check_mark, serving_mark, stopped_mark
 from beanlite.journal.sqlite.migrations import (
     allow_writing,
+    check_foreign,
     check_schema,
+    check_texts,
     migrate,
     read_version,
 )
@@ -148,6 +150,8 @@ def open_database(
         version = read_version(connection)
         check_version(path, version, len(migrations))
         check_schema(connection, path, migrations[:version])
+        check_foreign(connection, path, migrations[:version])
+        check_texts(connection, path, migrations[:version])
         index = _open_index(path, after_sqlite) if commits else -1
         written = index_before.frames if index_before is not None else None
         lost_batches = _lost_batches(commits, read_frame_count(index), written) if commits else 0

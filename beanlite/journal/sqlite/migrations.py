@@ -4,25 +4,61 @@ The version of a file (SQLite's user_version) is the number of the last migratio
 """
 
 import glob
+import json
 import os
+import shlex
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.fileformat import APPLICATION_ID, damaged, is_locked, said
 from beanlite.journal.sqlite.wholefile import sync, vacuum_into
 
-# The names of our objects, but for the views: no job depends on those, and an operator may have made better ones.
-_NAMES = "SELECT json_group_array(name) FROM sqlite_schema WHERE type <> 'view'"
-# These objects, with their columns if they have any. SQLite can't tell those of a view that is broken.
+# The objects of these names, with their columns if they have any. Views are passed over: no job depends on ours, an
+# operator may have made better ones, and SQLite can't tell the columns of one that is broken.
 _SHAPE = """
     SELECT objects.type, objects.name, columns.name
     FROM sqlite_schema AS objects LEFT JOIN pragma_table_info(objects.name) AS columns
     WHERE objects.type <> 'view' AND objects.name IN (SELECT value FROM json_each(?))
 """
+# What can change or refuse what the server writes to some tables. SQLite keeps the table of a trigger as it was typed.
+_MEDDLING = """
+    SELECT 'TRIGGER', name, tbl_name FROM sqlite_schema
+    WHERE type = 'trigger' AND lower(tbl_name) IN (SELECT lower(value) FROM json_each(?1))
+    UNION ALL
+    SELECT 'INDEX', list.name, tables.value FROM json_each(?1) AS tables, pragma_index_list(tables.value) AS list
+    WHERE list."unique" AND list.origin = 'c'
+"""
 # The objects whose text SQLite keeps verbatim. It changes the text of tables when columns are added.
 _TEXTS = "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('view', 'trigger')"
+
+
+class _Created(NamedTuple):
+    """What migrations create: the type and name of each object, and what the statements above find."""
+
+    objects: frozenset[tuple[str, str]]
+    names: str
+    """All names, as JSON."""
+    tables: tuple[str, ...]
+    shape: frozenset[tuple[str, str, str | None]]
+    meddling: frozenset[tuple[str, str, str]]
+    texts: frozenset[tuple[str, str, str]]
+
+
+@lru_cache(maxsize=8)
+def _created_by(migrations: tuple[Path, ...]) -> _Created:
+    with closing(_model(list(migrations))) as model:
+        objects = frozenset(model.execute("SELECT type, name FROM sqlite_schema"))
+        names = json.dumps(sorted(name for _, name in objects))
+        tables = tuple(sorted(name for kind, name in objects if kind == "table"))
+        shape = frozenset(model.execute(_SHAPE, (names,)))
+        return _Created(
+            objects, names, tables, shape, frozenset(meddling(model, tables)), frozenset(model.execute(_TEXTS))
+        )
 
 
 def read_version(connection: sqlite3.Connection) -> int:
@@ -42,30 +78,52 @@ def check_schema(connection: sqlite3.Connection, path: Path, migrations: list[Pa
     Returns the names of the tables and views that they create. Names are compared rather than statements, whose text
     differs between versions of SQLite.
     """
-    with closing(_model(migrations)) as model:
-        names = model.execute(_NAMES).fetchone()
-        missing = set(model.execute(_SHAPE, names)) - set(connection.execute(_SHAPE, names))
-        objects = model.execute("SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')").fetchall()
+    created = _created_by(tuple(migrations))
+    missing = created.shape - set(connection.execute(_SHAPE, (created.names,)))
     if missing:
         kind, name, _ = min(missing, key=str)
         raise damaged(path, f"the {kind} {name} is missing or was changed")
-    return frozenset(name for (name,) in objects)
+    return frozenset(name for kind, name in created.objects if kind in {"table", "view"})
 
 
 def names_of_ours(migrations: list[Path]) -> frozenset[str]:
     """The names of everything that these migrations create."""
-    with closing(_model(migrations)) as model:
-        return frozenset(name for (name,) in model.execute("SELECT name FROM sqlite_schema"))
+    return frozenset(name for _, name in _created_by(tuple(migrations)).objects)
+
+
+def check_foreign(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> None:
+    """Raise JournalRefused if our tables have triggers or unique indexes that these migrations do not create.
+
+    SQLite carries out such a trigger within the server's own changes, so that no guard stops it: jobs that have been
+    acknowledged could be gone. With a unique index puts would fail. The triggers of our views change nothing of ours.
+    """
+    created = _created_by(tuple(migrations))
+    foreign = sorted(meddling(connection, created.tables) - created.meddling)
+    if foreign:
+        raise JournalRefused(f"{path} {told_foreign(path, foreign[0])}")
+
+
+def meddling(connection: sqlite3.Connection, tables: Iterable[str]) -> set[tuple[str, str, str]]:
+    """The triggers and the unique indexes of these tables: of each what it is, its name, and its table."""
+    return set(connection.execute(_MEDDLING, (json.dumps(sorted(tables)),)))
+
+
+def told_foreign(path: Path, foreign: tuple[str, str, str]) -> str:
+    """Tell which trigger or index of another program a file has, and how to remove it."""
+    kind, name, table = foreign
+    drop = shlex.join(["sqlite3", str(path), 'DROP {} "{}"'.format(kind, name.replace('"', '""'))])
+    what = "trigger" if kind == "TRIGGER" else "unique index"
+    harm = "could change or remove jobs unnoticed" if kind == "TRIGGER" else "would keep jobs from being stored"
+    return f"has a {what} of another program on its table {table.lower()}, {name}, which {harm}; remove it: {drop}"
 
 
 def check_texts(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> list[str]:
     """Raise JournalRefused unless the text of each trigger is exactly as these migrations create it.
 
     Returns the names of the views that have another text, or are missing: an operator may have installed a better one,
-    and no job depends on it. A start does not check any of this.
+    and no job depends on it.
     """
-    with closing(_model(migrations)) as model:
-        changed = set(model.execute(_TEXTS)) - set(connection.execute(_TEXTS))
+    changed = _created_by(tuple(migrations)).texts - set(connection.execute(_TEXTS))
     views = sorted(name for kind, name, _ in changed if kind == "view")
     if len(views) < len(changed):
         name = min(name for kind, name, _ in changed if kind == "trigger")

@@ -13,7 +13,7 @@ from beanlite.errors import BeanliteError, JournalRefused, NotOurs
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import damaged, open_regular, refused, rule_out_disk, said, shm_of, wal_size
 from beanlite.journal.sqlite.mark import Mark
-from beanlite.journal.sqlite.migrations import check_schema, check_texts, names_of_ours, read_version
+from beanlite.journal.sqlite.migrations import check_foreign, check_schema, check_texts, names_of_ours, read_version
 from beanlite.journal.sqlite.reading import check_readable, reading
 from beanlite.journal.sqlite.replay import changed_bodies, changed_rows, check_count, read_state
 from beanlite.journal.sqlite.wal import commit_frames, is_header_damaged, read_open_index
@@ -160,6 +160,7 @@ def _schema(connection: sqlite3.Connection, path: Path) -> str:
     with refused(path):
         version = read_version(connection)
         check_schema(connection, path, find_migrations()[:version])
+        check_foreign(connection, path, find_migrations()[:version])
         views = check_texts(connection, path, find_migrations()[:version])
     return f"version {version}" + (f"; views that are not as beanlite makes them: {', '.join(views)}" if views else "")
 

@@ -1,5 +1,6 @@
 """Checks that the files are still those that were opened, and that only the server has changed the queue in them."""
 
+import json
 import os
 import sqlite3
 import time
@@ -8,14 +9,16 @@ from typing import Final, NamedTuple
 
 from beanlite import log
 from beanlite.errors import JournalFailed
+from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.fileformat import HEADER_BYTES, claimed_size, failing, read_at, refused, wal_of
+from beanlite.journal.sqlite.migrations import check_foreign, meddling, told_foreign
 from beanlite.journal.sqlite.wal import Progress, last_frame_offset, min_wal_size, read_frame_count, read_progress
 
 # Everything that belongs to our tables, in order of creation, so that dropping and recreating an object is noticed.
-# (VACUUM puts tables first.)
+# (VACUUM puts tables first. The table of a trigger is kept as it was typed.)
 _SHAPE: Final = """
     SELECT type, name, tbl_name, sql FROM sqlite_schema
-    WHERE type <> 'index' AND tbl_name IN (SELECT value FROM json_each(?)) ORDER BY type <> 'table', rowid
+    WHERE type <> 'index' AND lower(tbl_name) IN (SELECT lower(value) FROM json_each(?)) ORDER BY type <> 'table', rowid
 """
 # Properties of the file that must not change either.
 _FORMAT: Final = ("application_id", "user_version", "auto_vacuum", "encoding")
@@ -195,9 +198,11 @@ class Outsiders:
         """``objects`` are the names of our tables and views. JournalRefused: the file can't be read."""
         self._connection = connection
         self._path = path
-        self._objects = "[" + ", ".join(f'"{name}"' for name in sorted(objects)) + "]"
+        self._objects = sorted(objects)
         with refused(path):
             self._version = self._read_version()
+            check_foreign(connection, path, find_migrations())  # it may have come since the file was opened
+            self._meddling = meddling(connection, objects)
             self._shape = self._read_shape()
         self._times = 0
         """How often other programs have been detected."""
@@ -217,6 +222,9 @@ class Outsiders:
         version = self._read_version()
         if version == self._version:
             return False
+        foreign = sorted(meddling(self._connection, self._objects) - self._meddling)
+        if foreign:
+            raise JournalFailed(f"{self._path} {told_foreign(self._path, foreign[0])}")
         if self._read_shape() != self._shape:
             raise JournalFailed(f"another program has changed {self._path}; it no longer is what was served")
         self._version = version
@@ -235,4 +243,4 @@ class Outsiders:
     def _read_shape(self) -> list[tuple[object, ...]]:
         execute = self._connection.execute
         formats = [execute(f"PRAGMA {name}").fetchone() for name in _FORMAT]
-        return formats + execute(_SHAPE, (self._objects,)).fetchall()
+        return formats + execute(_SHAPE, (json.dumps(self._objects),)).fetchall()
