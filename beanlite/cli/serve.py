@@ -8,7 +8,7 @@ import typer
 
 from beanlite import __version__, config, is_compiled, log
 from beanlite.cli.paths import as_path
-from beanlite.errors import ConfigError
+from beanlite.errors import ConfigError, JournalRefused
 
 EPILOG = (
     "Exit codes: 0 orderly stop; 1 a bug, or out of memory; 2 a wrong setting or flag, or the limit on open files is"
@@ -156,6 +156,19 @@ def serve(
     settings = load()
     log.setup(settings.log_level, settings.log_format)
 
+    is_default = config.sources(config_file, flags)["db"] == "default"
+    if settings.file is not None:
+        from beanlite.cli.place import check_place  # noqa: PLC0415 - --no-journal starts faster without it
+
+        check_place(settings.file, is_default=is_default)
+
     from beanlite.server import run  # noqa: PLC0415 - only here, after the flags are checked
 
-    return run(settings, load)
+    try:
+        return run(settings, load)
+    except JournalRefused as error:
+        if is_default and settings.file is not None:
+            from beanlite.cli.place import with_advice  # noqa: PLC0415 - as above
+
+            raise with_advice(error, settings.file) from error.__cause__
+        raise
