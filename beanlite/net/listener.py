@@ -108,7 +108,7 @@ def listen_early(args: list[str]) -> None:
     the meantime wait. If the settings turn out to be wrong, the process ends, and this socket is closed with it.
     """
     try:
-        given, rest = getopt.getopt(args, "l:p:b:f:Fz:u:s:V", ["no-journal"])
+        given, rest = getopt.getopt(args, "l:p:b:f:Fz:u:s:Vcn", ["no-journal"])
     except getopt.GetoptError:
         return
     flags = dict(given)

@@ -34,7 +34,7 @@ def accepts(port, host="127.0.0.1"):
 
 
 @pytest.mark.parametrize(
-    "flags", ["-p{}", "-p {} -b /tmp -f 0 -F -z 5 -u me -s 1 -V", "-l 127.0.0.1 -p {}", "--no-journal -p {}"]
+    "flags", ["-p{}", "-p {} -b /tmp -f 0 -F -z 5 -u me -s 1 -V -c -n", "-l 127.0.0.1 -p {}", "--no-journal -p {}"]
 )
 def test_beanstalkds_own_flags_are_listened_on_at_once_and_the_settings_find_the_socket(port, flags):
     listen.listen_early(flags.format(port).split())
@@ -100,7 +100,7 @@ def test_every_spelling_of_a_unix_socket_finds_the_early_one(port, tmp_path, mon
 def flags_of_serve(**given):
     """What `serve` makes of flags; those that are not given are None."""
     names = inspect.signature(serve).parameters
-    return flags_of({**dict.fromkeys(names), **given})
+    return flags_of({**dict.fromkeys(names), **given}, print)
 
 
 @pytest.mark.parametrize("spelt", ["::", "0::0", "0:0:0:0:0:0:0:0"])
