@@ -31,10 +31,11 @@ from beanlite.values import (
     HISTORY_LEAST,
     MAX_JOB_SIZE_LIMIT,
     MEMORY_LEAST,
+    DbPath,
     Duration,
     GivenPath,
     Whole,
-    file_in,
+    default_db,
     is_postgresql,
     of_address,
     of_loopback,
@@ -51,17 +52,14 @@ _OF_A_SERVICE = re.compile(
 
 
 class Settings(BaseModel):
-    """The settings of a server. It has as many attributes as there are settings.
-
-    The descriptions are printed by ``--help`` and in error messages.
-    """
+    """Its attributes are the settings of a server; ``--help`` and errors print their descriptions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = Field(HOST, min_length=1, description="address or host name to listen on")
     port: Whole = Field(PORT, ge=0, le=65535, description="TCP port to listen on, 0 to 65535; 0 picks any free port")
     socket: GivenPath | None = Field(None, description="path of a Unix socket to listen on, instead of host and port")
-    db: Annotated[GivenPath, AfterValidator(file_in)] = Field(
+    db: DbPath = Field(
         Path(DB_NAME), description=f"path of the database file; if it is a directory, the file {DB_NAME} in it"
     )
     database: SecretStr | None = Field(
@@ -240,7 +238,7 @@ def sources(file: Path | None = None, flags: Mapping[str, object] | None = None)
     flags = flags or {}
     in_file = _read(file) if file else {}
     in_environment = _variables()[0]
-    found = dict.fromkeys(Settings.model_fields, "default")
+    found = dict.fromkeys(Settings.model_fields, "default") | {"db": default_db()[1]}
     found |= dict.fromkeys(in_file, str(file))
     found |= {key: variable(key) for key in in_environment}
     found |= {key: flag(key) for key in flags}
@@ -274,6 +272,8 @@ def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings |
             allowed = Settings.model_fields[key].description
             found.append(f"{source}: {key} = {each['input']!r} is not allowed; {key}: {allowed}")
         return None, found
+    if not any("db" in source for source in (flags, in_file, in_environment)):
+        settings = settings.model_copy(update={"db": default_db()[0]})
     elsewhere = {"journal": ("journal = false", not settings.journal), "database": ("database", settings.database)}
     for key, (said, is_so) in elsewhere.items():
         if "db" in flags and is_so:  # who names a file would lose what they believe to be in it

@@ -5,12 +5,14 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, StringConstraints
 
 from beanlite.places import is_place
 
 # The name of the database file by default, and in a directory that is given in its place.
 DB_NAME = "beanlite.db"
+# The variable in which systemd names the StateDirectory= of a service.
+STATE_DIRECTORY = "STATE_DIRECTORY"
 # In bytes. SQLite allows up to a billion for a row, of which the body is not quite all; beanstalkd allows 1 << 30.
 MAX_JOB_SIZE_LIMIT = 999_999_000
 
@@ -47,10 +49,31 @@ def of_path(given: object) -> object:
 GivenPath = Annotated[Path, BeforeValidator(of_path)]
 
 
+def of_db(given: object) -> object:
+    """Return the path of a database as it is given; one that ends in a slash can only be a directory's."""
+    of_path(given)
+    return Path(given, DB_NAME) if isinstance(given, str) and given.endswith(("/", "/.")) else given
+
+
 def file_in(path: Path) -> Path:
     """The path, or the file DB_NAME in it if it is a directory: beanstalkd's ``-b`` takes a directory."""
     # Not Path.is_dir: it raises an error if the disk fails, and the journal describes that better.
     return path / DB_NAME if os.path.isdir(path) else path  # noqa: PTH112
+
+
+# The path of the database.
+DbPath = Annotated[Path, BeforeValidator(of_db), AfterValidator(file_in)]
+
+
+def default_db() -> tuple[Path, str]:
+    """The database if none is named, and what says so.
+
+    It is in the current folder or, if there is none yet, in systemd's StateDirectory=.
+    """
+    folder = os.environ.get(STATE_DIRECTORY, "").partition(":")[0]  # the first of several
+    if not folder or os.path.exists(DB_NAME):  # noqa: PTH110 - as for isdir
+        return Path(DB_NAME), "default"
+    return Path(folder, DB_NAME), STATE_DIRECTORY
 
 
 def is_postgresql(text: str) -> bool:

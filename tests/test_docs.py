@@ -108,3 +108,12 @@ def test_each_link_to_a_heading_finds_it(page):
         linked = ((ROOT / page).parent / file if file else ROOT / page).read_text(encoding="utf-8")
         headings = re.findall(r"^#+ (.+)$", linked, re.MULTILINE)
         assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+# max_job_size is beanstalkd's -z.
+OWN_LIMITS = [key for key in config.Settings.model_fields if key.startswith("max_") and key != "max_job_size"]
+
+
+@pytest.mark.parametrize("key", OWN_LIMITS)
+def test_each_limit_that_beanstalkd_does_not_have_is_a_difference(key, readme):
+    assert f"`{key}`" in readme.partition("## Differences from beanstalkd")[2]

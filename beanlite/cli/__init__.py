@@ -131,9 +131,19 @@ def _flush() -> None:
 
 def _mistake(error: typer.TyperException) -> str:
     """Return what is wrong with a command line, and which help to look at."""
+    cause = error.__cause__
+    if isinstance(error, typer.BadParameter) and cause is not None:
+        from pydantic import ValidationError  # noqa: PLC0415 - only for a mistake
+
+        from beanlite.wording import in_our_words  # noqa: PLC0415 - likewise
+
+        if isinstance(cause, ValidationError):
+            error.message = in_our_words(cause.errors()[0])
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
-    return message if context is None else f"{message}; {context.command_path} --help tells how"
+    if context is None:
+        return message
+    return f"{message}{'' if message.endswith('?') else ';'} {context.command_path} --help tells how"
 
 
 def _fall(message: str, exit_code: int) -> NoReturn:

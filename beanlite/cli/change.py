@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.groups import Ids, Json, Server, Which, age_option, grouped, seconds_of
+from beanlite.cli.options import listed
 from beanlite.cli.printing import print_done
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
@@ -65,12 +66,6 @@ EXAMPLES: Final = {
     ),
 }
 
-# Why jobs given by their ids may be left as they were, besides that they have gone. The other commands take any job.
-_OR_ELSE: Final = {
-    **dict.fromkeys(("kick", "bury", "release", "delay"), ", or are in another state"),
-    "move": ", or are in that tube already",
-}
-
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")]
 To = Annotated[str, typer.Option(metavar="TUBE", help="The tube to put them in.")]
 Pri = Annotated[int, typer.Option("--pri", min=0, max=U32_MAX, metavar="N", help="The new pri; 0 comes first.")]
@@ -119,7 +114,7 @@ def flush(tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")]
 
     They are deleted whatever their state; jobs put in the meantime stay.
     """
-    return _carry_out({"do": "delete"}, Filter(tube=tube), how, ask=not yes)
+    return _carry_out({"do": "delete"}, Filter(tube=tube), how, ask=not yes, command="flush")
 
 
 @grouped
@@ -168,22 +163,23 @@ def delay(
     return _carry_out({"do": "delay", "delay_s": seconds_of("--by", by)}, which.filter(ids), how)
 
 
-def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> int:
-    """Make a change, and report the result; return the exit code."""
+def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, command: str | None = None) -> int:
+    """Make a change, and report the result; return the exit code. ``command`` names it, if not what it does."""
     if which.is_empty:
         raise ConfigError("say which jobs: by their ids, or by --tube, --state, --text or another option")
     ask = ask and not how.dry_run
     if ask and not sys.stdin.isatty():
-        raise ConfigError(f"{what['do']} can't be undone, and there is no terminal to ask at: say --yes")
+        raise ConfigError(f"{command or what['do']} can't be undone, and there is no terminal to ask at: say --yes")
     with Live(how.address) as server:
         agreed = _asked(server, what, which) if ask else which
-        with _progress(what["do"]) as progress:
+        with _progress(command or what["do"]) as progress:
             request = {**what, **on_behalf_of(login_name()), "dry_run": how.dry_run}
             outcome = changes.Outcome() if agreed is None else changes.change(server, request, agreed, progress)
     done = changes.DONE_WORDS[what["do"]]
     if how.as_json:
         facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}
-        text = json.dumps({"do": what["do"], **facts, "dry_run": how.dry_run})
+        named = {} if which.ids is None else {"unchanged": sorted(set(which.ids) - outcome.changed)}
+        text = json.dumps({"do": what["do"], **facts, "dry_run": how.dry_run, **named})
     else:
         would = "would be " if how.dry_run else ""
         left = f", {outcome.skipped:,} left unchanged" if outcome.skipped else ""
@@ -195,8 +191,21 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False) -> i
     if outcome.interrupted:
         return 130
     if which.ids is not None and outcome.done < len(set(which.ids)):
-        raise BeanliteError(f"not all of these jobs could be {done}: they have gone{_OR_ELSE.get(what['do'], '')}")
+        raise BeanliteError(f"not all of these jobs could be {done}: {_unchanged(what['do'], which, outcome)}")
     return 0
+
+
+def _unchanged(do: str, which: Filter, outcome: changes.Outcome) -> str:
+    """Name the jobs given by their ids that were not changed, and why not."""
+    gone = sorted(set(which.ids or ()) - outcome.changed - outcome.left)
+    parts = []
+    if outcome.left:
+        why = "in that tube already" if do == "move" else "in another state"
+        parts.append(f"{listed(sorted(outcome.left))} {'is' if len(outcome.left) == 1 else 'are'} {why}")
+    if gone:
+        fits = "" if dataclasses.replace(which, ids=None).is_empty else ", or not what the options ask for"
+        parts.append(f"{listed(gone)} {'is' if len(gone) == 1 else 'are'} gone{fits}")
+    return "; ".join(parts)
 
 
 def _asked(server: Live, what: Record, which: Filter) -> Filter | None:

@@ -29,7 +29,7 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
     These are the settings that "beanlite serve" would use with the same flags. Each comes from its default, the TOML
     file, an environment variable or a flag.
     """
-    flags = flags_of(options)
+    flags = flags_of(options, lambda warning: last_words(f"beanlite: {warning}"))
     if check:
         found = mistakes(config_file, flags)
         for mistake in found:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.options import ConfigFile, Database, Db, counting, lines, path_of_db, url_of_database
-from beanlite.cli.paths import as_path
+from beanlite.cli.paths import as_new_file
 from beanlite.cli.printing import print_done
 from beanlite.errors import ConfigError
 
@@ -27,7 +27,9 @@ EXAMPLES: Final = {
 def export(
     dest: Annotated[
         Path | None,
-        typer.Argument(metavar="DEST", parser=as_path, help="The file to write. Default: standard output, also as -."),
+        typer.Argument(
+            metavar="DEST", parser=as_new_file, help="The file to write. Default: standard output, also as -."
+        ),
     ] = None,
     *,
     db: Db = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from beanlite.cli.options import AsJson, counting, listed
-from beanlite.cli.paths import as_path
+from beanlite.cli.paths import as_new_file, as_path
 from beanlite.cli.printing import print_done
 from beanlite.errors import JournalRefused
 from beanlite.operators import units
@@ -30,7 +30,7 @@ def salvage(
         Path, typer.Argument(metavar="SOURCE", parser=as_path, help="A damaged database that no server holds.")
     ],
     dest: Annotated[
-        Path, typer.Argument(metavar="DEST", parser=as_path, help="The database to create; it must not exist yet.")
+        Path, typer.Argument(metavar="DEST", parser=as_new_file, help="The database to create; it must not exist yet.")
     ],
     *,
     as_json: AsJson = False,

@@ -143,16 +143,17 @@ def job(
 
 @grouped
 def clients(*, server: Server, as_json: Json = False) -> None:
-    """Show the connected clients.
+    """Show the connected clients, without the connection of this command.
 
     The list includes what each uses, watches, waits for and holds.
     """
     with Live(server.address) as source:
-        found = list(listing.everything(source.list_clients, {}, "clients"))
+        everybody = listing.everything(source.list_clients, {}, "clients")
+        found = [client for client in everybody if not client.pop("asks")]
     if as_json:
         tables.print_json(found)
-    else:
-        tables.print_table(found, tables.CLIENTS)
+    elif not tables.print_table(found, tables.CLIENTS):
+        print("no clients", file=sys.stderr)
 
 
 @grouped
@@ -189,6 +190,8 @@ def tail(
         if word not in WORDS:
             raise ConfigError(f"--what: there is no event {word!r}, only {', '.join(WORDS)}")
     with Live(server.address) as source:
+        if tube is not None and not source.list_tubes({"names": [tube]})["tubes"]:
+            print(f"{source.no_tube(tube)}; waiting for one of that name", file=sys.stderr)
         for event in source.watch({"tube": tube, "what": what}):
             if as_json:
                 tables.print_json([event])

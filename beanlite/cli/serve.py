@@ -1,14 +1,15 @@
 """``beanlite serve``, with the flags that init scripts of beanstalkd use."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from beanlite import __version__, config, is_compiled, log
+from beanlite.cli.beanstalkd import as_settings_take_them
 from beanlite.cli.paths import as_path
-from beanlite.errors import ConfigError
+from beanlite.errors import ConfigError, JournalRefused
 
 EPILOG = (
     "Exit codes: 0 orderly stop; 1 a bug, or out of memory; 2 a wrong setting or flag, or the limit on open files is"
@@ -40,16 +41,20 @@ def _address(host: str | None, port: str | None, socket: str | None) -> dict[str
 
 
 def _fsync(when: str | None, interval_ms: str | None, *, never: bool) -> str | None:
-    """Return the fsync setting given by --fsync, -f or -F, of which only one may be given."""
+    """Return the fsync setting given by --fsync, -f or -F, of which the first may not be beside the others."""
     given = [when, None if interval_ms is None else f"{interval_ms}ms", "never" if never else None]
     named = [value for value in given if value is not None]
     if len(named) > 1:
-        raise ConfigError("--fsync, -f and -F exclude each other")
+        raise ConfigError("--fsync and -f or -F exclude each other")
     return named[0] if named else None
 
 
-def flags_of(given: Mapping[str, Any]) -> dict[str, object]:
-    """Return the options of ``serve`` by the names of their settings, which are mostly the same."""
+def flags_of(given: Mapping[str, Any], warn: Callable[[str], None]) -> dict[str, object]:
+    """Return the options of ``serve`` by the names of their settings, which are mostly the same.
+
+    ``warn`` is called with a line for each value that is not taken as it is.
+    """
+    given = as_settings_take_them(given, warn)
     if given["db"] is not None and given["database"] is not None:
         raise ConfigError("--db and --database exclude each other")
     said: dict[str, object] = {key: given[key] for key in config.Settings.model_fields if key in given}
@@ -148,14 +153,29 @@ def serve(
     if version:
         print(f"beanlite {__version__}{' (compiled)' if is_compiled() else ''}")
         return 0
-    flags = flags_of(given)
+    warnings: list[str] = []
+    flags = flags_of(given, warnings.append)
 
     def load() -> config.Settings:
         return config.load(config_file, flags)
 
     settings = load()
     log.setup(settings.log_level, settings.log_format)
+    for warning in warnings:
+        log.warning(warning)
+    is_default = config.sources(config_file, flags)["db"] == "default"
+    if settings.file is not None:
+        from beanlite.cli.place import check_place  # noqa: PLC0415 - --no-journal starts faster without it
+
+        check_place(settings.file, is_default=is_default)
 
     from beanlite.server import run  # noqa: PLC0415 - only here, after the flags are checked
 
-    return run(settings, load)
+    try:
+        return run(settings, load)
+    except JournalRefused as error:
+        if is_default and settings.file is not None:
+            from beanlite.cli.place import with_advice  # noqa: PLC0415 - as above
+
+            raise with_advice(error, settings.file) from error.__cause__
+        raise

@@ -28,6 +28,8 @@ class _Source(io.FileIO):
         self._shown = "stdin" if file == STDIN else str(file)
         with self._reading():
             if file == STDIN:
+                if sys.stdin.isatty():
+                    print("reading from the terminal, until Ctrl-D at the beginning of a line", file=sys.stderr)
                 super().__init__(sys.stdin.fileno(), closefd=False)
                 os.set_blocking(self.fileno(), True)  # otherwise a pause in a pipe would pass for its end
             else:

@@ -11,6 +11,8 @@ from beanlite.places import as_place
 
 # A provider's customer has at least the addresses with this prefix for itself, and can use any of them.
 _IPV6_BYTES: Final = 8
+# How the system writes the address of an IPv4 client that has come to a socket for IPv6.
+_MAPPED: Final = "::ffff:"
 
 
 def peer_name(transport: asyncio.BaseTransport) -> str:
@@ -18,7 +20,7 @@ def peer_name(transport: asyncio.BaseTransport) -> str:
     peer = transport.get_extra_info("peername")
     if not isinstance(peer, tuple):
         return "unix"
-    return as_place(peer[0], peer[1])
+    return as_place(peer[0].removeprefix(_MAPPED), peer[1])
 
 
 class Addresses:

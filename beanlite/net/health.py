@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from beanlite import log
-from beanlite.errors import ListenError, in_system_words
+from beanlite.net.listener import tcp_sockets
 
 # Connections served at a time; further ones are closed at once.
 CONNECTIONS_MAX: Final = 8
@@ -46,22 +46,22 @@ class Health:
         self.page = page
         self.page_type = page_type
         self.connections: set[Visit] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
     async def open(self, host: str, port: int) -> None:
         """Start listening. ListenError: that fails."""
-        try:
-            server: Any = await self.loop.create_server(lambda: Visit(self), host, port, backlog=2 * CONNECTIONS_MAX)
-        except OSError as error:
-            raise ListenError(f"can't listen on {host} port {port}, for --health: {in_system_words(error)}") from error
-        self._server = server
-        bound = server.sockets[0].getsockname()  # a tuple in asyncio, a list in uvloop
+        backlog = 2 * CONNECTIONS_MAX
+        sockets = tcp_sockets(host, port, backlog, ", for --health")
+        self._servers = [
+            await self.loop.create_server(lambda: Visit(self), sock=sock, backlog=backlog) for sock in sockets
+        ]
+        bound = sockets[0].getsockname()
         log.info("health and metrics are served", host=bound[0], port=bound[1])
 
     def close(self) -> None:
         """Stop listening, and close all connections."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for visit in list(self.connections):
             visit.cut_off()
 

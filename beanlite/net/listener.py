@@ -79,7 +79,7 @@ def open_listener(settings: Settings) -> Listener:
     handed = _from_systemd()
     if handed:
         return Listener(handed, HANDED)
-    place = str(settings.socket) if settings.socket is not None else (settings.host, settings.port)
+    place = settings.socket if settings.socket is not None else (settings.host, settings.port)
     # Refuse connections until it is known that no other server is active.
     refuses = settings.database is not None and settings.socket is None and settings.standby == "refuse"
     return _early.pop(place, None) or _listen(place, refuses=refuses)
@@ -97,7 +97,7 @@ def advertised(settings: Settings, listener: Listener) -> str:
     return listener.address
 
 
-_Place = str | tuple[str, int]  # the path of a Unix socket, or a host and a port
+_Place = Path | tuple[str, int]  # the path of a Unix socket, which has several spellings as text; or host and port
 _early: dict[_Place, Listener] = {}
 
 
@@ -108,7 +108,7 @@ def listen_early(args: list[str]) -> None:
     the meantime wait. If the settings turn out to be wrong, the process ends, and this socket is closed with it.
     """
     try:
-        given, rest = getopt.getopt(args, "l:p:b:f:Fz:u:s:V", ["no-journal"])
+        given, rest = getopt.getopt(args, "l:p:b:f:Fz:u:s:Vcn", ["no-journal"])
     except getopt.GetoptError:
         return
     flags = dict(given)
@@ -120,7 +120,7 @@ def listen_early(args: list[str]) -> None:
     host, port = flags.get("-l", HOST), flags.get("-p", str(PORT))
     if rest or elsewhere & os.environ.keys() or not port.isdecimal():
         return
-    place = host.removeprefix("unix:") if host.startswith("unix:") else (host, int(port))
+    place = Path(host.removeprefix("unix:")) if host.startswith("unix:") else (host, int(port))
     with contextlib.suppress(ListenError, OverflowError):  # the second attempt reports it
         _early[place] = _listen(place)
 
@@ -192,7 +192,7 @@ def _notice_dead_clients(sock: socket.socket) -> None:
 
 
 def _listen(place: _Place, *, refuses: bool = False) -> Listener:
-    return _unix(Path(place)) if isinstance(place, str) else _tcp(*place, refuses=refuses)
+    return _unix(place) if isinstance(place, Path) else _tcp(*place, refuses=refuses)
 
 
 def _begin(sock: socket.socket, place: str) -> None:
@@ -203,28 +203,39 @@ def _begin(sock: socket.socket, place: str) -> None:
 
 
 def _tcp(host: str, port: int, *, refuses: bool) -> Listener:
+    sockets = tcp_sockets(host, port, None if refuses else BACKLOG)
+    for sock in sockets:
+        _notice_dead_clients(sock)
+    host, port = sockets[0].getsockname()[:2]
+    return Listener(sockets, as_place(host, port), refuses=refuses)
+
+
+def tcp_sockets(host: str, port: int, backlog: int | None, purpose: str = "") -> list[socket.socket]:
+    """Bind a socket to each address of a host; they listen unless the backlog is None. ListenError: that fails.
+
+    ``purpose`` is said in the error, such as ``, for --health``.
+    """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise ListenError(f"can't listen on {host}: {error.strerror}") from error
+        raise ListenError(f"can't listen on {host}{purpose}: {error.strerror}") from error
     sockets: list[socket.socket] = []
-    for family, _, _, _, address in addresses:
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sockets.append(sock)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _notice_dead_clients(sock)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        try:
+    try:
+        for family, _, _, _, address in addresses:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sockets.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                # On Linux "::" means all addresses, those of IPv4 as well; a name may have one of each kind.
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address[0] != "::")
             sock.bind(address)
-            if not refuses:
-                sock.listen(BACKLOG)
-        except OSError as error:
-            for each in sockets:
-                each.close()
-            raise ListenError(f"can't listen on {host} port {port}: {error.strerror}") from error
-    host, port = sockets[0].getsockname()[:2]
-    return Listener(sockets, as_place(host, port), refuses=refuses)
+            if backlog is not None:
+                sock.listen(backlog)
+    except OSError as error:
+        for sock in sockets:
+            sock.close()
+        raise ListenError(f"can't listen on {host} port {port}{purpose}: {error.strerror}") from error
+    return sockets
 
 
 def _unix(path: Path) -> Listener:

@@ -33,6 +33,10 @@ class Outcome:
     """Jobs that were changed, or would be in a dry run."""
     skipped: int = 0
     """Jobs that are in the wrong state for the change."""
+    changed: set[int] = field(default_factory=set, repr=False)
+    """The ids of the jobs that were changed, if the jobs were given by their ids."""
+    left: set[int] = field(default_factory=set, repr=False)
+    """The ids of those that were skipped, likewise."""
     interrupted: bool = False
     """Whether the change was interrupted before it was complete."""
     ended: bool = False
@@ -90,6 +94,8 @@ def slices(server: Live, what: Record, which: Filter, outcome: Outcome) -> Itera
         reply = _slice(server, requests[0], outcome)
         outcome.done += reply["done"]
         outcome.skipped += reply["skipped"]
+        outcome.changed.update(reply.get("changed", ()))
+        outcome.left.update(reply.get("left", ()))
         outcome.last_id = outcome.last_id or reply["last_id"]
         if "stopped" in reply:
             raise BeanliteError(f"{server.name} refused a put: {explained(reply['stopped'])}{_so_far(what, outcome)}")

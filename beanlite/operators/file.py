@@ -8,6 +8,7 @@ from typing import Final, Self
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.sqlite.look import Look, looking
 from beanlite.operators.filters import Record
+from beanlite.operators.live import similar
 
 # Where to continue in a list: an id, or the number of jobs so far. More digits than this no number in SQLite has.
 _CURSOR: Final = re.compile("[0-9]{1,18}")
@@ -45,7 +46,10 @@ class File:
     def check_tube(self, tube: str) -> None:
         """Check that the file has a tube. BeanliteError: it has no job in it, and no pause of it."""
         if all(each["name"] != tube for each in self.list_tubes({"like": tube})["tubes"]):
-            raise BeanliteError(f"there is no tube {tube} in {self._path}: it has no job, and is not paused")
+            suggestion = similar(tube, (each["name"] for each in self.list_tubes({"like": "*"})["tubes"]))
+            raise BeanliteError(
+                f"there is no tube {tube} in {self._path}: it has no job, and is not paused{suggestion}"
+            )
 
     def stats(self) -> Record:
         """Return who has the file open, and how many jobs it has."""

@@ -3,8 +3,9 @@
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Final, Self
 
 from beanlite.beanstalk.client import Address, Client, UnexpectedReply, address_text
@@ -26,6 +27,8 @@ _REFUSALS: Final = {
     "JOB_TOO_BIG": "the body is larger than max_job_size",
     "DRAINING": "no more jobs are taken until the server is restarted",
 }
+# How many names of tubes are compared with one that does not exist: some 0.1 s.
+_COMPARED_MAX: Final = 20_000
 # Where to continue in a list of a server's.
 _CURSOR: Final = re.compile("[0-9]{1,40}-[0-9]{1,20}")
 
@@ -99,7 +102,24 @@ class Live:
         """Check that a tube exists. BeanliteError: it does not. ConfigError: it can't."""
         encode_tube(tube)
         if not self.list_tubes({"names": [tube]})["tubes"]:
-            raise no_tube(tube)
+            raise self.no_tube(tube)
+
+    def no_tube(self, tube: str) -> BeanliteError:
+        """Return the error that there is no such tube, with one whose name is similar, if there is one."""
+        suggestion = similar(tube, self._names())
+        return BeanliteError(f"there is no tube {tube}: it has no job, and nobody uses or watches it{suggestion}")
+
+    def _names(self) -> list[str]:
+        """The names of the tubes; of very many, a part."""
+        request: Record = {"only": ["name"]}
+        names: list[str] = []
+        while len(names) < _COMPARED_MAX:
+            reply = self.list_tubes(request)
+            names += (name for (name,) in reply["tubes"])
+            if reply["next"] is None:
+                break
+            request["after"] = reply["next"]
+        return names
 
     def pause(self, tube: str, pause_s: int) -> None:
         """Pause a tube: nothing is reserved from it for ``pause_s`` seconds. ConfigError: no tube has such a name."""
@@ -107,7 +127,7 @@ class Live:
         with self.conversation():
             line = self.client.ask(b"pause-tube %b %d\r\n" % (name, pause_s))
         if line == b"NOT_FOUND\r\n":
-            raise no_tube(tube)
+            raise self.no_tube(tube)
         if line != b"PAUSED\r\n":
             raise BeanliteError(f"{self.name} refused pause-tube: {line.decode(errors='replace').strip()}")
 
@@ -158,9 +178,10 @@ def explained(word: str) -> str:
     return f"{word} ({_REFUSALS[word]})" if word in _REFUSALS else word
 
 
-def no_tube(name: str) -> BeanliteError:
-    """Return the error that there is no such tube."""
-    return BeanliteError(f"there is no tube {name}: it has no job, and nobody uses or watches it")
+def similar(tube: str, tubes: Iterable[str]) -> str:
+    """Return the end of a message that there is no such tube: the one that may be meant, if there is one."""
+    close = get_close_matches(tube, tubes, n=1, cutoff=0.7)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _value(text: str) -> int | float | str:

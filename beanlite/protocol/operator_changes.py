@@ -36,10 +36,12 @@ class Change:
     __slots__ = (
         "_asked",
         "_by",
+        "_changed",
         "_done",
         "_engine",
         "_found",
         "_last_id",
+        "_left",
         "_request",
         "_session",
         "_skipped",
@@ -57,6 +59,9 @@ class Change:
         self._last_id = session.engine.last_id
         self._done = 0
         self._skipped = 0
+        self._changed: list[int] = []
+        """The ids of the changed jobs and of the skipped ones, which a request that lists ids is told."""
+        self._left: list[int] = []
         self._to: Tube | None = None
         """The tube to move or copy to, once a job needs it."""
         self._stopped: str | None = None
@@ -71,8 +76,10 @@ class Change:
                 continue
             if not self._concerns(job):
                 self._skipped += 1
+                self._left.append(job.id)
             elif self._request.dry_run or self._change(job, fetched.get(job, found.bodies.get(job)), now_ns):
                 self._done += 1
+                self._changed.append(job.id)
             else:
                 next_place = place
                 break
@@ -86,6 +93,8 @@ class Change:
             "looked": self._found.looked,
             "last_id": self._last_id,
         }
+        if self._request.ids is not None:
+            reply["changed"], reply["left"] = self._changed, self._left
         if self._stopped is not None:
             reply["stopped"] = self._stopped
         return session.ok_reply(as_json(reply))

@@ -155,7 +155,7 @@ def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> by
     more = first + len(looked) < len(tubes)
     told: list[Any]
     if request.only is None:
-        told = [tube_record(engine, tube, now_ns) for tube in chosen]
+        told = [tube_record(engine, tube, session.client, now_ns) for tube in chosen]
     else:
         told = list(zip(*[_facts(engine, chosen, fact, now_ns) for fact in request.only], strict=True))
     reply: Record = {
@@ -208,7 +208,8 @@ def list_clients(session: Session, request: ListClients, now_ns: int) -> bytes:
     facts = 0
     for number in numbers[first : first + (request.limit or LIMIT)]:
         client = connected[number]
-        clients.append(client_record(client_snapshot(engine, client, now_ns), service.buffered(client)))
+        facts_of_client = client_snapshot(engine, client, now_ns)
+        clients.append(client_record(facts_of_client, service.buffered(client), asks=client is session.client))
         facts += len(client.watched) + min(len(client.deadlines), HOLDS_MAX)
         if facts > CLIENT_FACTS_MAX:
             break

@@ -9,7 +9,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.events import Event
 from beanlite.core.job import DELAYED, RESERVED, Job
 from beanlite.core.snapshot import ClientSnapshot, first_s, job_snapshot, tube_snapshot
-from beanlite.core.tube import Peer, Tube
+from beanlite.core.tube import Client, Peer, Tube
 from beanlite.protocol.replies import EVENT, REFUSED
 
 Record = dict[str, object]
@@ -62,18 +62,21 @@ def peer_record(peer: Peer | None) -> Record | None:
     return None if peer is None else {"address": peer.address, "number": peer.number}
 
 
-def tube_record(engine: Engine, tube: Tube, now_ns: int) -> Record:
-    """A tube."""
+def tube_record(engine: Engine, tube: Tube, asker: Client, now_ns: int) -> Record:
+    """A tube. The client that asks does not count among those that use and watch it."""
+    facts = tube_snapshot(tube, now_ns)
     return {
-        **tube_snapshot(tube, now_ns)._asdict(),
+        **facts._asdict(),
+        "using": facts.using - (asker.use is tube),
+        "watching": facts.watching - (tube in asker.watched),
         "first_ready_s": first_s(engine, tube.ready, now_ns),
         "first_buried_s": first_s(engine, tube.buried, now_ns),
     }
 
 
-def client_record(client: ClientSnapshot, buffered: int) -> Record:
-    """A client."""
-    return {**client._asdict(), "buffered": buffered}
+def client_record(client: ClientSnapshot, buffered: int, *, asks: bool) -> Record:
+    """A client; ``asks``: it is the one that asks."""
+    return {**client._asdict(), "buffered": buffered, "asks": asks}
 
 
 def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:

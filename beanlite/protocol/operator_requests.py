@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from beanlite.core.job import SLICE, U32_MAX
 from beanlite.core.tube import PERSON_BYTES_MAX, is_person, is_tube_name
 from beanlite.protocol.arguments import U64_MAX
+from beanlite.wording import in_our_words
 
 IDS_MAX: Final = 1000
 RECORDS_MAX: Final = 200
@@ -208,16 +209,8 @@ def read(model: type[_Model], body: bytes) -> _Model | None:
     except ValidationError as error:
         if error.error_count() > _MISTAKES_MAX:
             raise Refused(f"{error.error_count()} keys or values are wrong") from None
-        first = error.errors(include_url=False, include_context=False)[0]
+        first = error.errors(include_url=False)[0]
         if first["type"] == "json_invalid" or (first["type"] == "model_type" and not first["loc"]):
             return None
-        raise Refused(_explain(first["type"], ".".join(map(str, first["loc"])), first["msg"])) from None
-
-
-def _explain(kind: str, place: str, message: str) -> str:
-    if kind == "extra_forbidden":
-        return f"{place}: unknown key"
-    if kind == "missing":
-        return f"{place}: this key is required"
-    text = message.removeprefix("Value error, ")
-    return f"{place}: {text}" if place else text
+        place = ".".join(map(str, first["loc"]))
+        raise Refused(f"{place}: {in_our_words(first)}" if place else in_our_words(first)) from None

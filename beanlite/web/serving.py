@@ -35,7 +35,9 @@ def listen(address: Address) -> socket.socket:
     try:
         if len(address) == 2:
             family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-            return socket.create_server((address[0], address[1]), family=family)
+            # On Linux "::" means all addresses, those of IPv4 as well.
+            both = address[0] == "::"
+            return socket.create_server((address[0], address[1]), family=family, dualstack_ipv6=both)
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(address[0])
     except OSError as error:

@@ -78,6 +78,32 @@ def test_flags_become_settings(line, expected, server):
     assert changed(server.settings) == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "expected", "said"),
+    [
+        ("-z 1073741824", {"max_job_size": 999999000}, "-z 1073741824 is not possible; it is 999999000"),
+        ("-z 655350000000", {"max_job_size": 999999000}, "-z 655350000000 is not possible; it is 999999000"),
+        ("-z " + "9" * 5000, {"max_job_size": 999999000}, "9 is not possible; it is 999999000"),
+        ("-z -1", {"max_job_size": 999999000}, "-z -1 is not possible; it is 999999000"),
+        ("-z 0", {"max_job_size": 1}, "-z 0 is not possible; it is 1"),
+        ("-f -1", {"fsync": "0ms"}, "-f -1 is not possible; it is 0"),
+        ("-f 4294967296", {"fsync": "999999999ms"}, "-f 4294967296 is not possible; it is 999999999"),
+        ("-F -f 50", {"fsync": "50ms"}, "-F is without effect beside -f"),
+        ("-f 50 -F", {"fsync": "50ms"}, "-F is without effect beside -f"),
+        ("-p http-alt", {"port": 8080}, ""),
+        ("-s 0 -s -5 -s x", {}, ""),
+    ],
+)  # fmt: skip
+def test_a_flag_that_beanstalkd_takes_starts_the_server_with_a_warning(line, expected, said, server, capsys):
+    assert main(line.split()) == 0
+    assert changed(server.settings) == expected
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == bool(said)
+    assert main(["config", "--check", *line.split()]) == 0
+    assert said in capsys.readouterr().err
+
+
 def test_flags_win_over_the_environment_and_the_file(server, monkeypatch):
     Path("b.toml").write_text('port = 1\nmax_job_size = 1\nsocket = "x"\nuser = "u"\n')
     monkeypatch.setenv("BEANLITE_MAX_JOB_SIZE", "2")
@@ -101,8 +127,10 @@ def test_a_flag_for_the_port_takes_the_place_of_a_socket(flags, server, monkeypa
         ("--port x", f"--port: port = 'x' is not allowed; port: {config.Settings.model_fields['port'].description}"),
         ("-p 65536", "--port: port = '65536' is not allowed"),
         ("-f x", "--fsync: fsync = 'xms' is not allowed"),
-        ("-f -1", "--fsync: fsync = '-1ms' is not allowed"),
-        ("-F -f 50", "--fsync, -f and -F exclude each other"),
+        ("-f 10.5", "--fsync: fsync = '10.5ms' is not allowed"),
+        ("-z 10k", "--max-job-size: max_job_size = '10k' is not allowed"),
+        ("-F --fsync 50ms", "--fsync and -f or -F exclude each other"),
+        ("-f 50 --fsync 50ms", "--fsync and -f or -F exclude each other"),
         ("--host x --socket y", "--host and --socket exclude each other"),
         ("--socket x --port 1", "--port and --socket exclude each other"),
         ("--db x --database postgresql://y/z", "--db and --database exclude each other"),
@@ -112,7 +140,14 @@ def test_a_flag_for_the_port_takes_the_place_of_a_socket(flags, server, monkeypa
         ("-p", "Option '-p' requires an argument"),
         ("-d", "No such option: -d"),
         ("serve extra", "Got unexpected extra argument(s) (extra)"),
-        ("bakcup", "No such command 'bakcup'"),
+        ("bakcup", "No such command 'bakcup'. Did you mean 'backup'? beanlite --help tells how"),
+        ("job abc", "Invalid value for 'ID': 'abc' is not a whole number; beanlite job --help tells how"),
+        ("job 0", "Invalid value for 'ID': 0 is less than 1"),
+        ("kick 1 1e3", "Invalid value for 'ID': '1e3' is not a whole number"),
+        ("job 99999999999999999999", "Invalid value for 'ID': 99999999999999999999 is more than 9223372036854775807"),
+        ("job " + "9" * 5000, "Invalid value for 'ID': 9999999999"),
+        ("jobs --pri-max -1", "Invalid value for '--pri-max': -1 is less than 0"),
+        ("backup x --keep many", "Invalid value for '--keep': 'many' is not a whole number"),
         ("backup", "Missing argument 'DEST'"),
         ("--config none.toml", "none.toml: the configuration file can't be read: No such file or directory"),
     ],

@@ -90,7 +90,7 @@ def test_an_address_that_is_taken_is_told_at_the_start(tmp_path):
 
 
 def place(server):
-    return server._vitals._health._server.sockets[0].getsockname()
+    return server._vitals._health._servers[0].sockets[0].getsockname()
 
 
 async def status_of(server, path="/readyz"):
@@ -185,7 +185,7 @@ async def test_alive_and_not_ready_while_it_recovers(tmp_path, monkeypatch):
     listener = open_listener(settings)
     server = Server(settings, listener, make_journal(settings, listener, clock := Clock()), clock)
     task = asyncio.create_task(server.serve())
-    await until(lambda: hasattr(server._vitals, "_health") and server._vitals._health._server is not None)
+    await until(lambda: hasattr(server._vitals, "_health") and server._vitals._health._servers)
     assert await status_of(server, "/healthz") == (200, "alive\n")
     assert await status_of(server) == (503, "recovering\n")
     status, page = await status_of(server, "/metrics")

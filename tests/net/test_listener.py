@@ -1,13 +1,18 @@
 """Listening before the settings are read, and only where they can't say otherwise."""
 
+import asyncio
+import inspect
 import signal
 import socket
 from contextlib import ExitStack
 
 import pytest
 
+from beanlite.cli.serve import flags_of, serve
 from beanlite.config import Settings
-from beanlite.net import listener as listen
+from beanlite.net import health, listener as listen
+from beanlite.net.addresses import peer_name
+from beanlite.web import serving
 from tests.support.servers import free_port, start_beanlite
 
 
@@ -29,7 +34,7 @@ def accepts(port, host="127.0.0.1"):
 
 
 @pytest.mark.parametrize(
-    "flags", ["-p{}", "-p {} -b /tmp -f 0 -F -z 5 -u me -s 1 -V", "-l 127.0.0.1 -p {}", "--no-journal -p {}"]
+    "flags", ["-p{}", "-p {} -b /tmp -f 0 -F -z 5 -u me -s 1 -V -c -n", "-l 127.0.0.1 -p {}", "--no-journal -p {}"]
 )
 def test_beanstalkds_own_flags_are_listened_on_at_once_and_the_settings_find_the_socket(port, flags):
     listen.listen_early(flags.format(port).split())
@@ -78,6 +83,61 @@ def test_a_unix_socket(tmp_path):
     listener = listen.open_listener(Settings(socket=tmp_path / "s"))
     assert listener.path == tmp_path / "s"
     listener.close()
+
+
+@pytest.mark.parametrize("spelt", ["unix:./s", "unix:.//s", "unix:///{folder}/s", "unix://{folder}/s"])
+def test_every_spelling_of_a_unix_socket_finds_the_early_one(port, tmp_path, monkeypatch, spelt):
+    monkeypatch.chdir(tmp_path)
+    flag = spelt.format(folder=tmp_path)
+    listen.listen_early(["-l", flag, "-p", str(port)])
+    assert len(listen._early) == 1
+    listener = listen.open_listener(Settings(**flags_of_serve(host=flag)))
+    assert not listen._early
+    assert (tmp_path / "s").is_socket()
+    listener.close()
+
+
+def flags_of_serve(**given):
+    """What `serve` makes of flags; those that are not given are None."""
+    names = inspect.signature(serve).parameters
+    return flags_of({**dict.fromkeys(names), **given}, print)
+
+
+@pytest.mark.parametrize("spelt", ["::", "0::0", "0:0:0:0:0:0:0:0"])
+def test_the_wildcard_of_ipv6_is_also_that_of_ipv4(port, spelt):
+    listener = listen.open_listener(Settings(host=spelt, port=port))
+    assert accepts(port)
+    assert accepts(port, "::1")
+    listener.close()
+
+
+def test_the_wildcard_of_ipv4_is_only_that(port):
+    listener = listen.open_listener(Settings(host="0.0.0.0", port=port))
+    assert accepts(port)
+    assert not accepts(port, "::1")
+    listener.close()
+
+
+async def test_the_health_page_on_the_wildcard_of_ipv6_is_reached_over_ipv4(port):
+    async def nothing():
+        return b""
+
+    page = health.Health(asyncio.get_running_loop(), lambda: (True, "ready"), nothing, "")
+    await page.open("::", port)
+    assert accepts(port)
+    assert accepts(port, "::1")
+    page.close()
+
+
+def test_the_page_in_the_browser_on_the_wildcard_of_ipv6_is_reached_over_ipv4(port):
+    with serving.listen(("::", port)):
+        assert accepts(port)
+        assert accepts(port, "::1")
+
+
+def test_a_client_that_comes_over_ipv4_is_named_by_its_ipv4_address():
+    for peer, name in ((("::ffff:10.0.0.7", 4711, 0, 0), "10.0.0.7:4711"), (("::1", 4711, 0, 0), "[::1]:4711")):
+        assert peer_name(asyncio.BaseTransport({"peername": peer})) == name
 
 
 def test_hundreds_of_clients_come_at_once_and_the_kernel_keeps_them(tmp_path):

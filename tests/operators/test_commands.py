@@ -69,8 +69,12 @@ def test_a_dry_run_changes_nothing(own_queue, run):
 
 
 def test_what_could_not_be_changed_is_told(own_queue, run):
-    said = "beanlite: not all of these jobs could be kicked: they have gone, or are in another state\n"
-    assert run(own_queue, "kick", "1", "1", "5", "99") == (1, "1 job kicked, 1 left unchanged\n", said)
+    said = "beanlite: not all of these jobs could be kicked: 5 is in another state; 98, 99 are gone\n"
+    assert run(own_queue, "kick", "1", "1", "5", "98", "99") == (1, "1 job kicked, 1 left unchanged\n", said)
+    said = "beanlite: not all of these jobs could be deleted: 1, 99 are gone, or not what the options ask for\n"
+    assert run(own_queue, "delete", "1", "99", "--state", "buried", "--yes") == (1, "0 jobs deleted\n", said)
+    exit_code, out, _ = run(own_queue, "bury", "5", "98", "--json")
+    assert (exit_code, json.loads(out)["unchanged"]) == (1, [98])
     assert run(own_queue, "bury", "1", "1") == (0, "1 job buried\n", "")  # it is only named twice
 
 
@@ -85,6 +89,23 @@ def test_what_could_not_be_changed_is_told(own_queue, run):
 def test_a_tube_that_does_not_exist_is_told(line, queue, run):
     said = "beanlite: there is no tube nobody: it has no job, and nobody uses or watches it\n"
     assert run(queue, *line.split()) == (1, "", said)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kick --tube mial", "delete --tube mial --yes", "flush mial --yes", "move --tube mial --to x", "pause mial 5s",
+        "jobs --tube mial", "tubes mial", "jobs --tube mial --db {db}", "tubes mial --db {db}",
+    ],
+)  # fmt: skip
+def test_the_tube_that_may_be_meant_is_named(line, queue, capsys):
+    words = line.format(db=queue.db).split()
+    if "--db" not in words:
+        words += ["--connect", "{}:{}".format(*queue.address)]
+    assert main(words) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith("; did you mean mail?\n")
 
 
 def test_a_file_without_that_tube_is_told(queue, capsys):
@@ -121,16 +142,19 @@ def test_a_part_of_a_second_counts_as_a_whole_one(own_queue, run):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("move {} 99 --to mail", "they have gone, or are in that tube already"),
-        ("copy {} 99 --to mail", "they have gone"),
-        ("reprioritise {} 99 --pri 0", "they have gone"),
-        ("release {} 99", "they have gone, or are in another state"),
+        ("move {0} 99 --to mail", "{0} is in that tube already; 99 is gone"),
+        ("copy {0} 99 --to mail", "99 is gone"),
+        ("reprioritise {0} 98 99 --pri 0", "98, 99 are gone"),
+        ("release {0} 1 99", "1, {0} are in another state; 99 is gone"),
+        ("delay {0} 1 --by 5s", "1 is in another state"),
+        ("bury {0} 1 99", "1 is in another state; 99 is gone"),
     ],
 )
 def test_why_jobs_are_left_as_they_were(line, why, own_queue, run):
     words = line.format(own_queue.ready[0]).split()
     exit_code, _, err = run(own_queue, *words)
-    assert (exit_code, err.partition("could be ")[2].partition(": ")[2]) == (1, f"{why}\n")
+    said = why.format(own_queue.ready[0])
+    assert (exit_code, err.partition("could be ")[2].partition(": ")[2]) == (1, f"{said}\n")
 
 
 def test_a_tube_too_many_is_one_reason_for_a_refusal(tmp_path, capsys):
@@ -189,6 +213,7 @@ def test_json_has_plain_numbers(own_queue, run):
         ("job 9223372036854775808", "Invalid value for 'ID'"),
         ("put a --lines", "BODY, --lines and --jobs exclude each other"),
         ("top", "top needs a terminal"),
+        ("flush mail", "flush can't be undone, and there is no terminal to ask at: say --yes"),
     ],
 )
 def test_a_mistake_changes_nothing(line, said, queue, run, monkeypatch):

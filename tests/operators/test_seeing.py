@@ -174,7 +174,10 @@ def test_who_has_typed_a_command_is_in_the_history(tmp_path, capsys, monkeypatch
 
 def test_clients_and_stats(queue, run):
     _, out, _ = run(queue, "clients", "--json")
-    assert [client["holds"] for client in map(json.loads, out.splitlines())] == [2, 0]
+    assert [client["holds"] for client in map(json.loads, out.splitlines())] == [2]  # and not this command's own
+    assert "asks" not in out
+    (default,) = map(json.loads, run(queue, "tubes", "default", "--json")[1].splitlines())
+    assert (default["using"], default["watching"]) == (1, 1)  # the worker
     found = json.loads(run(queue, "stats", "--json")[1])
     assert (found["current-jobs-ready"], found["current-jobs-buried"]) == (6, 2)
     assert "current-jobs-ready " in run(queue, "stats")[1]

@@ -1,13 +1,18 @@
 """The units for systemd: systemd itself accepts them, and finds them well shielded."""
 
+import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
+PAGE = PACKAGING.parent / "docs/coming-from-beanstalkd.md"
+DEBIANS = Path("/lib/systemd/system/beanstalkd.service")
 SERVICES = ["beanlite.service", "beanlite-backup.service"]
 UNITS = [*SERVICES, "beanlite.socket", "beanlite-backup.timer"]
 
@@ -16,12 +21,12 @@ pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason=
 
 @pytest.fixture
 def units(tmp_path):
-    """Copies in which the program exists, of a type that older versions know."""
+    """Copies in which the program exists."""
     for name in UNITS:
         text = (PACKAGING / name).read_text()
         text = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", text, flags=re.MULTILINE)
         text = re.sub(r"^Documentation=.*\n", "", text, flags=re.MULTILINE)
-        (tmp_path / name).write_text(text.replace("Type=notify-reload", "Type=notify"))
+        (tmp_path / name).write_text(text)
     return tmp_path
 
 
@@ -41,3 +46,40 @@ def test_it_is_exposed_little(name):
 
 def test_a_start_that_can_not_succeed_is_not_tried_again():
     assert "RestartPreventExitStatus=2 3\n" in (PACKAGING / "beanlite.service").read_text()
+
+
+def test_debians_unit_starts_it_with_the_drop_in_of_the_page(tmp_path):
+    if not DEBIANS.exists():
+        pytest.skip("Debian's beanstalkd is not installed")
+    (drop_in,) = re.findall(r"```ini\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    folder = tmp_path / "beanstalkd.service.d"
+    folder.mkdir()
+    (folder / "beanlite.conf").write_text(drop_in.replace("/usr/bin/beanlite", "/bin/true"))
+    unit = re.sub(r"^Documentation=.*\n", "", DEBIANS.read_text(), flags=re.MULTILINE)
+    (tmp_path / DEBIANS.name).write_text(unit)
+    command = ["systemd-analyze", "verify", str(tmp_path / DEBIANS.name)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ("", {}),
+        ("-b .", {"db": "beanlite.db"}),
+        ("-b /srv/q.db -f 50 -z 1000000 -V", {"db": "/srv/q.db", "fsync": "50ms", "max_job_size": 1000000}),
+    ],
+)
+def test_the_command_line_of_the_page_takes_what_is_in_debians_defaults(extra, expected, monkeypatch, tmp_path):
+    """As systemd expands it: ``${X}`` is one word, ``$X`` is any number of words."""
+    monkeypatch.chdir(tmp_path)
+    (command,) = re.findall(r"^ExecStart=/usr/bin/beanlite (-l.*)", PAGE.read_text(), re.MULTILINE)
+    values = {"BEANSTALKD_LISTEN_ADDR": "0.0.0.0", "BEANSTALKD_LISTEN_PORT": "11301", "BEANSTALKD_EXTRA": extra}
+    shell = ["sh", "-c", f'exec "$0" -m beanlite config --json {command}', sys.executable]
+    ran = subprocess.run(shell, env={**os.environ, **values}, capture_output=True, check=True)
+    said = json.loads(ran.stdout)
+    assert {key: said[key]["value"] for key in ("host", "port", *expected)} == {
+        "host": "0.0.0.0",
+        "port": 11301,
+        **expected,
+    }

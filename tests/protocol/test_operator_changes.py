@@ -40,6 +40,17 @@ def states(core):
 EACH = {1: "ready", 2: "reserved", 3: "delayed", 4: "buried"}
 
 
+def test_a_request_that_lists_ids_is_told_which_were_changed(core, operator):
+    in_each_state(core)
+    states_of = {job.id: job.state for job in all_jobs(core.engine)}
+    concerned = [job_id for job_id, state in sorted(states_of.items()) if state in CONCERNS["kick"]]
+    others = sorted(states_of.keys() - set(concerned))
+    for dry_run in (True, False):
+        reply = operator.ask("change-jobs", do="kick", ids=[1, 2, 3, 4, 99], dry_run=dry_run)
+        assert (reply["changed"], reply["left"]) == (concerned, others)
+    assert "changed" not in operator.ask("change-jobs", do="bury", tube="default")
+
+
 @pytest.mark.parametrize(
     ("do", "what", "after"),
     [

@@ -373,6 +373,17 @@ def test_each_order_of_tubes(core, operator, order):
     assert told_alone == [[tube["name"], tube[order]] for tube in tubes]
 
 
+def test_the_client_that_asks_does_not_count_itself(core, operator):
+    other = core.client()
+    core.send(operator.session, b"use a\r\nwatch b\r\n")
+    core.send(other, b"watch a\r\nuse b\r\n")
+    tubes = {tube["name"]: (tube["using"], tube["watching"]) for tube in operator.ask("list-tube-stats")["tubes"]}
+    assert tubes == {"default": (0, 1), "a": (0, 1), "b": (1, 0)}
+    assert [client["asks"] for client in operator.ask("list-clients")["clients"]] == [True, False]
+    stats = core.send(operator.session, b"stats-tube default\r\n")  # as with beanstalkd
+    assert b"current-watching: 2\n" in stats
+
+
 def test_all_that_is_told_of_a_client(core, operator):
     worker = core.client()
     in_tube(core, worker, b"a", 3, ttr_s=100)
@@ -387,7 +398,7 @@ def test_all_that_is_told_of_a_client(core, operator):
     assert (me["number"], me["holds"], me["oldest_hold_s"], me["producer"], me["worker"]) == (1, 0, None, False, False)
     assert worker_told == {
         "number": 2, "address": "10.0.0.1:2", "uses": "a", "watches": ["a"], "waits_s": None, "holds": 2,
-        "oldest_hold_s": 7, "producer": True, "worker": True, "buffered": 3,
+        "oldest_hold_s": 7, "producer": True, "worker": True, "asks": False, "buffered": 3,
     }  # fmt: skip
     rest = operator.ask("list-clients", limit=2, after=reply["next"])
     assert rest["next"] is None

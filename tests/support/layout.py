@@ -20,7 +20,7 @@ ROOMS = [
     {"core"},
     {"beanstalk"},
     {"config", "log", "clock", "signals", "systemd", "machine"},
-    {"errors", "stderr", "defaults", "values"},
+    {"errors", "stderr", "defaults", "values", "wording"},
     {"places"},
     {"__init__"},
 ]

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from beanlite.errors import JournalFailed, JournalLocked, JournalRefused, NotOurs
+from beanlite.journal.sqlite.filesystem import lack_of
 
 # SQLite's application id, which identifies the program that a file belongs to: "bean", at byte 68.
 APPLICATION_ID = 0x6265616E
@@ -289,6 +290,9 @@ def is_locked(error: sqlite3.Error) -> bool:
 
 def _unusable(error: sqlite3.Error, path: Path) -> JournalRefused:
     what = f"{path} can't be used: {said(error)}"
+    lack = lack_of(path.parent)
+    if lack is not None:  # SQLite reports it as a lock that is held, or as a failed read or write
+        return JournalRefused(f"{what}; {lack}")
     if is_locked(error):
         return JournalLocked(f"{what}; another program holds a lock on it: end what that does there, and try again")
     advice = "check the disk, and the owner and the mode of the folder, the file, its -wal and its -shm"
@@ -306,7 +310,8 @@ def refused(path: Path) -> Iterator[None]:
         if is_full(error, path):
             raise JournalRefused(f"there is no room on the disk of {path}; make some") from error
         if isinstance(error, OSError):
-            raise JournalRefused(f"{path} can't be used: {error.strerror or said(error)}; check the disk") from error
+            advice = lack_of(path.parent) or "check the disk"
+            raise JournalRefused(f"{path} can't be used: {error.strerror or said(error)}; {advice}") from error
         if is_damage(error):
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREAD:
                 rule_out_disk(path)

@@ -22,7 +22,7 @@ _SERVING, _STOPPED = "serving", "stopped"
 # The id of a boot whose real id is unknown.
 _UNKNOWN = "-"
 # The errors of a file that has no such attribute, or can't have one.
-_UNAVAILABLE = (errno.ENODATA, errno.ENOTSUP, errno.EPERM)
+_UNAVAILABLE = (errno.ENODATA, errno.ENOTSUP, errno.EPERM, errno.ENOSYS)
 
 
 class Mark(NamedTuple):

@@ -1,0 +1,64 @@
+"""What the server and SQLite need of a file system, and whether a folder's has it."""
+
+import fcntl
+import mmap
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+# The file systems that are known to have everything, as advice.
+_SUITABLE: Final = "put the database on a file system of this machine, such as ext4, XFS or Btrfs"
+
+
+def _flock(descriptor: int) -> None:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _lock(descriptor: int) -> None:
+    fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _map(descriptor: int) -> None:
+    os.ftruncate(descriptor, mmap.PAGESIZE)
+    mmap.mmap(descriptor, mmap.PAGESIZE).close()
+
+
+# What is needed, and a trial of it on a new file.
+_NEEDED: Final[tuple[tuple[str, Callable[[int], None]], ...]] = (
+    ("locks by flock", _flock),
+    ("locks by fcntl", _lock),
+    ("shared memory in files (mmap)", _map),
+)
+
+
+def lack_of(folder: Path) -> str | None:
+    """What the file system of a folder lacks, and what to do, as the end of a message.
+
+    None if it lacks nothing, or if no file can be made in the folder.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            for what, attempt in _NEEDED:
+                try:
+                    attempt(probe.fileno())
+                except OSError as error:
+                    kind = _kind_of(os.fstat(probe.fileno()).st_dev)
+                    return f"its file system{kind} has no {what} ({error.strerror}): {_SUITABLE}"
+    except OSError:
+        return None
+    return None
+
+
+def _kind_of(device: int) -> str:
+    """The kind of a mounted file system, in brackets; empty if it can't be told."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            mount, _, how = line.partition(" - ")  # proc(5)
+            if mount.split()[2] == number:
+                return f" ({how.split()[0]})"
+    except (OSError, IndexError):
+        pass
+    return ""

@@ -1,0 +1,35 @@
+"""What a command reads from a terminal: it says that it waits, and until when."""
+
+import os
+import pty
+
+import pytest
+
+from beanlite.cli.source import STDIN, opened
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal as stdin; the end of it at which somebody types is returned."""
+    typed, read = pty.openpty()
+    with open(read) as stdin:  # noqa: PTH123 - a descriptor
+        monkeypatch.setattr("sys.stdin", stdin)
+        yield typed
+    os.close(typed)
+
+
+def test_a_terminal_is_told_that_it_is_waited_for(terminal, capsys):
+    with opened(STDIN) as source:
+        assert capsys.readouterr().err == "reading from the terminal, until Ctrl-D at the beginning of a line\n"
+        os.write(terminal, b"typed\n\x04")
+        assert source.read() == b"typed\n"
+
+
+def test_nobody_else_is(monkeypatch, capsys, tmp_path):
+    (tmp_path / "in").write_bytes(b"body")
+    with (tmp_path / "in").open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert opened(STDIN).read() == b"body"
+    with opened(tmp_path / "in") as source:
+        assert source.read() == b"body"
+    assert capsys.readouterr().err == ""
