@@ -151,7 +151,8 @@ class _Waiting:
         self._waits = log.Seldom()
         self._stands_by = False
         self._history: History | None = None
-        """That of the host that was last used: one whose history ends before it is an old primary, and passed over."""
+        """That of the host on which something was last seen to be stored: one whose history ends before it is an old
+        primary, and passed over. A promotion after which nothing was stored may be taken back."""
         self._active: tuple[str, str] | None = None
         """The active server that was last found: its name and its address."""
         self._told: tuple[str, int] | None = None
@@ -196,7 +197,6 @@ class _Waiting:
         link = await connect(applicant.url, name_of(applicant.node), self._expect_successor)
         try:
             await check(link, applicant.name, require_sync=applicant.require_sync)
-            self._history = link.history or self._history
             await heed_fsync(link, applicant.name)
             if not self._stands_by:  # otherwise the tables are missing only while somebody restores them
                 await self._patiently(link, make(link, applicant.name))
@@ -241,6 +241,8 @@ class _Waiting:
                 # The database took so long to answer that the active server may have been cut off or halted as well.
                 seen = None
             if seen != (row["epoch"], row["beat"]):
+                if seen is not None:  # others see a commit only once it was confirmed
+                    self._history = link.history or self._history
                 seen = row["epoch"], row["beat"]
                 since_ns = now_ns
             if row["is_free"] or now_ns - since_ns >= lease_ns:
