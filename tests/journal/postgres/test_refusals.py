@@ -139,7 +139,7 @@ async def test_a_right_that_is_missing_is_one_line(postgres, database):
     await (await served(database)).stop()
     await postgres.asql("CREATE ROLE poor LOGIN")
     await sql(postgres, database, "GRANT SELECT ON schema_version TO poor")
-    assert "permission denied for table lease" in await refusal(database.replace("queue@", "poor@"))
+    assert "permission denied for view lease_now" in await refusal(database.replace("queue@", "poor@"))
 
 
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'beanlite second'"
@@ -148,7 +148,7 @@ TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE applic
 @pytest.mark.parametrize(
     ("go", "come"),
     [
-        ("ALTER TABLE lease RENAME TO away", "ALTER TABLE away RENAME TO lease"),
+        ("ALTER TABLE lease_now RENAME TO away", "ALTER TABLE away RENAME TO lease_now"),
         ("ALTER DATABASE {} ALLOW_CONNECTIONS false", "ALTER DATABASE {} ALLOW_CONNECTIONS true"),
     ],
 )

@@ -74,10 +74,10 @@ async def test_who_is_not_fast_enough_stands_by_for_who_was(database, monkeypatc
     own_take = _Waiting._take
     faster = []
 
-    async def take_after_another(waiting, link, seen):
+    async def take_after_another(waiting, link, statement, seen):
         monkeypatch.undo()
         faster.append(await take(applicant(database), asyncio.Event()))
-        return await own_take(waiting, link, seen)
+        return await own_take(waiting, link, statement, seen)
 
     monkeypatch.setattr(_Waiting, "_take", take_after_another)
     told = []
