@@ -16,6 +16,9 @@ CREATE TABLE batches (
 
 CREATE SEQUENCE beats;
 
+-- Without a key it could not be changed any more once it is published (CREATE PUBLICATION ... FOR ALL TABLES).
+ALTER TABLE schema_version ADD PRIMARY KEY (number);
+
 -- An older server can neither take the lease nor store anything from now on: its statements name this column.
 ALTER TABLE lease DROP COLUMN beat;
 

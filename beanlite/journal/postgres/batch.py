@@ -24,7 +24,7 @@ Parameters = list[object]
 # The parameters of every statement begin with the epoch, the numbers of the last batch and this one, and the last id.
 # The row of the lease is not changed: as long as some transaction is open its old versions could not be removed. Once
 # the row is locked, its epoch and its batch are read anew if another transaction has changed them meanwhile. An earlier
-# copy of this batch that was stored meanwhile is a conflict, or has been deleted, and is then not above the row's batch.
+# copy of this batch that was stored meanwhile is a conflict, or was deleted, and is then not above the row's batch.
 _FENCE: Final = f"""
     fence AS (
         INSERT INTO batches (number, beat, last_id, seen_at)

@@ -9,8 +9,9 @@ import pytest
 
 from beanlite.journal.postgres import journal, recovery
 from beanlite.journal.postgres.recovery import Reader
+from beanlite.journal.postgres.status import status
 from beanlite.journal.totals import TUBES_MAX
-from tests.journal.postgres.serving import SOON_S, refusal, served, sql, until
+from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, refusal, served, sql, until
 from tests.support.core import put
 from tests.support.needs import need
 from tests.support.postgres import Cluster, _program, _run, new_home, programs
@@ -221,3 +222,14 @@ async def test_a_database_that_has_to_be_vacuumed_soon_serves_until_then(worn_ou
     assert await serving.put() == 1
     assert "the database warns" in caplog.text
     await serving.stop()
+
+
+async def test_the_status_shows_a_server_that_stands_by_under_the_name_of_the_active_one(database):
+    first = await served(database, lease_s=100)
+    assert (await asyncio.to_thread(status, database))["standing_by"] == []
+    second = ServingPostgres(Postgres(database, lease_s=100))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    assert (await asyncio.to_thread(status, database))["standing_by"] == ["here"]
+    await first.stop()
+    await (await asyncio.wait_for(waiting, SOON_S)).stop()
