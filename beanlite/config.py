@@ -316,6 +316,11 @@ def _beside_a_database(settings: Settings, url: str) -> list[str]:
         found.append("backup_every is for the database file; PostgreSQL has backups of its own")
     if settings.history is not None:
         found.append("history is for the database file, and there is none with database")
+    found += [
+        f"{key} is for the database file, and does nothing with database"
+        for key in ("fsync", "history_bytes", "history_bodies")
+        if key in settings.model_fields_set
+    ]
     if find_spec("asyncpg") is None:
         found.append(f"database: {missing('asyncpg')}")
     return found

@@ -58,7 +58,7 @@ def backup(
 
     The copy is a snapshot of one moment. It is read back and synced before it gets its name.
     """
-    source = path_of_db(db, config_file)
+    source = path_of_db(db, config_file, "backup")
 
     from beanlite.journal.sqlite import dated  # noqa: PLC0415 - `serve` starts faster without it
     from beanlite.journal.sqlite.backup import backup as copy  # noqa: PLC0415 - likewise

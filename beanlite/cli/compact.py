@@ -23,7 +23,7 @@ def compact(*, db: Db = None, config_file: ConfigFile = None, as_json: AsJson = 
     The database is copied without gaps, and the copy is checked, synced and put in its place; the disk needs room for
     both. A running server gives space back by itself, so this helps only after the database was very large.
     """
-    path = path_of_db(db, config_file)
+    path = path_of_db(db, config_file, "compact")
 
     from beanlite.journal.sqlite.compact import compact as shrink  # noqa: PLC0415 - `serve` starts faster without it
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite import config
-from beanlite.cli.paths import as_path
+from beanlite.cli.paths import as_path, expect_file, instead_of
 from beanlite.cli.terminable import terminable
 from beanlite.errors import ConfigError
 
@@ -34,12 +34,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as a JSON
 _LISTED: Final = 20
 
 
-def path_of_db(db: str | None, config_file: Path | None) -> Path:
-    """Return the database file to use. ConfigError: the settings are wrong, or have no file."""
+def path_of_db(db: str | None, config_file: Path | None, command: str | None = None) -> Path:
+    """Return the database file to use. ConfigError: the settings are wrong, or have no file.
+
+    ``command`` is one for which PostgreSQL has something else.
+    """
     # A file that is named is there, even if the server's settings say by now that jobs are kept elsewhere.
+    if command is not None:
+        expect_file(db, command)
     settings = config.load(config_file, {} if db is None else {"db": db, "journal": True, "database": None})
     if db is None and settings.database is not None:
-        raise ConfigError("by the settings, jobs are in PostgreSQL; --db names a file")
+        said = "--db names a file" if command is None else instead_of(command)
+        raise ConfigError(f"by the settings, jobs are in PostgreSQL; {said}")
     return settings.db
 
 

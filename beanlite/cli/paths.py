@@ -1,10 +1,32 @@
 """Paths on the command line."""
 
 from pathlib import Path
+from typing import Final
 
 import typer
 
-from beanlite.values import of_path
+from beanlite.errors import ConfigError
+from beanlite.values import is_postgresql, of_path
+
+# What PostgreSQL has instead of a command for database files.
+_INSTEAD: Final = {
+    "backup": "back it up with pg_dump or pg_basebackup, or write its jobs to a file with beanlite export",
+    "compact": "autovacuum makes room usable again, and VACUUM FULL gives it back to the disk while no server runs",
+    "restore": "restore it with pg_restore or your provider's tools, or load what was exported with beanlite import",
+    "salvage": "promote a standby, or restore a backup",
+    "verify": "check it with pg_amcheck and pg_checksums; a server checks each body that it reads",
+}
+
+
+def instead_of(command: str) -> str:
+    """Return what PostgreSQL has instead of a command for database files."""
+    return f"beanlite {command} is for database files; for a database in PostgreSQL: {_INSTEAD[command]}"
+
+
+def expect_file(path: object, command: str) -> None:
+    """Raise ConfigError if a command for database files is given the URL of a PostgreSQL database."""
+    if is_postgresql(str(path)):
+        raise ConfigError(instead_of(command))
 
 
 def path_given(text: object) -> str:

@@ -47,7 +47,7 @@ def restore(
     """
     if (file is None) != undo:
         raise ConfigError("name either a FILE or --undo")
-    target = path_of_db(db, config_file)
+    target = path_of_db(db, config_file, "restore")
 
     from beanlite.journal.sqlite import restore as journal  # noqa: PLC0415 - `serve` starts faster without it
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from beanlite.cli.options import AsJson, counting, listed
-from beanlite.cli.paths import as_new_file, as_path
+from beanlite.cli.paths import as_new_file, as_path, expect_file
 from beanlite.cli.printing import print_done
 from beanlite.errors import JournalRefused
 from beanlite.operators import units
@@ -40,6 +40,8 @@ def salvage(
     SOURCE and its -wal are only read, page by page and without SQLite. Jobs, pauses and the last id are saved to DEST;
     totals and history are not. Jobs of which only a part is left are listed.
     """
+    expect_file(source, "salvage")
+
     from beanlite.journal.sqlite.salvage import salvage as save  # noqa: PLC0415 - `serve` starts faster without it
 
     began_s = time.monotonic()

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.paths import as_path
+from beanlite.cli.paths import as_path, expect_file
 from beanlite.cli.terminable import terminable
 from beanlite.errors import JournalRefused
 
@@ -35,6 +35,8 @@ def verify(
     (state); each job's row; each body's checksum. The whole database is read, and nothing is changed. A live database
     is checked as of one moment, and its -wal can't be truncated until the checks end.
     """
+    expect_file(file, "verify")
+
     from beanlite.journal.sqlite.verify import verify as look  # noqa: PLC0415 - `serve` starts faster without it
 
     unsound = []

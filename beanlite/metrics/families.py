@@ -75,6 +75,7 @@ def _process(source: Source) -> Iterator[Metric]:
     yield _gauge("start_time_seconds", "When the server started, in UTC seconds.", source.started_s)
     admission = source.engine.admission
     yield _gauge("ready", "1 if the server itself serves and accepts puts.", source.unready() is None)
+    yield _gauge("standing_by", "1 while another server with the same database is active.", source.journal.stands_by)
     yield _gauge("draining", "1 in drain mode.", admission.draining)
     yield _gauge("disk_full", "1 while puts are refused because the disk is full.", admission.disk_full)
     yield _gauge("open_fds", "Open file descriptors.", _open_descriptors())

@@ -235,3 +235,22 @@ def test_the_copy_of_a_stopped_database_can_be_read_where_nothing_can_be_written
             ):
                 assert (main(line), capsys.readouterr().err) == (0, ""), line
         assert [file.name for file in folder.iterdir()] == ["queue.db"]
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"),
+    [
+        (["verify", "URL"], "pg_amcheck"),
+        (["backup", "--db", "URL", "x"], "pg_dump"),
+        (["restore", "--db", "URL", "x"], "pg_restore"),
+        (["salvage", "URL", "x"], "promote a standby"),
+        (["compact", "--db", "URL"], "VACUUM FULL"),
+    ],
+)
+def test_commands_for_files_say_what_postgresql_has_instead(command, instead, capsys):
+    url = "postgresql://queue:secret@db/queue"
+    assert main([url if word == "URL" else word for word in command]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"beanlite {command[0]} is for database files; for a database in PostgreSQL: " in said
+    assert instead in said
+    assert "secret" not in said

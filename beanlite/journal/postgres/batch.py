@@ -1,8 +1,9 @@
 """A batch of changes as one statement, which takes effect as a whole or not at all.
 
-The first part of the statement is the fence: it finds the row of the lease only if this server still has the lease and
-the previous batch is the last one stored. All other parts depend on it. If any part changes a different number of rows
-than it should, the statement ends with a division by zero, and nothing of the batch is stored.
+The first part of the statement is the fence: it locks the row of the lease, and appends the row of the batch only if
+this server still has the lease, the previous batch was stored, and this one was not. All other parts depend on it. If
+any part changes a different number of rows than it should, the statement ends with a division by zero, and nothing of
+the batch is stored.
 """
 
 from __future__ import annotations
@@ -21,11 +22,17 @@ from beanlite.journal.totals import Totals
 Parameters = list[object]
 
 # The parameters of every statement begin with the epoch, the numbers of the last batch and this one, and the last id.
+# The row of the lease is not changed: as long as some transaction is open its old versions could not be removed. Once
+# the row is locked, its epoch and its batch are read anew if another transaction has changed them meanwhile. An earlier
+# copy of this batch that was stored meanwhile is a conflict, or was deleted, and is then not above the row's batch.
 _FENCE: Final = f"""
     fence AS (
-        UPDATE lease SET batch = $3, last_id = $4, beat = beat + 1, seen_at = {NOW}
-        WHERE epoch = $1 AND batch = $2
-        RETURNING batch
+        INSERT INTO batches (number, beat, last_id, seen_at)
+        SELECT $3, 0, $4, {NOW}
+        FROM (SELECT batch FROM lease WHERE epoch = $1 AND batch < $3 FOR NO KEY UPDATE) AS ours
+        WHERE greatest(batch, (SELECT max(number) FROM batches)) = $2
+        ON CONFLICT DO NOTHING
+        RETURNING number
     )
 """  # noqa: S608 - our own words
 _FENCE_PARAMETERS: Final = 4

@@ -19,13 +19,13 @@ from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.postgres.address import shown
 from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, said
-from beanlite.journal.postgres.schema import NOW, check, make
+from beanlite.journal.postgres.schema import NOW, check, has_batches, make
 from beanlite.journal.sqlite.wholefile import unserved, written_whole
 
 # An import holds the lease while it runs, as a server would, and takes it only if no server has it.
 _TAKE: Final = f"""
     UPDATE lease
-    SET epoch = epoch + 1, beat = beat + 1, node = 'import', version = $1, started_at = {NOW}, seen_at = {NOW}
+    SET epoch = epoch + 1, node = 'import', version = $1, started_at = {NOW}, seen_at = {NOW}
     WHERE stopped_at IS NOT NULL
     RETURNING last_id
 """  # noqa: S608 - our own words
@@ -96,7 +96,8 @@ def export_to_file(
 async def _dump(link: Link, name: str) -> AsyncIterator[Iterable[str]]:
     """Yield all lines, in chunks."""
     connection = link.connection
-    state = await link.row("SELECT last_id FROM lease")
+    leases = "lease_now" if await has_batches(link, name) else "lease"
+    state = await link.row(f"SELECT last_id FROM {leases}")  # noqa: S608 - likewise
     if state is None:
         raise JournalRefused(f"{name}: its table lease is empty")
     yield [line_of("queue", {"format": FORMAT, "last_id": state["last_id"]})]

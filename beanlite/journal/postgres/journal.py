@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, NoReturn
@@ -27,6 +28,8 @@ from beanlite.journal.totals import HOUR_S, Totals
 
 # How often the log reports the progress of the recovery.
 _PROGRESS_S: Final = 1.0
+# After how many batches their rows are deleted.
+_MANY: Final = 50_000
 
 
 class Place(NamedTuple):
@@ -66,6 +69,8 @@ class PostgresJournal(Journal):
         )
         self._totals = Totals()
         self._records = 0
+        self._many = asyncio.Event()
+        """Set when the rows of many batches can be deleted."""
         self._failure: Exception | None = None
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -151,14 +156,17 @@ class PostgresJournal(Journal):
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._measures = self._engine.ledger.measures
-        self._pruning = self._loop.create_task(self._prune_totals())
+        self._pruning = self._loop.create_task(self._prune())
 
-    async def _prune_totals(self) -> None:
-        """Delete totals that are too old, now and every hour."""
+    async def _prune(self) -> None:
+        """Delete totals and rows of batches that are too old, now, every hour, and after many batches."""
         try:
             while True:
-                await self._reader.prune_totals(time.time())
-                await asyncio.sleep(HOUR_S)
+                self._many.clear()
+                await self._reader.prune(time.time())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(HOUR_S):
+                        await self._many.wait()
         except Exception as error:  # noqa: BLE001 - a bug of ours, which must not pass in silence
             self._fails(error)
 
@@ -196,6 +204,8 @@ class PostgresJournal(Journal):
             began_ns = self._since_boot_ns()
             await self._store_when_there_is_room(batch)
             self._records += batch.jobs
+            if not batch.number % _MANY:
+                self._many.set()
             if self._measures is not None:
                 self._measures.batch_jobs.note(batch.jobs)
                 self._measures.commits.note(self._since_boot_ns() - began_ns)

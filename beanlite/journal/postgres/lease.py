@@ -1,9 +1,10 @@
 """The lease: a row in the database that decides which server may write; one server holds it at a time.
 
-The active server changes the row with each batch, and at intervals when it is idle. A standby polls the row, and takes
-the lease over when the row has not changed for the time of the lease (its own setting or that of the active server,
-whichever is longer) although the database answered throughout. The standby measures that time by its own clock alone:
-no two clocks are compared. An outage of the database starts the measurement anew.
+The active server locks the row and appends a row to the table of batches with each batch, and at intervals when it is
+idle (a beat). A standby polls both, and takes the lease over when nothing has changed for the time of the lease (its
+own setting or that of the active server, whichever is longer) although the database answered throughout. The standby
+measures that time by its own clock alone: no two clocks are compared. An outage of the database starts the measurement
+anew.
 
 An active server that has been cut off for a while may still be alive. So it relies on its lease only for a part of
 the lease's time, counted from when it sent the statement that was last confirmed (``Sender.sure_until_ns``). Anything
@@ -39,7 +40,7 @@ from beanlite.journal.postgres.link import (
     said,
     why_it_waits,
 )
-from beanlite.journal.postgres.schema import NOW, check, heed_fsync, make, migrate
+from beanlite.journal.postgres.schema import NOW, check, has_batches, heed_fsync, make, migrate
 
 # A standby polls the lease _LOOKS times in the time of the lease, and at least every _LOOK_S, so that a lease that is
 # given back is soon taken.
@@ -50,27 +51,45 @@ _AGAIN_S: Final = 0.5
 # The shortest time between two status messages to systemd.
 _TELL_NS: Final = SECOND_NS
 
-# The column lease_s may not exist yet: the schema is brought up to date by the server that has the lease.
 _SEEN: Final = """
-    SELECT epoch, beat, node, address, stopped_at IS NOT NULL AS is_free,
+    SELECT epoch, batch, beat, node, address, stopped_at IS NOT NULL AS is_free, lease_s FROM lease_now
+"""
+_TAKE: Final = "SELECT epoch, batch, last_id FROM take_lease($1, $2, $3, $4, $5, $6)"
+# The same for a database without the table of batches: the schema is brought up to date by the server that has the
+# lease. The column lease_s may not exist yet either.
+_SEEN_BEFORE: Final = """
+    SELECT epoch, batch, beat, node, address, stopped_at IS NOT NULL AS is_free,
            (to_jsonb(lease) ->> 'lease_s')::float8 AS lease_s
     FROM lease
 """
-_TAKE: Final = f"""
+_TAKE_BEFORE: Final = f"""
     UPDATE lease
-    SET epoch = epoch + 1, beat = beat + 1, node = $3, address = $4, version = $5, started_at = {NOW}, seen_at = {NOW},
+    SET epoch = epoch + 1, beat = beat + 1, node = $4, address = $5, version = $6, started_at = {NOW}, seen_at = {NOW},
         stopped_at = NULL
-    WHERE epoch = $1 AND beat = $2
+    WHERE epoch = $1 AND batch = $2 AND beat = $3
     RETURNING epoch, batch, last_id
 """  # noqa: S608 - our own words, here and below
-# Stored before anything is served; until then a standby waits for the lease time that the previous server stored. The
-# beat is raised lest a standby that has waited that long takes over after this.
-_SAY: Final = "UPDATE lease SET lease_s = $2, beat = beat + 1 WHERE epoch = $1 RETURNING epoch"
-BEAT: Final = f"UPDATE lease SET beat = beat + 1, seen_at = {NOW} WHERE epoch = $1 RETURNING batch"  # noqa: S608
+# The row of the lease is locked until the beat is committed, as by a batch. A batch that was stored while the beat
+# waited for that lock may be missing from what the beat returns.
+_BEAT: Final = f"""
+    INSERT INTO batches (number, beat, last_id, seen_at)
+    SELECT greatest(batch, number), nextval('beats'), greatest(ours.last_id, last.last_id), {NOW}
+    FROM {{ours}} AS ours
+    LEFT JOIN (SELECT number, last_id FROM batches ORDER BY number DESC, beat DESC LIMIT 1) AS last ON true
+    RETURNING number AS batch
+"""  # noqa: S608
+BEAT: Final = _BEAT.format(ours="(SELECT batch, last_id FROM lease WHERE epoch = $1 FOR NO KEY UPDATE)")
+# Stored before anything is served; until then a standby waits for the lease time that the previous server stored. It is
+# a beat as well, lest a standby that has waited that long takes over after this.
+_SAY: Final = f"""
+    WITH said AS (UPDATE lease SET lease_s = $2 WHERE epoch = $1 RETURNING batch, last_id) {_BEAT.format(ours="said")}
+"""  # noqa: S608
 GIVE_BACK: Final = f"""
-    UPDATE lease SET beat = beat + 1, seen_at = {NOW}, stopped_at = {NOW}, last_id = $2 WHERE epoch = $1 RETURNING batch
+    UPDATE lease SET seen_at = {NOW}, stopped_at = {NOW}, last_id = $2 WHERE epoch = $1 RETURNING epoch
 """  # noqa: S608
 _T = TypeVar("_T")
+# The epoch, the last batch and the last beat: what changes as long as the active server is there.
+_Sign = tuple[int, int, int]
 
 
 class Taken(NamedTuple):
@@ -151,7 +170,8 @@ class _Waiting:
         self._waits = log.Seldom()
         self._stands_by = False
         self._history: History | None = None
-        """That of the host that was last used: one whose history ends before it is an old primary, and passed over."""
+        """That of the host on which something was last seen to be stored: one whose history ends before it is an old
+        primary, and passed over. A promotion after which nothing was stored may be taken back."""
         self._active: tuple[str, str] | None = None
         """The active server that was last found: its name and its address."""
         self._told: tuple[str, int] | None = None
@@ -196,7 +216,6 @@ class _Waiting:
         link = await connect(applicant.url, name_of(applicant.node), self._expect_successor)
         try:
             await check(link, applicant.name, require_sync=applicant.require_sync)
-            self._history = link.history or self._history
             await heed_fsync(link, applicant.name)
             if not self._stands_by:  # otherwise the tables are missing only while somebody restores them
                 await self._patiently(link, make(link, applicant.name))
@@ -219,14 +238,16 @@ class _Waiting:
     async def _watch(self, link: Link) -> Taken:
         """Poll the lease until it can be taken, and take it."""
         look_s = min(_LOOK_S, self._applicant.lease_s / _LOOKS)
-        seen: tuple[int, int] | None = None
+        seen: _Sign | None = None
         since_ns = 0
+        is_older = not await has_batches(link, self._applicant.name)
+        look = _SEEN_BEFORE if is_older else _SEEN
         await link.row(NO_LOCKS, within_s=self._applicant.lease_s)
         now_ns = self._applicant.clock_ns()
         while True:
             before_ns = now_ns
             try:
-                row = await link.row(_SEEN, within_s=self._applicant.lease_s)
+                row = await link.row(look, within_s=self._applicant.lease_s)
             except asyncpg.LockNotAvailableError:
                 self._oddities.warning("another program has locked the lease", database=self._applicant.name)
                 seen = None  # its server can't store anything either
@@ -240,12 +261,14 @@ class _Waiting:
             if now_ns - before_ns > lease_ns // 2:
                 # The database took so long to answer that the active server may have been cut off or halted as well.
                 seen = None
-            if seen != (row["epoch"], row["beat"]):
-                seen = row["epoch"], row["beat"]
+            if seen != (row["epoch"], row["batch"], row["beat"]):
+                if seen is not None:  # others see a commit only once it was confirmed
+                    self._history = link.history or self._history
+                seen = row["epoch"], row["batch"], row["beat"]
                 since_ns = now_ns
             if row["is_free"] or now_ns - since_ns >= lease_ns:
                 await expect_newest(link, self._applicant.url)  # the active server may have moved on to another host
-                taken = await self._patiently(link, self._take(link, seen))
+                taken = await self._patiently(link, self._take(link, _TAKE_BEFORE if is_older else _TAKE, seen))
                 if taken is not None:
                     self._stands_by = False
                     log.info("the lease is ours", database=self._applicant.name, epoch=taken.epoch)
@@ -256,12 +279,12 @@ class _Waiting:
                 self._stand_by(row["node"], row["address"])
             await self.pause(look_s)
 
-    async def _take(self, link: Link, seen: tuple[int, int]) -> Taken | None:
+    async def _take(self, link: Link, statement: str, seen: _Sign) -> Taken | None:
         """Take the lease, unless it has changed since it was last seen; then return None."""
         applicant = self._applicant
         await link.row(PATIENTLY)
         sent_ns = applicant.clock_ns()
-        row = await link.row(_TAKE, *seen, applicant.node, applicant.address, __version__)
+        row = await link.row(statement, *seen, applicant.node, applicant.address, __version__)
         return None if row is None else Taken(link, row["epoch"], row["batch"], row["last_id"], sent_ns)
 
     async def _say(self, link: Link, epoch: int) -> None:

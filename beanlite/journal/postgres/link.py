@@ -22,8 +22,13 @@ CONNECT_S: Final = 2.0
 # A statement that has been unanswered for this long is checked on, repeatedly, over another connection.
 LOOK_AFTER_S: Final = 1.0
 _WAITS: Final = """
-    SELECT wait_event, array_to_string(pg_blocking_pids(pid), ', ') AS blocked_by
-    FROM pg_stat_activity WHERE pid = $1 AND application_name = $2
+    SELECT wait_event,
+           array_to_string(pg_blocking_pids(pid), ', ') AS blocked_by,
+           (
+               SELECT min(application_name) FROM pg_stat_activity
+               WHERE pid = ANY (pg_blocking_pids(waiting.pid)) AND starts_with(application_name, 'beanlite ')
+           ) AS server
+    FROM pg_stat_activity AS waiting WHERE pid = $1 AND application_name = $2
 """
 # PostgreSQL does not notice that a client has given up: without this, the processes of such clients would pile up while
 # another program holds the lock.
@@ -31,6 +36,8 @@ NO_LOCKS: Final = "SELECT set_config('lock_timeout', '100ms', false)"
 PATIENTLY: Final = "SELECT set_config('lock_timeout', '0', false)"
 NO_STANDBY: Final = "its synchronous standby may be lost"
 CROWDED: Final = "it is unknown why, because the database has no connection left"
+# The application names of servers begin with this.
+_OURS: Final = "beanlite "
 _oddities: Final = log.Seldom()
 _old_primaries: Final = log.Seldom()
 _HISTORY: Final = """
@@ -54,6 +61,8 @@ _SESSION: Final = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
+# A setting that not every version has, so that the start of a session can't name it.
+_NO_LIMIT: Final = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
 # By default the kernel would wait a quarter of an hour for a machine that is lost.
 _DEAD_MS: Final = 5000
 _KEEPALIVE: Final = (
@@ -243,6 +252,7 @@ async def _connect_to(url: str, name: str, expect: Expect | None) -> Link:
     _notice_dead_hosts(connection)
     link = Link(connection, url)
     try:
+        await link.row(_NO_LIMIT, within_s=CONNECT_S)
         await link.learn_history()
         if expect is not None:
             await expect(link)
@@ -307,7 +317,7 @@ def _notice_dead_hosts(connection: asyncpg.Connection[asyncpg.Record]) -> None:
 
 def name_of(node: str) -> str:
     """Return the application name of a server, with the characters and the length that PostgreSQL allows."""
-    return re.sub("[^ -~]", "?", f"beanlite {node}")[:63]
+    return re.sub("[^ -~]", "?", f"{_OURS}{node}")[:63]
 
 
 @contextmanager
@@ -355,6 +365,9 @@ async def why_it_waits(other: Link, name: str, pid: int) -> str | None:
     row = await other.row(_WAITS, pid, name, within_s=LOOK_AFTER_S)
     if row is None:
         return None
+    if row["server"]:
+        server = row["server"].removeprefix(_OURS)
+        return f"a commit of the server {server} is under way, in process {row['blocked_by']} of the database"
     if row["blocked_by"]:
         return f"another program has a lock, in process {row['blocked_by']} of the database"
     return NO_STANDBY if row["wait_event"] == "SyncRep" else "the database is slow"

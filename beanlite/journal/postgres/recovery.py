@@ -42,10 +42,38 @@ _FEW_BYTES: Final = f"""
 _WITH_BODIES: Final = _JOBS.format(body="body", rows=_FEW_BYTES)
 _WITHOUT_BODIES: Final = _JOBS.format(body="length(body)::bigint", rows=_SOME)
 _BODIES: Final = "SELECT id, body, crc32 FROM jobs WHERE id = ANY ($1)"
-_LEASE: Final = "SELECT epoch, batch FROM lease"
+_LEASE: Final = "SELECT epoch, batch FROM lease_now"
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses"
 _TUBES: Final = "SELECT tube FROM totals WHERE span_s = $1 AND at = $2"
 _PRUNE: Final = "DELETE FROM totals WHERE span_s = $1 AND at < $2"
+# The row of a batch may only be missing if the row of the lease has its number, or a higher one: a late copy of the
+# batch would be stored again otherwise.
+MARK: Final = """
+    UPDATE lease SET batch = number, last_id = greatest(lease.last_id, batches.last_id)
+    FROM batches WHERE epoch = $1 AND batch < number AND number = $2 AND batches.beat = 0
+"""
+# Rows that some open transaction may still read can't be removed, and are passed by their number.
+PRUNE_BATCHES: Final = """
+    DELETE FROM batches WHERE number > $1 AND number <= (SELECT batch FROM lease WHERE epoch = $2)
+"""
+# What keeps PostgreSQL from removing old versions of rows: the oldest transaction that may still read them. What other
+# roles do may not be shown.
+_HOLDER: Final = """
+    SELECT holder, age FROM (
+        SELECT concat_ws(' ', 'process', pid, nullif(application_name, '')) AS holder,
+               greatest(age(backend_xmin), age(backend_xid)) AS age
+        FROM pg_stat_activity
+        WHERE pid <> pg_backend_pid() AND (datname = current_database() OR backend_type = 'walsender')
+        UNION ALL
+        SELECT 'the replication slot ' || slot_name, age(xmin) FROM pg_replication_slots
+        UNION ALL
+        SELECT 'the prepared transaction ' || gid, age(transaction) FROM pg_prepared_xacts
+        WHERE database = current_database()
+    ) AS holders
+    WHERE age >= $1 ORDER BY age DESC LIMIT 1
+"""
+# The number of later transactions from which on it is worth a warning.
+_OLD: Final = 1_000_000
 _NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8 AS now"
 _COUNTS: Final = "SELECT count(*) AS jobs FROM jobs"
 _body = itemgetter(13)
@@ -74,10 +102,13 @@ class Reader:
         self._left = left
         self._link: Link | None = None
         self._pruner: Link | None = None
+        self._pruned_to = -1
+        """The rows of the batches up to this one have been deleted."""
         self._one_at_a_time = asyncio.Lock()
         self._closed = False
         self._drops = 0
         self._oddities = log.Seldom()
+        self._held = log.Seldom()
 
     async def _fetch(self, statement: str, *parameters: object) -> list[asyncpg.Record]:
         """Return the rows of a query, retried as often as necessary. JournalFailed: the rows can't be read at all."""
@@ -183,20 +214,31 @@ class Reader:
             at_s = began_s(span_s, now_s)
             totals.resume(span_s, at_s, {row["tube"].encode() for row in await self._fetch(_TUBES, span_s, at_s)})
 
-    async def prune_totals(self, now_s: float) -> None:
-        """Delete totals that are too old, unless another program has locked them; ``now_s`` is UTC.
+    async def prune(self, now_s: float) -> None:
+        """Delete totals that are too old, and rows of stored batches, unless another program has locked them.
 
-        It has a connection of its own: what is deleted may have to wait for the synchronous standby, and bodies don't.
+        ``now_s`` is UTC. It has a connection of its own: what is deleted may have to wait for the synchronous standby,
+        and bodies don't.
         """
         link = None
+        left = self._left()
         try:
             self._pruner = link = await self._connect()
             await link.row(NO_LOCKS)
             for span_s, kept_s in KEPT_S.items():
                 await link.rows(_PRUNE, span_s, int(now_s) - kept_s)
+            await link.rows(MARK, left.epoch, left.batch)
+            await link.rows(PRUNE_BATCHES, self._pruned_to, left.epoch)
+            self._pruned_to = left.batch - 1  # later beats have the number of the last batch as well
+            for row in await link.rows(_HOLDER, _OLD):
+                self._held.warning(
+                    f"the database can't remove old rows, and grows: {row['holder']} has held a transaction open for"
+                    f" {row['age']:,} others",
+                    database=self._name,
+                )
         except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
             if not self._closed:
-                self._oddities.warning("old totals could not be taken away", error=said(error))
+                self._oddities.warning("old totals and batches could not be taken away", error=said(error))
         finally:
             if link is not None:
                 link.drop()

@@ -17,6 +17,8 @@ _OLDEST: Final = 14
 # The number of the advisory lock that is held while the schema is made or changed; no other program uses it in this
 # database.
 _LOCK: Final = 0x6265616E
+# The version of the schema in which each batch has a row.
+_WITH_BATCHES: Final = 3
 # The time by the database's clock, which is the same for all servers.
 NOW: Final = "extract(epoch FROM clock_timestamp())::float8"
 _FACTS: Final = """
@@ -71,6 +73,11 @@ async def make(link: Link, name: str) -> None:
     await _migrate(link, name, only_from=0)
 
 
+async def has_batches(link: Link, name: str) -> bool:
+    """Whether the schema is one with the table of batches, or newer. Raises JournalRefused."""
+    return await _number(link, name) >= _WITH_BATCHES
+
+
 async def migrate(link: Link, name: str) -> None:
     """Bring an older schema up to date; to be called only while holding the lease. JournalRefused: that failed."""
     await _migrate(link, name, only_from=None)
@@ -105,6 +112,10 @@ async def _version(link: Link, name: str) -> int:
         if "jobs" in row["tables"]:
             raise JournalRefused(f"{name} has a table jobs that is not beanlite's; name another database")
         await link.connection.execute("CREATE TABLE schema_version AS SELECT 0 AS number")
+    return await _number(link, name)
+
+
+async def _number(link: Link, name: str) -> int:
     number = await link.row("SELECT number FROM schema_version")
     if number is None:
         raise JournalRefused(f"{name}: its table schema_version is empty")

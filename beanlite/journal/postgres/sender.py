@@ -172,11 +172,12 @@ class Sender:
             link.drop()
             raise ConnectionError("it is closed")
         self._link = link
-        self.left = self.left._replace(history=link.history or self.left.history)
         sent_ns = self._clock_ns()
         batch = await self._last_stored(link)
         if batch < self.left.batch:
             raise await self._mistake(link)
+        # Only now: a promotion after which nothing could be stored may be taken back.
+        self.left = self.left._replace(history=link.history or self.left.history)
         self._confirmed(sent_ns)
         self._moved()
         log.info("the database is found again", database=self._applicant.name, batch=batch)

@@ -17,7 +17,7 @@ from beanlite.journal.postgres.schema import check
 
 # Half the time of the lease, so that the server still ends before another one takes over.
 _PATIENT: Final = 0.5
-_WHOSE: Final = "SELECT epoch, batch, node, address FROM lease"
+_WHOSE: Final = "SELECT epoch, batch, node, address FROM lease_now"
 
 
 class State(NamedTuple):

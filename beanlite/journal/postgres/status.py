@@ -20,14 +20,17 @@ _ALIVE: Final = """
     FROM alive
 """
 # A server that stands by looks at the lease several times a second. PostgreSQL keeps the connections of one that is
-# halted, or whose machine is lost. What other roles do may not be shown: then it is unknown.
+# halted, or whose machine is lost. What other roles do may not be shown: then it is unknown. Two servers may have the
+# same name, and one of them may be active: the other is the one that looks.
 _SILENT_S: Final = 10.0
 _SERVERS: Final = """
     SELECT application_name AS name,
            bool_and(state = 'idle' AND state_change < clock_timestamp() - make_interval(secs => $2)) IS TRUE
            AS is_silent
     FROM pg_stat_activity
-    WHERE datname = current_database() AND starts_with(application_name, $1) GROUP BY 1 ORDER BY 1
+    WHERE datname = current_database() AND starts_with(application_name, $1)
+        AND (application_name <> $3 OR query LIKE '%AS is_free%')
+    GROUP BY 1 ORDER BY 1
 """
 _REPLICAS: Final = """
     SELECT application_name AS name, host(client_addr) AS address, state, sync_state,
@@ -52,17 +55,13 @@ async def _ask(url: str) -> dict[str, Any]:
         row = await link.glance(_ALIVE)
         if row is None:
             raise JournalRefused(f"{shown(url)}: its table lease is empty")
-        servers = await link.rows(_SERVERS, _OURS, _SILENT_S)
+        servers = await link.rows(_SERVERS, _OURS, _SILENT_S, name_of(row["node"]))
         replicas = [dict(row) for row in await link.rows(_REPLICAS)]
         await close(link)
     finally:
         link.drop()
     standing_by, silent = (
-        [
-            each["name"].removeprefix(_OURS)
-            for each in servers
-            if each["name"] != name_of(row["node"]) and each["is_silent"] == is_silent
-        ]
+        [each["name"].removeprefix(_OURS) for each in servers if each["is_silent"] == is_silent]
         for is_silent in (False, True)
     )
     return {**row, "standing_by": standing_by, "silent": silent, "replicas": replicas}

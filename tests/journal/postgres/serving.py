@@ -3,11 +3,14 @@
 import asyncio
 import re
 
+import asyncpg
 import pytest
 
 from beanlite.clock import Clock
 from beanlite.errors import JournalRefused
+from beanlite.journal.migrations import find_migrations
 from beanlite.journal.postgres.journal import Place, PostgresJournal
+from beanlite.journal.postgres.schema import MIGRATIONS
 from tests.journal.test_base import Serving
 from tests.support.core import put
 
@@ -82,6 +85,15 @@ async def by_few(postgres, url):
 
 async def sql(postgres, database, statement):
     return await postgres.asql(statement, database.rpartition("/")[2])
+
+
+async def made_by_an_older_version(url, version):
+    """Make the tables as they were in an older version of the schema."""
+    connection = await asyncpg.connect(url)
+    for migration in find_migrations(MIGRATIONS)[:version]:
+        await connection.execute(migration.read_text())
+    await connection.execute(f"CREATE TABLE schema_version AS SELECT {version} AS number")
+    await connection.close()
 
 
 async def refusal(url, **others):

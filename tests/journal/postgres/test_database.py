@@ -7,9 +7,11 @@ import subprocess
 import asyncpg
 import pytest
 
+from beanlite.journal.postgres import journal, recovery
 from beanlite.journal.postgres.recovery import Reader
-from beanlite.journal.totals import HOUR_S, TUBES_MAX
-from tests.journal.postgres.serving import SOON_S, refusal, served, sql, until
+from beanlite.journal.postgres.status import status
+from beanlite.journal.totals import TUBES_MAX
+from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, refusal, served, sql, until
 from tests.support.core import put
 from tests.support.needs import need
 from tests.support.postgres import Cluster, _program, _run, new_home, programs
@@ -100,14 +102,14 @@ async def test_the_number_of_tubes_in_the_totals_is_bounded_over_takeovers_too(p
 
 async def test_old_totals_are_taken_away_at_the_start_and_every_hour(postgres, database, monkeypatch):
     rounds = []
-    prune, sleep = Reader.prune_totals, asyncio.sleep
+    prune = Reader.prune
 
     async def noted(reader, now_s):
         await prune(reader, now_s)
         rounds.append(now_s)
 
-    monkeypatch.setattr(Reader, "prune_totals", noted)
-    monkeypatch.setattr(asyncio, "sleep", lambda delay_s: sleep(0.01 if delay_s == HOUR_S else delay_s))
+    monkeypatch.setattr(Reader, "prune", noted)
+    monkeypatch.setattr(journal, "HOUR_S", 0.01)
     serving = await served(database)
     await serving.put()
     await until(lambda: not (serving.core.engine.ledger.tallied or serving.journal.busy))
@@ -121,12 +123,40 @@ async def test_old_totals_are_taken_away_at_the_start_and_every_hour(postgres, d
     await serving.stop()
 
 
+async def test_rows_of_stored_batches_are_taken_away_after_many_batches(postgres, database, monkeypatch):
+    monkeypatch.setattr(journal, "_MANY", 3)
+    serving = await served(database)
+    for _ in range(7):
+        last = await serving.put()
+    async with asyncio.timeout(SOON_S):
+        while (await sql(postgres, database, "SELECT count(*) FROM batches WHERE beat = 0"))[0]["count"] > 4:
+            assert (await sql(postgres, database, "SELECT last_id FROM lease_now"))[0]["last_id"] == last
+            await asyncio.sleep(0.01)
+    assert (await serving.put(), serving.failures) == (last + 1, [])
+    await serving.stop()
+
+
+async def test_what_keeps_old_rows_in_the_database_is_named(database, monkeypatch, caplog):
+    monkeypatch.setattr(journal, "_MANY", 3)
+    monkeypatch.setattr(recovery, "_OLD", 5)
+    forgotten = await asyncpg.connect(database, server_settings={"application_name": "pg_dump"})
+    await forgotten.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    await forgotten.execute("SELECT")
+    serving = await served(database)
+    named = f"can't remove old rows, and grows: process {forgotten.get_server_pid()} pg_dump has held"
+    async with asyncio.timeout(SOON_S):
+        while named not in caplog.text:
+            await serving.put()
+    await forgotten.close()
+    await serving.stop()
+
+
 async def test_a_bug_in_what_takes_old_totals_away_stops_the_server(database, monkeypatch):
     async def wrong(_reader, _now_s):
         raise bug
 
     bug = LookupError("a bug")
-    monkeypatch.setattr(Reader, "prune_totals", wrong)
+    monkeypatch.setattr(Reader, "prune", wrong)
     serving = await served(database)
     await until(lambda: serving.failures)
     assert serving.failures == [bug]
@@ -143,7 +173,7 @@ async def test_bodies_are_read_while_the_removal_of_old_totals_waits_for_the_sta
     await pair.primary.asql("INSERT INTO totals SELECT 3600, 2000000000, 'old', 0, 0, 0, 0, 0, 0, 0, 0, 0", "queue")
     await asyncio.to_thread(pair.standby.stop)
     reader = reader_beside(serving, pair.url())
-    pruning = asyncio.create_task(reader.prune_totals(LATER_S))
+    pruning = asyncio.create_task(reader.prune(LATER_S))
     async with asyncio.timeout(SOON_S):
         while not await pair.primary.asql(WAITS):
             await asyncio.sleep(0.01)
@@ -160,8 +190,8 @@ async def test_old_totals_that_another_program_has_locked_are_left_for_the_next_
     holder = await asyncpg.connect(database)
     async with holder.transaction():
         await holder.execute("LOCK TABLE totals")
-        await asyncio.wait_for(reader.prune_totals(LATER_S), SOON_S)
-        assert "old totals could not be taken away" in caplog.text
+        await asyncio.wait_for(reader.prune(LATER_S), SOON_S)
+        assert "old totals and batches could not be taken away" in caplog.text
         assert await sql(postgres, database, "SELECT FROM pg_locks WHERE NOT granted") == []
     await holder.close()
     reader.close()
@@ -192,3 +222,14 @@ async def test_a_database_that_has_to_be_vacuumed_soon_serves_until_then(worn_ou
     assert await serving.put() == 1
     assert "the database warns" in caplog.text
     await serving.stop()
+
+
+async def test_the_status_shows_a_server_that_stands_by_under_the_name_of_the_active_one(database):
+    first = await served(database, lease_s=100)
+    assert (await asyncio.to_thread(status, database))["standing_by"] == []
+    second = ServingPostgres(Postgres(database, lease_s=100))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    assert (await asyncio.to_thread(status, database))["standing_by"] == ["here"]
+    await first.stop()
+    await (await asyncio.wait_for(waiting, SOON_S)).stop()

@@ -14,7 +14,18 @@ from beanlite.errors import LeaseLost, ListenError
 from beanlite.journal.postgres.journal import Place, PostgresJournal
 from beanlite.journal.postgres.link import Link
 from beanlite.net.listener import open_listener
-from tests.journal.postgres.serving import LEASE_S, SOON_S, Postgres, ServingPostgres, by, refusal, served, sql, until
+from tests.journal.postgres.serving import (
+    LEASE_S,
+    SOON_S,
+    Postgres,
+    ServingPostgres,
+    by,
+    made_by_an_older_version,
+    refusal,
+    served,
+    sql,
+    until,
+)
 from tests.support.core import Core
 from tests.support.cutting import Cutting
 
@@ -46,11 +57,11 @@ async def test_a_batch_that_takes_longer_than_the_lease_loses_it_to_nobody(postg
         await holder.execute("LOCK TABLE jobs")
         job_id = first.begin_to_put()
         await until(lambda: first.journal._sender.sent_ns is not None)
-        (before,) = await sql(postgres, database, "SELECT beat FROM lease")
+        (before,) = await sql(postgres, database, "SELECT beat FROM lease_now")
         beats = 0
         async with asyncio.timeout(SOON_S):
             while beats < 10 and not waiting.done():  # for twice the time of the lease
-                (row,) = await sql(postgres, database, "SELECT beat, epoch FROM lease")
+                (row,) = await sql(postgres, database, "SELECT beat, epoch FROM lease_now")
                 beats = row["beat"] - before["beat"]
                 await asyncio.sleep(0.01)
         assert row["epoch"] == 1
@@ -85,11 +96,11 @@ async def test_who_can_not_listen_gives_the_lease_back(postgres, database):
 
 
 async def test_who_can_not_migrate_gives_the_lease_back(postgres, database):
-    await (await served(database)).stop()
+    await made_by_an_older_version(database, 2)
     await sql(postgres, database, "UPDATE schema_version SET number = 1")  # what the next one adds is there
     assert "the migration 0002_lease.sql" in await refusal(database, lease_s=1000)
     (row,) = await sql(postgres, database, "SELECT epoch, stopped_at IS NOT NULL AS is_free FROM lease")
-    assert tuple(row) == (2, True)
+    assert tuple(row) == (1, True)
 
 
 async def test_of_two_that_stand_by_one_takes_over(database):
@@ -126,7 +137,7 @@ async def test_who_stands_by_takes_what_is_left_if_all_hosts_are_behind_what_it_
     waiting = asyncio.create_task(second.start())
     await until(lambda: second.medium.standing_by == [True])
     await first.abandon()
-    await sql(postgres, database, "UPDATE lease SET beat = 0")
+    await sql(postgres, database, "DELETE FROM batches")
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'beanlite second'"
     await sql(postgres, database, end)
     await until(lambda: "the database can't be reached" in caplog.text)
@@ -196,12 +207,25 @@ async def test_the_longer_one_of_two_leases_counts(database):
     await second.stop()
 
 
-async def test_a_database_of_the_first_version_is_taken_over(postgres, database):
-    await (await served(database)).stop()
-    await sql(postgres, database, "ALTER TABLE lease DROP lease_s")
-    await sql(postgres, database, "UPDATE schema_version SET number = 1")
-    await (await served(database, lease_s=7)).stop()
-    assert [dict(row) for row in await sql(postgres, database, "SELECT lease_s FROM lease")] == [{"lease_s": 7}]
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_database_of_an_older_version_is_taken_over(postgres, database, version):
+    """Once the older server that is active has stopped; and that one can't take it back."""
+    await made_by_an_older_version(database, version)
+    older = await asyncpg.connect(database)
+    older_take = "UPDATE lease SET epoch = epoch + 1, beat = beat + 1, stopped_at = NULL WHERE epoch = $1"
+    await older.execute(older_take, 0)
+    second = ServingPostgres(Postgres(database, node="second", lease_s=100))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    await older.execute("UPDATE lease SET batch = 7, last_id = 70, beat = beat + 1, stopped_at = 1")
+    await asyncio.wait_for(waiting, SOON_S)
+    assert await second.put() == 71
+    (row,) = await sql(postgres, database, "SELECT epoch, batch >= 8 AS is_later, lease_s FROM lease_now")
+    assert tuple(row) == (2, True, 100)
+    with pytest.raises(asyncpg.UndefinedColumnError):
+        await older.execute(older_take, 2)
+    await older.close()
+    await second.stop()
 
 
 async def test_systemd_is_not_told_at_each_look(database, tmp_path, monkeypatch):
@@ -295,7 +319,7 @@ async def test_jobs_are_read_from_where_the_lease_is(database, other):
 
 
 async def taken_over(postgres, database):
-    await sql(postgres, database, "UPDATE lease SET epoch = epoch + 1, node = 'another', beat = beat + 1")
+    await sql(postgres, database, "UPDATE lease SET epoch = epoch + 1, node = 'another'")
 
 
 async def test_who_has_lost_the_lease_stores_and_acknowledges_nothing(postgres, database):

@@ -268,7 +268,10 @@ async def test_who_stands_by_does_not_take_over_there_even_if_it_reaches_nothing
         await until(lambda: second.medium.standing_by == [True])
         await failed_over(pair)
         await finds(first, new)
-        await looking_from(new, "second")
+        for _ in range(2):  # the second beat shows that commits are confirmed there
+            await looking_from(new, "second", since=await now(new))
+            await first.journal._sender._keep_lease()
+        await looking_from(new, "second", since=await now(new))
         serves_alone(old)
         await asyncio.to_thread(old.start)
         way.refuses = True
@@ -355,11 +358,17 @@ async def test_a_database_that_does_not_say_its_history_is_used(database, monkey
     await serving.stop()
 
 
-async def looking_from(cluster, node, but=0):
+async def now(cluster):
+    """Return the time by the clock of the database."""
+    return (await cluster.asql("SELECT clock_timestamp() AS now"))[0]["now"]
+
+
+async def looking_from(cluster, node, but=0, since="-infinity"):
     """Wait until a server that stands by looks at the lease there, in another process, whose id is returned."""
     asked = f"""
         SELECT pid FROM pg_stat_activity
-        WHERE application_name = 'beanlite {node}' AND query LIKE '%stopped_at%' AND pid <> {but}
+        WHERE application_name = 'beanlite {node}' AND query LIKE '%stopped_at%'
+        AND pid <> {but} AND query_start > '{since}'
     """  # noqa: S608 - our own words
     async with asyncio.timeout(SOON_S):
         while not (rows := await cluster.asql(asked)):

@@ -10,7 +10,16 @@ from beanlite.journal.postgres.address import shown
 from beanlite.journal.postgres.lease import _Waiting
 from beanlite.journal.postgres.link import TROUBLE, connect
 from beanlite.journal.postgres.schema import check
-from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, refusal, served, sql, until
+from tests.journal.postgres.serving import (
+    SOON_S,
+    Postgres,
+    ServingPostgres,
+    made_by_an_older_version,
+    refusal,
+    served,
+    sql,
+    until,
+)
 
 
 async def test_a_database_without_a_synchronous_standby_is_refused(database):
@@ -119,6 +128,23 @@ async def test_a_pooler_that_ignores_what_commits_have_to_wait_for_is_refused(po
     assert "has client_min_messages = error" in await refusal(database)
 
 
+async def test_a_limit_that_only_newer_versions_have_is_lifted(postgres, database, monkeypatch):
+    monkeypatch.setattr(link, "_NO_LIMIT", link._NO_LIMIT.replace("transaction_timeout", "vacuum_cost_delay"))
+    await postgres.asql(f"ALTER DATABASE {database.rpartition('/')[2]} SET vacuum_cost_delay = 7")
+    made = await connect(database, "beanlite")
+    assert await made.connection.fetchval("SHOW vacuum_cost_delay") == "0"
+    made.drop()
+
+
+async def test_a_schema_that_is_published_is_migrated(postgres, database):
+    await made_by_an_older_version(database, 2)
+    await sql(postgres, database, "CREATE PUBLICATION everything FOR ALL TABLES")
+    serving = await served(database)
+    assert await serving.put() == 1
+    await serving.stop()
+    await sql(postgres, database, "UPDATE schema_version SET number = number")
+
+
 async def test_a_schema_may_have_a_name_that_needs_quotes(postgres, database):
     await postgres.asql('CREATE SCHEMA "Our Work"', database.rpartition("/")[2])
     await postgres.asql(f'ALTER DATABASE {database.rpartition("/")[2]} SET search_path = "Our Work"')
@@ -139,7 +165,7 @@ async def test_a_right_that_is_missing_is_one_line(postgres, database):
     await (await served(database)).stop()
     await postgres.asql("CREATE ROLE poor LOGIN")
     await sql(postgres, database, "GRANT SELECT ON schema_version TO poor")
-    assert "permission denied for table lease" in await refusal(database.replace("queue@", "poor@"))
+    assert "permission denied for view lease_now" in await refusal(database.replace("queue@", "poor@"))
 
 
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'beanlite second'"
@@ -148,7 +174,7 @@ TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE applic
 @pytest.mark.parametrize(
     ("go", "come"),
     [
-        ("ALTER TABLE lease RENAME TO away", "ALTER TABLE away RENAME TO lease"),
+        ("ALTER TABLE lease_now RENAME TO away", "ALTER TABLE away RENAME TO lease_now"),
         ("ALTER DATABASE {} ALLOW_CONNECTIONS false", "ALTER DATABASE {} ALLOW_CONNECTIONS true"),
     ],
 )

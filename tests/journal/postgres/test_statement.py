@@ -2,12 +2,15 @@
 
 import asyncio
 
+import asyncpg
 import pytest
 
 from beanlite.clock import Clock
 from beanlite.journal.postgres.batch import batch_of
-from beanlite.journal.postgres.lease import Applicant, take
+from beanlite.journal.postgres.lease import BEAT, Applicant, take
+from beanlite.journal.postgres.recovery import MARK, PRUNE_BATCHES
 from beanlite.journal.totals import Totals
+from tests.journal.postgres.serving import SOON_S
 from tests.support.core import Core
 
 JOBS = b"put 0 0 60 1\r\na\r\nput 0 0 60 1\r\nb\r\nput 0 0 60 1\r\nc\r\n"
@@ -32,9 +35,9 @@ async def taken(database):
     taken.link.drop()
 
 
-async def everything(taken):
-    rows = await taken.link.connection.fetch("SELECT lease::text FROM lease UNION ALL SELECT jobs::text FROM jobs")
-    return sorted(row[0] for row in rows) + await taken.link.connection.fetch("SELECT * FROM totals")
+async def everything(connection):
+    rows = await connection.fetch("SELECT batches::text FROM batches UNION ALL SELECT jobs::text FROM jobs")
+    return sorted(row[0] for row in rows) + await connection.fetch("SELECT * FROM totals")
 
 
 async def send(taken, batch, *, epoch, last):
@@ -47,17 +50,17 @@ async def test_what_arrives_twice_or_too_late_does_nothing(taken):
     first, second = batch(core, client, JOBS), batch(core, client, REPEATABLE)
     assert await send(taken, first, epoch=taken.epoch, last=0) is not None
     assert await send(taken, second, epoch=taken.epoch, last=first.number) is not None
-    before = await everything(taken)
+    before = await everything(taken.link.connection)
     assert await send(taken, second, epoch=taken.epoch, last=first.number) is None  # again
     third = batch(core, client, b"kick 9\r\npause-tube default 0\r\n")
     assert await send(taken, third, epoch=taken.epoch, last=first.number) is None  # the batch before it is missing
-    assert await everything(taken) == before
+    assert await everything(taken.link.connection) == before
     await taken.link.connection.execute("UPDATE lease SET epoch = epoch + 1")
-    before = await everything(taken)
+    before = await everything(taken.link.connection)
     assert await send(taken, third, epoch=taken.epoch, last=second.number) is None  # another server has taken over
-    assert await everything(taken) == before
+    assert await everything(taken.link.connection) == before
     assert await send(taken, third, epoch=taken.epoch + 1, last=second.number) is not None
-    assert await everything(taken) != before
+    assert await everything(taken.link.connection) != before
 
 
 async def test_a_tube_that_was_gone_and_made_anew_has_one_total(taken):
@@ -70,3 +73,118 @@ async def test_a_tube_that_was_gone_and_made_anew_has_one_total(taken):
     assert await send(taken, twice, epoch=taken.epoch, last=before.number) is not None
     totals = await taken.link.connection.fetch("SELECT span_s, put, deleted FROM totals WHERE tube = 'mail'")
     assert sorted(map(tuple, totals)) == [(3600, 2, 2), (86400, 2, 2)]
+
+
+@pytest.fixture
+async def other(database, taken):  # noqa: ARG001 - the tables have to be there
+    """Another connection to the same database."""
+    connection = await asyncpg.connect(database)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def third(database, taken):  # noqa: ARG001 - likewise
+    connection = await asyncpg.connect(database)
+    yield connection
+    await connection.close()
+
+
+async def waits(connection, count=1):
+    """Wait until this many statements wait for a lock."""
+    locked = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(SOON_S):
+        while len(await connection.fetch(locked)) < count:
+            await asyncio.sleep(0.001)
+
+
+TAKE = "SELECT epoch FROM take_lease($1, $2, $3, 'second', '', '')"
+
+
+async def seen(connection):
+    return tuple(await connection.fetchrow("SELECT epoch, batch, beat FROM lease_now"))
+
+
+async def test_who_wants_the_lease_does_not_get_it_if_a_batch_was_under_way(taken, other, third):
+    core = Core()
+    first = batch(core, core.client(), JOBS)
+    before = await seen(third)
+    async with other.transaction():
+        await other.fetchrow(first.statement, taken.epoch, 0, *first.parameters)
+        taking = asyncio.create_task(taken.link.row(TAKE, *before))
+        await waits(third)
+    assert await taking is None
+    assert (await seen(third))[:2] == (taken.epoch, first.number)
+    assert await taken.link.row(TAKE, *await seen(third)) is not None
+
+
+async def test_a_batch_that_waited_for_who_took_the_lease_is_not_stored(taken, other, third):
+    core = Core()
+    first = batch(core, core.client(), JOBS)
+    async with other.transaction():
+        assert await other.fetchrow(TAKE, *await seen(third)) is not None
+        storing = asyncio.create_task(send(taken, first, epoch=taken.epoch, last=0))
+        await waits(third)
+    assert await storing is None
+    assert await third.fetch("SELECT FROM jobs") == []
+    assert await third.fetch("SELECT FROM batches WHERE beat = 0") == []
+
+
+async def test_who_wants_the_lease_does_not_get_it_if_a_beat_was_under_way(taken, other, third):
+    before = await seen(third)
+    async with other.transaction():
+        await other.fetchrow(BEAT, taken.epoch)
+        taking = asyncio.create_task(taken.link.row(TAKE, *before))
+        await waits(third)
+    assert await taking is None
+
+
+async def test_of_two_copies_that_are_under_way_one_is_stored(taken, other, third):
+    core = Core()
+    client = core.client()
+    first, second = batch(core, client, JOBS), batch(core, client, REPEATABLE)
+    await send(taken, first, epoch=taken.epoch, last=0)
+    async with other.transaction():
+        assert await other.fetchrow(second.statement, taken.epoch, first.number, *second.parameters) is not None
+        storing = asyncio.create_task(send(taken, second, epoch=taken.epoch, last=first.number))
+        await waits(third)
+        before = await everything(other)
+    assert await storing is None
+    assert await everything(other) == before
+
+
+async def test_a_copy_that_waited_until_its_row_was_deleted_is_not_stored_again(taken, other, third):
+    """What it sees of the batches is as of when it began to wait."""
+    core = Core()
+    client = core.client()
+    first, second, last = [batch(core, client, each) for each in (JOBS, REPEATABLE, b"kick 9\r\ndelete 1\r\n")]
+    await send(taken, first, epoch=taken.epoch, last=0)
+    async with other.transaction():
+        await other.fetch("SELECT FROM lease FOR UPDATE")
+        storing = asyncio.create_task(send(taken, second, epoch=taken.epoch, last=first.number))
+        await waits(third)
+        for number, each in ((first.number, second), (second.number, last)):
+            assert await other.fetchrow(each.statement, taken.epoch, number, *each.parameters) is not None
+        await other.execute(MARK, taken.epoch, last.number)
+        await other.execute(PRUNE_BATCHES, -1, taken.epoch)
+        assert await other.fetch("SELECT FROM batches") == []
+        before = await other.fetch("SELECT * FROM jobs ORDER BY id")
+    assert await storing is None
+    assert await third.fetch("SELECT * FROM jobs ORDER BY id") == before
+    more = batch(core, client, JOBS)
+    assert await send(taken, more, epoch=taken.epoch, last=last.number) is not None
+
+
+async def test_neither_a_batch_nor_a_beat_leaves_a_version_of_the_leases_row_behind(taken):
+    """Each later batch would have to pass it, as long as some transaction is open that may still read it."""
+    core = Core()
+    client = core.client()
+    row = "SELECT ctid FROM lease"
+    before = await taken.link.connection.fetchval(row)
+    last = 0
+    for _ in range(3):
+        more = batch(core, client, JOBS)
+        assert await send(taken, more, epoch=taken.epoch, last=last) is not None
+        last = more.number
+        assert (await taken.link.row(BEAT, taken.epoch))["batch"] == last
+    assert await taken.link.connection.fetchval(row) == before

@@ -10,7 +10,7 @@ from beanlite.clock import Clock
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import lease, schema
-from beanlite.journal.postgres.lease import GIVE_BACK, Applicant, _Waiting, give_back, take
+from beanlite.journal.postgres.lease import BEAT, GIVE_BACK, Applicant, _Waiting, give_back, take
 from beanlite.journal.postgres.link import Behind
 from beanlite.journal.postgres.sender import Sender
 from beanlite.journal.postgres.standing import Patience
@@ -74,10 +74,10 @@ async def test_who_is_not_fast_enough_stands_by_for_who_was(database, monkeypatc
     own_take = _Waiting._take
     faster = []
 
-    async def take_after_another(waiting, link, seen):
+    async def take_after_another(waiting, link, statement, seen):
         monkeypatch.undo()
         faster.append(await take(applicant(database), asyncio.Event()))
-        return await own_take(waiting, link, seen)
+        return await own_take(waiting, link, statement, seen)
 
     monkeypatch.setattr(_Waiting, "_take", take_after_another)
     told = []
@@ -152,6 +152,25 @@ async def test_who_waits_for_a_lock_says_so_and_can_be_stopped(database, monkeyp
         stopped.set()
         assert await asyncio.wait_for(waiting, SOON_S) is None
     await holder.close()
+
+
+async def test_who_waits_for_a_commit_of_another_server_says_so(database, monkeypatch, caplog):
+    taken = await take(applicant(database), asyncio.Event())
+    monkeypatch.setattr(lease, "LOOK_AFTER_S", 0.1)
+    active = await asyncpg.connect(database, server_settings={"application_name": "beanlite first"})
+    stopped = asyncio.Event()
+    async with active.transaction():
+        await active.fetchrow(BEAT, taken.epoch)
+        waiting = asyncio.create_task(take(applicant(database), stopped))
+        async with asyncio.timeout(SOON_S):
+            while "the start waits" not in caplog.text:
+                await asyncio.sleep(0.001)
+        stopped.set()
+        assert await asyncio.wait_for(waiting, SOON_S) is None
+    assert f"a commit of the server first is under way, in process {active.get_server_pid()}" in caplog.text
+    assert "another program" not in caplog.text
+    taken.link.drop()
+    await active.close()
 
 
 async def test_who_waits_for_a_lock_keeps_its_connection_if_the_database_has_none_left(
