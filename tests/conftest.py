@@ -35,6 +35,7 @@ FAST = [
         "bench/test_runner.py",
         "binlog/test_records.py",
         "conformance/test_runner.py",
+        "performance/test_yardstick.py",
         "soak/test_books.py",
         "test_config.py",
         "test_docs.py",

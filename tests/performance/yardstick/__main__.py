@@ -14,9 +14,10 @@ import argparse
 import platform
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from beanlite.bench import machine
 from beanlite.errors import BenchFailed
@@ -29,7 +30,7 @@ AGAIN = 2  # times as many rounds, where the first ones seem to be worse than th
 HEAD = """\
 | row | commands/s | | ratio | p99, ms | | CPU µs | | ratio | instructions | | ratio | best: CPU | instructions |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"""
-Pairs = list[tuple[Sample, Sample]]
+Measured = TypeVar("Measured")
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -52,12 +53,18 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     return chosen
 
 
-def in_turn(bench: Bench, both: tuple[Version, Version], row: Row, rounds: Iterable[int]) -> Pairs:
+def in_turn(
+    measure: Callable[[Version, Row], Measured], both: tuple[Version, Version], row: Row, rounds: int
+) -> list[tuple[Measured, Measured]]:
     """Measure the baseline and the present; which of them comes first changes with each round."""
+    baseline, present = both
     pairs = []
-    for number in rounds:
-        first, second = (bench.sample(version, row) for version in (both if number % 2 else both[::-1]))
-        pairs.append((first, second) if number % 2 else (second, first))
+    for number in range(rounds):
+        if number % 2:
+            later = measure(present, row)
+            pairs.append((measure(baseline, row), later))
+        else:
+            pairs.append((measure(baseline, row), measure(present, row)))
     return pairs
 
 
@@ -66,24 +73,40 @@ def cell(value: Ratio) -> str:
     return f"{value.median:.3f} ± {value.margin:.3f}"
 
 
-def line(row: Row, pairs: Pairs, now: dict[str, Ratio], counts: tuple[float, float] | None, best: Ratios) -> str:
-    """Return the line of the table."""
-    old, new = zip(*pairs, strict=True)
-    speed = ratio([(present.commands_per_s, baseline.commands_per_s) for baseline, present in pairs])
-    cells = [row.name]
-    cells += [f"{median(one.commands_per_s for one in its):,.0f}" for its in (old, new)]
-    cells += [cell(speed)]
-    cells += [f"{median(one.p99_us for one in its) / 1000:.2f}" for its in (old, new)]
-    cells += [f"{median(one.cpu_us for one in its):.2f}" for its in (old, new)]
-    cells += [cell(now["cpu"])]
-    cells += [f"{count:,.0f}" for count in counts] + [f"{now['instructions'].median:.3f}"] if counts else ["", "", ""]
-    cells += [f"{best[measure]:.3f}" if measure in best else "" for measure in ("cpu", "instructions")]
-    return f"| {' | '.join(cells)} |"
+class Result:
+    """The rounds of a row."""
 
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self.samples: list[tuple[Sample, Sample]] = []
+        self.counts: list[tuple[float, float]] = []
+        """The instructions of a command, if they are counted."""
 
-def costs(pairs: Pairs) -> Ratio:
-    """Return the ratio of CPU time a command."""
-    return ratio([(baseline.cpu_us, present.cpu_us) for baseline, present in pairs])
+    def measure(self, bench: Bench, both: tuple[Version, Version], rounds: int, *, count: bool) -> None:
+        """Add some rounds."""
+        self.samples += in_turn(bench.sample, both, self.row, rounds)
+        if count:
+            self.counts += in_turn(bench.instructions, both, self.row, rounds)
+
+    def ratios(self) -> dict[str, Ratio]:
+        """Return the ratio of each measure of costs."""
+        cpu = ratio([(baseline.cpu_us, present.cpu_us) for baseline, present in self.samples])
+        return {"cpu": cpu} | ({"instructions": ratio(self.counts)} if self.counts else {})
+
+    def line(self, best: Ratios) -> str:
+        """Return the line of the table."""
+        versions = [*zip(*self.samples, strict=True)]
+        now = self.ratios()
+        cells = [self.row.name]
+        cells += [f"{median(one.commands_per_s for one in its):,.0f}" for its in versions]
+        cells += [cell(ratio([(new.commands_per_s, old.commands_per_s) for old, new in self.samples]))]
+        cells += [f"{median(one.p99_us for one in its) / 1000:.2f}" for its in versions]
+        cells += [f"{median(one.cpu_us for one in its):.2f}" for its in versions]
+        cells += [cell(now["cpu"])]
+        cells += [f"{median(its):,.0f}" for its in zip(*self.counts, strict=True)] or ["", ""]
+        cells += [cell(now["instructions"]) if self.counts else ""]
+        cells += [f"{best[measure]:.3f}" if measure in best else "" for measure in ("cpu", "instructions")]
+        return f"| {' | '.join(cells)} |"
 
 
 def compare(
@@ -93,17 +116,12 @@ def compare(
     fallen = []
     print(HEAD, flush=True)
     for row in chosen.rows:
-        pairs = in_turn(bench, both, row, range(chosen.rounds))
-        counts = None
-        now = {"cpu": costs(pairs)}
-        if chosen.instructions:
-            counts = (bench.instructions(both[0], row), bench.instructions(both[1], row))
-            now["instructions"] = ratio([counts])
-        if chosen.check and best.fallen(kind, row.name, now):
-            pairs += in_turn(bench, both, row, range(AGAIN * chosen.rounds))
-            now["cpu"] = costs(pairs)
-        before = {} if chosen.baseline else best.of(kind, row.name)
-        print(line(row, pairs, now, counts, before), flush=True)
+        result = Result(row)
+        result.measure(bench, both, chosen.rounds, count=chosen.instructions)
+        if chosen.check and best.fallen(kind, row.name, result.ratios()):
+            result.measure(bench, both, AGAIN * chosen.rounds, count=chosen.instructions)
+        now = result.ratios()
+        print(result.line({} if chosen.baseline else best.of(kind, row.name)), flush=True)
         fallen += best.fallen(kind, row.name, now)
         if chosen.record:
             best.rise(kind, row.name, now)
@@ -119,9 +137,7 @@ def main() -> None:
         both = versions.both(chosen.baseline or best.baseline, chosen.present, Path(name))
         python = both[1].ask(versions.VERSION)
         kind = f"{machine.describe()['cpu']}, Python {python}"
-        print(
-            f"{both[0].name} (first) and {both[1].name} (second) on {kind}, {platform.release()}\n\n{HEAD}", flush=True
-        )
+        print(f"{both[0].name} (first) and {both[1].name} (second) on {kind}, {platform.release()}\n")
         if chosen.check and not best.knows(kind):
             print("No ratio was recorded with such a processor and interpreter, so there is nothing to check.\n")
         try:
