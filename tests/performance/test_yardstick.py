@@ -9,7 +9,7 @@ import pytest
 
 from tests.performance.yardstick import __main__ as yardstick
 from tests.performance.yardstick.best import FILE, Best, Ratio, ratio
-from tests.performance.yardstick.measuring import ROWS, Sample, counted, cpu_ns
+from tests.performance.yardstick.measuring import ROWS, Sample, counted, cpu_ns, in_turn
 from tests.performance.yardstick.versions import Version
 
 BEST = json.dumps({"baseline": "abc", "best": {"a machine": {"50": {"cpu": 0.95, "instructions": 0.9}}}})
@@ -18,15 +18,13 @@ ROW = ROWS[0]
 
 
 class Bench:
-    """Gives the CPU times of one version after the other, and remembers their order."""
+    """Gives the CPU times of rounds with one slice each."""
 
-    def __init__(self, **cpu_us):
-        self.cpu_us = {name: list(values) for name, values in cpu_us.items()}
-        self.order = []
+    def __init__(self, *cpu_us):
+        self.left = list(cpu_us)
 
-    def sample(self, version, _):
-        self.order.append(version.name)
-        return Sample(commands_per_s=1000, p99_us=100, cpu_us=self.cpu_us[version.name].pop(0))
+    def samples(self, *_):
+        return [tuple(Sample(commands_per_s=1000, p99_us=100, cpu_us=each) for each in self.left.pop(0))]
 
     def instructions(self, version, _):
         return {"old": 900, "new": 1000}[version.name]
@@ -95,23 +93,21 @@ def test_the_file_has_a_baseline_and_only_rows_that_are_measured():
     assert {row for rows in content["best"].values() for row in rows} <= {row.name for row in ROWS}
 
 
-def test_versions_take_turns_in_coming_first():
-    bench = Bench(old=[1, 2, 3, 4], new=[5, 6, 7, 8])
-    pairs = yardstick.in_turn(bench.sample, BOTH, ROW, 4)
-    assert bench.order in (["old", "new", "new", "old"] * 2, ["new", "old", "old", "new"] * 2)
-    assert [(old.cpu_us, new.cpu_us) for old, new in pairs] == [(1, 5), (2, 6), (3, 7), (4, 8)]
+def test_two_take_turns_in_coming_first():
+    order = []
+    pairs = in_turn(lambda name: order.append(name) or (name, len(order)), ("old", "new"), 3)
+    assert order == ["old", "new", "new", "old", "old", "new"]
+    assert pairs == [(("old", 1), ("new", 2)), (("old", 4), ("new", 3)), (("old", 5), ("new", 6))]
 
 
 def test_what_seems_to_have_fallen_is_measured_again_before_it_is_said():
-    bench = Bench(old=[9, 10, 10], new=[10, 10, 10])
+    bench = Bench((9, 10), (10, 10), (10, 10))
     assert compare(bench, recorded(1.0), "--check") == []
-    assert len(bench.order) == 6
+    assert bench.left == []
 
 
 def test_what_has_fallen_is_said(capsys):
-    bench = Bench(old=[9, 9, 9], new=[10, 10, 10])
-    said = compare(bench, recorded(1.0), "--check")
-    assert said == ["1: cpu 0.900, 1.000 at best"]
+    assert compare(Bench(*[(9, 10)] * 3), recorded(1.0), "--check") == ["1: cpu 0.900, 1.000 at best"]
     assert (
         "| 1 | 1,000 | 1,000 | 1.000 ± 0.000 | 0.10 | 0.10 | 9.00 | 10.00 | 0.900 ± 0.000 |" in capsys.readouterr().out
     )
@@ -119,8 +115,7 @@ def test_what_has_fallen_is_said(capsys):
 
 def test_the_table_has_the_best_ratio_from_before(capsys):
     best = recorded(0.5)
-    bench = Bench(old=[9], new=[10])
-    compare(bench, best, "--record", "--instructions")
+    compare(Bench((9, 10)), best, "--record", "--instructions")
     assert capsys.readouterr().out.endswith("| 0.900 ± 0.000 | 900 | 1,000 | 0.900 ± 0.000 | 0.500 |  |\n")
     assert best.of("here", "1") == {"cpu": 0.9, "instructions": 0.9}
 

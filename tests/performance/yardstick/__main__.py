@@ -14,23 +14,20 @@ import argparse
 import platform
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
 
 from beanlite.bench import machine
 from beanlite.errors import BenchFailed
 from tests.performance.yardstick import versions
 from tests.performance.yardstick.best import FILE, Best, Ratio, Ratios, ratio
-from tests.performance.yardstick.measuring import ROWS, Bench, Row, Sample
+from tests.performance.yardstick.measuring import ROWS, Bench, Row, Sample, in_turn
 from tests.performance.yardstick.versions import Version
 
 AGAIN = 2  # times as many rounds, where the first ones seem to be worse than the best
 HEAD = """\
 | row | commands/s | | ratio | p99, ms | | CPU µs | | ratio | instructions | | ratio | best: CPU | instructions |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"""
-Measured = TypeVar("Measured")
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -53,21 +50,6 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     return chosen
 
 
-def in_turn(
-    measure: Callable[[Version, Row], Measured], both: tuple[Version, Version], row: Row, rounds: int
-) -> list[tuple[Measured, Measured]]:
-    """Measure the baseline and the present; which of them comes first changes with each round."""
-    baseline, present = both
-    pairs = []
-    for number in range(rounds):
-        if number % 2:
-            later = measure(present, row)
-            pairs.append((measure(baseline, row), later))
-        else:
-            pairs.append((measure(baseline, row), measure(present, row)))
-    return pairs
-
-
 def cell(value: Ratio) -> str:
     """Return a ratio and its margin for the table."""
     return f"{value.median:.3f} ± {value.margin:.3f}"
@@ -84,9 +66,10 @@ class Result:
 
     def measure(self, bench: Bench, both: tuple[Version, Version], rounds: int, *, count: bool) -> None:
         """Add some rounds."""
-        self.samples += in_turn(bench.sample, both, self.row, rounds)
+        for _ in range(rounds):
+            self.samples += bench.samples(both, self.row)
         if count:
-            self.counts += in_turn(bench.instructions, both, self.row, rounds)
+            self.counts += in_turn(lambda version: bench.instructions(version, self.row), both, rounds)
 
     def ratios(self) -> dict[str, Ratio]:
         """Return the ratio of each measure of costs."""
