@@ -12,13 +12,15 @@ of the commands/s of present and baseline.
 
 import argparse
 import platform
+import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 
 from beanlite.bench import machine
-from beanlite.errors import BenchFailed
+from beanlite.errors import BenchFailed, ConfigError
 from tests.performance.yardstick import versions
 from tests.performance.yardstick.best import FILE, Best, Ratio, Ratios, ratio
 from tests.performance.yardstick.measuring import ROWS, Bench, Row, Sample, in_turn
@@ -112,8 +114,12 @@ def compare(
 
 
 def main() -> None:
-    """Compare, and give a verdict."""
+    """Compare two versions, and end with exit code 1 if the verdict is bad."""
     chosen = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # having stopped the servers
+    for program in ["cc"] + ["valgrind"] * chosen.instructions:
+        if not shutil.which(program):
+            sys.exit(f"{program} is not installed")
     best = Best(FILE.read_text(encoding="utf-8"))
     versions.CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=versions.CACHE) as name:
@@ -125,7 +131,7 @@ def main() -> None:
             print("No ratio was recorded with such a processor and interpreter, so there is nothing to check.\n")
         try:
             fallen = compare(Bench(Path(name)), both, chosen, best, kind)
-        except BenchFailed as error:
+        except (BenchFailed, ConfigError) as error:
             sys.exit(str(error))
     if chosen.record:
         FILE.write_text(best.text(), encoding="utf-8")
