@@ -36,6 +36,7 @@ FAST = tuple(
         "bench/test_runner.py",
         "binlog/test_records.py",
         "conformance/test_runner.py",
+        "performance/test_yardstick.py",
         "soak/test_books.py",
         "test_config.py",
         "test_docs.py",
