@@ -314,13 +314,8 @@ def _beside_a_database(settings: Settings, url: str) -> list[str]:
         found.append("database and --no-journal exclude each other")
     if settings.backup_every is not None:
         found.append("backup_every is for the database file; PostgreSQL has backups of its own")
-    if settings.history is not None:
-        found.append("history is for the database file, and there is none with database")
-    found += [
-        f"{key} is for the database file, and does nothing with database"
-        for key in ("fsync", "history_bytes", "history_bodies")
-        if key in settings.model_fields_set
-    ]
+    of_files = {"fsync", "history", "history_bytes", "history_bodies"} & settings.model_fields_set
+    found += [f"{key} is for the database file, and does nothing with database" for key in sorted(of_files)]
     if find_spec("asyncpg") is None:
         found.append(f"database: {missing('asyncpg')}")
     return found
@@ -351,7 +346,8 @@ def _from_all_sources(in_file: dict[str, object], in_environment: set[str], flag
             ours = {key: value for key, value in env_settings().items() if key in in_environment}  # not Kubernetes's
             return init_settings, InitSettingsSource(settings_cls, ours), InitSettingsSource(settings_cls, in_file)
 
-    return Settings.model_construct(**dict(AllSources(**flags)))  # plain Settings, as in every other start
+    read = AllSources(**flags)
+    return Settings.model_construct(read.model_fields_set, **dict(read))  # plain Settings, as in every other start
 
 
 def flag(key: str) -> str:

@@ -17,10 +17,15 @@ def host_and_port(place: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def is_port(text: str) -> bool:
+    """Whether the text is the number of a port, or 0."""
+    return text.isdecimal() and len(text) <= 20 and int(text) <= 65535  # Python refuses thousands of digits
+
+
 def is_place(text: str) -> bool:
     """Whether the text is a host and a port that one can connect to."""
     host, _, port = text.rpartition(":")
-    return bool(host) and host != "unix" and port.isdecimal() and 0 < int(port) <= 65535
+    return bool(host) and host != "unix" and is_port(port) and int(port) > 0
 
 
 def reached_at(host: str) -> str:

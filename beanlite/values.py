@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, StringConstraints
 
-from beanlite.places import is_place
+from beanlite.places import is_place, is_port
 
 # The name of the database file by default, and in a directory that is given in its place.
 DB_NAME = "beanlite.db"
@@ -98,7 +98,7 @@ def of_operators(text: str) -> str:
 def of_address(text: str) -> str:
     """Return the text if it is an address and a port, else raise ValueError."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    if not host or not is_port(port):
         raise ValueError(text)
     return text
 

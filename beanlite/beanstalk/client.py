@@ -4,7 +4,7 @@ import socket
 from typing import Final, Self
 
 from beanlite.errors import ConfigError
-from beanlite.places import as_place
+from beanlite.places import as_place, is_port
 
 Address = tuple[str, int] | tuple[str]
 """Host and port, or the path of a Unix socket."""
@@ -21,7 +21,7 @@ def parse_address(where: str, option: str = "--connect") -> Address:
     if where.startswith("unix:") and where != "unix:":
         return (where.removeprefix("unix:"),)
     host, _, port = where.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    if not host or not is_port(port):
         raise ConfigError(f"{option} takes HOST:PORT or unix:PATH, not {where!r}")
     return (host.strip("[]"), int(port))
 

@@ -1,18 +1,25 @@
 """The HTTP endpoints for monitoring the server: whether it is alive, whether it is ready, and its metrics.
 
 They speak as much of HTTP as a probe or Prometheus needs: GET or HEAD without a body, one request per connection.
+
+Over the loopback interface they are served under no name with a dot in it. Such a name is that of some site, whose page
+had its name lead to this machine so that the browser lets it read what is here (DNS rebinding). Over other interfaces
+any name may be that of this machine, and all who reach it may read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
 from typing import Final, cast
 
 from beanlite import log
 from beanlite.net.listener import tcp_sockets
+from beanlite.values import is_loopback
 
-# Connections served at a time; further ones are closed at once.
+# Connections served at a time; for a further one the one is closed that has kept us waiting longest.
 CONNECTIONS_MAX: Final = 8
 # The most bytes of a request.
 REQUEST_MAX: Final = 8192
@@ -25,6 +32,7 @@ _REASONS: Final = {
     400: "Bad Request",
     404: "Not Found",
     405: "Method Not Allowed",
+    421: "Misdirected Request",
     500: "Internal Server Error",
     503: "Service Unavailable",
 }
@@ -45,8 +53,10 @@ class Health:
         self.readiness = readiness
         self.page = page
         self.page_type = page_type
-        self.connections: set[Visit] = set()
+        self.connections: dict[Visit, None] = {}
+        """The connections, the earliest first."""
         self._servers: list[asyncio.Server] = []
+        self._floods = log.Seldom()
 
     async def open(self, host: str, port: int) -> None:
         """Start listening. ListenError: that fails."""
@@ -58,12 +68,33 @@ class Health:
         bound = sockets[0].getsockname()
         log.info("health and metrics are served", host=bound[0], port=bound[1])
 
+    def make_room(self) -> bool:
+        """Close the connection that waits longest for its client; return whether there is one.
+
+        The first to go are those that have not sent a request: probes send theirs at once.
+        """
+        waiting = [visit for visit in self.connections if not visit.is_busy]
+        if not waiting:
+            return False
+        self._floods.warning("a connection for health is closed, because another one came", at_most=CONNECTIONS_MAX)
+        min(waiting, key=lambda visit: visit.is_answered).cut_off()
+        return True
+
     def close(self) -> None:
         """Stop listening, and close all connections."""
         for server in self._servers:
             server.close()
         for visit in list(self.connections):
             visit.cut_off()
+
+
+def is_local_name(place: str) -> bool:
+    """Whether a host, with or without a port, is an address, localhost, or a name that no site can have."""
+    host = place if place.endswith("]") else place.rpartition(":")[0] or place
+    with contextlib.suppress(ValueError):
+        return bool(ip_address(host.removeprefix("[").removesuffix("]")))
+    name = host.lower().removesuffix(".")
+    return "." not in name or name.endswith(".localhost")
 
 
 class Visit(asyncio.Protocol):
@@ -83,10 +114,10 @@ class Visit(asyncio.Protocol):
         """Start the connection's timeout; close the connection at once if there are too many."""
         self._transport = cast(asyncio.Transport, transport)
         connections = self._health.connections
-        if len(connections) >= CONNECTIONS_MAX:
+        if len(connections) >= CONNECTIONS_MAX and not self._health.make_room():
             self._transport.abort()
             return
-        connections.add(self)
+        connections[self] = None
         self._timer = self._health.loop.call_later(LASTS_S, self.cut_off)
 
     def data_received(self, data: bytes) -> None:
@@ -94,8 +125,9 @@ class Visit(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing() or self._task is not None:
             return
         self._received += data
-        if b"\r\n\r\n" in self._received[:REQUEST_MAX]:
-            self._answer(self._received[: self._received.index(b"\r\n")])
+        head, end, _ = self._received[:REQUEST_MAX].partition(b"\r\n\r\n")
+        if end:
+            self._answer(*head.decode("latin-1").split("\r\n"))
         elif len(self._received) > REQUEST_MAX:
             self._send(400, "the request is too long\n")
 
@@ -105,20 +137,34 @@ class Visit(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
         """Forget the connection."""
-        self._health.connections.discard(self)
+        self._health.connections.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._transport = None
 
     def cut_off(self) -> None:
         """Close the connection at once."""
+        self._health.connections.pop(self, None)
         if self._transport is not None:
             self._transport.abort()
 
-    def _answer(self, line: bytes) -> None:
-        words = line.decode("latin-1").split(" ")
+    @property
+    def is_busy(self) -> bool:
+        """Whether the response is being made."""
+        return self._task is not None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the response has been made, and is being read."""
+        return self._transport is None or self._transport.is_closing()
+
+    def _answer(self, line: str, *fields: str) -> None:
+        words = line.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             self._send(400, "this is not HTTP/1\n")
+            return
+        if not self._is_own_host(fields):
+            self._send(421, "this is not served under this name on this machine; ask for localhost\n")
             return
         method, target, _ = words
         path = target.partition("?")[0]
@@ -134,6 +180,14 @@ class Visit(asyncio.Protocol):
             self._send(200 if is_ready else 503, f"{how}\n", head=head)
         else:
             self._task = self._health.loop.create_task(self._send_page(head=head))
+
+    def _is_own_host(self, fields: tuple[str, ...]) -> bool:
+        """Whether the request is for a host that may be this one. Browsers always name one, probes not always."""
+        assert self._transport is not None
+        named = [
+            value.strip() for name, _, value in (field.partition(":") for field in fields) if name.lower() == "host"
+        ]
+        return not is_loopback(self._transport.get_extra_info("sockname")[0]) or all(map(is_local_name, named))
 
     async def _send_page(self, *, head: bool) -> None:
         try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from beanlite.defaults import ENV_PREFIX, HOST, PORT
 from beanlite.errors import ConfigError, ListenError
-from beanlite.places import as_place
+from beanlite.places import as_place, is_port
 
 if TYPE_CHECKING:
     from beanlite.config import Settings
@@ -118,7 +118,7 @@ def listen_early(args: list[str]) -> None:
     if "-p" not in flags:
         elsewhere |= {f"{ENV_PREFIX}PORT"}
     host, port = flags.get("-l", HOST), flags.get("-p", str(PORT))
-    if rest or elsewhere & os.environ.keys() or not port.isdecimal():
+    if rest or elsewhere & os.environ.keys() or not is_port(port):
         return
     place = Path(host.removeprefix("unix:")) if host.startswith("unix:") else (host, int(port))
     with contextlib.suppress(ListenError, OverflowError):  # the second attempt reports it
@@ -172,7 +172,7 @@ def _from_systemd() -> list[socket.socket]:
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return []
     count = os.environ.get("LISTEN_FDS", "")
-    if not count.isdecimal():
+    if not count.isdecimal() or len(count) > 20:
         raise ConfigError(f"LISTEN_FDS is no number: {count!r}")
     try:
         sockets = [socket.socket(fileno=fd) for fd in range(_FIRST_FD, _FIRST_FD + int(count))]

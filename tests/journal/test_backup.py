@@ -16,6 +16,7 @@ from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite import backup as backup_module, wholefile
 from beanlite.journal.sqlite.backup import backup
 from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.dump import export_to_file
 from beanlite.journal.sqlite.replay import read_jobs, read_state
 from beanlite.journal.sqlite.verify import verify
 from tests.support.journal_files import (
@@ -354,3 +355,26 @@ def test_what_a_killed_server_has_left_is_never_replaced(path, dest):
     make_killed(dest, batches=3)
     with pytest.raises(BeanliteError, match="it is a database with a -wal"):
         backup(path, dest, replace=True)
+
+
+@pytest.mark.parametrize("write", [backup, export_to_file])
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_dest_that_is_a_symbolic_link_is_not_followed(path, dest, tmp_path, write, replace, is_there):
+    make(path)
+    other = tmp_path / "other"
+    if is_there:
+        other.write_bytes(b"of somebody else")
+    dest.symlink_to(other)
+    with pytest.raises(BeanliteError, match=r"backups/queue\.db is a symbolic link; name the file to write itself"):
+        write(path, dest, replace=replace)
+    assert other.exists() is is_there
+    assert dest.is_symlink()
+
+
+@pytest.mark.parametrize("write", [backup, export_to_file])
+def test_a_folder_of_dest_may_be_a_symbolic_link(path, dest, tmp_path, write):
+    make(path)
+    (tmp_path / "link").symlink_to(dest.parent)
+    write(path, tmp_path / "link" / dest.name)
+    assert dest.is_file()

@@ -155,6 +155,7 @@ def job(**changed):
         ("", r"it is not JSON: Expecting value \(character 1\)"),
         ("\xff", "it is not UTF-8, and so not JSON"),
         ("[" * 100_000, "it is nested too deeply"),
+        ("9" * 5000, "it has a number of too many digits"),
         ("[]", "it is not a JSON object"),
         ("{}", "its kind is None, and none of queue, end, pause, job"),
         ('{"kind": "tube"}', "its kind is 'tube'"),

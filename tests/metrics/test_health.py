@@ -93,27 +93,90 @@ def place(server):
     return server._vitals._health._servers[0].sockets[0].getsockname()
 
 
-async def status_of(server, path="/readyz"):
+async def status_of(server, path="/readyz", host="localhost"):
     reader, writer = await asyncio.open_connection(*place(server))
-    writer.write(b"GET %b HTTP/1.1\r\n\r\n" % path.encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
     answer = await asyncio.wait_for(reader.read(), 10)
     writer.close()
     await writer.wait_closed()
     return int(answer.split()[1]), answer.partition(b"\r\n\r\n")[2].decode()
 
 
-async def test_one_connection_too_many_is_closed_and_the_others_are_answered(tmp_path):
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:11381", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:11381", 200),
+        ("[::1]", 200),
+        ("10.1.2.3:11381", 200),
+        ("localhost:11381", 200),
+        ("LOCALHOST.", 200),
+        ("queue.localhost:11381", 200),
+        ("beanlite:11381", 200),  # a service of Compose or Kubernetes, or this machine
+        ("", 200),
+        ("rebound.example.com:11381", 421),
+        ("rebound.example.com", 421),
+        ("rebound.example.com.:11381", 421),
+        ("127.0.0.1.example.com", 421),
+        ("localhost.example.com:11381", 421),
+        ("a.b:c:d", 421),
+    ],
+)
+@pytest.mark.parametrize("path", ["/metrics", "/readyz", "/healthz"])
+def test_a_name_that_was_rebound_is_refused(where, path, host, status):
+    answer = raw(where, b"HEAD %b HTTP/1.1\r\nX: y\r\nhOST:%b \r\n\r\n" % (path.encode(), host.encode()))
+    assert int(answer.split()[1]) == status
+
+
+def test_a_second_host_does_not_hide_the_first(where):
+    for hosts in ([b"rebound.example.com", b"localhost"], [b"localhost", b"rebound.example.com"]):
+        sent = b"GET /readyz HTTP/1.1\r\n" + b"".join(b"Host: %b\r\n" % host for host in hosts) + b"\r\n"
+        assert raw(where, sent) == b"HTTP/1.1 421 Misdirected Request"
+
+
+async def test_over_the_network_any_name_is_served(tmp_path, monkeypatch):
+    monkeypatch.setattr(health, "is_loopback", lambda _host: False)
     async with serving(tmp_path / "queue.db", health="127.0.0.1:0") as (server, _):
-        others = [await asyncio.open_connection(*place(server)) for _ in range(health.CONNECTIONS_MAX)]
-        await until(lambda: len(server._vitals._health.connections) == health.CONNECTIONS_MAX)
+        assert await status_of(server, host="queue.example.com") == (200, "ready\n")
+
+
+async def test_clients_that_send_no_request_keep_no_probe_out(tmp_path):
+    async with serving(tmp_path / "queue.db", health="127.0.0.1:0") as (server, _):
+        connections = server._vitals._health.connections
+        silent = [await asyncio.open_connection(*place(server)) for _ in range(health.CONNECTIONS_MAX)]
+        silent[0][1].write(b"GET /hea")
+        await until(lambda: len(connections) == health.CONNECTIONS_MAX)
+        for number in range(3):
+            assert await status_of(server) == (200, "ready\n")
+            await until(lambda: len(connections) == health.CONNECTIONS_MAX - 1)
+            more = await asyncio.open_connection(*place(server))
+            await until(lambda: len(connections) == health.CONNECTIONS_MAX)
+            assert await asyncio.wait_for(silent[number][0].read(), 10) == b""  # those that have waited longest
+            silent.append(more)
+        silent[-1][1].write(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert (await silent[-1][0].readline()).startswith(b"HTTP/1.1 200")
+        for _, each in silent:
+            each.close()
+        await until(lambda: not connections)
+
+
+async def test_a_page_that_is_being_made_is_not_given_up_for_others(tmp_path):
+    async with serving(tmp_path / "queue.db", health="127.0.0.1:0") as (server, _):
+        free = asyncio.Event()
+
+        async def held_up():
+            await free.wait()
+            return b"page\n"
+
+        server._vitals._health.page = held_up
+        asking = [asyncio.create_task(status_of(server, "/metrics")) for _ in range(health.CONNECTIONS_MAX)]
+        await until(lambda: sum(visit.is_busy for visit in server._vitals._health.connections) == len(asking))
         reader, writer = await asyncio.open_connection(*place(server))
         assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
-        others[0][1].write(b"GET /healthz HTTP/1.1\r\n\r\n")
-        assert (await others[0][0].readline()).startswith(b"HTTP/1.1 200")
-        for _, each in others:
-            each.close()
-        await until(lambda: not server._vitals._health.connections)
+        free.set()
+        assert await asyncio.gather(*asking) == [(200, "page\n")] * health.CONNECTIONS_MAX
 
 
 async def test_who_takes_too_long_is_cut_off(tmp_path, monkeypatch):

@@ -25,6 +25,11 @@ def port(monkeypatch):
             sock.close()
 
 
+def test_a_port_of_thousands_of_digits_is_left_to_the_settings():
+    listen.listen_early(["-p", "9" * 5000])
+    assert not listen._early
+
+
 def accepts(port, host="127.0.0.1"):
     try:
         socket.create_connection((host, port), 5).close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, closing, nullcontext
@@ -20,7 +19,7 @@ from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.postgres.address import shown
 from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, said
 from beanlite.journal.postgres.schema import NOW, check, has_batches, make
-from beanlite.journal.sqlite.wholefile import unserved, written_whole
+from beanlite.journal.sqlite.wholefile import not_linked, unserved, written_whole
 
 # An import holds the lease while it runs, as a server would, and takes it only if no server has it.
 _TAKE: Final = f"""
@@ -81,7 +80,7 @@ def export_to_file(
 
     BeanliteError: the queue can't be read; or the file exists and is not to be replaced, or can't be written.
     """
-    resolved = Path(os.path.realpath(dest))
+    resolved = not_linked(dest)
     try:
         with (
             unserved(resolved, None) if replace else nullcontext(enter_result=False) as is_there,

@@ -17,7 +17,7 @@ from beanlite.journal.sqlite.migrations import check_schema, read_version
 from beanlite.journal.sqlite.reading import reading
 from beanlite.journal.sqlite.replay import check_count, check_jobs, read_jobs, read_state
 from beanlite.journal.sqlite.verify import reading_whole
-from beanlite.journal.sqlite.wholefile import unserved, vacuum_into, written_whole
+from beanlite.journal.sqlite.wholefile import not_linked, unserved, vacuum_into, written_whole
 
 # The number of virtual machine steps between SQLite's calls of the progress handler: about a hundred jobs.
 _STEPS_PER_CALL = 500
@@ -43,7 +43,7 @@ def backup(
     the copy may replace an existing file. JournalRefused: the source is not ours, or damaged. BeanliteError: `dest`
     exists, is being served, has a -wal or a -journal, or can't be written.
     """
-    source, dest = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
+    source, dest = Path(os.path.realpath(source)), not_linked(dest)
     for beside in (wal_of(dest), journal_of(dest)):
         if os.path.lexists(beside) and not os.path.lexists(dest):
             raise BeanliteError(f"no backup was made to {dest}: {beside} would be taken for a part of it; remove that")

@@ -15,7 +15,7 @@ from beanlite.journal.sqlite.fileformat import damaged, refused
 from beanlite.journal.sqlite.heartbeat import read_ahead_s
 from beanlite.journal.sqlite.replay import check_count, read_state, read_unchecked_id
 from beanlite.journal.sqlite.verify import reading_whole
-from beanlite.journal.sqlite.wholefile import unserved, written_whole
+from beanlite.journal.sqlite.wholefile import not_linked, unserved, written_whole
 
 # The columns that hold times: in UTC in a line, by the server's clock in a row.
 TIMES: Final = ("created_at", "due_at", "since")
@@ -48,7 +48,7 @@ def export_to_file(
     JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists and is not to be replaced, is the
     source or a live database, or can't be written.
     """
-    source, resolved = Path(os.path.realpath(source)), Path(os.path.realpath(dest))
+    source, resolved = Path(os.path.realpath(source)), not_linked(dest)
     try:
         with (
             reading_whole(source) as connection,

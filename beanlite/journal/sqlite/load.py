@@ -98,6 +98,8 @@ class _Loading:
             raise _Wrong(f"it is not JSON: {error.msg} (character {error.pos + 1})") from error
         except RecursionError as error:
             raise _Wrong("it is nested too deeply") from error
+        except ValueError as error:  # Python refuses thousands of digits
+            raise _Wrong("it has a number of too many digits") from error
         if not isinstance(values, dict):
             raise _Wrong("it is not a JSON object")
         take = {"queue": self._begin, "end": self._end, "pause": self._pause, "job": self._job}

@@ -26,6 +26,16 @@ _YOUNG_S: Final = 1.0
 _BESIDE: Final = re.compile("-(wal|shm|journal|reserve)$")
 
 
+def not_linked(dest: Path) -> Path:
+    """Return the path of a file to be written, with all links among its folders resolved.
+
+    BeanliteError: it is a symbolic link, so that another file would be written than the one that was named.
+    """
+    if os.path.islink(dest):  # noqa: PTH114 - Path.is_symlink raises an error without permission
+        raise BeanliteError(f"{dest} is a symbolic link; name the file to write itself")
+    return Path(os.path.realpath(dest.parent)) / dest.name
+
+
 @contextmanager
 def partial_of(dest: Path) -> Iterator[Path]:
     """Yield the path of an empty file of mode 0600 beside `dest`, to be filled, synced and renamed by the caller.
