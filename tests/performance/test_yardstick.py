@@ -24,7 +24,8 @@ class Bench:
         self.left = list(cpu_us)
 
     def samples(self, *_):
-        return [tuple(Sample(commands_per_s=1000, p99_us=100, cpu_us=each) for each in self.left.pop(0))]
+        old, new = self.left.pop(0)
+        return [(Sample(commands_per_s=2000, p99_us=100, cpu_us=old), Sample(1000, 200, new))]
 
     def instructions(self, version, _):
         return {"old": 900, "new": 1000}[version.name]
@@ -109,8 +110,17 @@ def test_what_seems_to_have_fallen_is_measured_again_before_it_is_said():
 def test_what_has_fallen_is_said(capsys):
     assert compare(Bench(*[(9, 10)] * 3), recorded(1.0), "--check") == ["1: cpu 0.900, 1.000 at best"]
     assert (
-        "| 1 | 1,000 | 1,000 | 1.000 ± 0.000 | 0.10 | 0.10 | 9.00 | 10.00 | 0.900 ± 0.000 |" in capsys.readouterr().out
+        "| 1 | 2,000 | 1,000 | 0.500 ± 0.000 | 0.10 | 0.20 | 9.00 | 10.00 | 0.900 ± 0.000 |" in capsys.readouterr().out
     )
+
+
+def test_without_a_check_nothing_is_measured_again_and_without_a_record_nothing_rises():
+    best = recorded(1.0)
+    bench = Bench((9, 10), (12, 10))
+    compare(bench, best)
+    assert bench.left == [(12, 10)]
+    compare(bench, best)
+    assert best.of("here", "1") == {"cpu": 1.0}
 
 
 def test_the_table_has_the_best_ratio_from_before(capsys):
