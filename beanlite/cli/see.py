@@ -143,9 +143,9 @@ def job(
 
 @grouped
 def clients(*, server: Server, as_json: Json = False) -> None:
-    """Show the connected clients, without the connection of this command.
+    """Show the connected clients.
 
-    The list includes what each uses, watches, waits for and holds.
+    The list includes what each uses, watches, waits for and holds, but not the connection of this command.
     """
     with Live(server.address) as source:
         everybody = listing.everything(source.list_clients, {}, "clients")

@@ -37,14 +37,12 @@ class Change:
         "_asked",
         "_by",
         "_changed",
-        "_done",
         "_engine",
         "_found",
         "_last_id",
         "_left",
         "_request",
         "_session",
-        "_skipped",
         "_stopped",
         "_to",
     )
@@ -57,11 +55,10 @@ class Change:
         self._by = on_behalf_of(request.by, session.client)
         self._found = found
         self._last_id = session.engine.last_id
-        self._done = 0
-        self._skipped = 0
         self._changed: list[int] = []
-        """The ids of the changed jobs and of the skipped ones, which a request that lists ids is told."""
+        """The ids of the jobs that were changed, or would be."""
         self._left: list[int] = []
+        """The ids of those that were skipped."""
         self._to: Tube | None = None
         """The tube to move or copy to, once a job needs it."""
         self._stopped: str | None = None
@@ -75,20 +72,18 @@ class Change:
             if fetched and not still_fits(self._asked, job, fetched):
                 continue
             if not self._concerns(job):
-                self._skipped += 1
                 self._left.append(job.id)
             elif self._request.dry_run or self._change(job, fetched.get(job, found.bodies.get(job)), now_ns):
-                self._done += 1
                 self._changed.append(job.id)
             else:
                 next_place = place
                 break
             place = job.id
-        if self._done and not self._request.dry_run:
+        if self._changed and not self._request.dry_run:
             session.waits = True
         reply: Record = {
-            "done": self._done,
-            "skipped": self._skipped,
+            "done": len(self._changed),
+            "skipped": len(self._left),
             "next": cursor(next_place, self._asked.up_to_id),
             "looked": self._found.looked,
             "last_id": self._last_id,

@@ -180,7 +180,6 @@ def test_json_has_plain_numbers(own_queue, run):
     [
         ("kick", "say which jobs: by their ids, or by --tube, --state, --text or another option"),
         ("delete 1", "delete can't be undone, and there is no terminal to ask at: say --yes"),
-        ("flush mail", "delete can't be undone, and there is no terminal to ask at: say --yes"),
         ("bury --state lost", "there is no state 'lost', only ready, reserved, delayed, buried"),
         ("bury --older soon", "Invalid value for '--older': 'soon' is not a length of time"),
         ("move 1", "Missing option '--to'"),
