@@ -107,8 +107,8 @@ def test_operators_commands_work_and_those_on_a_file_say_what_is_wrong(served, d
     [
         (["--no-journal"], "database and --no-journal exclude each other"),
         (["--history", "1d"], "history is for the database file, and there is none with database"),
-        (["--fsync", "never"], "fsync is for the database file, and does nothing with database"),
-        (["--history-bytes", "2MiB"], "history_bytes is for the database file, and does nothing with database"),
+        (["--fsync", "never"], "fsync is for the database file, and there is none with database"),
+        (["--history-bytes", "2MiB"], "history_bytes is for the database file, and there is none with database"),
         (["--backup-every", "1d", "--backup-dir", "."], "backup_every is for the database file"),
     ],
 )
