@@ -297,11 +297,8 @@ def _contradictions(settings: Settings) -> list[str]:
     if is_postgresql(str(settings.db)):
         found.append("db is the path of a file; the setting for a PostgreSQL database is database")
     if not settings.journal:
-        found += [
-            f"{key} is of no use without a database, as with --no-journal"
-            for key in ("backup_every", "history")
-            if getattr(settings, key) is not None
-        ]
+        useless = [key for key in ("backup_every", "history") if getattr(settings, key) is not None]
+        found += [f"{key} is of no use without a database, as with --no-journal" for key in useless]
     return found
 
 
@@ -314,8 +311,8 @@ def _beside_a_database(settings: Settings, url: str) -> list[str]:
         found.append("database and --no-journal exclude each other")
     if settings.backup_every is not None:
         found.append("backup_every is for the database file; PostgreSQL has backups of its own")
-    of_files = {"fsync", "history", "history_bytes", "history_bodies"} & settings.model_fields_set
-    found += [f"{key} is for the database file, and does nothing with database" for key in sorted(of_files)]
+    only_files = sorted(settings.model_fields_set & {"fsync", "history", "history_bytes", "history_bodies"})
+    found += [f"{key} is for the database file, and there is none with database" for key in only_files]
     if find_spec("asyncpg") is None:
         found.append(f"database: {missing('asyncpg')}")
     return found
@@ -346,8 +343,8 @@ def _from_all_sources(in_file: dict[str, object], in_environment: set[str], flag
             ours = {key: value for key, value in env_settings().items() if key in in_environment}  # not Kubernetes's
             return init_settings, InitSettingsSource(settings_cls, ours), InitSettingsSource(settings_cls, in_file)
 
-    read = AllSources(**flags)
-    return Settings.model_construct(read.model_fields_set, **dict(read))  # plain Settings, as in every other start
+    given = AllSources(**flags)
+    return Settings.model_construct(given.model_fields_set, **dict(given))  # plain Settings, as in every other start
 
 
 def flag(key: str) -> str:

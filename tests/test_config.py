@@ -292,6 +292,15 @@ def test_a_file_for_jobs_that_are_in_postgresql(file, monkeypatch):
         assert refusal(each, {"db": "y"}) == "--db and database (BEANLITE_DATABASE) exclude each other"
 
 
+@pytest.mark.parametrize(("key", "value"), [("fsync", "50ms"), ("history", "1d"), ("history_bytes", "2MiB")])
+def test_what_is_for_the_database_file_is_refused_beside_postgresql(file, key, value):
+    url = "postgresql://b/c"
+    said = f"{key} is for the database file, and there is none with database"
+    assert refusal(None, {"database": url, key: value}) == said
+    file.write_text(f'database = "{url}"\n{key} = "{value}"\n')
+    assert refusal(file, {}) == said
+
+
 def test_a_file_for_jobs_that_are_to_stay_in_memory(file, monkeypatch):
     """Who names a file believes that the jobs are kept in it."""
     file.write_text('journal = false\ndb = "x"\n')

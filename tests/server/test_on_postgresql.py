@@ -106,9 +106,9 @@ def test_operators_commands_work_and_those_on_a_file_say_what_is_wrong(served, d
     ("flags", "why"),
     [
         (["--no-journal"], "database and --no-journal exclude each other"),
-        (["--history", "1d"], "history is for the database file, and does nothing with database"),
-        (["--fsync", "never"], "fsync is for the database file, and does nothing with database"),
-        (["--history-bytes", "2MiB"], "history_bytes is for the database file, and does nothing with database"),
+        (["--history", "1d"], "history is for the database file, and there is none with database"),
+        (["--fsync", "never"], "fsync is for the database file, and there is none with database"),
+        (["--history-bytes", "2MiB"], "history_bytes is for the database file, and there is none with database"),
         (["--backup-every", "1d", "--backup-dir", "."], "backup_every is for the database file"),
     ],
 )

@@ -71,7 +71,7 @@ class Sender:
         self._link: Link | None = taken.link
         self._name = name_of(applicant.node)
         self.left = State(taken.epoch, taken.batch, taken.link.history)
-        """The database as this server has left it."""
+        """The database as this server has left it, with the history of a host on which something was stored."""
         self._unanswered = 0
         """The last batch whose answer was lost. The database may still store that copy while a later one is sent."""
         self._failed = failed
@@ -176,7 +176,6 @@ class Sender:
         batch = await self._last_stored(link)
         if batch < self.left.batch:
             raise await self._mistake(link)
-        # Only now: a promotion after which nothing could be stored may be taken back.
         self.left = self.left._replace(history=link.history or self.left.history)
         self._confirmed(sent_ns)
         self._moved()
