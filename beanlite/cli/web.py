@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from beanlite import config
+from beanlite import config, log
 from beanlite.beanstalk.client import parse_address
 from beanlite.cli.groups import Server, grouped
 from beanlite.cli.options import path_of_db
@@ -135,6 +135,7 @@ def web(
         read_only=read_only,
         hide_bodies=hide_bodies,
     )
+    log.setup("warning", "text")
     # Once it has stopped in order, uvicorn raises the signal again, which is to be no failure.
     with contextlib.suppress(KeyboardInterrupt), terminable():
         listening = serving.listen(address)

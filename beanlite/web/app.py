@@ -1,12 +1,14 @@
 """The application: its routes, its access checks, and its error pages."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from starlette.applications import Starlette
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
@@ -19,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.operators.live import Unreachable
 from beanlite.web import changing, seeing
+from beanlite.web.guesses import EVERY_S, TooMany
 from beanlite.web.pages import render
 from beanlite.web.safety import HEADERS, User, is_own_host, is_own_origin
 from beanlite.web.samples import sample
@@ -26,6 +29,15 @@ from beanlite.web.site import Site, site_of
 
 # The most bytes of a form.
 FORM_BYTES_MAX: Final = 1 << 20
+
+
+class Id(IntegerConvertor):
+    """A number in a path, of so few digits that Python converts it."""
+
+    regex = "[0-9]{1,100}"
+
+
+register_url_convertor("id", Id())
 
 
 class Stop:
@@ -68,7 +80,11 @@ async def _refused(request: Request) -> Response | None:
     site = site_of(request)
     if site.hosts and not is_own_host(request.headers.get("host", ""), site.hosts):
         return PlainTextResponse("This page is not served under this name; see beanlite web --host.\n", 421)
-    user = await site.user(request)
+    try:
+        user = await site.user(request)
+    except TooMany:
+        wait = {"retry-after": str(math.ceil(EVERY_S))}
+        return PlainTextResponse("There were too many wrong passwords from your address; wait a minute.\n", 429, wait)
     if user is None and site.passwords is not None:
         ask = {"www-authenticate": 'Basic realm="beanlite", charset="UTF-8"'}
         return PlainTextResponse("Say who you are.\n", 401, ask)
@@ -84,7 +100,7 @@ def _refused_change(request: Request, user: User) -> Response | None:
     if not user.may_change:
         return PlainTextResponse("You may look, but not change anything.\n", 403)
     length = request.headers.get("content-length", "")
-    if not length.isdecimal() or int(length) > FORM_BYTES_MAX:
+    if not length.isdecimal() or len(length) > 20 or int(length) > FORM_BYTES_MAX:
         return PlainTextResponse("A form has 1 MiB at most.\n", 413)
     return None
 
@@ -119,7 +135,7 @@ def make_app(site: Site) -> Starlette:
             Route("/", seeing.overview),
             Route("/jobs", seeing.jobs),
             Route("/tube/{name:path}", seeing.tube),
-            Route("/job/{id:int}", seeing.job),
+            Route("/job/{id:id}", seeing.job),
             Route("/clients", seeing.clients),
             Route("/journal", seeing.journal),
             Route("/backups", seeing.backups),
@@ -127,7 +143,7 @@ def make_app(site: Site) -> Starlette:
             Route("/put", changing.put, methods=["GET", "POST"]),
             Route("/pause", changing.pause, methods=["POST"]),
             Route("/change", changing.change, methods=["POST"]),
-            Route("/change/{number:int}", changing.follow),
+            Route("/change/{number:id}", changing.follow),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],
         middleware=[Middleware(Stop), Middleware(Gate)],

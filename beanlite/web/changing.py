@@ -40,7 +40,7 @@ async def change(request: Request) -> Response:
     running, task = site.changes.begin(live, {**what, **_on_behalf(request)}, which, back)
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
-        return _done(back, f"{units.jobs(running.outcome.done)} {DONE_WORDS[what['do']]}")
+        return _done(request, back, f"{units.jobs(running.outcome.done)} {DONE_WORDS[what['do']]}")
     return RedirectResponse(f"/change/{running.number}", 303)
 
 
@@ -60,7 +60,7 @@ async def pause(request: Request) -> Response:
         raise ConfigError(f"for: {_LENGTH}; 0 ends a pause")
     await site.questions.ask_once(lambda live: live.pause(tube, pause_s))
     said = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
-    return _done(_back(fields), said)
+    return _done(request, _back(fields), said)
 
 
 async def put(request: Request) -> Response:
@@ -84,7 +84,7 @@ async def put(request: Request) -> Response:
         reply = await site_of(request).questions.ask_once(lambda live: live.ask("put-jobs", what))
     except BeanliteError as error:
         return render(request, "put.html", {"fields": fields, "error": str(error)}, 422)
-    return _done(f"/job/{reply['ids'][0]}", "The job was put")
+    return _done(request, f"/job/{reply['ids'][0]}", "The job was put")
 
 
 async def back_up(request: Request) -> Response:
@@ -96,7 +96,7 @@ async def back_up(request: Request) -> Response:
     await asyncio.wait([making], timeout=WAIT_S)
     if folder.is_busy or folder.error:
         return RedirectResponse("/backups", 303)
-    return _done("/backups", "A backup was made")
+    return _done(request, "/backups", "A backup was made")
 
 
 def _on_behalf(request: Request) -> Record:
@@ -152,6 +152,7 @@ def _back(fields: dict[str, str]) -> str:
     return back if back.startswith("/") and not back.startswith(("//", "/\\")) and len(back) < 4000 else "/"
 
 
-def _done(path: str, said: str) -> Response:
+def _done(request: Request, path: str, said: str) -> Response:
     """Redirect to a page, which then shows what was done."""
-    return RedirectResponse(f"{path}{'&' if '?' in path else '?'}{link('', done=said)[1:]}", 303)
+    token = site_of(request).notices.leave(said)
+    return RedirectResponse(f"{path}{'&' if '?' in path else '?'}{link('', done=token)[1:]}", 303)

@@ -75,7 +75,7 @@ _TEMPLATES: Final = _environment()
 def render(request: Request, template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
     """Render a page; ``context`` has its template's variables."""
     user, query = request.state.user, dict(request.query_params)
-    done = query.pop("done", "")[:_VALUE_MAX]
+    done = site_of(request).notices.take(query.pop("done", ""))
     common = {
         "path": request.url.path,
         "query": query,
@@ -136,7 +136,7 @@ def chosen(fields: Mapping[str, str]) -> Filter:
         if len(fields.get(name, "")) > most:
             raise ConfigError(f"{name}: {most} characters at most")
     ids = [part.strip() for part in fields.get("ids", "").split(",") if part.strip()]
-    if not all(part.isascii() and part.isdecimal() and int(part) <= U64_MAX for part in ids):
+    if not all(part.isascii() and part.isdecimal() and len(part) <= 20 and int(part) <= U64_MAX for part in ids):
         raise ConfigError("ids: numbers, with commas in between")
     return Filter(
         ids=tuple(map(int, ids)) or None,

@@ -71,29 +71,43 @@ class Passwords:
         if not self._users:
             raise ConfigError(f"{path} has no user in it")
 
+    def known(self, authorization: str) -> User | None:
+        """Return the user in this header if its password has been found correct before; None if it must be checked."""
+        if self._digest(authorization) not in self._right:
+            return None
+        name, _ = login_in(authorization)
+        return User(name, self._users[name][0] == "operator")
+
     def check(self, authorization: str) -> User | None:
         """Return the user in this header if the password is correct; to be called in a thread, because it is slow."""
-        scheme, _, value = authorization.partition(" ")
-        try:
-            name, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
-            return None
+        name, password = login_in(authorization)
         # An older version took an empty password from a script without input; it must not open anything.
-        if scheme.lower() != "basic" or not colon or not password:
+        if not password:
             return None
         role, hashed = self._users.get(name, ("", self._nobody))
-        seen = hashlib.blake2b(authorization.encode(), key=self._secret).digest()
-        if seen not in self._right:
-            try:
-                self._hasher.verify(hashed, password)
-            except (VerificationError, InvalidHashError):
-                return None
-            if not role:
-                return None
-            if len(self._right) >= _REMEMBERED_MAX:
-                self._right.clear()
-            self._right.add(seen)
+        try:
+            self._hasher.verify(hashed, password)
+        except (VerificationError, InvalidHashError):
+            return None
+        if not role:
+            return None
+        if len(self._right) >= _REMEMBERED_MAX:
+            self._right.clear()
+        self._right.add(self._digest(authorization))
         return User(name, role == "operator")
+
+    def _digest(self, authorization: str) -> bytes:
+        return hashlib.blake2b(authorization.encode(errors="surrogateescape"), key=self._secret).digest()
+
+
+def login_in(authorization: str) -> tuple[str, str]:
+    """Return the name and the password in a header; both are empty if there are none."""
+    scheme, _, value = authorization.partition(" ")
+    try:
+        name, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        return "", ""
+    return (name, password) if scheme.lower() == "basic" and colon else ("", "")
 
 
 def password_line(name: str, role: str, password: str) -> str:

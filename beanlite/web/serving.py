@@ -14,11 +14,11 @@ from beanlite.errors import BeanliteError, in_system_words
 from beanlite.places import as_place
 from beanlite.web.app import make_app
 from beanlite.web.site import Site
+from beanlite.web.visits import CONNECTIONS_MAX, Visit
 
 # The host names by which browsers reach the loopback interface.
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-# Connections served at the same time, and how long one may be idle.
-CONNECTIONS_MAX: Final = 200
+# How long a connection may be idle.
 IDLE_S: Final = 30
 STOPS_WITHIN_S: Final = 2
 # The nice value: with few cores, pages that are made every two seconds must not keep the queue's clients waiting.
@@ -62,7 +62,8 @@ def serve(site: Site, listening: socket.socket) -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS_MAX,
+        http=Visit,
+        limit_concurrency=CONNECTIONS_MAX + 1,  # above it, uvicorn refuses all requests
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=STOPS_WITHIN_S,
         proxy_headers=False,  # the user is taken only from the configured header, if any

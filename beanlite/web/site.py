@@ -1,6 +1,5 @@
 """What requests share: the options, the connections to the server, and the users."""
 
-import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,6 +7,8 @@ from starlette.requests import Request
 
 from beanlite.beanstalk.client import Address, address_text
 from beanlite.web.backups import Folder
+from beanlite.web.guesses import Guesses
+from beanlite.web.notices import Notices
 from beanlite.web.overview import Rates
 from beanlite.web.questions import Questions
 from beanlite.web.running import Changes
@@ -17,7 +18,10 @@ from beanlite.web.samples import Samples
 
 @dataclass(kw_only=True)
 class Site:
-    """The options of ``beanlite web``, and what is kept while it runs."""
+    """The options of ``beanlite web``, and what is kept while it runs.
+
+    Its attributes are one for each option, and one for each thing that requests share.
+    """
 
     address: Address
     db: Path | None = None
@@ -35,9 +39,14 @@ class Site:
     rates: Rates = field(init=False, default_factory=Rates)
     changes: Changes = field(init=False, default_factory=Changes)
     samples: Samples = field(init=False, default_factory=Samples)
+    notices: Notices = field(init=False, default_factory=Notices)
+    guesses: Guesses | None = field(init=False, default=None)
+    """Checks the passwords; None if there are none."""
 
     def __post_init__(self) -> None:
         self.questions = Questions(self.address)
+        if self.passwords is not None:
+            self.guesses = Guesses(self.passwords)
 
     @property
     def name(self) -> str:
@@ -45,10 +54,11 @@ class Site:
         return address_text(self.address)
 
     async def user(self, request: Request) -> User | None:
-        """Return the user who makes a request; None if they have to log in first."""
-        if self.passwords is not None:
+        """Return the user who makes a request; None if they have to log in first. TooMany: not with a password now."""
+        if self.guesses is not None:
             given = request.headers.get("authorization", "")
-            found = await asyncio.to_thread(self.passwords.check, given) if given else None
+            address = "unix" if request.client is None else request.client.host
+            found = await self.guesses.check(given, address)
         elif self.user_header is not None:
             # Starlette reads headers as Latin-1; names are UTF-8.
             name = request.headers.get(self.user_header, "").encode("latin-1").decode(errors="replace")

@@ -112,6 +112,7 @@ def test_passwords(connect, users):
         assert "ann" in web.get("/").text
         assert "The job was put" in web.post("/put", PUT).text
         assert web.get("/static/page.css").status == 200
+    assert re.findall(r"wrong password address=127.0.0.1 user=(.*)", web.warnings) == ["ann", "nobody", "bob"]
 
 
 def add_user(user, given):

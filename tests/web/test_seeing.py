@@ -141,6 +141,19 @@ def test_nothing_in_a_body_or_a_name_is_taken_for_the_page(web):
     assert "&lt;script&gt;" in web.get("/job/62").html
 
 
+def test_no_link_makes_a_page_say_what_it_likes(web):
+    assert "Call 555" not in web.get("/?done=Call+555+now").html
+    assert 'class="notice" role="status"' not in web.get("/?done=Call+555+now").html
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/jobs?ids={}", 400), ("/jobs?pri_min={}", 400), ("/jobs?holder={}", 400), ("/job/{}", 404), ("/change/{}", 404)],
+)
+def test_a_number_of_thousands_of_digits_is_a_mistake_like_any_other(web, path, status):
+    assert web.get(path.format("9" * 5000)).status == status
+
+
 def test_clients_and_the_server(web, wire):
     assert wire.stats()["current-connections"] != "0"
     clients = web.get("/clients").text

@@ -1,0 +1,76 @@
+"""How often passwords are checked: each check takes 64 MiB and a good part of a second of a core.
+
+An address may be wrong some times, and then once in a while. Its checks are made one after the other, and few in all at
+the same time, so that others are let in meanwhile.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from beanlite import log
+from beanlite.web.safety import Passwords, User, login_in
+
+# How many wrong passwords an address may give at once, and how long it takes until it may give one more.
+FREE: Final = 10
+EVERY_S: Final = 6.0
+# How many passwords are checked at the same time.
+CHECKS_AT_ONCE: Final = 2
+# How many addresses are remembered; each for FREE * EVERY_S at most.
+ADDRESSES_MAX: Final = 10_000
+# How many characters of a name are logged.
+_NAME_MAX: Final = 80
+
+
+class TooMany(Exception):
+    """The address has given too many wrong passwords."""
+
+
+class Guesses:
+    """The recent wrong passwords of each address."""
+
+    def __init__(self, passwords: Passwords, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` returns seconds."""
+        self._passwords = passwords
+        self._clock = clock
+        self._free_at_s: dict[str, float] = {}
+        """When an address will have as many guesses as at first."""
+        self._turns: dict[str, asyncio.Lock] = {}
+        """Of addresses with a check under way: what the next check waits for."""
+        self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
+        self._floods = log.Seldom()
+
+    async def check(self, authorization: str, address: str) -> User | None:
+        """Return the user in this header if the password is correct. TooMany: it is not checked."""
+        if not all(login_in(authorization)):  # it has nothing to check
+            return None
+        user = self._passwords.known(authorization)
+        if user is not None:
+            return user
+        turn = self._turns.setdefault(address, asyncio.Lock())
+        try:
+            async with turn:
+                user = self._passwords.known(authorization)  # the same one may have been checked meanwhile
+                return await self._check(authorization, address) if user is None else user
+        finally:
+            if not turn.locked():
+                self._turns.pop(address, None)
+
+    async def _check(self, authorization: str, address: str) -> User | None:
+        free_at_s = max(self._free_at_s.pop(address, 0.0), self._clock())
+        if free_at_s - self._clock() > (FREE - 1) * EVERY_S:
+            self._free_at_s[address] = free_at_s
+            self._floods.warning("passwords are not checked: there were too many wrong ones", address=address)
+            raise TooMany
+        async with self._checks:
+            user = await asyncio.to_thread(self._passwords.check, authorization)
+        if user is None:
+            name = login_in(authorization)[0]
+            log.warning("wrong password", address=address, user=name[:_NAME_MAX])
+            self._free_at_s[address] = free_at_s + EVERY_S
+            while len(self._free_at_s) > ADDRESSES_MAX:
+                del self._free_at_s[next(iter(self._free_at_s))]
+        elif free_at_s > self._clock():
+            self._free_at_s[address] = free_at_s
+        return user

@@ -1,0 +1,120 @@
+"""How many passwords are checked, and that those who guess keep nobody out."""
+
+import asyncio
+import threading
+
+import pytest
+
+from beanlite.web import guesses
+from beanlite.web.guesses import CHECKS_AT_ONCE, EVERY_S, FREE, Guesses, TooMany
+from beanlite.web.notices import KEPT, Notices
+from beanlite.web.safety import User
+from tests.support.web import sign_in
+
+ANN = User("ann", may_change=True)
+
+
+def header(login):
+    return sign_in(login)["authorization"]
+
+
+class Passwords:
+    """Of which one is right; checks wait until they are let go."""
+
+    def __init__(self):
+        self.checked = []
+        self.seen = set()
+        self.free = threading.Event()
+        self.free.set()
+        self.at_once = self.most_at_once = 0
+
+    def known(self, authorization):
+        return ANN if authorization in self.seen else None
+
+    def check(self, authorization):
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.checked.append(authorization)
+        assert self.free.wait(20)
+        self.at_once -= 1
+        if authorization != header("ann:right"):
+            return None
+        self.seen.add(authorization)
+        return ANN
+
+
+@pytest.fixture
+def passwords():
+    return Passwords()
+
+
+async def refused(checks, address, login="ann:wrong"):
+    try:
+        assert await checks.check(header(login), address) is None
+    except TooMany:
+        return True
+    return False
+
+
+async def test_wrong_passwords_of_an_address_are_limited(passwords, caplog):
+    now_s = [1000.0]
+    checks = Guesses(passwords, lambda: now_s[0])
+    assert [await refused(checks, "10.0.0.1") for _ in range(FREE + 3)] == [False] * FREE + [True] * 3
+    assert len(passwords.checked) == FREE
+    with pytest.raises(TooMany):  # or the answer would tell whether it is right
+        await checks.check(header("ann:right"), "10.0.0.1")
+    assert await checks.check(header("ann:right"), "10.0.0.2") == ANN
+    assert await checks.check(header("ann:right"), "10.0.0.1") == ANN  # it is known by now, and costs nothing
+    now_s[0] += EVERY_S
+    assert [await refused(checks, "10.0.0.1") for _ in range(2)] == [False, True]
+    now_s[0] += FREE * EVERY_S
+    assert [await refused(checks, "10.0.0.1") for _ in range(FREE + 1)] == [False] * FREE + [True]
+    assert caplog.text.count("wrong password") == 2 * FREE + 1
+
+
+async def test_guesses_at_the_same_time_are_limited_as_well(passwords):
+    checks = Guesses(passwords, lambda: 1000.0)
+    found = await asyncio.gather(*(refused(checks, "10.0.0.1", f"ann:{n}") for n in range(50)))
+    assert found.count(False) == FREE
+    assert passwords.most_at_once == 1
+    assert not checks._turns
+
+
+async def test_checks_of_all_addresses_take_bounded_memory(passwords):
+    checks = Guesses(passwords, lambda: 1000.0)
+    assert not any(await asyncio.gather(*(refused(checks, f"10.0.0.{n}") for n in range(20))))
+    assert passwords.most_at_once <= CHECKS_AT_ONCE
+
+
+async def test_a_right_password_in_many_requests_is_checked_once(passwords):
+    checks = Guesses(passwords, lambda: 1000.0)
+    assert await asyncio.gather(*(checks.check(header("ann:right"), "10.0.0.1") for _ in range(30))) == [ANN] * 30
+    assert len(passwords.checked) == 1
+
+
+@pytest.mark.parametrize("nothing", ["", "Basic", "Basic !!", "Bearer x", header("ann:"), header("ann"), header(":x")])
+async def test_what_is_no_login_is_not_checked(passwords, nothing):
+    checks = Guesses(passwords, lambda: 1000.0)
+    assert [await checks.check(nothing, "10.0.0.1") for _ in range(2 * FREE)] == [None] * 2 * FREE
+    assert not passwords.checked
+
+
+async def test_only_so_many_addresses_are_remembered(passwords, monkeypatch):
+    monkeypatch.setattr(guesses, "ADDRESSES_MAX", 3)
+    checks = Guesses(passwords, lambda: 1000.0)
+    for number in range(10):
+        await refused(checks, f"10.0.0.{number}")
+    assert list(checks._free_at_s) == ["10.0.0.7", "10.0.0.8", "10.0.0.9"]
+
+
+def test_a_notice_is_shown_once():
+    notices = Notices()
+    token = notices.leave("The job was put")
+    assert notices.take("The job was put") == ""
+    assert [notices.take(token) for _ in range(2)] == ["The job was put", ""]
+
+
+def test_notices_that_nobody_sees_are_forgotten():
+    notices = Notices()
+    tokens = [notices.leave(str(number)) for number in range(KEPT + 5)]
+    assert [notices.take(token) for token in tokens] == [""] * 5 + [str(number) for number in range(5, KEPT + 5)]

@@ -1,0 +1,77 @@
+"""Connections of browsers that send no request, or half of one: they keep nobody out, and don't stay."""
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import uvicorn
+
+from beanlite.web import visits
+from beanlite.web.visits import Visit
+
+
+async def answer(_scope, receive, send):
+    """Answer once the whole body has come."""
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@asynccontextmanager
+async def serving():
+    config = uvicorn.Config(answer, port=0, http=Visit, lifespan="off", log_level="critical", limit_concurrency=4)
+    server = uvicorn.Server(config)
+    config.load()
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    try:
+        yield server.servers[0].sockets[0].getsockname()
+    finally:
+        server.force_exit = True
+        await server.shutdown()
+
+
+async def begin(place, sent):
+    reader, writer = await asyncio.open_connection(*place)
+    writer.write(sent)
+    await writer.drain()
+    return reader, writer
+
+
+async def status_of(place):
+    reader, writer = await begin(place, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    line = await asyncio.wait_for(reader.readline(), 10)
+    writer.close()
+    return line[9:12]
+
+
+HALVES = [
+    b"",
+    b"GET / HTTP/1.1\r\nHo",
+    b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT",  # a request, and half of the next one
+]
+
+
+@pytest.mark.parametrize("half", HALVES)
+async def test_half_requests_keep_nobody_out(monkeypatch, half):
+    monkeypatch.setattr(visits, "CONNECTIONS_MAX", 3)
+    async with serving() as place:
+        halves = [await begin(place, half) for _ in range(10)]
+        assert [await status_of(place) for _ in range(3)] == [b"200"] * 3
+        for reader, writer in halves[:6]:  # the earliest have made room
+            await asyncio.wait_for(reader.read(), 10)
+            writer.close()
+        for _, writer in halves[6:]:
+            writer.close()
+
+
+@pytest.mark.parametrize("half", HALVES)
+async def test_what_does_not_come_is_not_waited_for(monkeypatch, half):
+    monkeypatch.setattr(visits, "REQUEST_S", 0.01)
+    async with serving() as place:
+        reader, writer = await begin(place, half)
+        with suppress(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 10)
+        writer.close()
