@@ -23,6 +23,9 @@ EVENTS = {"open", "os.rename", "os.remove", "os.chmod", "os.chown", "fcntl.flock
 DO = {"restore": lambda target: restore(source, target), "undo": undo_restore, "compact": compact}
 what, source, origin = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 number = code = seen = 0
+undisturbed = origin.with_name("undisturbed")
+shutil.copytree(origin, undisturbed)
+DO[what](undisturbed / "queue.db")  # what this keeps in memory the forks need not find out again
 
 def kill(event, args):
     global seen
