@@ -40,7 +40,6 @@ from beanlite.journal.sqlite.fileformat import (
 )
 from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES, Frames
 from beanlite.journal.sqlite.history import HistoryBounds
-from beanlite.journal.sqlite.stray import Tie
 from beanlite.journal.sqlite.sync import SoonestSync, background_sync
 from beanlite.journal.sqlite.watch import Outsiders, Watch
 
@@ -132,11 +131,9 @@ class Writer:
             self._db.execute("UPDATE meta SET jobs = NULL")  # creates the -wal; it takes no additional space
             # SQLite takes no locks on the -wal and keeps using the same file, so another descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
-            self._tie = Tie(self._db, self._wal)
+            self._watch = Watch(path, self._database.file, self._wal, self._database.index)
             has_room = self.room.take_reserve()
             self.chronicle.begin(has_room=has_room)
-            self._tie.begin(has_room=has_room)
-            self._watch = Watch(path, self._database.file, self._wal, self._database.index)
             self._db.execute("PRAGMA busy_timeout = 0")  # only now: a start waits for a lock that is held briefly
             os.fdatasync(self._wal)  # so that a power failure loses no more than a batch and a slice
         self._sync = SoonestSync(background_sync())
@@ -195,14 +192,12 @@ class Writer:
         promised_id = self._promised_id
         if batch.last_id > promised_id:
             promised_id = batch.last_id + IDS_AHEAD
-        if promised_id != self._promised_id or self._tie.is_due:
             db.execute(_UPDATE_META, (batch.number, promised_id))
         self.chronicle.write(batch)
         return promised_id
 
     def _committed(self, batch: Batch, promised_id: int) -> None:
         self._promised_id = promised_id
-        self._tie.is_due = False
         self._last = batch.number, batch.last_id
         self.records += batch.jobs
         self._jobs += batch.growth
@@ -220,7 +215,10 @@ class Writer:
         self._sync.background.poll()
 
     def check(self) -> None:
-        """Raise JournalFailed unless the files are still the ones that were written to; a sync includes this check."""
+        """Raise JournalFailed unless the files are still the ones that were written to.
+
+        To be called before a commit that was not synced is acknowledged. A sync includes this check.
+        """
         self._watch.check(self.frames.committed)
 
     async def sync(self) -> None:
@@ -246,7 +244,10 @@ class Writer:
         self._watch.committed(kept, anew=kept < before)
 
     def audit(self, engine: Engine) -> Iterator[None]:
-        """Compare the file with the engine's state, in slices, while no batch is written. Raises JournalFailed."""
+        """Compare the file with the engine's state, one slice per step, to be run while no batch is being written.
+
+        JournalFailed: another program has changed the file.
+        """
         yield
         yield from audit(self._db, self._database.path, engine, self._promised_id)
 
@@ -256,13 +257,11 @@ class Writer:
         self.check()
         self.frames.begin_checkpoint()
         try:
-            stamp = self._tie.begin_checkpoint()
             ((_, frames, moved),) = await self._worker.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:
             raise self._undo(error) from error
         self._watch.note_size()
         self.frames.end_checkpoint(frames, moved)
-        self._tie.end_checkpoint(stamp, frames, moved)
 
     @property
     def loose(self) -> bool:
