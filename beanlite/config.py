@@ -273,7 +273,8 @@ def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings |
             found.append(f"{source}: {key} = {each['input']!r} is not allowed; {key}: {allowed}")
         return None, found
     if not any("db" in source for source in (flags, in_file, in_environment)):
-        settings = settings.model_copy(update={"db": default_db()[0]})
+        # Not by model_copy, which would count it among the settings that were given.
+        settings = Settings.model_construct(settings.model_fields_set, **dict(settings) | {"db": default_db()[0]})
     elsewhere = {"journal": ("journal = false", not settings.journal), "database": ("database", settings.database)}
     for key, (said, is_so) in elsewhere.items():
         if "db" in flags and is_so:  # who names a file would lose what they believe to be in it

@@ -201,7 +201,7 @@ def test_a_start_that_fails_ends_although_nobody_reads_why(tmp_path, pipe):
     path, _ = pipe
     fill(path)
     with pytest.raises(ServerDied, match="ended with 2"):
-        start_beanlite(tmp_path / "q", "--max-job-size", "0", before=f"exec 2>{path}")
+        start_beanlite(tmp_path / "q", "--max-watched", "0", before=f"exec 2>{path}")
 
 
 def test_a_server_without_a_stderr(tmp_path):

@@ -10,6 +10,7 @@ from beanlite import __version__, config, is_compiled, log
 from beanlite.cli.beanstalkd import as_settings_take_them
 from beanlite.cli.paths import as_path
 from beanlite.errors import ConfigError, JournalRefused
+from beanlite.values import default_db
 
 EPILOG = (
     "Exit codes: 0 orderly stop; 1 a bug, or out of memory; 2 a wrong setting or flag, or the limit on open files is"
@@ -163,7 +164,7 @@ def serve(
     log.setup(settings.log_level, settings.log_format)
     for warning in warnings:
         log.warning(warning)
-    is_default = config.sources(config_file, flags)["db"] == "default"
+    is_default = "db" not in settings.model_fields_set and default_db()[1] == "default"
     if settings.file is not None:
         from beanlite.cli.place import check_place  # noqa: PLC0415 - --no-journal starts faster without it
 

@@ -277,7 +277,7 @@ def test_nothing_is_asked_about_no_job(own_queue, run, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     assert run(own_queue, "delete", "--tube", "other", "--state", "buried") == (0, "0 jobs deleted\n", "")
-    said = "beanlite: not all of these jobs could be deleted: they have gone\n"
+    said = "beanlite: not all of these jobs could be deleted: 99 is gone\n"
     assert run(own_queue, "delete", "99") == (1, "0 jobs deleted\n", said)
 
 
