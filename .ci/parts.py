@@ -14,8 +14,8 @@ from mypyc.build import mypycify
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-# A part is several C files that the compiler is given as one: otherwise it reads the headers, which are long, as often as
-# there are modules. The number does not depend on the machine, as the same sources are to make the same library.
+# A part is several C files that the compiler is given as one: otherwise it reads the headers, which are long, as often
+# as there are modules. The number does not depend on the machine, as the same sources are to make the same library.
 PARTS = 8
 
 
@@ -75,7 +75,7 @@ def main(folder: str, modules: list[str]) -> None:
         ["--ignore-missing-imports", *modules],  # what they import from elsewhere is not installed here
         multi_file=True,
         include_runtime_files=True,
-        opt_level="2",
+        opt_level="1",  # -O2 takes a third longer, and what it brings is hard to measure
         debug_level="0",
     )
     library = extensions[0]  # the others are the modules, which only refer to it
