@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, NoReturn
@@ -28,8 +27,10 @@ from beanlite.journal.totals import HOUR_S, Totals
 
 # How often the log reports the progress of the recovery.
 _PROGRESS_S: Final = 1.0
-# After how many batches their rows are deleted.
-_MANY: Final = 50_000
+# How often old rows are deleted, and after how many batches if that is sooner. Tests change these numbers, which compiled
+# code would have built in if they were Final.
+_PRUNES_EVERY_S = 1.0 * HOUR_S
+_MANY = 50_000
 
 
 class Place(NamedTuple):
@@ -69,8 +70,8 @@ class PostgresJournal(Journal):
         )
         self._totals = Totals()
         self._records = 0
-        self._many = asyncio.Event()
-        """Set when the rows of many batches can be deleted."""
+        self._many: asyncio.Future[None] | None = None
+        """Done when the rows of many batches can be deleted."""
         self._failure: Exception | None = None
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -162,11 +163,9 @@ class PostgresJournal(Journal):
         """Delete totals and rows of batches that are too old, now, every hour, and after many batches."""
         try:
             while True:
-                self._many.clear()
+                self._many = self._loop.create_future()
                 await self._reader.prune(time.time())
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(HOUR_S):
-                        await self._many.wait()
+                await asyncio.wait([self._many], timeout=_PRUNES_EVERY_S)
         except Exception as error:  # noqa: BLE001 - a bug of ours, which must not pass in silence
             self._fails(error)
 
@@ -204,8 +203,8 @@ class PostgresJournal(Journal):
             began_ns = self._since_boot_ns()
             await self._store_when_there_is_room(batch)
             self._records += batch.jobs
-            if not batch.number % _MANY:
-                self._many.set()
+            if not batch.number % _MANY and self._many is not None and not self._many.done():
+                self._many.set_result(None)
             if self._measures is not None:
                 self._measures.batch_jobs.note(batch.jobs)
                 self._measures.commits.note(self._since_boot_ns() - began_ns)

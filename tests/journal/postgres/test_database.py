@@ -109,7 +109,7 @@ async def test_old_totals_are_taken_away_at_the_start_and_every_hour(postgres, d
         rounds.append(now_s)
 
     monkeypatch.setattr(Reader, "prune", noted)
-    monkeypatch.setattr(journal, "HOUR_S", 0.01)
+    monkeypatch.setattr(journal, "_PRUNES_EVERY_S", 0.01)
     serving = await served(database)
     await serving.put()
     await until(lambda: not (serving.core.engine.ledger.tallied or serving.journal.busy))
