@@ -27,8 +27,8 @@ from beanlite.journal.totals import HOUR_S, Totals
 
 # How often the log reports the progress of the recovery.
 _PROGRESS_S: Final = 1.0
-# How often old rows are deleted, and after how many batches if that is sooner. Tests change these numbers, which compiled
-# code would have built in if they were Final.
+# How often old rows are deleted, and after how many batches if that is sooner. Tests change these numbers, which
+# compiled code would have built in if they were Final.
 _PRUNES_EVERY_S = 1.0 * HOUR_S
 _MANY = 50_000
 
