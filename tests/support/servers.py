@@ -34,6 +34,9 @@ STARTS_WITHIN_S = 20.0
 STOPS_WITHIN_S = 10.0
 TRIES = 5
 CHANCE = random.SystemRandom()  # the global generator is seeded by Hypothesis, the same in each run
+# Each process of pytest-xdist has ports of its own.
+SHARES = 16
+SHARE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 GIVEN: set[int] = set()
 GIVEN_LOCK = threading.Lock()
 
@@ -188,11 +191,11 @@ def _wait_until_it_accepts(server: RunningServer) -> bool:
 def free_port() -> int:
     """Return an unused port, from below the range that the kernel gives to outgoing connections.
 
-    No port is returned twice: of two servers that start on the same port at the same time, one would end, but the
-    connections to both might already have been accepted by the other.
+    No port is returned twice, nor by two processes that share the tests: of two servers that start on the same port at
+    the same time, one would end, but the connections to both might already have been accepted by the other.
     """
     while True:
-        port = CHANCE.randrange(12000, 32000)
+        port = CHANCE.randrange(12000 + SHARE % SHARES, 32000, SHARES)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
