@@ -129,6 +129,8 @@ def test_what_is_not_well_written_is_refused(content, report):
         ("", "a silent", [""]),
         ("", "a silent", ["late", ""]),
         ("", "a<! x", ["late", "late", "late"]),
+        ("", "a: pri: 5\na: age: 0", ["late", ""]),
+        ("", "a: pri: 5", ["wrong"]),
         ("", "a< x", ["wrong"]),
         ("defect: d\n", "a silent", ["as it is marked"]),
     ],

@@ -11,6 +11,7 @@ PLAIN_VERB = re.compile(r"(wait) ([\d.]+)|(drain)|(less) \{(\w+)\} \{(\w+)\}")
 PIECE = re.compile(r"\\x([0-9a-f]{2})|\\([rnt\\])|\{([^{}]+?)\*(\d+)\}|\{(\*|\d+\.\.\d+|\w+)\}|([^\\{}])")
 ESCAPES = {"r": b"\r", "n": b"\n", "t": b"\t", "\\": b"\\"}
 SILENT_S = 0.1
+FIGURES_OF_TIME = {"age", "time-left", "pause-time-left", "uptime"}
 
 
 class TranscriptError(Exception):
@@ -40,6 +41,10 @@ class Step:
     names: tuple[str, ...] = ()
     checks: tuple[tuple[int, str], ...] = ()
 
+    def shows_time(self) -> bool:
+        """Whether a figure of the reply counts seconds, which may just have become one more."""
+        return any(check.partition(":")[0] in FIGURES_OF_TIME for _, check in self.checks)
+
 
 @dataclass(frozen=True)
 class Transcript:
@@ -59,7 +64,7 @@ class Transcript:
 
     def is_timed(self) -> bool:
         """Whether what comes depends on when things are done."""
-        return any(step.seconds or step.verb == "<!" for step in self.steps)
+        return any(step.seconds or step.verb == "<!" or step.shows_time() for step in self.steps)
 
 
 def read_all(folder: Path) -> list[Transcript]:
