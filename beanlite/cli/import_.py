@@ -10,6 +10,7 @@ from beanlite.cli.options import AsJson, ConfigFile, Database, Db, counting, lin
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
 from beanlite.cli.source import opened
+from beanlite.journal.lines import read_lines
 from beanlite.operators import units
 
 EPILOG: Final = (
@@ -48,13 +49,13 @@ def import_(
         if target is not None:
             from beanlite.journal.sqlite.load import load  # noqa: PLC0415 - `serve` starts faster without it
 
-            result = load(source, target, new_ids=new_ids, progress=progress)
+            result = load(read_lines(source), target, new_ids=new_ids, progress=progress)
             jobs, pauses, name = result.jobs, result.pauses, str(target)
         else:
             from beanlite.journal.postgres import address, dump  # noqa: PLC0415 - it may not be installed
 
             assert url is not None
-            jobs, pauses = dump.load(source, url, new_ids=new_ids, progress=progress)
+            jobs, pauses = dump.load(read_lines(source), url, new_ids=new_ids, progress=progress)
             name = address.shown(url)
     if as_json:
         print_done(json.dumps({"file": name, "jobs": jobs, "pauses": pauses}))

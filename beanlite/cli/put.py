@@ -13,6 +13,7 @@ from beanlite.cli.printing import print_done
 from beanlite.cli.source import STDIN, opened
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
+from beanlite.journal.lines import read_lines
 from beanlite.operators.filters import encode_tube
 from beanlite.operators.live import Live
 from beanlite.operators.person import login_name
@@ -72,32 +73,42 @@ def put(
     encode_tube(tube)
     delay_s, ttr_s = seconds_of("--delay", delay), seconds_of("--ttr", ttr)
     with ExitStack() as stack:
+        live = stack.enter_context(Live(server.address))
         made: Iterable[NewJob]
         if jobs is None:
-            made = (NewJob(body, tube, pri, delay_s, ttr_s) for body in _bodies(bodies, lines=lines))
+            given = _read_bodies(live, lines=lines) if not bodies else map(_encoded, bodies)
+            made = (NewJob(body, tube, pri, delay_s, ttr_s) for body in given)
         else:
             defaults = {"tube": tube, "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s}
             made = _read(stack.enter_context(opened(jobs)), jobs, defaults)
-        for ids in put_all(stack.enter_context(Live(server.address)), made, login_name()):
+        for ids in put_all(live, made, login_name()):
             printed = "\n".join(f'{{"id": {job_id}}}' if as_json else str(job_id) for job_id in ids)
             print_done(printed, "jobs are put, but not all of their ids can be printed")
 
 
-def _bodies(given: list[str] | None, *, lines: bool) -> Iterator[bytes]:
-    if given:
-        yield from (text.encode(errors="surrogateescape") for text in given)
-    elif lines:
-        yield from (line.rstrip(b"\r\n") for line in opened(STDIN))
-    else:
-        yield opened(STDIN).read()
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
+
+
+def _read_bodies(live: Live, *, lines: bool) -> Iterator[bytes]:
+    """Yield the lines of stdin, or all of it as one body; no more of it than it takes for the server to refuse it."""
+    too_many_bytes = live.stats()["max-job-size"] + 1
+    source = opened(STDIN)
+    if not lines:
+        yield source.read(too_many_bytes)
+        return
+    while line := source.readline(too_many_bytes + len(b"\r\n")):
+        yield line.rstrip(b"\r\n")
 
 
 def _read(source: BinaryIO, file: Path, defaults: dict[str, object]) -> Iterable[NewJob]:
     """Yield the jobs of a file of JSON lines. ConfigError: a line is malformed. BeanliteError: it can't be read."""
     if file == STDIN:
-        return read_jobs(source, "stdin", defaults)
+        return read_jobs(read_lines(source), "stdin", defaults)
     if source.seekable():
-        for _ in read_jobs(source, str(file), defaults):  # so that an error in its last line leaves nothing half done
+        for _ in read_jobs(
+            read_lines(source), str(file), defaults
+        ):  # so that an error in its last line leaves nothing half done
             pass
         source.seek(0)
-    return read_jobs(source, str(file), defaults)
+    return read_jobs(read_lines(source), str(file), defaults)

@@ -12,12 +12,19 @@ NULL values are left out. Times are UTC seconds. A body that is not UTF-8 is in 
 
 import base64
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from typing import BinaryIO, Final
+
+from beanlite.errors import BeanliteError
 
 FORMAT: Final = 1
 # The number of lines between two reports of progress to the caller.
 LINES_PER_CALL: Final = 1000
+# A line has room for the largest body that a server can be set to take, in base64, and for the rest of a job.
+LINE_MAX: Final = (1 << 30) * 4 // 3 + (1 << 16)
+# So many bytes of a line are read before it is looked at.
+_HEAD_BYTES: Final = 1 << 16
 
 
 def line_of(kind: str, values: dict[str, object]) -> str:
@@ -31,6 +38,23 @@ def body_of(body: bytes) -> dict[str, object]:
         return {"body": body.decode()}
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(body).decode()}
+
+
+def read_lines(source: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a source. BeanliteError: one is too long.
+
+    What has no end and is no JSON object, as /dev/zero, ends with its first bytes, which are no JSON either.
+    """
+    for number in count(1):
+        line = source.readline(_HEAD_BYTES)
+        if len(line) == _HEAD_BYTES and not line.endswith(b"\n") and line.lstrip().startswith(b"{"):
+            line += source.readline(LINE_MAX - _HEAD_BYTES)
+            if len(line) == LINE_MAX:
+                raise BeanliteError(f"line {number} has {LINE_MAX:,} bytes or more, and no job is so large")
+        if line:
+            yield line
+        if not line.endswith(b"\n"):
+            break
 
 
 def write_lines(lines: Iterable[str], sink: BinaryIO, progress: Callable[[int], None] | None) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from beanlite.cli import main
+from beanlite.journal import lines
 from tests.support.journal_files import make
 from tests.support.streams import (
     DONE_UNPRINTED,
@@ -117,3 +118,25 @@ def test_what_can_not_be_done_is_one_line(line, code, said, capsys):
     assert said in err
     assert err.count("\n") == 1
     assert list(Path().iterdir()) == []
+
+
+def test_a_file_that_has_no_end_is_not_read_to_it(capsys):
+    assert main(["import", "/dev/zero", "--db", "new.db"]) == 1
+    assert (
+        capsys.readouterr().err
+        == "beanlite: nothing was imported: line 1: it is not JSON: Expecting value (character 1)\n"
+    )
+
+
+def test_a_line_that_is_longer_than_any_job_is_not_read_to_its_end(queue, capsys, monkeypatch):
+    assert main(["export", "queue.jsonl", "--db", str(queue)]) == 0
+    monkeypatch.setattr(lines, "_HEAD_BYTES", 10)
+    monkeypatch.setattr(lines, "LINE_MAX", 100_000)
+    assert main(["import", "queue.jsonl", "--db", "new.db"]) == 0
+    with Path("queue.jsonl").open("a") as file:
+        file.write('{"kind": "job", "body": "' + "x" * 200_000)
+    capsys.readouterr()
+    assert main(["import", "queue.jsonl", "--db", "other.db"]) == 1
+    said = "beanlite: line 12 has 100,000 bytes or more, and no job is so large\n"
+    assert capsys.readouterr().err == said
+    assert not Path("other.db").exists()

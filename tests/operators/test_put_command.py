@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -132,3 +133,20 @@ def test_a_put_that_is_refused_is_told_with_what_the_word_means(tmp_path, capsys
         server.signal(signal.SIGUSR1)
         until(lambda: main(["put", "1", "--connect", where]) == 1)
         assert capsys.readouterr().err.endswith("DRAINING (no more jobs are taken until the server is restarted)\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--jobs", "-"], 2, "stdin, line 1: it is not JSON: Expecting value (character 1)"),
+        ([], 1, "JOB_TOO_BIG (the body is larger than max_job_size)"),
+        (["--lines"], 1, "JOB_TOO_BIG (the body is larger than max_job_size)"),
+    ],
+)
+def test_what_has_no_end_is_not_read_to_it(options, code, said, own_queue, run, monkeypatch):
+    with Path("/dev/zero").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        exit_code, out, err = run(own_queue, "put", *options)
+    assert (exit_code, out) == (code, "")
+    assert said in err
+    assert err.count("\n") == 1
