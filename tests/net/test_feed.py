@@ -126,7 +126,8 @@ def test_who_may_not_give_operators_commands_any_more_is_told_nothing_more():
 
 
 def test_many_events_are_told_in_slices(monkeypatch):
-    monkeypatch.setattr(feed, "AT_ONCE", 3)
+    monkeypatch.setattr(feed, "AT_ONCE", 1)
+    monkeypatch.setattr(feed, "SHARE", 3)
 
     async def play(server, _journal):
         watcher, producer = Client(server), Client(server)
@@ -142,26 +143,41 @@ def test_many_events_are_told_in_slices(monkeypatch):
     assert simulated(play) is None
 
 
-def test_clients_that_watch_share_a_slice(monkeypatch):
-    monkeypatch.setattr(feed, "AT_ONCE", 5)
+def test_clients_that_watch_take_turns(monkeypatch):
+    monkeypatch.setattr(feed, "SHARE", 2)
 
     async def play(server, _journal):
-        watchers, producer = [Client(server) for _ in range(2)], Client(server)
-        written = {}
-        for watcher in watchers:
+        watchers, producer = [Client(server) for _ in range(3)], Client(server)
+        written = []
+        for number, watcher in enumerate(watchers):
             await watcher.ask(WATCH)
-            written[watcher] = []
-            monkeypatch.setattr(watcher, "write", written[watcher].append)
+            monkeypatch.setattr(watcher, "write", lambda part, by=number: written.append((by, len(events(part)))))
         await producer.ask(PUT * 5)
         await asyncio.sleep(1)
+        assert written == [(by, jobs) for jobs in (2, 2, 1) for by in range(3)]
+
+    assert simulated(play) is None
+
+
+def test_very_many_clients_that_watch_are_sent_an_event_in_slices():
+    async def play(server, _journal):
+        watchers, producer = [Client(server) for _ in range(200)], Client(server)
         for watcher in watchers:
-            assert [len(events(part)) for part in written[watcher]] == [2, 2, 1]
+            await watcher.ask(WATCH)
+            watcher.said = b""
+        producer.send(PUT)
+        told = 0
+        for _ in range(100):
+            await asyncio.sleep(0)
+            before, told = told, sum(bool(watcher.said) for watcher in watchers)
+            assert told - before <= feed.AT_ONCE // feed.SEND_COST
+        assert [words(watcher.said) for watcher in watchers] == [["put"]] * 200
 
     assert simulated(play) is None
 
 
 def test_who_reads_too_slowly_is_told_how_much_was_lost(monkeypatch):
-    monkeypatch.setattr(feed, "QUEUE_MAX", 4)
+    monkeypatch.setattr(feed, "KEPT_MAX", 4)
 
     async def play(server, _journal):
         watcher, producer = Client(server), Client(server)
@@ -169,19 +185,15 @@ def test_who_reads_too_slowly_is_told_how_much_was_lost(monkeypatch):
         watcher.said = b""
         unread = feed.UNREAD_MAX + 1
         monkeypatch.setattr(watcher, "get_write_buffer_size", lambda: unread)
-        await producer.ask(PUT * 6)
+        await producer.ask(PUT * 9)
         assert watcher.said == b""
         unread = 0
         await asyncio.sleep(feed.RETRY_S)
-        assert words(watcher.said) == [*["put"] * 4, 2]
+        assert words(watcher.said) == [5, *["put"] * 4]
+        assert [event["id"] for event in events(watcher.said)[1:]] == [6, 7, 8, 9]
         watcher.said = b""
-        unread = feed.UNREAD_MAX + 1
-        await producer.ask(PUT * 5)
-        monkeypatch.setattr(feed, "AT_ONCE", 1)
-        unread = 0
-        await asyncio.sleep(feed.RETRY_S)
-        await settle()
-        assert words(watcher.said) == [*["put"] * 4, 1]
+        await producer.ask(PUT)
+        assert words(watcher.said) == ["put"]
 
     assert simulated(play) is None
 
@@ -192,8 +204,12 @@ def test_who_reads_too_slowly_does_not_keep_the_bodies_of_deleted_jobs_in_memory
         await watcher.ask(WATCH)
         monkeypatch.setattr(watcher, "get_write_buffer_size", lambda: feed.UNREAD_MAX + 1)
         await producer.ask(PUT + b"delete 1\r\n")
-        (watching,) = server.feed._watchers.values()
-        assert [(event.what, event.body) for event in watching.queue] == [("put", None), ("delete", None)]
+        assert [(event.what, event.body) for event in server.feed._events] == [("put", None), ("delete", None)]
+        watcher.close()
+        await settle()
+        await producer.ask(PUT)
+        await asyncio.sleep(feed.RETRY_S)
+        assert server.feed._events == []
 
     assert simulated(play) is None
 
@@ -224,5 +240,53 @@ def test_what_has_not_been_told_yet_is_told_after_another_one(monkeypatch):
         await asyncio.sleep(feed.RETRY_S)
         await settle()
         assert words(watcher.said) == ["put"] * 5
+
+    assert simulated(play) is None
+
+
+def test_what_a_client_watches_that_is_no_word_of_ours_is_not_kept():
+    async def play(server, _journal):
+        watcher, producer = Client(server), Client(server)
+        what = json.dumps({"what": ["x" * 100_000, "delete"]}).encode()
+        await watcher.ask(b"watch-events %d\r\n%b\r\n" % (len(what), what))
+        (watching,) = server.feed._watchers.values()
+        assert watching.wishes[0].words == {"delete"}
+        watcher.said = b""
+        await producer.ask(PUT + b"delete 1\r\n")
+        assert words(watcher.said) == ["delete"]
+
+    assert simulated(play) is None
+
+
+def test_a_client_that_lags_does_not_keep_others_waiting(monkeypatch):
+    async def play(server, _journal):
+        lagging, watcher, producer = Client(server), Client(server), Client(server)
+        for client in (lagging, watcher):
+            await client.ask(WATCH)
+            client.said = b""
+        unread = feed.UNREAD_MAX + 1
+        monkeypatch.setattr(lagging, "get_write_buffer_size", lambda: unread)
+        for number in range(1, 4):
+            await producer.ask(PUT)
+            await asyncio.sleep(feed.RETRY_S / 3)
+            assert len(events(watcher.said)) == number
+        assert lagging.said == b""
+        unread = 0
+        await asyncio.sleep(feed.RETRY_S)
+        assert [event["id"] for event in events(lagging.said)] == [1, 2, 3]
+
+    assert simulated(play) is None
+
+
+def test_one_that_changes_its_mind_again_and_again_takes_no_memory(monkeypatch):
+    async def play(server, _journal):
+        watcher, producer = Client(server), Client(server)
+        await watcher.ask(WATCH)
+        monkeypatch.setattr(watcher, "get_write_buffer_size", lambda: feed.UNREAD_MAX + 1)
+        for _ in range(2 * feed.CHANGES_MAX):
+            await producer.ask(PUT)
+            await watcher.ask(WATCH)
+        (watching,) = server.feed._watchers.values()
+        assert len(watching.wishes) == feed.CHANGES_MAX
 
     assert simulated(play) is None
