@@ -122,6 +122,7 @@ def bound(settings: Settings, engine: Engine, refusals: Refusals, *, fetches: bo
         "connections-per-address": settings.connections_per_address,
         "tubes": settings.max_tubes,
         "watched": settings.max_watched,
+        "memory": max_bytes,
         "line": line_closes_from(settings.max_job_size),
         "protocol": UNKNOWN_MAX,
         "buffers": buffers_max_bytes(engine.memory),

@@ -165,7 +165,6 @@ class Server:
             new_commands(),
             new_operator_commands(),
             self._refusals.note,
-            self._took_long,
             self._buffered,
             self._watch,
             self._clock.utc_s,
@@ -236,7 +235,7 @@ class Server:
             self.engine,
             self._journal,
             self._stop_for,
-            self._batch_taken,
+            self._may_have_room,
             self._happened,
             None if self._vitals is None else self._vitals.latencies,
         )
@@ -257,7 +256,7 @@ class Server:
         self.fetcher = Fetcher(self.loop, self.engine, self._journal, self._stop_for)
         self._host = Host(
             self.turns,
-            Buffers(self.engine.memory, self._refusals),
+            Buffers(self.engine.memory, self.engine.admission, self._refusals),
             self.group_commit,
             self.service,
             self.roster.admit,
@@ -276,9 +275,6 @@ class Server:
         forwarder = self._forwarder
         return Vitals(self._settings, self.engine, self.service, self._journal, self._clock, self._facts, forwarder)
 
-    def _took_long(self) -> None:
-        self.turns.look_at_clock()
-
     def _buffered(self, client: Client) -> int:
         """The number of bytes that are counted as buffered for a client."""
         connection = self.roster.connections.get(client)
@@ -290,7 +286,7 @@ class Server:
     def _happened(self, events: list[Event]) -> None:
         self.feed.tell(events)
 
-    def _batch_taken(self) -> None:
+    def _may_have_room(self) -> None:
         self.turns.resume_soon()
         self._crossings.look()
 

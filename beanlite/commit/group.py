@@ -56,11 +56,11 @@ class GroupCommit:
         engine: Engine,
         journal: Journal,
         tell_failure: Callable[[Exception], None],
-        tell_taken: Callable[[], None],
+        tell_room: Callable[[], None],
         tell_events: Callable[[list[Event]], None],
         latencies: Latencies | None = None,
     ) -> None:
-        """``tell_failure`` is called when nothing more can be committed, ``tell_taken`` whenever a batch is taken.
+        """``tell_failure`` is called when nothing more can be committed, ``tell_room`` when there may be room again.
 
         ``tell_events`` is called with the events of each batch that has become durable. ``latencies``, if given,
         measures how long replies take.
@@ -69,15 +69,15 @@ class GroupCommit:
         self._engine = engine
         self._journal = journal
         self._tell_failure = tell_failure
-        self._tell_taken = tell_taken
+        self._tell_room = tell_room
         self._tell_events = tell_events
         self._latencies = latencies
         self._held: list[tuple[Holder, bytes]] = []
         """Replies that wait for the batch being gathered."""
-        self._held_bytes = 0
-        self._committing: deque[tuple[int, list[tuple[Holder, bytes]], list[Event]]] = deque()
-        """The batches that the journal is making durable: for each its number, the replies that wait, and its
-        events."""
+        self._memory = engine.memory
+        self._committing: deque[tuple[int, list[tuple[Holder, bytes]], int, list[Event]]] = deque()
+        """The batches that the journal is making durable: for each its number, the replies that wait, the size of
+        these, and its events."""
         self._turn_due = False
         self.deferring = False
         """Whether a timer is running that will make a batch of deferred changes."""
@@ -96,19 +96,33 @@ class GroupCommit:
 
     # -- for connections and turns
 
-    def hold(self, holder: Holder, replies: bytes) -> None:
-        """Hold these replies until everything changed so far is durable, then release them to the holder."""
+    def hold(self, holder: Holder, replies: bytes) -> bool:
+        """Hold these replies until everything changed so far is durable, then release them to the holder.
+
+        Returns whether so many are held now that nobody can be served.
+        """
         self._held.append((holder, replies))
-        self._held_bytes += len(replies)
+        self._memory.gathered_bytes += len(replies)
         if not self._turn_due and not self._journal.busy:
             self._turn_due = True
             self._loop.call_soon(self._turn)
+        return self._brims
+
+    def count(self, more_bytes: int) -> bool:
+        """Count replies that wait for those that are held as well; returns the same as ``hold``."""
+        self._memory.held_bytes += more_bytes
+        return self._brims
+
+    @property
+    def _brims(self) -> bool:
+        memory = self._memory
+        return memory.held_bytes + memory.gathered_bytes > memory.held_max_bytes
 
     @property
     def full(self) -> bool:
         """Whether the batch being gathered is so large that clients that pipeline have to wait for the next one.
 
-        Never true while nothing waits for the batch. ``tell_taken`` is called when the batch has been taken.
+        Never true while nothing waits for the batch. ``tell_room`` is called when the batch has been taken.
         """
         engine = self._engine
         ledger = engine.ledger
@@ -118,7 +132,7 @@ class GroupCommit:
                 len(ledger.changed) > BATCH_JOBS
                 or len(ledger.pauses) > BATCH_JOBS
                 or len(self._held) > BATCH_REPLIES
-                or self._held_bytes > BATCH_BYTES
+                or self._memory.gathered_bytes > BATCH_BYTES
                 or engine.admission.used_bytes > BATCH_BYTES
                 or len(ledger.events) > BATCH_EVENTS
             )
@@ -126,12 +140,12 @@ class GroupCommit:
 
     @property
     def flooded(self) -> bool:
-        """Whether so many events wait that all clients have to wait for the next batch.
+        """Whether so many events or replies wait that all clients have to wait for a batch.
 
-        Never true unless the next batch takes deferred changes. ``tell_taken`` is called when it has been taken.
+        Never true for events unless the next batch takes deferred changes. ``tell_room`` is called afterwards.
         """
         ledger = self._engine.ledger
-        return self._deferred_due and len(ledger.events) + ledger.waiting_events > EVENTS_MAX
+        return self._brims or (self._deferred_due and len(ledger.events) + ledger.waiting_events > EVENTS_MAX)
 
     def look(self) -> None:
         """Update ``in_doubt``; to be called in each turn of the loop before any command is answered."""
@@ -178,7 +192,7 @@ class GroupCommit:
         self._turn_due = False
         if self._journal.busy or self._closed:
             return  # ``ready`` will bring us back here
-        engine = self._engine
+        engine, memory = self._engine, self._memory
         ledger = engine.ledger
         changes = engine.take_changes(deferred=self._deferred_due, totals=self._totals_due)
         self._deferred_due = self._deferred_due and ledger.has_deferred
@@ -186,12 +200,14 @@ class GroupCommit:
         if ledger.tallied and not self._totals_wait:
             self._totals_wait = True
             self._loop.call_later(TOTALS_S, self._take_totals)
-        held, self._held, self._held_bytes = self._held, [], 0
-        self._tell_taken()
+        held, self._held = self._held, []
+        held_bytes, memory.gathered_bytes = memory.gathered_bytes, 0
+        memory.held_bytes += held_bytes
+        self._tell_room()
         if held or changes.jobs or changes.pauses or changes.events or changes.tallies:
             if self._latencies is not None:
                 self._latencies.batch_taken(changes.batch, len(held))
-            self._committing.append((changes.batch, held, changes.events))
+            self._committing.append((changes.batch, held, held_bytes, changes.events))
             self._journal.commit(changes)
         else:
             self.ready()
@@ -201,17 +217,21 @@ class GroupCommit:
         self._engine.stored(batch, last_id)
         self._progress.set()
         self.look()
+        brimmed = self._brims
         if self._latencies is not None:
             self._latencies.batch_durable(batch)
         try:
             while self._committing and self._committing[0][0] <= batch:
-                _, held, events = self._committing.popleft()
+                _, held, held_bytes, events = self._committing.popleft()
+                self._memory.held_bytes -= held_bytes
                 for holder, replies in held:
                     holder.release(replies)
                 if events:
                     self._tell_events(events)
         except Exception as bug:  # noqa: BLE001 - this may be called in the middle of any client's commands
             self.failed(bug)
+        if brimmed:
+            self._tell_room()
 
     def ready(self) -> None:
         """Called by the journal when it can take another batch: have one made if there is something to commit.

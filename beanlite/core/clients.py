@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Final
 
 from beanlite.core.job import SLICE, Job
+from beanlite.core.memory import Memory
 from beanlite.core.queues import Outcome, Queues
 from beanlite.core.ticker import Ticker
 from beanlite.core.tube import NOBODY, Client, Peer, Tube
@@ -20,15 +21,17 @@ class Refusal(Enum):
 
     TUBES = "tubes"
     WATCHED = "watched"
+    MEMORY = "memory"
 
 
 class Clients:
     """What concerns clients themselves rather than jobs: connecting, their tubes, and their waits."""
 
-    __slots__ = ("_counts", "_queues", "_ticker", "_tubes", "connected", "max_tubes", "max_watched", "woken")
+    __slots__ = ("_counts", "_memory", "_queues", "_ticker", "_tubes", "connected", "max_tubes", "max_watched", "woken")
 
-    def __init__(self, queues: Queues, ticker: Ticker) -> None:
+    def __init__(self, queues: Queues, ticker: Ticker, memory: Memory) -> None:
         self._queues = queues
+        self._memory = memory
         self._ticker = ticker
         self._tubes = queues.tubes
         self._counts = queues.counts
@@ -86,8 +89,8 @@ class Clients:
     def use(self, client: Client, name: bytes) -> Refusal | None:
         """Have the client put into this tube from now on; returns why not, or None."""
         tube = self.tube(name)
-        if tube is None:
-            return Refusal.TUBES
+        if isinstance(tube, Refusal):
+            return tube
         tube.using += 1
         before, client.use = client.use, tube
         before.using -= 1
@@ -101,9 +104,12 @@ class Clients:
         if tube is None or tube not in watched:
             if len(watched) >= self.max_watched:
                 return Refusal.WATCHED
-            tube = self.tube(name)
-            if tube is None:
-                return Refusal.TUBES
+            if not self._memory.takes_tubes(1):
+                return Refusal.MEMORY
+            found = self.tube(name)
+            if isinstance(found, Refusal):
+                return found
+            tube = found
             watched[tube] = None
             tube.watching += 1
             self._counts.watched += 1
@@ -121,12 +127,15 @@ class Clients:
             self._queues.drop_if_unused(tube)
         return len(client.watched)
 
-    def tube(self, name: bytes) -> Tube | None:
-        """The tube of this name, or None if there are too many. One that is newly made has to be used at once."""
-        tube = self._tubes.get(name)
-        if tube is None and len(self._tubes) < self.max_tubes:
-            tube = self._queues.make_tube(name)
-        return tube
+    def tube(self, name: bytes) -> Tube | Refusal:
+        """The tube of this name, or why there can't be another. One that is newly made has to be used at once."""
+        return self._tubes.get(name) or self.refusal_of_tubes(1) or self._queues.make_tube(name)
+
+    def refusal_of_tubes(self, tubes: int) -> Refusal | None:
+        """Why so many tubes more can't be made; None if they can."""
+        if len(self._tubes) + tubes > self.max_tubes:
+            return Refusal.TUBES
+        return None if self._memory.takes_tubes(tubes) else Refusal.MEMORY
 
     # -- waiting
 

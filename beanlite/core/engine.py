@@ -36,13 +36,13 @@ class Engine:
     def __init__(self) -> None:
         self._queues = queues = Queues()
         self._ticker = ticker = Ticker(queues)
-        self.clients = Clients(queues, ticker)
+        self.memory = Memory(queues)
+        self.clients = Clients(queues, ticker, self.memory)
         self.jobs = queues.jobs
         self.tubes = queues.tubes
         self.timers = queues.timers
         self.ledger = queues.ledger
         self.counts = queues.counts
-        self.memory = Memory(queues)
         self.bodies = Bodies(queues, self.memory)
         self.last_id = 0
         self.admission = Admission(self.memory)
@@ -116,6 +116,8 @@ class Engine:
             self.bodies.deleted(job)
         else:
             self.memory.body_bytes -= job.size + BODY_BYTES
+        if job.reserves:
+            self.counts.reserved_before -= 1
         job.state = GONE
         try:
             del jobs.newest[job_id]

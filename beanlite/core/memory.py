@@ -11,15 +11,19 @@ from typing import Final
 
 from beanlite.core.queues import Counts, Queues
 
-# What each of these takes at most in a compiled server, in bytes: a job without its body, a body in addition to its
-# content, a tube, a client, a tube that a client watches and waits at.
+# What each of these takes at most in a compiled server, in bytes: a job without its body, its past once it has been
+# reserved, a body in addition to its content, a tube, a client, a tube that a client watches and waits at.
 JOB_BYTES: Final = 300
+PAST_BYTES: Final = 200
 BODY_BYTES: Final = 48
 TUBE_BYTES: Final = 700
 CLIENT_BYTES: Final = 8000
 WATCHED_BYTES: Final = 150
 # Bodies of many sizes fragment the heap: for every four bytes of bodies one more is taken.
 GAPS: Final = 4
+# Clients' buffers may take a quarter of the memory, replies that are held another one. So may tubes, and as much more
+# as there is room.
+PART: Final = 4
 # The part of the bound that is left to bodies, however many jobs there are: a sixteenth. A body that has been put must
 # be in memory until it is stored, and one that has been fetched until it is sent.
 BODIES_LEAST: Final = 16
@@ -40,6 +44,9 @@ class Memory:
         "crowded",
         "fetched",
         "fetches",
+        "gathered_bytes",
+        "held_bytes",
+        "held_max_bytes",
         "max_bytes",
         "refused",
         "unloaded",
@@ -67,6 +74,12 @@ class Memory:
         """Bodies fetched since the start."""
         self.buffer_bytes = 0
         """Held for clients: incomplete commands that they have sent, and replies that they have not read yet."""
+        self.gathered_bytes = 0
+        """Held for clients: replies that wait for the batch being gathered."""
+        self.held_bytes = 0
+        """Likewise those that wait for a batch under way, or for others that are held."""
+        self.held_max_bytes = NO_BOUND
+        """With more than this, no client is served."""
         self.refused = 0
         """Puts refused for lack of memory since the start."""
         self._tell_refused: Callable[[], None] | None = None
@@ -84,6 +97,7 @@ class Memory:
     def bound(self, max_bytes: int, body_max_bytes: int, *, fetches: bool) -> None:
         """Set the bounds; ``fetches``: the journal can fetch bodies, so that memory need not hold them."""
         self.max_bytes = max_bytes
+        self.held_max_bytes = max_bytes // PART
         self.body_max_bytes = body_max_bytes
         self.fetches = fetches
 
@@ -95,7 +109,7 @@ class Memory:
     @property
     def job_bytes(self) -> int:
         """Bytes taken by jobs, without their bodies."""
-        return len(self._queues.jobs) * JOB_BYTES
+        return len(self._queues.jobs) * JOB_BYTES + self._counts.reserved_before * PAST_BYTES
 
     @property
     def shown_body_bytes(self) -> int:
@@ -104,10 +118,24 @@ class Memory:
 
     @property
     def other_bytes(self) -> int:
-        """Bytes taken by tubes, clients and buffers."""
-        counts = self._counts
-        clients_bytes = counts.clients * CLIENT_BYTES + counts.watched * WATCHED_BYTES
-        return len(self._queues.tubes) * TUBE_BYTES + clients_bytes + self.buffer_bytes
+        """Bytes taken by tubes, clients, buffers and replies."""
+        clients_bytes = self._counts.clients * CLIENT_BYTES
+        return self.tube_bytes + clients_bytes + self.client_buffer_bytes
+
+    @property
+    def client_buffer_bytes(self) -> int:
+        """Bytes held for clients in all."""
+        return self.buffer_bytes + self.gathered_bytes + self.held_bytes
+
+    @property
+    def tube_bytes(self) -> int:
+        """Bytes taken by tubes, and by what clients watch."""
+        return len(self._queues.tubes) * TUBE_BYTES + self._counts.watched * WATCHED_BYTES
+
+    def takes_tubes(self, tubes: int) -> bool:
+        """Whether clients may make or watch so many tubes more: a part of the memory is theirs in any case."""
+        more_bytes = tubes * TUBE_BYTES
+        return self.tube_bytes + more_bytes < self.max_bytes // PART or self.used_bytes + more_bytes < self.max_bytes
 
     @property
     def used_bytes(self) -> int:

@@ -44,6 +44,7 @@ class Counts:
         "delayed",
         "producers",
         "reserved",
+        "reserved_before",
         "timeouts",
         "total_clients",
         "total_jobs",
@@ -56,6 +57,8 @@ class Counts:
     def __init__(self) -> None:
         self.urgent = 0
         self.reserved = 0
+        self.reserved_before = 0
+        """Jobs that are reserved, or have been."""
         self.delayed = 0
         self.buried = 0
         self.timeouts = 0
@@ -148,6 +151,8 @@ class Queues:
         job.since_ns = now_ns
         job.holder = client
         job.last_holder = client.peer
+        if not job.reserves:
+            self.counts.reserved_before += 1
         job.reserves += 1
         deadline_ns = now_ns + job.ttr_s * SECOND_NS
         job.key = key = deadline_ns << ID_BITS | job.id

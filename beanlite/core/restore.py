@@ -67,7 +67,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
     peers: dict[tuple[str, int], Peer] = {}
     whys = dict[str, str]().setdefault
     queues.jobs.make_room()
-    newest = queues.jobs.newest
+    newest, counts = queues.jobs.newest, queues.counts
     for (
         job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves,
         timeouts, releases, buries, kicks, stored_body, _, stored_since_ns, holder, holder_conn, why, _,
@@ -92,6 +92,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
             shared(body_size, body_size),
         )
         job.reserves = reserves
+        counts.reserved_before += reserves > 0
         if holder is not None or holder_conn is not None:
             job.last_holder = _peer(peers, holder, holder_conn)
         if why is not None and (state != _BURIED or not isinstance(why, str)):

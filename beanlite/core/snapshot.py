@@ -38,7 +38,7 @@ class ServerSnapshot(NamedTuple):
     memory_used: int  # bytes in use
     memory_jobs: int  # bytes used by jobs without their bodies
     memory_bodies: int  # bytes used by bodies
-    memory_buffers: int  # bytes used by incomplete commands and by replies that clients have not read yet
+    memory_buffers: int  # bytes used by incomplete commands, and by replies that are held or not read yet
     unloaded: int  # jobs whose body is in the journal only
     unloaded_bytes: int
     fetched: int  # bodies read back since the start
@@ -124,7 +124,7 @@ def server_snapshot(engine: Engine) -> ServerSnapshot:
         memory_used=memory.used_bytes,
         memory_jobs=memory.job_bytes,
         memory_bodies=memory.shown_body_bytes,
-        memory_buffers=memory.buffer_bytes,
+        memory_buffers=memory.client_buffer_bytes,
         unloaded=memory.unloaded,
         unloaded_bytes=memory.unloaded_bytes,
         fetched=memory.fetched,

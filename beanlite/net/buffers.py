@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from beanlite.core.memory import Memory
+from beanlite.core.admission import Admission
+from beanlite.core.memory import PART, Memory
 from beanlite.net.refusals import Refusals
 
 # A client with fewer buffered bytes than this is not counted; ``CLIENT_BYTES`` allows for them.
@@ -12,10 +13,11 @@ COUNTED_FROM: Final = 4096
 # A client with this many bytes of unread replies is not served until it has read them. With many clients the limit is
 # lower, so that all of them together can take only a part of the memory.
 UNREAD_MAX: Final = 1 << 18
-UNREAD_LEAST: Final = 1 << 14
+UNREAD_LEAST: Final = COUNTED_FROM
 UNREAD_PART: Final = 16
-# All buffers together may take a quarter of the memory.
-PART: Final = 4
+# When such a part of the memory has been buffered, or freed, it is seen how much room that leaves for puts: without a
+# journal the next batch, which looks as well, may be some time away.
+MOVED_PART: Final = 256
 
 
 def buffers_max_bytes(memory: Memory) -> int:
@@ -36,10 +38,13 @@ class Buffers:
     A client that sends and reads as fast as it can is never counted for more than moments.
     """
 
-    __slots__ = ("_memory", "_refusals", "amounts")
+    __slots__ = ("_admission", "_granted_bytes", "_memory", "_refusals", "amounts")
 
-    def __init__(self, memory: Memory, refusals: Refusals) -> None:
+    def __init__(self, memory: Memory, admission: Admission, refusals: Refusals) -> None:
         self._memory = memory
+        self._admission = admission
+        self._granted_bytes = 0
+        """How much was buffered when ``admission`` was last told."""
         self._refusals = refusals
         self.amounts: dict[Buffered, int] = {}
         """How many bytes are buffered for each connection; the one that has had some for longest comes first."""
@@ -53,16 +58,18 @@ class Buffers:
         """Set how many bytes are buffered for a connection; if the total is above the limit, close others."""
         if buffered_bytes < COUNTED_FROM and not self.amounts:
             return
-        memory, before_bytes = self._memory, self.amounts.get(connection, 0)
-        if buffered_bytes < COUNTED_FROM:
-            if before_bytes:
-                del self.amounts[connection]
-                memory.buffer_bytes -= before_bytes
-            return
-        self.amounts[connection] = buffered_bytes
-        memory.buffer_bytes += buffered_bytes - before_bytes
+        memory = self._memory
+        memory.buffer_bytes -= self.amounts.get(connection, 0)
+        if buffered_bytes >= COUNTED_FROM:
+            self.amounts[connection] = buffered_bytes
+            memory.buffer_bytes += buffered_bytes
+        else:
+            self.amounts.pop(connection, None)
         while memory.buffer_bytes > buffers_max_bytes(memory) and len(self.amounts) > 1:
             longest = next(iter(self.amounts))
             memory.buffer_bytes -= self.amounts.pop(longest)
             self._refusals.note("buffers")
             longest.cut_off()
+        if abs(memory.buffer_bytes - self._granted_bytes) > memory.max_bytes // MOVED_PART:
+            self._granted_bytes = memory.buffer_bytes
+            self._admission.grant()

@@ -15,7 +15,7 @@ from beanlite.core.tube import Client
 from beanlite.net.addresses import peer_name
 from beanlite.net.buffers import Buffers
 from beanlite.net.turns import LATE, Turns
-from beanlite.protocol.blocked import CLOSING, KICKING, REPLETE, YIELDING
+from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, LOOKING, REPLETE, WORKING, YIELDING, Blocked
 from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.session import Service
 
@@ -58,6 +58,7 @@ class Connection(asyncio.Protocol):
         "_resuming",
         "_turns",
         "_unread_bytes",
+        "_waiting_bytes",
         "session",
         "transport",
     )
@@ -71,6 +72,8 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._unread_bytes = 0
         """Unread reply bytes when they exceeded the limit; 0 while the client reads its replies fast enough."""
+        self._waiting_bytes = 0
+        """What is counted of replies that wait, without a journal's need, for those that are held."""
         self._deaf = False
         """Set when the server is stopping and carries out no more commands."""
         self._leaving = False
@@ -96,18 +99,25 @@ class Connection(asyncio.Protocol):
             if now_ns == LATE or (
                 (self._owed or len(data) > SMALL_BYTES or self.session.put is not None) and self._group.full
             ):
-                self.session.postpone(data)
-                self._settle_rest()
-                return
+                # Even while nobody else can be served, what goes on can be seen.
+                if not (self._group.flooded and self.session.begins_with_look(data)):
+                    self.session.postpone(data)
+                    self._settle_rest()
+                    return
+                now_ns = self._turns.now()
             self.session.receive(data, now_ns)
         except Exception as bug:  # noqa: BLE001 - a bug that concerns other clients is raised again
             self._fail(bug)
         answers = len(self.session.replies)
         self.settle()
         self._turns.wake(now_ns)  # now, so that the jobs they are given are stored in the same batch
+        blocked = self.session.blocked
         if self.session.put is not None or self._host.buffers.amounts:
             self._note_buffers()
-        self._turns.served(one_by_one=answers <= ONE_BY_ONE_MAX and self.session.blocked is not YIELDING)
+        self._turns.served(
+            one_by_one=answers <= ONE_BY_ONE_MAX
+            and (blocked is None or not (blocked is YIELDING or blocked is LOOKING or blocked is WORKING))
+        )
 
     def eof_received(self) -> bool:
         """The client has half-closed: it sends no more, but still gets its outstanding replies."""
@@ -155,6 +165,7 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
 
     def _leave(self) -> None:
+        self._note_waiting(0)
         self._host.forget(self.session.client)
         self._host.buffers.note(self, 0)
         self._turns.disconnect(self.session.client)
@@ -181,9 +192,12 @@ class Connection(asyncio.Protocol):
             if session.replies or session.blocked is KICKING:
                 if (session.waits or self._group.in_doubt) and self._host.service.journaled:
                     self._owed += 1
-                    self._group.hold(self, session.take_replies(hold=True))
+                    if self._group.hold(self, session.take_replies(hold=True)):
+                        self._turns.look_at_clock()
                 elif not self._owed:
                     self.transport.write(session.take_replies())
+                else:
+                    self._note_waiting(session.unsent_bytes)
             if session.blocked or session.half_closed or not self._reading:
                 self._settle_rest()
         except Exception as bug:  # noqa: BLE001 - as above
@@ -194,6 +208,8 @@ class Connection(asyncio.Protocol):
         session, self._owed = self.session, self._owed - 1
         try:
             if not self._owed:
+                if self._waiting_bytes:
+                    self._note_waiting(0)
                 session.replies_sent()
                 if session.replies and not self._group.in_doubt:
                     replies += session.take_replies()  # answered meanwhile, and not waiting for the journal
@@ -220,23 +236,35 @@ class Connection(asyncio.Protocol):
         if self._leaving:
             return
         session = self.session
+        blocked = session.blocked
         # The next slice of a kick waits until the previous one is durable: a batch never has more than one.
-        if (
-            (session.blocked is KICKING and not self._owed)
-            or (session.blocked is YIELDING and not self._unread_bytes)
-            or (session.blocked is REPLETE and not self._unread_bytes and not self.owes())
+        if blocked is LOOKING or blocked is WORKING or (blocked is KICKING and not self._owed):
+            self._resume_later(blocked)
+        elif (blocked is YIELDING and not self._unread_bytes) or (
+            blocked is REPLETE and not self._unread_bytes and not self.owes()
         ):
-            if not self._resuming:
-                self._resuming = True
-                self._turns.resume_later(self.resume)
+            self._resume_later(YIELDING)
         elif session.gathering is not None and not self._resuming:
             self._resuming = True
-            for job in session.gathering.jobs:
-                self._host.fetch(job, BodyWaiter(self, job))
+            if self._group.flooded and session.gathering.kind is FETCHING:
+                self._turns.resume_later(self._fetch_bodies, YIELDING)
+            else:
+                self._fetch_bodies()
         elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self.owes():
             self.part()
             return
         self._read_or_pause()
+
+    def _fetch_bodies(self) -> None:
+        gathering = self.session.gathering
+        if gathering is not None:
+            for job in gathering.jobs:
+                self._host.fetch(job, BodyWaiter(self, job))
+
+    def _resume_later(self, kind: Blocked) -> None:
+        if not self._resuming:
+            self._resuming = True
+            self._turns.resume_later(self.resume, kind)
 
     def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
         """Pass on the outcome of the client's wait in a reserve."""
@@ -260,7 +288,17 @@ class Connection(asyncio.Protocol):
         except Exception as bug:  # noqa: BLE001 - as above
             self._fail(bug)
         self.settle()
+        if self._host.buffers.amounts:
+            self._note_buffers()
         self._turns.wake(now_ns)
+
+    def bring(self, job: Job, body: bytes | None) -> None:
+        """Pass on a body that the session needs, or None if the job is gone; resume the session once it has all."""
+        kind = self.session.bring(job, body)
+        if kind is FETCHING:
+            self.resume()
+        elif kind is not None:
+            self._turns.resume_later(self.resume, kind)
 
     def lack_memory(self) -> None:
         """Fail the session, because there is no memory for a body that it waits for."""
@@ -270,7 +308,14 @@ class Connection(asyncio.Protocol):
 
     def _note_buffers(self) -> None:
         if not self._leaving:
-            self._host.buffers.note(self, self.session.pending + self._unread_bytes)
+            session = self.session
+            self._host.buffers.note(self, session.pending + session.aside_bytes + self._unread_bytes)
+
+    def _note_waiting(self, waiting_bytes: int) -> None:
+        """Count replies that wait for those that are held; if all clients' are too many, nobody is served for now."""
+        more_bytes, self._waiting_bytes = waiting_bytes - self._waiting_bytes, waiting_bytes
+        if self._group.count(more_bytes):
+            self._turns.look_at_clock()
 
     # -- bugs in the server
 
@@ -306,9 +351,8 @@ class BodyWaiter:
         self._job = job
 
     def resume(self, body: bytes | None) -> None:
-        """Pass on the body, or None if the job is gone, and resume the session once it has all its bodies."""
-        if self._connection.session.bring(self._job, body):
-            self._connection.resume()
+        """Pass on the body, or None if the job is gone."""
+        self._connection.bring(self._job, body)
 
     def lack_memory(self) -> None:
         """Pass on that there is no memory for the body."""

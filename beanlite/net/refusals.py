@@ -12,6 +12,7 @@ _EVENTS: Final = {
     "connections-per-address": "connection refused: its address has too many",
     "tubes": "tube refused",
     "watched": "watch refused",
+    "memory": "tube or watch refused: there is too little memory",
     "line": "connection closed: it sends a line without an end",
     "protocol": "connection closed: it speaks HTTP, or another protocol",
     "buffers": "connection closed: too much is buffered for clients that send or read slowly",

@@ -13,6 +13,7 @@ from beanlite.core.job import SECOND_NS, Job
 from beanlite.core.queues import Outcome
 from beanlite.core.timers import NEVER_NS
 from beanlite.core.tube import Client
+from beanlite.protocol.blocked import KICKING, LOOKING, WORKING, Blocked
 from beanlite.protocol.framing import STEPS_MAX
 
 # The clock is read again after this many bytes have been received: some thousands of commands.
@@ -24,8 +25,9 @@ TURN_NS: Final = 2_000_000
 RESUMED_NS: Final = 200_000
 # In that case this many lines and bodies of each are carried out in one go: STEPS_MAX would take much longer.
 RESUMED_STEPS: Final = 20
-# The loop's timer is never set further ahead than this.
-TIMER_MAX_S: Final = 3600.0
+# The loop's timer is never set further ahead than this: its time stands still while the machine is suspended, so that
+# what has become due meanwhile is late by this much at most.
+TIMER_MAX_S: Final = 5.0
 # While a batch is being synced, the journal is polled for the end of the sync after every so many clients served.
 POLL_EVERY: Final = 8
 # Returned instead of the time when the turn has lasted long enough.
@@ -47,6 +49,8 @@ class Turns:
       batch being gathered has room: each at most once per turn, and for RESUMED_NS in all. Both limits are relaxed if
       no client was served that sends one command at a time. Clients that leave don't fill a batch, and so don't wait
       for room in it.
+    - Commands that take long are set aside where they are read, however few bytes they have. They get as much of a turn
+      again, but at least one is carried out. Those that change nothing don't wait for room in the batch.
 
     The class has many attributes because these rules share them.
     """
@@ -59,6 +63,7 @@ class Turns:
         "_engine",
         "_group",
         "_leaving",
+        "_looking",
         "_loop",
         "_now_ns",
         "_resume_due",
@@ -70,6 +75,7 @@ class Turns:
         "_timer_ns",
         "_timers",
         "_until_ns",
+        "_working",
         "steps",
     )
 
@@ -98,6 +104,8 @@ class Turns:
         """More timers are due than fit in one slice: the loop's timer does the rest, one slice per turn."""
         self._leaving: deque[Callable[[], None]] = deque()
         self._resuming: deque[Callable[[], None]] = deque()
+        self._looking: deque[Callable[[], None]] = deque()
+        self._working: deque[Callable[[], None]] = deque()
         self._resume_due = False
         self._share_ns = RESUMED_NS
         """How much of a turn resuming clients get; RESUMED_NS if clients sending one by one were served meanwhile."""
@@ -206,9 +214,14 @@ class Turns:
 
     # -- resuming and leaving
 
-    def resume_later(self, resume: Callable[[], None]) -> None:
-        """Call ``resume`` in a later turn, for a client that has more to do."""
-        self._resuming.append(resume)
+    def resume_later(self, resume: Callable[[], None], kind: Blocked) -> None:
+        """Call ``resume`` in a later turn, for a client that has more to do; ``kind`` is why it is blocked."""
+        if kind is LOOKING:
+            self._looking.append(resume)
+        elif kind is WORKING or kind is KICKING:
+            self._working.append(resume)
+        else:
+            self._resuming.append(resume)
         self.resume_soon()
 
     def leave(self, leave: Callable[[], None]) -> None:
@@ -220,8 +233,10 @@ class Turns:
             leave()
 
     def resume_soon(self) -> None:
-        """Schedule the clients that can resume, if any; also to be called when a batch has been taken."""
-        if not self._resume_due and (self._leaving or (self._resuming and not self._group.full)):
+        """Schedule the clients that can resume, if any; also to be called when there may be room again."""
+        if not self._resume_due and (
+            self._leaving or self._looking or ((self._resuming or self._working) and not self._group.full)
+        ):
             self._resume_due = True
             self._loop.call_soon(self._resume)
 
@@ -230,7 +245,8 @@ class Turns:
         group = self._group
         others = self._share_ns == RESUMED_NS
         self.steps = RESUMED_STEPS if others else STEPS_MAX
-        until_ns = self.now() + self._share_ns
+        began_ns = self.now()
+        until_ns = began_ns + self._share_ns
         self._share_ns = min(2 * self._share_ns, TURN_NS)
         resuming, leaving = len(self._resuming), len(self._leaving)
         while resuming or leaving:  # alternate, so that neither kind holds up the other
@@ -246,4 +262,29 @@ class Turns:
                 group.poll()
             if self.now() > until_ns:
                 break
+        if self._looking or self._working:
+            self._take_long(until_ns - began_ns)
         self.resume_soon()
+
+    def _take_long(self, share_ns: int) -> None:
+        """Carry out commands that take long: at least one, and more for ``share_ns``."""
+        group, steps = self._group, self.steps
+        until_ns = self.now() + share_ns
+        looking, working = len(self._looking), len(self._working)
+        while looking or working:
+            full = group.full
+            if looking:
+                looking -= 1
+                self.steps = 0 if full else steps  # what follows may need room
+                self._looking.popleft()()
+            if full:
+                working = 0
+            elif working:
+                working -= 1
+                self.steps = steps
+                self._working.popleft()()
+            if group.syncing:
+                group.poll()
+            if self.now() > until_ns:
+                break
+        self._until_ns = self._now_ns + TURN_NS  # those that send are not put off because of it

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from beanlite.core.admission import PUT_BYTES
-from beanlite.core.clients import Refusal
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS, SLICE, Job
 from beanlite.core.ticker import is_deadline_soon
 from beanlite.core.tube import Client, Peer, Tube
 from beanlite.protocol import replies
-from beanlite.protocol.blocked import WAITING
+from beanlite.protocol.blocked import WAITING, WORKING
 from beanlite.protocol.operator_replies import as_json
 from beanlite.protocol.operator_requests import PutJobs
 from beanlite.protocol.session import REPLIES_MAX, Session
@@ -55,8 +54,9 @@ def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes:
     if refusal is not None:
         return refusal.encode() + replies.END
     new_tubes = {name for name, _, _ in jobs} - engine.tubes.keys()
-    if new_tubes and len(new_tubes) + len(engine.tubes) > engine.clients.max_tubes:
-        session.service.refused(Refusal.TUBES.value)
+    refused = engine.clients.refusal_of_tubes(len(new_tubes)) if new_tubes else None
+    if refused is not None:
+        session.service.refused(refused.value)
         return replies.OUT_OF_MEMORY
     if jobs and not client.producer:
         engine.clients.becomes_producer(client)
@@ -66,7 +66,7 @@ def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes:
     for name, job, body in jobs:
         if name not in putting:
             tube = engine.clients.tube(name)
-            assert tube is not None
+            assert isinstance(tube, Tube)
             putting[name] = acting_in(tube, by)
         ttr_s = TTR_S if job.ttr_s is None else max(1, job.ttr_s)
         put = engine.put(putting[name], job.pri or 0, job.delay_s or 0, ttr_s, body, now_ns)
@@ -84,7 +84,6 @@ def _reserve_until(session: Session, most: int, until_ns: int, now_ns: int) -> b
     client, engine = session.client, session.engine
     if not client.worker:
         engine.clients.becomes_worker(client)
-    session.service.took_long()
     jobs = _reserve(session, min(most, max(1, LOOKS_MAX // len(client.watched))), now_ns)
     if jobs:
         bodies = {job: job.body for job in jobs}
@@ -93,7 +92,7 @@ def _reserve_until(session: Session, most: int, until_ns: int, now_ns: int) -> b
             return _batch_reply(session, bodies)
         # The other bodies are kept for the reply: they may be unloaded while these are fetched.
         session.gather(
-            missing, lambda fetched, then_ns: _tell_fetched(session, most, bodies | fetched, until_ns, then_ns)
+            missing, lambda fetched, then_ns: _tell_fetched(session, most, bodies | fetched, until_ns, then_ns), WORKING
         )
         return None
     if is_deadline_soon(client, now_ns):

@@ -9,6 +9,8 @@ class Blocked(Enum):
 
     WAITING = "waiting in a reserve"
     KICKING = "in a kick of many jobs, which is done in slices"
+    LOOKING = "a command that takes long waits for its turn; it changes nothing"
+    WORKING = "a command that takes long waits for its turn; it may change jobs"
     FETCHING = "the body of a job that it replies with is on its way"
     REPLETE = "the client has enough replies to read"
     YIELDING = "others have their turn first"
@@ -18,6 +20,8 @@ class Blocked(Enum):
 # The same as module constants: looking a member up in its class costs more than the comparison.
 WAITING: Final = Blocked.WAITING
 KICKING: Final = Blocked.KICKING
+LOOKING: Final = Blocked.LOOKING
+WORKING: Final = Blocked.WORKING
 FETCHING: Final = Blocked.FETCHING
 REPLETE: Final = Blocked.REPLETE
 YIELDING: Final = Blocked.YIELDING

@@ -18,12 +18,17 @@ from beanlite.core.timers import NEVER_NS
 from beanlite.core.tube import is_tube_name
 from beanlite.protocol import arguments, replies
 from beanlite.protocol.arguments import Put
-from beanlite.protocol.blocked import KICKING, WAITING, YIELDING
+from beanlite.protocol.blocked import KICKING, WAITING, WORKING
 from beanlite.protocol.operator import finish_request
-from beanlite.protocol.session import Command, Session
+from beanlite.protocol.session import Command, Session, at_leisure
 from beanlite.protocol.stats import job_stats, server_stats, tube_list, tube_stats
 
-WATCHED_MANY: Final = 100  # tubes; a reserve that has to look at more takes so long that others get their turn next
+WATCHED_MANY: Final = 100  # tubes; a reserve that has to look at more takes long
+KICKED_MANY: Final = 10  # jobs; a kick of more takes long
+# Commands that change nothing, and whose replies hold no bodies.
+LOOKS: Final = frozenset(
+    {b"stats", b"stats-job", b"stats-tube", b"list-tubes", b"list-tube-used", b"list-tubes-watched"}
+)
 
 
 # -- putting
@@ -52,7 +57,7 @@ def finish_put(session: Session, line: Put, body: bytes | None, now_ns: int) -> 
     """Carry out a put, or a request, whose body has come. ``body`` is None if CR LF does not follow it."""
     session.put = None
     if line.is_request:
-        return finish_request(session, line, body, now_ns)
+        return finish_request(session, line, body)
     if body is None:
         return replies.EXPECTED_CRLF
     engine = session.engine
@@ -78,13 +83,13 @@ def reserve_with_timeout(session: Session, timeout_s: int, now_ns: int) -> bytes
     return _reserve_until(session, replies.RESERVED, now_ns + timeout_s * SECOND_NS, now_ns)
 
 
-def _reserve_until(session: Session, form: bytes, until_ns: int, now_ns: int) -> bytes | None:
+def _reserve_until(session: Session, form: bytes, until_ns: int, now_ns: int, *, in_turn: bool = False) -> bytes | None:
     client, engine = session.client, session.engine
     if not client.worker:
         engine.clients.becomes_worker(client)
-    if len(client.watched) > WATCHED_MANY:
-        session.blocked = YIELDING
-        session.service.took_long()
+    if len(client.watched) > WATCHED_MANY and not in_turn:
+        session.set_aside(_reserve_in_turn, (form, until_ns), WORKING)
+        return None
     job = engine.reserve(client, now_ns)
     if job is not None:
         body = job.body
@@ -100,6 +105,11 @@ def _reserve_until(session: Session, form: bytes, until_ns: int, now_ns: int) ->
     session.wait_form = form
     session.blocked = WAITING
     return None
+
+
+def _reserve_in_turn(session: Session, asked: tuple[bytes, int], now_ns: int) -> bytes | None:
+    form, until_ns = asked
+    return _reserve_until(session, form, until_ns, now_ns, in_turn=True)
 
 
 def end_wait(session: Session, outcome: Job | Outcome) -> None:
@@ -179,10 +189,21 @@ def touch(session: Session, job_id: int, now_ns: int) -> bytes:
 
 
 def kick(session: Session, bound: int, now_ns: int) -> bytes | None:
-    tube = session.client.use
-    session.kick = (tube.buried if tube.buried.keys else tube.delayed, bound, 0)
+    if min(bound, len(_kicked_queue(session).keys)) > KICKED_MANY:
+        session.set_aside(_begin_kick, bound, WORKING)
+        return None
+    return _begin_kick(session, bound, now_ns)
+
+
+def _begin_kick(session: Session, bound: int, now_ns: int) -> bytes | None:
+    session.kick = (_kicked_queue(session), bound, 0)
     resume_kick(session, now_ns)
     return None
+
+
+def _kicked_queue(session: Session) -> KeyHeap:
+    tube = session.client.use
+    return tube.buried if tube.buried.keys else tube.delayed
 
 
 def resume_kick(session: Session, now_ns: int) -> None:
@@ -337,11 +358,11 @@ def new_commands() -> list[Command]:
         Command(b"kick", arguments.parse_kick, kick),
         Command(b"kick-job", arguments.parse_id, kick_job, in_stats=False),
         Command(b"touch", arguments.parse_id, touch),
-        Command(b"stats", None, stats),
-        Command(b"stats-job", arguments.parse_id, stats_job),
-        Command(b"stats-tube", arguments.parse_name, stats_tube),
-        Command(b"list-tubes", None, list_tubes),
+        Command(b"stats", None, at_leisure(stats)),
+        Command(b"stats-job", arguments.parse_id, at_leisure(stats_job)),
+        Command(b"stats-tube", arguments.parse_name, at_leisure(stats_tube)),
+        Command(b"list-tubes", None, at_leisure(list_tubes)),
         Command(b"list-tube-used", None, list_tube_used),
-        Command(b"list-tubes-watched", None, list_tubes_watched),
+        Command(b"list-tubes-watched", None, at_leisure(list_tubes_watched)),
         Command(b"pause-tube", arguments.parse_pause, pause_tube),
     ]

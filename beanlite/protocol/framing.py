@@ -16,6 +16,10 @@ UNSENT_MAX: Final = 10_000  # replies that are not sent yet; with more, the clie
 # A client may send this many bytes ahead while its session is blocked; beyond that the server stops reading from it.
 READ_AHEAD_MAX: Final = 1 << 18
 STEPS_MAX: Final = 200  # lines and bodies carried out in one go, before others get their turn
+# A small part of the input is joined to the one before it until that has this many bytes: a part by itself takes some
+# tens of bytes more than it has.
+PART_BYTES: Final = 1 << 12
+SMALL_PART: Final = 1 << 9
 
 
 def line_closes_from(max_job_size: int) -> int:
@@ -40,6 +44,7 @@ class FramedSession(Session):
     - None: all complete input has been carried out. If the client sends no more (``half_closed``), the connection is
       closed when the replies are sent.
     - WAITING: nothing is to be done before ``wake``.
+    - LOOKING, WORKING: ``resume`` is called when it is the turn of a command that takes long.
     - FETCHING: the bodies that the session is ``gathering`` are fetched from the journal, and each is handed to
       ``bring``; ``resume`` is called after the last one.
     - KICKING: ``resume`` is called when the slice is stored, and carries out the next one.
@@ -82,8 +87,13 @@ class FramedSession(Session):
             self.blocked = YIELDING
 
     def resume(self, now_ns: int, steps: int = STEPS_MAX) -> None:
-        """Unblock the session, or carry out another slice of a kick; then carry out up to ``steps`` more steps."""
-        if self.blocked is REPLETE or self.blocked is YIELDING:
+        """Unblock the session, with what it was blocked for; then carry out up to ``steps`` more steps."""
+        if self.aside is not None:
+            if len(self.replies) > UNSENT_MAX:
+                self.blocked = REPLETE
+            else:
+                self.carry_out_aside(now_ns)
+        elif self.blocked is REPLETE or self.blocked is YIELDING:
             self.blocked = None
         elif self.blocked is KICKING:
             commands.resume_kick(self, now_ns)
@@ -110,7 +120,7 @@ class FramedSession(Session):
 
     def stop_waiting(self) -> None:
         """Note that the client is gone: give it no job, and do without the bodies that are being fetched for it."""
-        self.gathering = None
+        self.drop_aside()
         self.engine.clients.stop_waiting(self.client)
 
     def fail(self, bug: Exception) -> None:
@@ -119,7 +129,8 @@ class FramedSession(Session):
             return
         self.engine.clients.stop_waiting(self.client)
         self._parts, self.pending = [], 0
-        self.kick = self.gathering = None
+        self.kick = None
+        self.drop_aside()
         self.replies.append(replies.OUT_OF_MEMORY if isinstance(bug, MemoryError) else replies.INTERNAL_ERROR)
         self.blocked = CLOSING
 
@@ -128,10 +139,23 @@ class FramedSession(Session):
         """Whether to read more from the client, rather than let it get further ahead."""
         return not self.blocked or (self.blocked is not YIELDING and self.pending <= READ_AHEAD_MAX)
 
+    def begins_with_look(self, data: bytes) -> bool:
+        """Whether the next command changes no job, or is an operator's, which waits for its turn in any case."""
+        if self._parts or self.blocked is not None:
+            return False
+        if self.put is not None:
+            return self.put.is_request
+        word = data[:LINE_MAX].partition(b"\r\n")[0].partition(b" ")[0]
+        return word in commands.LOOKS or (self.operator and word in self.service.operator_commands)
+
     # -- framing
 
     def _add_part(self, part: bytes) -> None:
-        self._parts.append(part)
+        parts = self._parts
+        if len(part) < SMALL_PART and parts and len(parts[-1]) < PART_BYTES:
+            parts[-1] += part
+        else:
+            parts.append(part)
         self.pending += len(part)
 
     def _take_parts(self, now_ns: int) -> bytes:

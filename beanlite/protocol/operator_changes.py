@@ -10,6 +10,7 @@ from beanlite.core.operator import CONCERNS
 from beanlite.core.operator_find import Filter, Found, find
 from beanlite.core.tube import Tube
 from beanlite.protocol.batches import OUT_OF_MEMORY, acting_in, on_behalf_of, refusal_of_puts
+from beanlite.protocol.blocked import WORKING
 from beanlite.protocol.operator_lists import filter_of, place_of, still_fits
 from beanlite.protocol.operator_replies import Record, as_json, cursor
 from beanlite.protocol.operator_requests import CHANGED_MAX, ChangeJobs
@@ -25,7 +26,7 @@ def change_jobs(session: Session, request: ChangeJobs, now_ns: int) -> bytes | N
     found = find(engine, asked, place_of(request), request.limit or CHANGED_MAX, need_bodies=copies)
     change = Change(session, request, asked, found)
     if found.missing:
-        session.gather(found.missing, change.carry_out)
+        session.gather(found.missing, change.carry_out, WORKING)
         return None
     return change.carry_out({}, now_ns)
 
@@ -141,8 +142,10 @@ class Change:
         """The tube to move or copy to, or None if there are too many tubes."""
         to = self._request.to
         if self._to is None and to is not None:
-            self._to = self._engine.clients.tube(to)
-            if self._to is None:
-                self._session.service.refused(Refusal.TUBES.value)
+            tube = self._engine.clients.tube(to)
+            if isinstance(tube, Refusal):
+                self._session.service.refused(tube.value)
                 self._stopped = OUT_OF_MEMORY
+            else:
+                self._to = tube
         return self._to

@@ -18,6 +18,7 @@ from beanlite.core.operator_find import Filter, find
 from beanlite.core.snapshot import HOLDS_MAX, client_snapshot, first_s
 from beanlite.core.tube import Client, Tube
 from beanlite.protocol import replies
+from beanlite.protocol.blocked import LOOKING
 from beanlite.protocol.operator_replies import Record, as_json, client_record, cursor, job_record, tube_record
 from beanlite.protocol.operator_requests import Chosen, ListClients, ListJobs, ListTubeStats
 from beanlite.protocol.session import Session
@@ -88,7 +89,7 @@ def list_jobs(session: Session, request: ListJobs, now_ns: int) -> bytes | None:
         return session.ok_reply(as_json({"jobs": jobs, "next": next_one, "looked": found.looked, "last_id": last_id}))
 
     if found.missing:
-        session.gather(found.missing, reply)
+        session.gather(found.missing, reply, LOOKING)
         return None
     return reply({}, now_ns)
 
@@ -124,7 +125,7 @@ def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
         return session.ok_reply(as_json({**record, "body": b64encode(body).decode()}))
 
     if job.body is None:
-        session.gather([job], reply)
+        session.gather([job], reply, LOOKING)
         return None
     return reply({}, now_ns)
 

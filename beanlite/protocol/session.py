@@ -13,7 +13,7 @@ from beanlite.core.heap import KeyHeap
 from beanlite.core.job import Job
 from beanlite.core.tube import Client
 from beanlite.protocol.arguments import Put
-from beanlite.protocol.blocked import FETCHING, REPLETE, YIELDING, Blocked
+from beanlite.protocol.blocked import FETCHING, LOOKING, REPLETE, Blocked
 from beanlite.protocol.replies import OK, RESERVED
 from beanlite.protocol.stats import Facts
 
@@ -21,6 +21,8 @@ from beanlite.protocol.stats import Facts
 REPLIES_MAX: Final = 1 << 20
 # Every error reply is shorter than this.
 ERROR_BYTES: Final = 20
+# What a reply takes in memory in addition to the bodies in it, at most.
+REPLY_BYTES: Final = 120
 
 
 _Given = TypeVar("_Given")
@@ -54,6 +56,17 @@ class Command:
 NO_COMMANDS: Final[dict[bytes, Command]] = {}
 
 
+def at_leisure(
+    carry_out: Callable[[Session, _Given, int], bytes | None], kind: Blocked = LOOKING
+) -> Callable[[Session, _Given, int], bytes | None]:
+    """Make a command that takes long: where it is read it is only set aside, until its turn has come."""
+
+    def set_aside(session: Session, given: _Given, _now_ns: int) -> None:
+        session.set_aside(carry_out, given, kind)
+
+    return set_aside
+
+
 class Service:
     """What the sessions of a server share. It has as many attributes as the commands need."""
 
@@ -68,7 +81,6 @@ class Service:
         "max_job_size",
         "operator_commands",
         "refused",
-        "took_long",
         "utc_s",
         "watch",
         "with_arguments",
@@ -82,14 +94,13 @@ class Service:
         commands: list[Command],
         operator_commands: list[Command],
         refused: Callable[[str], None],
-        took_long: Callable[[], None],
         buffered: Callable[[Client], int],
         watch: Callable[[Client, bytes | None, list[str] | None, int], None],
         utc_s: Callable[[int], float],
         *,
         journaled: bool,
     ) -> None:
-        """``refused`` is called with the limit that refuses a client; ``took_long`` by commands that may take a while.
+        """``refused`` is called with the limit that refuses a client.
 
         ``buffered`` returns how many bytes are buffered for a client; ``watch`` has a client sent events. ``utc_s``
         converts a time of the clock to UTC.
@@ -99,7 +110,6 @@ class Service:
         self.journaled = journaled
         self.facts = facts
         self.refused = refused
-        self.took_long = took_long
         self.buffered = buffered
         self.watch = watch
         self.utc_s = utc_s
@@ -114,11 +124,15 @@ class Service:
 class Gathering:
     """Bodies that are being fetched from the journal for one reply."""
 
-    __slots__ = ("bodies", "jobs", "then")
+    __slots__ = ("bodies", "jobs", "kind", "then")
 
-    def __init__(self, jobs: list[Job], then: Callable[[dict[Job, bytes | None], int], bytes | None]) -> None:
+    def __init__(
+        self, jobs: list[Job], then: Callable[[dict[Job, bytes | None], int], bytes | None], kind: Blocked
+    ) -> None:
         self.jobs = jobs
         self.then = then
+        self.kind = kind
+        """LOOKING or WORKING if making the reply takes long, otherwise FETCHING."""
         self.bodies: dict[Job, bytes | None] = {}
         """The bodies that have come so far; None for a job that is gone."""
 
@@ -131,6 +145,9 @@ class Session:
 
     __slots__ = (
         "_body_bytes",
+        "_held_body_bytes",
+        "aside",
+        "aside_bytes",
         "bare",
         "blocked",
         "client",
@@ -183,6 +200,35 @@ class Session:
         """The template of the reply if a job ends the client's wait."""
         self._body_bytes = 0
         """Bytes of bodies in replies that are not sent yet."""
+        self._held_body_bytes = 0
+        """How many of them are in replies that have been taken, to be held."""
+        self.aside: Callable[[int], bytes | None] | None = None
+        """What carries out the command that has been set aside."""
+        self.aside_bytes = 0
+        """The size of that command, if it is a request."""
+
+    def set_aside(
+        self, carry_out: Callable[[Session, _Given, int], bytes | None], given: _Given, kind: Blocked, size: int = 0
+    ) -> None:
+        """Have a command carried out when its turn has come, because it takes long; ``kind``: LOOKING or WORKING."""
+        self.aside = lambda now_ns: carry_out(self, given, now_ns)
+        self.aside_bytes = size
+        self.blocked = kind
+
+    def carry_out_aside(self, now_ns: int) -> None:
+        """Carry out the command that was set aside."""
+        carry_out = self.aside
+        assert carry_out is not None
+        self.blocked = self.aside = None
+        self.aside_bytes = 0
+        answer = carry_out(now_ns)
+        if answer is not None:
+            self.replies.append(answer)
+
+    def drop_aside(self) -> None:
+        """Do without the command that was set aside, and without the bodies that are being fetched."""
+        self.aside = self.gathering = None
+        self.aside_bytes = 0
 
     def refuse(self, put: Put, refusal: bytes) -> None:
         """Skip the body of a put or a request, and then answer with this refusal."""
@@ -215,9 +261,7 @@ class Session:
         return job.holder is self.client
 
     def ok_reply(self, body: bytes) -> bytes:
-        """Make an OK reply with statistics or a list. Making these takes long, so others get their turn afterwards."""
-        self.service.took_long()
-        self.blocked = YIELDING
+        """Make an OK reply with statistics or a list."""
         self.count_bytes(len(body))
         return OK % (len(body), body)
 
@@ -227,21 +271,26 @@ class Session:
         if self._body_bytes > REPLIES_MAX:
             self.blocked = REPLETE
 
-    def gather(self, jobs: list[Job], then: Callable[[dict[Job, bytes | None], int], bytes | None]) -> None:
+    def gather(
+        self,
+        jobs: list[Job],
+        then: Callable[[dict[Job, bytes | None], int], bytes | None],
+        kind: Blocked = FETCHING,
+    ) -> None:
         """Have the bodies of jobs fetched; ``then`` is called with them and the time, and returns the reply.
 
-        It returns None if the reply comes later, like a command.
+        It returns None if the reply comes later, like a command. ``kind``: LOOKING or WORKING if it takes long.
         """
         self.blocked = FETCHING
-        self.gathering = Gathering(jobs, then)
+        self.gathering = Gathering(jobs, then, kind)
 
-    def bring(self, job: Job, body: bytes | None) -> bool:
-        """Take one of the bodies, or None if its job is gone; returns whether it was the last."""
+    def bring(self, job: Job, body: bytes | None) -> Blocked | None:
+        """Take one of the bodies, or None if its job is gone; returns None until it was the last, then the kind."""
         gathering = self.gathering
         if gathering is None:  # the client has met a bug since
-            return False
+            return None
         gathering.bodies[job] = body
-        return len(gathering.bodies) == len(gathering.jobs)
+        return gathering.kind if len(gathering.bodies) == len(gathering.jobs) else None
 
     def answer_with_bodies(self, now_ns: int) -> None:
         """Make the reply for which bodies were gathered; to be called when all have come."""
@@ -251,6 +300,11 @@ class Session:
         reply = gathering.then(gathering.bodies, now_ns)
         if reply is not None:
             self.replies.append(reply)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """About how many bytes the replies take that have not been taken yet."""
+        return self._body_bytes - self._held_body_bytes + len(self.replies) * REPLY_BYTES
 
     def _count_errors(self, errors: dict[bytes, int]) -> None:
         for reply in self.replies:
@@ -267,8 +321,10 @@ class Session:
         self.waits = False
         if not hold:
             self._body_bytes = 0
+        self._held_body_bytes = self._body_bytes
         return data
 
     def replies_sent(self) -> None:
         """Note that no reply is held any more: the client may be given more bodies again."""
-        self._body_bytes = 0
+        self._body_bytes -= self._held_body_bytes
+        self._held_body_bytes = 0

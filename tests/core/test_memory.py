@@ -6,9 +6,20 @@ import random
 import pytest
 
 from beanlite.core.admission import PUT_BYTES
-from beanlite.core.memory import BODIES_LEAST, BODY_BYTES, CLIENT_BYTES, JOB_BYTES, NO_BOUND, TUBE_BYTES, WATCHED_BYTES
+from beanlite.core.memory import (
+    BODIES_LEAST,
+    BODY_BYTES,
+    CLIENT_BYTES,
+    JOB_BYTES,
+    NO_BOUND,
+    PART,
+    PAST_BYTES,
+    TUBE_BYTES,
+    WATCHED_BYTES,
+)
 from tests.support.core import Core, put
 from tests.support.fetching import FetchingCore
+from tests.support.operators import Operator
 
 SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
 MIB = 1 << 20
@@ -173,3 +184,49 @@ def test_the_room_is_what_is_left_after_each_batch():
             disk_bytes = rng.choice((NO_BOUND, 200_000)) + put_bytes  # the batch being gathered still comes out of it
             engine.admission.accept_puts(disk_bytes)
     assert engine.memory.used_bytes <= 3 * MIB + 60_000
+
+
+def test_a_job_that_has_been_reserved_counts_for_more_until_it_is_deleted():
+    core = bounded(MIB)
+    client, memory = core.client(), core.engine.memory
+    job_id = put(core, client)
+    assert memory.job_bytes == JOB_BYTES
+    for _ in range(2):
+        core.send(client, b"reserve\r\nrelease %d 0 0\r\n" % job_id)
+        assert memory.job_bytes == JOB_BYTES + PAST_BYTES
+    core.send(client, b"delete %d\r\n" % job_id)
+    assert memory.job_bytes == 0
+
+
+TUBES_MAX = MIB // PART // TUBE_BYTES
+
+
+@pytest.mark.parametrize("command", [b"use", b"watch"])
+def test_tubes_have_a_part_of_the_memory_in_any_case_and_more_only_while_there_is_room(command):
+    core = bounded(MIB)
+    jobs, client = core.client(), core.client()
+    while asked_to_put(core, jobs, 10_000).startswith(b"INSERTED"):
+        core.store()
+    made = 0
+    while True:
+        if command == b"use":
+            client = core.client()
+        answer = core.send(client, command + b" t%d\r\n" % made)
+        if answer == b"OUT_OF_MEMORY\r\n":
+            break
+        made += 1
+    assert 0.7 * TUBES_MAX < made < TUBES_MAX
+    assert core.refused == ["memory"]
+    assert core.send(client, b"use default\r\nuse t1\r\n") == b"USING default\r\nUSING t1\r\n"  # they are there already
+    core.engine.memory.max_bytes = 2 * core.engine.memory.used_bytes
+    assert core.send(client, command + b" more\r\n") != b"OUT_OF_MEMORY\r\n"
+
+
+def test_jobs_are_neither_put_nor_moved_into_tubes_for_which_there_is_no_memory():
+    core = bounded(MIB)
+    operator = Operator(core)
+    job_id = put(core, core.client())
+    core.engine.memory.max_bytes = 1
+    assert operator.raw("put-jobs", b'{"jobs": [{"body": "", "tube": "other"}]}') == b"OUT_OF_MEMORY\r\n"
+    assert operator.ask("change-jobs", ids=[job_id], do="move", to="other")["stopped"] == "OUT_OF_MEMORY"
+    assert list(core.engine.tubes) == [b"default"]

@@ -6,7 +6,7 @@ event: another client goes on, one leaves, time passes (see ``Play.event``). All
 
 import random
 
-from beanlite.protocol.blocked import CLOSING, KICKING, REPLETE, WAITING, YIELDING
+from beanlite.protocol.blocked import CLOSING, KICKING, LOOKING, REPLETE, WAITING, WORKING, YIELDING
 from beanlite.protocol.session import REPLIES_MAX
 from tests.fuzz.grammar import LINE_MAX, check_answers, read_replies, read_requests
 from tests.support.core import Core
@@ -133,7 +133,7 @@ class Play:
                 session = talk.session
                 assert len(b"".join(session.replies)) < 2 * REPLIES_MAX
                 talk.heard += session.take_replies()
-                if session.blocked in (REPLETE, KICKING, YIELDING):
+                if session.blocked in (REPLETE, KICKING, LOOKING, WORKING, YIELDING):
                     session.resume(self.core.now_ns)
                     busy = True
                 elif session.blocked is CLOSING:

@@ -4,9 +4,10 @@ import socket
 
 import pytest
 
-from beanlite.core.memory import Memory
+from beanlite.core.admission import Admission
+from beanlite.core.memory import PART, Memory
 from beanlite.core.queues import Queues
-from beanlite.net.buffers import COUNTED_FROM, PART, Buffers
+from beanlite.net.buffers import COUNTED_FROM, Buffers
 from beanlite.net.refusals import Refusals
 from tests.support import inside
 from tests.support.inside import ask, connect, serving
@@ -32,7 +33,7 @@ def memory():
 
 def test_who_has_held_some_for_longest_is_closed(memory):
     refusals = Refusals()
-    buffers = Buffers(memory, refusals)
+    buffers = Buffers(memory, Admission(memory), refusals)
     first, second, third, small = (Holder() for _ in range(4))
     buffers.note(small, COUNTED_FROM - 1)
     buffers.note(first, 30_000)
@@ -54,7 +55,7 @@ def test_who_has_held_some_for_longest_is_closed(memory):
 
 
 def test_one_alone_may_have_it_all(memory):
-    buffers, holder = Buffers(memory, Refusals()), Holder()
+    buffers, holder = Buffers(memory, Admission(memory), Refusals()), Holder()
     buffers.note(holder, 1_000_000)
     assert not holder.closed
 
@@ -94,3 +95,14 @@ async def test_replies_that_are_not_read_before_a_quit_count_until_they_are(tmp_
         assert await reader.read() == b"FOUND 1 60000\r\n%b\r\n" % body * peeks
         writer.close()
         await inside.until(lambda: not server.engine.memory.buffer_bytes)
+
+
+def test_room_for_puts_is_what_the_buffers_leave_without_waiting_for_a_batch(memory):
+    admission = Admission(memory)
+    admission.grant()
+    room_bytes = admission.room_bytes
+    buffers, holder = Buffers(memory, admission, Refusals()), Holder()
+    buffers.note(holder, 50_000)
+    assert admission.room_bytes == room_bytes - 50_000 * 4 // 5
+    buffers.note(holder, 0)
+    assert admission.room_bytes == room_bytes

@@ -14,7 +14,7 @@ from beanlite.journal.sqlite import writer
 from beanlite.net import turns
 from beanlite.net.connection import ONE_BY_ONE_MAX
 from beanlite.net.turns import RESUMED_NS, RESUMED_STEPS, TURN_BYTES, TURN_NS, Turns
-from beanlite.protocol.blocked import REPLETE
+from beanlite.protocol.blocked import REPLETE, YIELDING
 from beanlite.protocol.framing import STEPS_MAX, UNSENT_MAX
 from beanlite.protocol.session import REPLIES_MAX
 from tests.support.inside import CLIENTS, PUT, connect, is_silent, serving, until
@@ -102,7 +102,7 @@ async def test_what_changes_no_job_fills_a_batch_as_well(tmp_path, disk, command
         client[1].write(b"".join(commands))
         await until(lambda: server.group_commit.full)
         assert await is_silent(client, await connect(server))
-        assert server.group_commit._held_bytes < group.BATCH_BYTES + 100_000
+        assert server.engine.memory.gathered_bytes < group.BATCH_BYTES + 100_000
         assert len(server.engine.ledger.pauses) < group.BATCH_JOBS + STEPS_MAX
         disk.free.set()
         assert await asyncio.wait_for(client[0].readexactly(len(replies)), 30) == replies
@@ -149,14 +149,20 @@ async def test_who_comes_reserves_and_leaves_is_held_back_when_too_many_events_w
         assert events < group.EVENTS_MAX + 2 * jobs
         others = [await connect(server), await connect(server)]
         for other in others:  # in one turn
-            other[1].write(b"list-tube-used\r\n")
+            other[1].write(b"use x\r\n")
         for _ in range(100):
             await asyncio.sleep(0)
         assert not client[0]._buffer
         assert [bytes(other[0]._buffer) for other in others] == [b"", b""]
+        operator = await connect(server)
+        for look in (b"list-tubes\r\n", b"list-clients 2\r\n{}\r\n", b"stats-tube default\r\nuse x\r\n"):
+            operator[1].write(look)
+            head = await asyncio.wait_for(operator[0].readline(), 10)  # but all can be seen
+            await asyncio.wait_for(operator[0].readexactly(int(head.split()[1]) + 2), 10)
+        assert not operator[0]._buffer
         disk.free.set()
-        for other in others:
-            assert await asyncio.wait_for(other[0].readline(), 10) == b"USING default\r\n"
+        for other in (*others, operator):
+            assert await asyncio.wait_for(other[0].readline(), 10) == b"USING x\r\n"
         for _ in range(jobs):
             assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"RESERVED ")
             await client[0].readline()
@@ -371,14 +377,14 @@ def test_who_has_much_to_do_gets_longer_turns_while_nobody_else_comes():
 
     def resume():  # a client with no end of work, in goes of a tenth of a millisecond
         server.now_ns += 100_000
-        client_turns.resume_later(resume)
+        client_turns.resume_later(resume, YIELDING)
 
     def took_ns():
         began_ns = server.now_ns
         server.turn()
         return server.now_ns - began_ns
 
-    client_turns.resume_later(resume)
+    client_turns.resume_later(resume, YIELDING)
     client_turns.served(one_by_one=True)
     alone = [took_ns() for _ in range(8)]
     assert alone == sorted(alone)
@@ -398,9 +404,9 @@ def test_who_resumes_beside_others_has_little_carried_out_in_one_go():
 
     def resume():
         steps.append(client_turns.steps)
-        client_turns.resume_later(resume)
+        client_turns.resume_later(resume, YIELDING)
 
-    client_turns.resume_later(resume)
+    client_turns.resume_later(resume, YIELDING)
     client_turns.served(one_by_one=True)
     server.turn()
     assert steps == [RESUMED_STEPS]

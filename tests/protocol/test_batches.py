@@ -98,16 +98,6 @@ def test_a_batch_is_what_so_many_reserves_would_get(core, operator):
     recount(core.engine)
 
 
-def test_after_many_jobs_at_once_the_clock_is_read_again_for_the_next_client(core, operator):
-    took_long = []
-    core.service.took_long = lambda: took_long.append(True)
-    put(core, operator.session)
-    core.send(operator.session, b"reserve\r\n")
-    assert not took_long
-    core.send(operator.session, b"reserve-batch 3 0\r\n")
-    assert took_long
-
-
 @pytest.mark.parametrize("line", [b"0 0", b"501 0", b"1", b"1 -1", b"1 2 3", b"1 2147483648"])
 def test_a_malformed_batch(core, operator, line):
     assert core.send(operator.session, b"reserve-batch " + line + b"\r\n") == b"BAD_FORMAT\r\n"
@@ -160,12 +150,12 @@ def test_a_batch_from_very_many_tubes_is_smaller(core, operator, monkeypatch):
 def test_a_batch_with_new_jobs_waits_until_they_are_stored(core, operator):
     session = operator.session
     put(core, session)
-    session.receive(b"reserve-batch 5 0\r\n", core.now_ns)
+    core.receive(session, b"reserve-batch 5 0\r\n")
     assert session.waits
     session.take_replies()
     core.send(session, b"release 1 0 0\r\n")
     core.store()
-    session.receive(b"reserve-batch 5 0\r\n", core.now_ns)
+    core.receive(session, b"reserve-batch 5 0\r\n")
     assert not session.waits
 
 

@@ -126,7 +126,7 @@ def test_the_reply_waits_until_the_change_is_stored(core, operator):
         (False, b'{"do":"kick","ids":[4],"dry_run":true}'),
         (True, b'{"do":"kick","ids":[4]}'),
     ):
-        session.receive(b"change-jobs %d\r\n%b\r\n" % (len(body), body), core.now_ns)
+        core.receive(session, b"change-jobs %d\r\n%b\r\n" % (len(body), body))
         assert session.waits == waits
         core.go_on(session)
         session.take_replies()

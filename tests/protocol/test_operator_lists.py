@@ -10,7 +10,7 @@ import pytest
 from beanlite.core import operator_find
 from beanlite.core.table import JobTable
 from beanlite.protocol import operator_lists
-from beanlite.protocol.blocked import YIELDING
+from beanlite.protocol.blocked import LOOKING
 from tests.support.core import Core, put
 from tests.support.fetching import FetchingCore
 from tests.support.operators import Operator, told
@@ -53,7 +53,7 @@ def test_who_looks_at_a_job_that_is_not_stored_yet_waits_for_that(core, operator
     session = operator.session
     put(core, core.client())
     for waits in (True, False):
-        session.receive(look + b"\r\n", core.now_ns)
+        core.receive(session, look + b"\r\n")
         assert session.waits == waits
         assert session.take_replies().startswith(b"OK ")
         core.go_on(session)
@@ -63,7 +63,7 @@ def test_who_looks_at_a_job_that_is_not_stored_yet_waits_for_that(core, operator
 def test_a_list_waits_for_nothing(core, operator):
     """Operators look at lists when something is wrong."""
     put(core, core.client())
-    operator.session.receive(b"list-jobs 2\r\n{}\r\n", core.now_ns)
+    core.receive(operator.session, b"list-jobs 2\r\n{}\r\n")
     assert not operator.session.waits
     assert operator.session.take_replies().startswith(b"OK ")
 
@@ -424,9 +424,11 @@ def test_a_client_that_has_gone_is_not_told_of(operator):
     assert [client["number"] for client in operator.all("list-clients", "clients")] == [1]
 
 
-def test_a_slice_is_followed_by_others_turn():
+def test_a_slice_waits_for_its_turn():
     core = Core()
     operator = Operator(core)
     operator.session.receive(b"list-jobs 2\r\n{}\r\nlist-jobs 2\r\n{}\r\n", core.now_ns)
-    assert operator.session.blocked is YIELDING
-    assert operator.session.take_replies().count(b"OK ") == 1
+    for _ in range(2):
+        assert operator.session.blocked is LOOKING
+        operator.session.resume(core.now_ns)
+        assert operator.session.take_replies().count(b"OK ") == 1

@@ -1,13 +1,14 @@
 """A session's framing, however the bytes are cut and however many there are; and what holds a session up."""
 
+import sys
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, strategies as st
 
-from beanlite.protocol.blocked import CLOSING, REPLETE, YIELDING
+from beanlite.protocol.blocked import CLOSING, REPLETE, WORKING, YIELDING
 from beanlite.protocol.commands import WATCHED_MANY
-from beanlite.protocol.framing import STEPS_MAX, UNSENT_MAX
+from beanlite.protocol.framing import SMALL_PART, STEPS_MAX, UNSENT_MAX
 from beanlite.protocol.session import REPLIES_MAX
 from tests.support.core import Core
 
@@ -185,11 +186,11 @@ def test_a_client_that_sends_much_at_once_yields_and_resumes_in_order():
     assert client.blocked is YIELDING
     assert not client.wants_more  # what comes next is left to the kernel until this has had its turn
     assert client.take_replies().endswith(b"INSERTED %d\r\nUSING default\r\nUSING default\r\n" % puts)
-    client.receive(b"list-tubes-watched\r\n", core.now_ns)
+    client.receive(b"use x\r\n", core.now_ns)
     assert not client.replies
     client.resume(core.now_ns)
     assert not client.blocked
-    assert client.take_replies() == b"USING default\r\n" * 2 + b"OK 14\r\n---\n- default\n\r\n"
+    assert client.take_replies() == b"USING default\r\n" * 2 + b"USING x\r\n"
     client.receive(b"put 0 0 1 1\r\nx\r\n" * puts, core.now_ns)
     assert not client.blocked  # there was no more
 
@@ -200,10 +201,11 @@ def test_a_reserve_from_very_many_tubes_is_a_slice_of_its_own():
     for number in range(WATCHED_MANY):
         core.send(client, b"watch t%d\r\n" % number)
     client.receive(b"reserve-with-timeout 0\r\n" * 3, core.now_ns)
-    for _ in range(2):
-        assert client.blocked is YIELDING
-        assert client.take_replies() == b"TIMED_OUT\r\n"
+    for _ in range(3):
+        assert client.blocked is WORKING
+        assert not client.replies
         client.resume(core.now_ns)
+        assert client.take_replies() == b"TIMED_OUT\r\n"
     assert not client.blocked  # nothing is left
     core.send(client, b"ignore default\r\n")
     client.receive(b"reserve-with-timeout 0\r\n" * 3, core.now_ns)
@@ -216,10 +218,12 @@ def test_the_replies_of_many_small_slices_are_limited():
     for number in range(WATCHED_MANY):
         core.send(client, b"watch t%d\r\n" % number)
     client.receive(b"reserve-with-timeout 0\r\n" * 2 * UNSENT_MAX, core.now_ns)
-    while client.blocked is YIELDING:
+    while client.blocked is WORKING:
         client.resume(core.now_ns)
     assert client.blocked is REPLETE
     assert client.take_replies() == b"TIMED_OUT\r\n" * (UNSENT_MAX + 1)
+    client.resume(core.now_ns)
+    assert client.take_replies() == b"TIMED_OUT\r\n"
 
 
 def test_a_large_body_that_is_postponed_is_not_looked_at_before_it_is_complete():
@@ -271,3 +275,16 @@ def test_puts_are_refused_while_draining_or_full():
     assert core.send(client, b"put 0 0 1 1\r\nx\r\n") == b"INSERTED 1\r\n"
     core.engine.admission.drain()
     assert core.send(client, b"put 0 0 1 1\r\nx\r\n") == b"DRAINING\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 2, 100, SMALL_PART - 1, SMALL_PART])
+def test_what_comes_in_small_parts_takes_hardly_more_memory_than_it_has_bytes(size):
+    core = Core()
+    client = core.client()
+    body = bytes(range(256)) * 80
+    core.receive(client, b"put 0 0 1 %d\r\n" % len(body))
+    for at in range(0, len(body), size):
+        core.receive(client, body[at : at + size])
+    assert sum(map(sys.getsizeof, client._parts)) < 1.1 * len(body)
+    assert core.send(client, b"\r\n") == b"INSERTED 1\r\n"
+    assert core.engine.jobs.find(1).body == body

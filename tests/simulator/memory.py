@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import GONE, ID_BITS, READY, RESERVED, Job
-from beanlite.core.memory import BODY_BYTES, JOB_BYTES
+from beanlite.core.memory import BODY_BYTES, JOB_BYTES, PAST_BYTES
 from beanlite.core.queues import URGENT_PRI
 from tests.simulator.ledger import BrokenPromiseError, must
 
@@ -134,6 +134,8 @@ def check(engine: Engine) -> None:
         has = getattr(counts, kind)
         must(has == counted[kind], f"{kind} is {has} and should be {counted[kind]}")
     must(sum(tube.reserved for tube in engine.tubes.values()) == counted["reserved"], "the tubes' reserved")
+    reserved_before = sum(job.reserves > 0 for job in all_jobs(engine).values())
+    must(counts.reserved_before == reserved_before, f"{counts.reserved_before} jobs have a past")
     memory = engine.memory
     must((memory.unloaded, memory.unloaded_bytes) == (unloaded, unloaded_bytes), "unloaded bodies are counted wrongly")
     _check_memory(engine)
@@ -142,9 +144,11 @@ def check(engine: Engine) -> None:
 def _check_memory(engine: Engine) -> None:
     memory, ledger = engine.memory, engine.ledger
     # Connections are not refused for lack of memory. A job that is not stored yet is counted on top, with all that it
-    # takes, because only the batch that stores it unloads other bodies. So are bodies fetched ahead, until that batch.
+    # takes, because only the batch that stores it unloads other bodies. So are bodies fetched ahead, until that batch,
+    # and the past of a job, since nobody is refused a reserve.
     unsaved = [job.size + BODY_BYTES for job_id, job in all_jobs(engine).items() if job_id > ledger.stored_id]
-    on_top = len(unsaved) * JOB_BYTES + (sum(unsaved) + engine.bodies.ahead_bytes) * 5 // 4
+    pasts = engine.counts.reserved_before * PAST_BYTES
+    on_top = pasts + len(unsaved) * JOB_BYTES + (sum(unsaved) + engine.bodies.ahead_bytes) * 5 // 4
     most = memory.max_bytes + memory.other_bytes + on_top
     must(
         memory.used_bytes <= most,

@@ -40,7 +40,7 @@ MUTANTS = {
         "if (session.waits or self._group.in_doubt) and self._host.service.journaled:",
         "if False:",
     ),
-    "replies out of order": Mutant("net.connection", "elif not self._owed:", "else:"),
+    "replies out of order": Mutant("net.connection", "elif not self._owed:", "elif True:"),
     "a batch not stored as a whole": Mutant(
         "journal.sqlite.writer",
         "                changed = db.executemany(",
@@ -119,10 +119,13 @@ MUTANTS = {
     ),
     "an event told too early": Mutant(
         "commit.group",
-        "            self._committing.append((changes.batch, held, changes.events))",
-        "            self._tell_events(changes.events)\n            self._committing.append((changes.batch, held, []))",
+        "            self._committing.append((changes.batch, held, held_bytes, changes.events))",
+        "            self._tell_events(changes.events)\n"
+        "            self._committing.append((changes.batch, held, held_bytes, []))",
     ),
-    "who waits for room in a batch forgotten": Mutant("commit.group", "        self._tell_taken()\n", ""),
+    "who waits for room in a batch forgotten": Mutant(
+        "commit.group", "+= held_bytes\n        self._tell_room()\n", "+= held_bytes\n"
+    ),
     "memory has no bound": Mutant(
         "core.admission", "min(self._disk_bytes, self._memory.room_bytes)", "self._disk_bytes"
     ),

@@ -3,7 +3,7 @@
 from beanlite.clock import Clock, utc_s
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
-from beanlite.protocol.blocked import YIELDING
+from beanlite.protocol.blocked import LOOKING, WORKING, YIELDING
 from beanlite.protocol.commands import new_commands
 from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.operator import new_operator_commands
@@ -36,7 +36,6 @@ class Core:
             new_commands(),
             new_operator_commands(),
             self.refused.append,
-            lambda: None,
             lambda client: self.sessions[client].pending,
             lambda *watched: self.watching.append(watched),
             utc_s,
@@ -62,7 +61,7 @@ class Core:
         self.go_on(session)
 
     def go_on(self, session):
-        while session.blocked is YIELDING:
+        while session.blocked in {YIELDING, LOOKING, WORKING}:
             session.resume(self.now_ns)
 
     def wait(self, seconds):

@@ -4,7 +4,7 @@ from collections import Counter
 
 from beanlite.core.job import GONE, READY
 from beanlite.core.memory import BODY_BYTES, JOB_BYTES, NO_BOUND
-from beanlite.protocol.blocked import FETCHING, YIELDING
+from beanlite.protocol.blocked import FETCHING, LOOKING, WORKING, YIELDING
 from tests.support.core import Core
 
 
@@ -30,8 +30,8 @@ class FetchingCore(Core):
         return changes
 
     def go_on(self, session):
-        while session not in self.late and (session.blocked is YIELDING or session.blocked is FETCHING):
-            if session.blocked is YIELDING:
+        while session not in self.late and session.blocked in {YIELDING, LOOKING, WORKING, FETCHING}:
+            if session.blocked is not FETCHING:
                 session.resume(self.now_ns)
             elif self.answers_late(session):
                 self.late.add(session)

@@ -1,0 +1,99 @@
+"""Replies that are held have a bound for all clients together. Beyond it nobody is served, but all can be seen."""
+
+import asyncio
+
+from tests.support.inside import PUT, connect, is_silent, serving, until
+
+BODY = b"y" * 10_000
+BOUND = 200_000
+SEEN = b"list-tubes\r\n"
+
+
+async def prepared(server, disk):
+    """A client whose put is being synced, so that all others' wait, too."""
+    client = await connect(server)
+    client[1].write(b"put 0 0 10 %d\r\n%b\r\n" % (len(BODY), BODY))
+    assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 1\r\n"
+    server.engine.memory.held_max_bytes = BOUND
+    disk.free.clear()
+    client[1].write(PUT)
+    await until(lambda: server.group_commit.syncing)
+    return client
+
+
+async def hear(client, peeks):
+    """Read the replies to a put and so many peeks."""
+    assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"INSERTED ")
+    for _ in range(peeks):
+        await asyncio.wait_for(client[0].readuntil(BODY + b"\r\n"), 10)
+
+
+async def test_those_that_come_when_too_much_is_held_are_served_when_it_has_been_sent(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await prepared(server, disk)
+        many = [await connect(server) for _ in range(20)]
+        for client in many:
+            client[1].write(PUT + b"peek 1\r\n" * 4)
+        await until(lambda: server.group_commit.flooded)
+        memory = server.engine.memory
+        last_id = server.engine.last_id
+        assert last_id < 2 + len(many)  # some are not served
+        assert BOUND < memory.client_buffer_bytes < BOUND + 5 * len(BODY)
+        other = await connect(server)
+        other[1].write(b"use x\r\n")
+        operator = await connect(server)
+        operator[1].write(SEEN)
+        assert await asyncio.wait_for(operator[0].readline(), 10) == b"OK 14\r\n"
+        assert not other[0]._buffer
+        assert server.engine.last_id == last_id
+        disk.free.set()
+        for client in many:
+            await hear(client, 4)
+        assert await asyncio.wait_for(other[0].readline(), 10) == b"USING x\r\n"
+        await until(lambda: not memory.client_buffer_bytes)
+
+
+async def test_what_waits_for_a_held_reply_counts_as_well(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await prepared(server, disk)
+        many = [await connect(server) for _ in range(10)]
+        for client in many:
+            client[1].write(PUT)
+        await until(lambda: server.engine.last_id == 2 + len(many))
+        for client in many:
+            client[1].write(b"peek 1\r\n" * 4)
+        await until(lambda: server.group_commit.flooded)
+        memory = server.engine.memory
+        assert BOUND < memory.client_buffer_bytes < BOUND + 5 * len(BODY)
+        many[0][1].close()  # nothing is counted for it any more
+        disk.free.set()
+        for client in many[1:]:
+            await hear(client, 4)
+        await until(lambda: not memory.client_buffer_bytes)
+
+
+async def test_bodies_are_not_fetched_for_replies_that_nobody_can_be_sent(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await prepared(server, disk)
+        client, other = await connect(server), await connect(server)
+        await until(lambda: len(server.roster.connections) == 3)
+        server.engine.bodies.unload(server.engine.jobs.find(1))
+        server.engine.memory.held_max_bytes = 100
+        client[1].write(PUT + b"peek 1\r\n")
+        other[1].write(SEEN)
+        await asyncio.wait_for(other[0].readline(), 10)
+        server.engine.memory.held_max_bytes = 10
+        await asyncio.sleep(0)
+        assert server.engine.memory.fetched <= 1
+        disk.free.set()
+        await hear(client, 1)
+
+
+async def test_without_a_flood_others_do_not_notice_what_is_held(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await prepared(server, disk)
+        client, other = await connect(server), await connect(server)
+        client[1].write(PUT + b"peek 1\r\n" * 4)
+        assert await is_silent(client, other)
+        disk.free.set()
+        await hear(client, 4)
