@@ -100,6 +100,9 @@ async def _migrate(link: Link, name: str, only_from: int | None) -> None:
             for migration in migrations[version:]:
                 await _apply(link, name, migration.name, migration.read_text(encoding="utf-8"))
             await connection.execute("UPDATE schema_version SET number = $1", len(migrations))
+        for _ in range(2):  # a page of the index that is emptied can be used again after another transaction
+            await connection.execute("VACUUM (INDEX_CLEANUP ON) batches")
+            await connection.execute("SELECT pg_current_xact_id()")
     except asyncpg.InsufficientPrivilegeError as error:
         raise JournalRefused(f"{name}: the tables can't be made: {said(error)}; own the database") from error
 
