@@ -8,7 +8,6 @@ the batch is stored.
 
 from __future__ import annotations
 
-import time
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -171,8 +170,8 @@ def _statement(present: tuple[bool, ...]) -> str:
     return statement
 
 
-def batch_of(changes: Changes, totals: Totals) -> Batch:
-    """Make the statement of a batch and its parameters."""
+def batch_of(changes: Changes, totals: Totals, now_s: float) -> Batch:
+    """Make the statement of a batch and its parameters. ``now_s`` is UTC by the database's clock."""
     put: list[tuple[object, ...]] = []
     put_otherwise: list[tuple[object, ...]] = []
     changed: list[tuple[object, ...]] = []
@@ -200,7 +199,7 @@ def batch_of(changes: Changes, totals: Totals) -> Batch:
         (tube.name.decode(), tube.pause_s, utc_s(tube.pause_until_ns)) for tube in changes.pauses if tube.pause_until_ns
     ]
     resumed = [(tube.name.decode(),) for tube in changes.pauses if not tube.pause_until_ns]
-    rows = (put, put_otherwise, changed, gone, paused, resumed, totals.rows(changes.tallies, time.time()))
+    rows = (put, put_otherwise, changed, gone, paused, resumed, totals.rows(changes.tallies, now_s))
     parameters: Parameters = [changes.batch, changes.last_id]
     for part_rows in rows:
         parameters += zip(*part_rows, strict=True)

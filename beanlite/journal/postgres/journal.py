@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from beanlite import log, systemd
-from beanlite.clock import Clock
+from beanlite.clock import Clock, utc_s
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.ledger import Changes
@@ -88,6 +88,7 @@ class PostgresJournal(Journal):
         if taken is None:
             return False
         self._engine = engine
+        self._clock = clock
         self._stopped = stopped
         self._sender = sender = Sender(self._applicant, taken, self._fails, self._quiet, self._moved)
         self._reader = Reader(self._applicant.url, self._name, name_of(self._applicant.node), lambda: sender.left)
@@ -142,7 +143,7 @@ class PostgresJournal(Journal):
         self._reader.check_names(engine.tubes)
         for pause in await self._reader.pauses():
             engine.restore_pause(*pause)
-        await self._reader.resume_totals(self._totals, time.time())
+        await self._reader.resume_totals(self._totals, utc_s(clock()))
         log.info("recovered", database=self._name, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
         return True
 
@@ -164,7 +165,7 @@ class PostgresJournal(Journal):
         try:
             while True:
                 self._many = self._loop.create_future()
-                await self._reader.prune(time.time())
+                await self._reader.prune(utc_s(self._clock()))
                 await asyncio.wait([self._many], timeout=_PRUNES_EVERY_S)
         except Exception as error:  # noqa: BLE001 - a bug of ours, which must not pass in silence
             self._fails(error)
@@ -196,7 +197,7 @@ class PostgresJournal(Journal):
 
     def commit(self, changes: Changes) -> None:
         """Send a batch; see ``Journal.commit``."""
-        self._task = self._loop.create_task(self._store(batch_of(changes, self._totals)))
+        self._task = self._loop.create_task(self._store(batch_of(changes, self._totals, utc_s(self._clock()))))
 
     async def _store(self, batch: Batch) -> None:
         try:

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import subprocess
+import time
 
 import asyncpg
 import pytest
@@ -98,6 +99,18 @@ async def test_the_number_of_tubes_in_the_totals_is_bounded_over_takeovers_too(p
         await sql(postgres, database, others)
     days = await sql(postgres, database, "SELECT tube, sum(put) FROM days WHERE put > 0 GROUP BY tube ORDER BY tube")
     assert days == [("[rest]", 1), ("first", 1)]
+
+
+async def test_totals_are_of_the_hour_by_the_clock_of_the_database(postgres, database, monkeypatch):
+    """The clocks of two nodes may differ."""
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s - 5 * 3600)
+    serving = await served(database)
+    await serving.put()
+    await serving.stop()
+    at = "SELECT at, extract(epoch FROM now())::float8 AS now FROM totals WHERE span_s = 3600"
+    ((began_s, database_s),) = await sql(postgres, database, at)
+    assert 0 <= database_s - began_s < 2 * 3600  # the hour may have ended meanwhile
 
 
 async def test_old_totals_are_taken_away_at_the_start_and_every_hour(postgres, database, monkeypatch):
