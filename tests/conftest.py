@@ -1,5 +1,6 @@
 """Fixtures for several test files."""
 
+import gc
 import logging
 import os
 import shutil
@@ -65,9 +66,11 @@ def pytest_xdist_auto_num_workers(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Pass over the other files if only the fast tests are wanted: to read all of them takes as long as the tests."""
-    other = collection_path.suffix == ".py" and not str(collection_path).startswith(FAST)
-    return True if other and config.option.markexpr == "fast" else None
+    """Pass over all else if only the fast tests are wanted: to read all of it takes as long as the tests."""
+    path = str(collection_path)
+    inside = path.startswith(FAST)
+    leads_there = collection_path.is_dir() and any(place.startswith(path) for place in FAST)
+    return True if config.option.markexpr == "fast" and not inside and not leads_there else None
 
 
 def pytest_collection_modifyitems(config, items):
@@ -84,6 +87,12 @@ def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):
         first = {str(HERE / place): number for number, place in enumerate(LONG)}
         items.sort(key=lambda item: first.get(str(item.path), len(first)))
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector what has been collected: it lives as long as the tests, and is looked through often."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
