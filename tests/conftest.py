@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Spare the garbage collector what has been collected: it lives as long as the tests, and is looked through often."""
+    """Spare the garbage collector what has been collected, which lives as long as the tests."""
     gc.collect()
     gc.freeze()
 
@@ -188,7 +189,7 @@ def kept_logging():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print how many random steps agreed with the model, and how many seeds broke no promise."""
+    """Print how many random steps agreed with the model, how many seeds broke no promise, and what was missing."""
     for report in terminalreporter.stats.get("passed", []):
         for key, value in report.user_properties:
             if key in {"model steps", "restart steps"} and report.when == "call":
@@ -196,3 +197,6 @@ def pytest_terminal_summary(terminalreporter):
                 terminalreporter.write_line(f"{key}: all {steps} agreed with the model ({source})")
             if key == "simulator" and report.when == "call":
                 terminalreporter.write_line(f"simulator: {value}")
+    reasons = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))
+    for reason, tests in sorted(reasons.items()):
+        terminalreporter.write_line(f"skipped {tests}: {reason.removeprefix('Skipped: ')}")

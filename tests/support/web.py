@@ -73,7 +73,7 @@ class Web:
         self.process.terminate()
         self.warnings = self.process.communicate(timeout=20)[1]
         unexpected = [line for line in self.warnings.splitlines() if " WARNING beanlite: " not in line]
-        assert (self.process.returncode, unexpected) == (0, [])
+        assert (self.process.returncode, unexpected) == (0, []), self.warnings
 
 
 def sign_in(user: str) -> dict[str, str]:
