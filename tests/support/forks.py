@@ -120,6 +120,9 @@ def become(request, output):
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.closerange(3, 1 << 16)
+    # Those of the helper know whether its own files can be read from the middle, which a pipe can't.
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -152,6 +155,14 @@ def import_everything():
     import beanlite.server
 
     del beanlite, caio, uvloop
+
+
+def import_web():
+    """The same for the web page, which servers do without."""
+    import beanlite.cli.web
+    import beanlite.web.serving
+
+    del beanlite
 
 
 def prepare():
@@ -196,8 +207,11 @@ def main(number):
             if not said:
                 return
             output, theirs = files
+            request = json.loads(said)
+            if request["args"][0] == "web":
+                import_web()
             if not (pid := os.fork()):
-                become(json.loads(said), output)
+                become(request, output)
             os.close(output)
             watched = os.pidfd_open(pid)
             exits[watched] = pid, theirs
