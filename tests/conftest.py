@@ -1,9 +1,11 @@
 """Fixtures for several test files."""
 
+import gc
 import logging
 import os
 import shutil
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -65,9 +67,11 @@ def pytest_xdist_auto_num_workers(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Pass over the other files if only the fast tests are wanted: to read all of them takes as long as the tests."""
-    other = collection_path.suffix == ".py" and not str(collection_path).startswith(FAST)
-    return True if other and config.option.markexpr == "fast" else None
+    """Pass over all else if only the fast tests are wanted: to read all of it takes as long as the tests."""
+    path = str(collection_path)
+    inside = path.startswith(FAST)
+    leads_there = collection_path.is_dir() and any(place.startswith(path) for place in FAST)
+    return True if config.option.markexpr == "fast" and not inside and not leads_there else None
 
 
 def pytest_collection_modifyitems(config, items):
@@ -84,6 +88,12 @@ def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):
         first = {str(HERE / place): number for number, place in enumerate(LONG)}
         items.sort(key=lambda item: first.get(str(item.path), len(first)))
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector what has been collected, which lives as long as the tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -179,7 +189,7 @@ def kept_logging():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print how many random steps agreed with the model, and how many seeds broke no promise."""
+    """Print how many random steps agreed with the model, how many seeds broke no promise, and what was missing."""
     for report in terminalreporter.stats.get("passed", []):
         for key, value in report.user_properties:
             if key in {"model steps", "restart steps"} and report.when == "call":
@@ -187,3 +197,6 @@ def pytest_terminal_summary(terminalreporter):
                 terminalreporter.write_line(f"{key}: all {steps} agreed with the model ({source})")
             if key == "simulator" and report.when == "call":
                 terminalreporter.write_line(f"simulator: {value}")
+    reasons = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))
+    for reason, tests in sorted(reasons.items()):
+        terminalreporter.write_line(f"skipped {tests}: {reason.removeprefix('Skipped: ')}")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.support.servers import start_beanlite
+from tests.support.sqlite_tool import need_it
 
 PAGE = Path(__file__).parents[1] / "docs/quick-start.md"
 CONSOLES = "".join(re.findall(r"^```console\n(.+?)^```\n", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
@@ -28,6 +29,7 @@ def printed(command, server, folder):
 
 
 def test_the_page_shows_what_is_printed(tmp_path):
+    need_it()  # which the page shows as well
     assert len(SHOWN) > 8
     with start_beanlite(tmp_path, "--db", str(tmp_path / "beanlite.db"), "--history", "7d") as server:
         for command, shows in SHOWN:

@@ -19,7 +19,10 @@ BEANLITE = f'#!/bin/sh\nexec {sys.executable} -m beanlite "$@"\n'
 SYSTEMCTL = """#!/bin/sh
 if [ "$1" = start ]; then
     beanlite serve -p $PORT -b /var/lib/beanlite 2>>$HOME/log & echo $! >$HOME/pid
-    until grep -q 'started version' $HOME/log; do sleep 0.02; done
+    until grep -q 'started version' $HOME/log; do
+        kill -0 $! || { cat $HOME/log; exit 1; } >&2
+        sleep 0.02
+    done
 else
     kill $(cat $HOME/pid); while kill -0 $(cat $HOME/pid) 2>/dev/null; do sleep 0.02; done; rm $HOME/log
 fi

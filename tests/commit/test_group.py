@@ -184,6 +184,7 @@ async def fill_and_drain(server, jobs, size, first=1):
 
 async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_time(tmp_path, slices, monkeypatch):
     monkeypatch.setattr(leisure, "SHRINK_S", 60.0)
+    monkeypatch.setattr(writer, "SPARE_PAGES", 500)
     file = tmp_path / "q.db"
     async with serving(file) as (server, _):
         size = 60_000

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.support.history import Shared
 from tests.support.servers import start_beanlite
+from tests.support.sqlite_tool import ask
 from tests.support.wire import Wire, until
 
 ROOT = Path(__file__).parents[2]
@@ -49,8 +50,7 @@ def load(server, clients=4):
 
 def sqlite(file, statement):
     """Run a statement in the sqlite3 command-line tool, and return the lines of its output."""
-    done = subprocess.run(["sqlite3", str(file), statement], capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
+    return ask(file, statement).splitlines()
 
 
 def look(wire):

@@ -1,7 +1,6 @@
 """What the sqlite3 command-line tool can see and do while a server has the file open."""
 
 import os
-import shutil
 import subprocess
 import time
 
@@ -11,6 +10,7 @@ from beanlite.clock import Clock
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.heartbeat import Heartbeat
 from tests.support.journal_files import put
+from tests.support.sqlite_tool import need_it
 
 TABLES = ("jobs", "bodies", "pauses", "meta", "server")
 VIEWS = ("tubes", "ready", "delayed", "reserved", "buried", "all_jobs", "alive")
@@ -26,10 +26,7 @@ def database(tmp_path):
 @pytest.fixture
 def cli(database):
     """A function that runs a statement in sqlite3, and returns the exit code, the output lines and the errors."""
-    if shutil.which("sqlite3") is None:
-        if os.environ.get("CI"):
-            pytest.fail("sqlite3 is missing, which CI must have")
-        pytest.skip("sqlite3 is not installed")
+    need_it()
 
     def run(sql):
         done = subprocess.run(["sqlite3", database.path, sql], capture_output=True, text=True, check=False)

@@ -43,9 +43,11 @@ def test_tubes_beyond_a_number_are_one_in_the_totals():
 def test_the_number_of_tubes_in_the_totals_is_bounded_over_restarts_too(tmp_path):
     now_s = 400_000.25 * HOUR_S
     with closing(open_database(tmp_path / "queue.db")) as database:
+        database.connection.execute("BEGIN")
         add_totals(database.connection, Totals().rows(tallies_of([b"earlier"]), now_s - HOUR_S))
         known = [b"%d" % n for n in range(TUBES_MAX - 2)]
         add_totals(database.connection, Totals().rows(tallies_of([*known, REST]), now_s))
+        database.connection.execute("COMMIT")
         totals = Totals()
         resume_totals(database.connection, totals, now_s)
     rows = totals.rows(tallies_of([b"7", b"new", b"newer", b"newest"]), now_s)

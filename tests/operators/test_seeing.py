@@ -21,7 +21,8 @@ from beanlite.journal.sqlite.look import looking
 from beanlite.operators import tables
 from beanlite.values import DB_NAME
 from tests.support.journal_files import make
-from tests.support.servers import start_beanlite, start_beanstalkd
+from tests.support.needs import need
+from tests.support.servers import beanstalkd_program, start_beanlite, start_beanstalkd
 from tests.support.wire import Wire, until
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "100"}
@@ -229,6 +230,7 @@ def test_an_event_is_a_line():
 
 
 def test_another_server_is_told_apart(tmp_path, capsys):
+    need(beanstalkd_program(), "beanstalkd is not installed")
     with start_beanstalkd(tmp_path) as server:
         assert main(["jobs", "--connect", f"127.0.0.1:{server.port}"]) == 1
         said = capsys.readouterr().err

@@ -18,6 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.reference.machine import Sessions
 from tests.reference.pair import Pair
+from tests.support.needs import need
 from tests.support.postgres import PART, Cluster
 from tests.support.servers import beanstalkd_program
 
@@ -37,10 +38,7 @@ def sessions(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, kind: str
 ) -> Iterator[type[Sessions]]:
     """The state machine with its pair of servers, which is replaced after a difference."""
-    if beanstalkd_program() is None:
-        if os.environ.get("CI"):
-            pytest.fail("beanstalkd, the reference, is not installed")
-        pytest.skip("beanstalkd, the reference, is not installed")
+    need(beanstalkd_program(), "beanstalkd is not installed")
     pairs: list[Pair] = []
     cluster: Cluster | None = request.getfixturevalue("postgres") if kind == "postgresql" else None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.needs import need
 from tests.support.servers import RunningServer, beanstalkd_program, start_beanlite, start_beanstalkd
 from tests.support.wire import Wire
 
@@ -110,10 +111,7 @@ def _hear(
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[tuple[RunningServer, RunningServer]]:
-    if beanstalkd_program() is None:
-        if os.environ.get("CI"):
-            pytest.fail("beanstalkd, the reference, is not installed")
-        pytest.skip("beanstalkd, the reference, is not installed")
+    need(beanstalkd_program(), "beanstalkd is not installed")
     with start_beanlite(tmp_path / "beanlite") as ours, start_beanstalkd(tmp_path / "beanstalkd") as theirs:
         yield ours, theirs
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import greenstalk
 import pytest
 
+from tests.support.forks import fork
 from tests.support.health import ask, metrics
 from tests.support.servers import free_port
 from tests.support.wire import Wire, until
@@ -27,18 +28,16 @@ class Node:
         self.port = port or free_port()
         self.health = f"127.0.0.1:{free_port()}"
         self.log_file = folder / f"node{number}.log"
-        command = [sys.executable, "-m", "beanlite", "serve", "-p", str(self.port), "--database", database]
-        command += ["--standby", "forward", "--require-sync", "false", "--lease", f"{LEASE_S}s"]
-        if files is not None:
-            command = ["prlimit", f"--nofile={files}", *command]
+        args = ["serve", "-p", str(self.port), "--database", database, "--standby", "forward"]
+        args += ["--require-sync", "false", "--lease", f"{LEASE_S}s", "--node", f"node{number}"]
+        args += ["--health", self.health, *flags]
         with self.log_file.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command, "--node", f"node{number}", "--health", self.health, *flags],
-                cwd=folder,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
-                stdout=log,
-                stderr=log,
-            )
+            if files is None:
+                self.process = fork(args, folder, os.environ, log)
+                return
+            command = ["prlimit", f"--nofile={files}", sys.executable, "-m", "beanlite", *args]
+            environment = os.environ | {"PYTHONPATH": str(ROOT)}
+            self.process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
 
     def log(self):
         return self.log_file.read_text()

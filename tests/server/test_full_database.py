@@ -34,7 +34,8 @@ class Disk:
 
 @pytest.fixture
 def disk():
-    need(programs() and os.geteuid() == 0, "PostgreSQL is not installed, or only root can mount a small disk")
+    need(programs(), "PostgreSQL is not installed")
+    need(os.geteuid() == 0, "only root can mount")
     disk = Disk()
     yield disk
     subprocess.run(["umount", "--lazy", str(disk.folder)], check=True)

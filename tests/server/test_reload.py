@@ -3,7 +3,6 @@
 import os
 import pty
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from beanlite.config import Settings
 from beanlite.reload import APPLIED
 from tests.support.servers import start_beanlite
+from tests.support.sqlite_tool import ask
 from tests.support.wire import Wire, until
 
 # The default needs more open files than a machine may allow, and each reload would say so.
@@ -105,8 +105,7 @@ def test_memory(server, reload):
 
 def test_a_history_begins_and_ends(server, reload):
     def events():
-        command = ["sqlite3", str(server.directory / "queue.db"), "select what from events order by n"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        return ask(server.directory / "queue.db", "select what from events order by n").split()
 
     with Wire(server.connect()) as wire:
         wire.put(b"unseen")
@@ -117,8 +116,7 @@ def test_a_history_begins_and_ends(server, reload):
         reload("")
         wire.ask("delete 2")
         until(lambda: events() == ["put", "delete"])
-    command = ["sqlite3", str(server.directory / "queue.db"), "select body from events where what = 'delete'"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "unseen\n"
+    assert ask(server.directory / "queue.db", "select body from events where what = 'delete'") == "unseen\n"
 
 
 def test_backups_begin_and_end(server, reload, tmp_path):

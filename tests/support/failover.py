@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.forks import fork
 from tests.support.network import HERE, Machine
 from tests.support.servers import free_port
 
@@ -38,15 +39,14 @@ class Node:
         self.start()
 
     def start(self):
-        command = [sys.executable, "-m", "beanlite", "serve", "--host", self.machine.address, "-p", str(self.port)]
+        args = ["serve", "--host", self.machine.address, "-p", str(self.port), *self._flags]
         with (self.folder / "server.log").open("ab") as log, self.machine.entered():
-            self.process = subprocess.Popen(
-                [*command, *self._flags],
-                cwd=self.folder,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
-                stdout=log,
-                stderr=log,
-            )
+            if self.machine is HERE:
+                self.process = fork(args, self.folder, os.environ, log)
+                return
+            command = [sys.executable, "-m", "beanlite", *args]
+            environment = os.environ | {"PYTHONPATH": str(ROOT)}
+            self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
 
     async def ended(self):
         """Wait until the server has ended, and return its exit code."""

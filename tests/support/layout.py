@@ -49,19 +49,26 @@ def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements inside a node, and those inside these; there are few of them compared to expressions."""
+    for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for inner in getattr(node, block, ()):
+            yield inner
+            yield from statements(inner)
+
+
 @cache
 def imports(file: Path) -> list[tuple[str, bool]]:
     """Return pairs of a module that a file imports, anywhere in it, and whether it does so for types only."""
     tree = parsed(file)
     for_types = {
         inner
-        for node in ast.walk(tree)
+        for node in statements(tree)
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-        for statement in node.body
-        for inner in ast.walk(statement)
+        for inner in statements(ast.Module(node.body, []))
     }
     found = []
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             found += [(alias.name, node in for_types) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

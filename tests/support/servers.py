@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -34,9 +35,9 @@ STARTS_WITHIN_S = 20.0
 STOPS_WITHIN_S = 10.0
 TRIES = 5
 CHANCE = random.SystemRandom()  # the global generator is seeded by Hypothesis, the same in each run
-# Each process of pytest-xdist has ports of its own.
+# Each process that runs tests has ports of its own.
+PORTS = range(12_000, 32_000)
 SHARES = 16
-SHARE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 GIVEN: set[int] = set()
 GIVEN_LOCK = threading.Lock()
 
@@ -188,14 +189,26 @@ def _wait_until_it_accepts(server: RunningServer) -> bool:
     raise ServerDied(f"no connection accepted within {STARTS_WITHIN_S} s: {server.log_text()}")
 
 
+@cache
+def _share() -> range:
+    """Return the ports of this process: a name that only one socket can have keeps them until the process ends."""
+    for number in range(SHARES):
+        with socket.socket(socket.AF_UNIX) as holder, contextlib.suppress(OSError):
+            holder.bind(f"\0beanlite-tests-{number}")
+            holder.detach()
+            return PORTS[number::SHARES]
+    return PORTS
+
+
 def free_port() -> int:
     """Return an unused port, from below the range that the kernel gives to outgoing connections.
 
-    No port is returned twice, nor by two processes that share the tests: of two servers that start on the same port at
-    the same time, one would end, but the connections to both might already have been accepted by the other.
+    No port is returned twice in a row of many, nor by two processes that run tests, be it those of another run: of two
+    servers that start on the same port at the same time, one would end, but the connections to both might already have
+    been accepted by the other; and a server that is started again needs its port again.
     """
     while True:
-        port = CHANCE.randrange(12000 + SHARE % SHARES, 32000, SHARES)
+        port = CHANCE.choice(_share())
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -203,6 +216,8 @@ def free_port() -> int:
             except OSError:
                 continue
         with GIVEN_LOCK:
+            if len(GIVEN) > len(_share()) / 2:
+                GIVEN.clear()
             if port not in GIVEN:
                 GIVEN.add(port)
                 return port

@@ -3,12 +3,13 @@
 import base64
 import html
 import http.client
+import os
 import re
-import subprocess
-import sys
 import urllib.parse
 from pathlib import Path
 from typing import NamedTuple, Self
+
+from tests.support.forks import fork
 
 
 class Page(NamedTuple):
@@ -35,10 +36,12 @@ class Web:
     """``beanlite web`` for a server. Leaving its ``with`` stops it."""
 
     def __init__(self, connect: str, *flags: str | Path, user: str | None = None) -> None:
-        command = [sys.executable, "-m", "beanlite", "web", "--connect", connect, "--listen", "127.0.0.1:0", *flags]
-        self.process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        line = self.process.stderr.readline()
+        args = ["web", "--connect", connect, "--listen", "127.0.0.1:0", *map(str, flags)]
+        read, write = os.pipe()
+        with os.fdopen(write, "wb") as output:
+            self.process = fork(args, Path.cwd(), os.environ, output)
+        self._output = os.fdopen(read)
+        line = self._output.readline()
         found = re.fullmatch(r"beanlite: http://(.*)/ shows .*\n", line)
         assert found, line
         self.where: str = found[1]
@@ -66,14 +69,21 @@ class Web:
         finally:
             connection.close()
 
+    def ended(self) -> str:
+        """Wait until it has ended, and return what it has printed since its start."""
+        with self._output:
+            said = self._output.read()
+        self.process.wait(20)
+        return said
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.process.terminate()
-        self.warnings = self.process.communicate(timeout=20)[1]
+        self.warnings = self.ended()
         unexpected = [line for line in self.warnings.splitlines() if " WARNING beanlite: " not in line]
-        assert (self.process.returncode, unexpected) == (0, [])
+        assert (self.process.returncode, unexpected) == (0, []), self.warnings
 
 
 def sign_in(user: str) -> dict[str, str]:

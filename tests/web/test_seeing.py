@@ -282,7 +282,7 @@ def test_a_page_that_still_waits_at_a_stop_is_told(tmp_path):
     """The server does not answer, and the page is not waited for any longer."""
     with start_beanlite(tmp_path, "--no-journal") as server:
         web = Web(f"127.0.0.1:{server.port}")
-        with web.process, closing(http.client.HTTPConnection(web.where, timeout=30)) as connection:
+        with closing(http.client.HTTPConnection(web.where, timeout=30)) as connection:
             connection.request("GET", "/clients")
             assert connection.getresponse().read()
             server.signal(signal.SIGSTOP)
@@ -293,7 +293,7 @@ def test_a_page_that_still_waits_at_a_stop_is_told(tmp_path):
                 assert (response.status, response.read()) == (503, b"The page is being stopped.\n")
             finally:
                 server.signal(signal.SIGCONT)
-            said = web.process.communicate(timeout=30)[1]
+            said = web.ended()
         assert (web.process.returncode, said.count("\n")) == (0, 1)
         assert "timeout graceful shutdown exceeded" in said
 

@@ -21,7 +21,8 @@ APART_S = 60
 @pytest.fixture
 def shifted():
     """A database, and a function that shifts its clock by a number of seconds."""
-    need(programs() and shutil.which("cc"), "PostgreSQL or cc is not installed")
+    need(programs(), "PostgreSQL is not installed")
+    need(shutil.which("cc"), "cc is not installed")
     home = new_home()
     library, shift = home / "shifted.so", home / "shift"
     source = Path(__file__).with_name("shifted.c")

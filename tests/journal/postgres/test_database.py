@@ -50,7 +50,8 @@ def sign(certificate, key):
 @pytest.fixture
 def encrypted():
     """A database that is reached by TLS, and the certificate that has signed its own."""
-    need(programs() and shutil.which("openssl"), "PostgreSQL or openssl is not installed")
+    need(programs(), "PostgreSQL is not installed")
+    need(shutil.which("openssl"), "openssl is not installed")
     cluster = Cluster(home := new_home(), "encrypted")
     cluster.make()
     certificate, key = cluster.data / "server.crt", cluster.data / "server.key"
