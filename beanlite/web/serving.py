@@ -53,6 +53,14 @@ def url(listening: socket.socket) -> str:
     return f"http://{as_place(name[0], name[1])}/"
 
 
+class _Server(uvicorn.Server):
+    """A server that hears of signals from its start on."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        signals.hear()
+        await super().startup(sockets)
+
+
 def serve(site: Site, listening: socket.socket) -> None:
     """Serve until SIGTERM or Ctrl-C, at a low priority."""
     with contextlib.suppress(OSError):  # if that is not permitted, serve at normal priority
@@ -69,10 +77,6 @@ def serve(site: Site, listening: socket.socket) -> None:
         proxy_headers=False,  # the user is taken only from the configured header, if any
     )
 
-    async def run() -> None:
-        signals.hear()
-        await uvicorn.Server(how).serve([listening])
-
-    signals.hold()  # Python would complain of a coroutine that was interrupted before it began
+    signals.hold()  # until uvicorn handles them: asyncio would cancel its start, which leaves a traceback
     with asyncio.Runner(loop_factory=how.get_loop_factory()) as runner:
-        runner.run(run())
+        runner.run(_Server(how).serve([listening]))
