@@ -46,6 +46,7 @@ def _roll_back(path: Path, wait_s: float) -> None:
     if journal_of(path).exists() and not wal_size(path):  # closing this connection would move a -wal into the file
         with refused(path), closing(sqlite3.connect(path, timeout=wait_s)) as connection:
             connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+        check_readable(path)  # what a first start had begun is gone, and the file is empty
 
 
 def _connect(path: Path, wait_s: float) -> sqlite3.Connection:
