@@ -75,6 +75,7 @@ def make_commands(forker: Forker, scenarios, folder: Path) -> dict[str, Command]
         "undo": command(made["restored"], "restore --undo", less, whole),
         "undo over rollback journals": command(made["both interrupted"], "restore --undo", less, whole),
         "compact": command(stopped.data, "compact", whole, whole),
+        "compact over a rollback journal": command(made["interrupted"], "compact", whole, whole),
         "backup": command(made["copied"], copying, whole, whole, copies=(less, whole)),
         "backup after a kill": command(made["copied, killed"], copying, whole, whole, copies=(less, whole)),
     }

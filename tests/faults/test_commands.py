@@ -26,6 +26,7 @@ NAMES = [
     "undo",
     "undo over rollback journals",
     "compact",
+    "compact over a rollback journal",
     "backup",
     "backup after a kill",
 ]
