@@ -10,6 +10,8 @@ from tests.support.layout import FILES, ROOT, parsed
 PYPROJECT = ROOT.parent / "pyproject.toml"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 SUSPENDS = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)
+# What takes from an iterator only as much as is asked for.
+LAZY = {"next", "iter", "enumerate", "zip", "map", "filter", "closing"}
 # What it awaits at its end does not let anything else run.
 TIMEOUT = "asyncio.timeout"
 
@@ -112,6 +114,18 @@ def is_attribute(node, context):
     return isinstance(node, ast.Attribute) and isinstance(node.ctx, context)
 
 
+def kept_generators(tree):
+    """The lines of a generator expression that is not used up at once: compiled, it is a list that is made there."""
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.GeneratorExp):
+            parent = parents[node]
+            is_given = isinstance(parent, ast.Call) and ast.unparse(parent.func) not in LAZY
+            is_unpacked = isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple)
+            if not (is_given or is_unpacked or isinstance(parent, ast.Starred)):
+                yield node.lineno
+
+
 KINDS = {
     named_slices: (
         "A = slice(1, 2)\nB: Final = (slice(3),)\nclass C:\n  D = slice(4)\ndef f():\n  slice(1)",
@@ -135,6 +149,7 @@ async def f():
         [6, 9, 10],
     ),
     generators_with_an_end: ("def f():\n with a:\n  yield 1\n try:\n  yield 2\n finally:\n  b()\n yield 3", [3, 5]),
+    kept_generators: ("a = (b for b in c)\nd, e = (b for b in c)\nsum(b for b in c)\nnext(b for b in c)", [1, 4]),
     changed_ranges: (
         "def f(n):\n for i in range(n):\n  a(i)\n for j in range(n):\n  n = 1\n k = 7\n for k in range(2):\n  pass",
         [4, 7],
