@@ -41,14 +41,14 @@ class Kind(NamedTuple):
 
 
 PYTEST = "-m pytest -q -p no:cacheprovider tests/faults/"
-KINDS = (
-    Kind("power failures", "images", f"{PYTEST}test_power.py", "FAULTS={size} FAULTS_SEED={seed}"),
-    Kind("kills in a row", "kills", f"{PYTEST}test_kill.py -k again", "FAULTS={size} FAULTS_SEED={seed}", least=10),
-    Kind("ends of a command", "kills", f"{PYTEST}test_commands.py", "FAULTS={size} FAULTS_SEED={seed}"),
+KINDS = (  # those whose parts are short come first, so that a minute has some of each
     Kind("lives", "kills", "-m tests.faults.lives {size} --seed {seed}", least=10),
+    Kind("kills in a row", "kills", f"{PYTEST}test_kill.py -k again", "FAULTS={size} FAULTS_SEED={seed}", least=10),
     Kind("system calls", "calls", "-m tests.faults.calls {size} --seed {seed}", least=20),
     Kind("damages", "damages", "-m tests.faults.rot --seeds {size} --from {seed}", least=50),
     Kind("simulated", "seeds", "-m tests.simulator --seeds {seed}..{last}", least=50),
+    Kind("ends of a command", "kills", f"{PYTEST}test_commands.py", "FAULTS={size} FAULTS_SEED={seed}"),
+    Kind("power failures", "images", f"{PYTEST}test_power.py", "FAULTS={size} FAULTS_SEED={seed}"),
 )
 ONLY_SOURCES = {"simulated"}
 """Kinds that replace parts of the server, which can't be done to compiled ones."""
