@@ -8,7 +8,7 @@ from pathlib import Path
 from beanlite.journal.migrations import FOLDER
 from tests.faults.forker import CHANGES, DATABASE, KILL_BEFORE, Fault, Forker
 from tests.faults.record import read_trace
-from tests.faults.scenarios import BEFORE, Content, brief, contents, copy, look, look_beside
+from tests.faults.scenarios import BEFORE, NEXT, Act, Content, brief, contents, copy, look, look_beside
 from tests.support.journal_files import interrupt
 
 COPY = "copy.db"
@@ -32,10 +32,14 @@ class Command:
     """The highest id that was given out: it is not given out again, whichever content is in place."""
     copies: tuple[Content, ...] = ()
     """What may be in a copy beside the database."""
+    acts: tuple[Act, ...] = ()
+    """What a server does on the copy of the folder before it is killed: its mark is not that of another file."""
 
     def run(self, forker: Forker, data: Path, **more):
         """Carry out the command on a copy of the folder."""
         shutil.copytree(self.data, data, copy_function=copy)
+        if self.acts:
+            forker.run(data, [act.step for act in self.acts], dict(self.ids), kill=True)
         return forker.command(self.args.format(data=data, backup=self.backup).split(), data, **more)
 
     def check(self, data: Path) -> bool:
@@ -70,6 +74,9 @@ def make_commands(forker: Forker, scenarios, folder: Path) -> dict[str, Command]
         "restore where nothing is": command(made["nothing"], "restore {backup}", {}, less),
         "restore": command(stopped.data, "restore {backup}", whole, less),
         "restore after a kill": command(killed.data, "restore {backup}", whole, less),
+        "restore after a kill in place": command(
+            stopped.data, "restore {backup}", contents(whole, NEXT)[-1], less, acts=tuple(NEXT)
+        ),
         "restore over a rollback journal": command(made["interrupted"], "restore {backup}", whole, less),
         "restore after a kill in the first start": command(made["begun"], "restore {backup}", {}, less),
         "undo": command(made["restored"], "restore --undo", less, whole),
