@@ -147,6 +147,8 @@ class Series:
         return ended.code == 0
 
     def _back_up(self):
+        if not (self.data / DATABASE).exists():  # the first start was killed before it made the file
+            return
         file = self._folder / f"backup{len(self._backups)}.db"
         done = self._command("backup", str(file))
         assert file.exists() or not done, "the backup is missing"
