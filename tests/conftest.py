@@ -40,6 +40,7 @@ FAST = tuple(
         "conformance/test_runner.py",
         "performance/test_yardstick.py",
         "soak/test_books.py",
+        "test_compiled.py",
         "test_config.py",
         "test_docs.py",
         "test_layout.py",

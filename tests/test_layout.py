@@ -111,28 +111,6 @@ def test_the_picture_is_of_all_imports():
     assert {"core.engine", "journal.sqlite.batch"} <= module_graph()["journal.sqlite.writer"]
 
 
-# -- what the compiler makes something else of
-
-
-def named_slices(program):
-    """The lines at which a slice gets a name outside of any function: compiled, it is taken for an index."""
-    for node in program.body:
-        for part in ast.walk(node) if isinstance(node, ast.Assign | ast.AnnAssign | ast.ClassDef) else ():
-            if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == "slice":
-                yield part.lineno
-
-
-def test_named_slices_are_found():
-    found = ast.parse("A = slice(1, 2)\nB: Final = (slice(3),)\nclass C:\n  D = slice(4)")
-    assert list(named_slices(found)) == [1, 2, 4]
-    assert list(named_slices(ast.parse("def f():\n  return slice(1)"))) == []
-
-
-def test_no_slice_has_a_name():
-    found = {str(file.relative_to(ROOT)): list(named_slices(parsed(file))) for file in FILES}
-    assert {file: lines for file, lines in found.items() if lines} == {}
-
-
 # -- nothing grows too large to be read in one go
 
 FILE_LINES_MAX = 400

@@ -94,7 +94,7 @@ def main(args: list[str]) -> int:
         message, exit_code = _mistake(error), ConfigError.exit_code
     except BeanliteError as error:
         message, exit_code = str(error), error.exit_code
-        if isinstance(error, JournalFailed) or isinstance(error.__cause__, MemoryError):
+        if isinstance(error, JournalFailed) or isinstance(error.__context__, MemoryError):
             _fall(f"beanlite: {message}", exit_code)
     except KeyboardInterrupt:  # in a backup or a bench; a server handles it itself
         return 130

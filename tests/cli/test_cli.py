@@ -215,6 +215,16 @@ def test_memory_that_ends_is_told_in_one_line(server, capsys):
     assert re.fullmatch(r"beanlite: out of memory, .*\n", capsys.readouterr().err)
 
 
+@pytest.mark.usefixtures("fallen")
+def test_memory_that_ends_in_a_start_ends_the_process_at_once(server, capsys):
+    server.ends = JournalRefused("there is not enough memory")
+    server.ends.__context__ = MemoryError()  # and no __cause__: compiled code has none
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 3
+    assert capsys.readouterr().err == "beanlite: there is not enough memory\n"
+
+
 def test_a_database_that_cannot_even_be_looked_at(capsys):
     assert main(["--db", "x" * 300, "-p", "0"]) == 3
     assert re.fullmatch(r"beanlite: .* can't be opened: File name too long; .*\n", capsys.readouterr().err)

@@ -7,7 +7,7 @@
 
 The helper has faults.c loaded and beanlite imported, so that a server costs a fork and not a start of Python. The fork
 runs ``beanlite serve`` as a user does, on a socket that is handed over. The helper is its only client, and stops the
-server (SIGTERM) after the client's steps.
+server (SIGTERM) after the client's steps. Other commands of beanlite are forked likewise.
 """
 
 import atexit
@@ -29,6 +29,8 @@ from typing import NamedTuple, Self
 ROOT = Path(__file__).parents[2]
 DATABASE = "queue.db"
 WITHIN_S = 20
+COMMANDS = ["serve", "backup", "restore", "compact"]
+WITH_BODY = (b"RESERVED ", b"FOUND ", b"OK ")
 HANDED_OVER = 3  # the file descriptor of a socket opened by systemd
 # As in faults.c.
 KINDS = "create write truncate allocate unlink rename link mkdir xattr sync synced read open close".split()
@@ -58,6 +60,10 @@ class Step(NamedTuple):
     replies: int = 1
     names: str | None = None
     """The name of the job that it puts."""
+    command: tuple[str, ...] = ()
+    """A command that is carried out first, beside the server."""
+    asks: bool = False
+    """Whether the replies are of interest; otherwise the client gives up if something is not found."""
 
 
 @dataclass
@@ -70,6 +76,8 @@ class Ended:
     ids: dict[str, int] = field(default_factory=dict)
     acked: int = 0
     """The number of steps that were answered."""
+    said: list[str] = field(default_factory=list)
+    """The replies to steps that ask: the body, if there is one, otherwise the line."""
 
 
 def build(library: Path) -> None:
@@ -126,6 +134,14 @@ class Forker:
             "constants": list(constants),
             "fsync": fsync,
         }
+        return self._ask(request, fault)
+
+    def command(self, args, data, *, fault=Fault(), trace=None):  # noqa: B008
+        """Carry out a command of beanlite; the fault and the record are those of operations in the folder `data`."""
+        request = {"args": list(args), "data": str(data), "fault": fault, "trace": trace and str(trace)}
+        return self._ask(request, fault)
+
+    def _ask(self, request, fault):
         self._helper.stdin.write(json.dumps(request).encode() + b"\n")
         self._helper.stdin.flush()
         answer = self._helper.stdout.readline()
@@ -165,10 +181,24 @@ def serve(request, library, trace, listener, stderr):
         setattr(sys.modules[module], constant, value)
     action, kinds, number, errno = request["fault"]
     library.faults_arm(request["data"].encode(), trace, kinds, number, action, errno)
+    file = f"{request['data']}/{DATABASE}"
+    return beanlite_main(["serve", "--db", file, "--fsync", request["fsync"], "--log-level", "error"])
+
+
+def carry_out(request, library, trace, stderr):
+    """Run another command in the fork; what it prints is of no interest."""
+    signal.alarm(WITHIN_S)
+    os.dup2(stderr, 2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    action, kinds, number, errno = request["fault"]
+    library.faults_arm(request["data"].encode(), trace, kinds, number, action, errno)
+    return beanlite_main(request["args"])
+
+
+def beanlite_main(args):
     from beanlite.cli import main
 
-    file = f"{request['data']}/{DATABASE}"
-    return main(["serve", "--db", file, "--fsync", request["fsync"], "--log-level", "error"])
+    return main(args)
 
 
 def end(code):
@@ -179,33 +209,45 @@ def end(code):
     os._exit(code)
 
 
-def work(request, client, trace):
-    """Do the steps; return the ids by name, the number of answered steps, and whether the server is still there."""
-    ids = request["ids"]
+def work(request, client, trace, ended):
+    """Do the steps, and note in `ended` what comes of them; return whether the server is still there."""
+    ids = ended.ids
     received = client.makefile("rb")
-    acked = 0
     with contextlib.suppress(ConnectionError, TimeoutError):
         client.sendall(b"list-tube-used\r\n")
         if not received.readline():
-            return ids, 0, False
+            return False
         note(trace, "started 0")
         for step in request["steps"]:
+            if step["command"]:
+                beside([arg.format(data=request["data"]) for arg in step["command"]])
             client.sendall(step["send"].format(**ids).encode())
             for _ in range(step["replies"]):
                 reply = received.readline()
                 if not reply.endswith(b"\r\n"):
-                    return ids, acked, False
-                if reply == b"OUT_OF_MEMORY\r\n":  # the server believes that the disk is full
-                    return ids, acked, True
-                if step["names"]:
+                    return False
+                body = received.read(int(reply.split()[-1]) + 2) if reply.startswith(WITH_BODY) else b""
+                if step["asks"]:
+                    ended.said.append((body or reply).decode().removesuffix("\r\n"))
+                elif reply in {b"OUT_OF_MEMORY\r\n", b"NOT_FOUND\r\n"}:  # the first: the disk seems to be full
+                    return True
+                elif step["names"]:
                     ids[step["names"]] = int(reply.removeprefix(b"INSERTED "))
-                elif reply.startswith(b"RESERVED "):
-                    received.read(int(reply.split()[2]) + 2)
-                assert b"NOT_FOUND" not in reply, step
-            acked += 1
-            note(trace, f"acked {acked}")
-        return ids, acked, True
-    return ids, acked, False
+            ended.acked += 1
+            note(trace, f"acked {ended.acked}")
+        return True
+    return False
+
+
+def beside(args):
+    """Carry out a command in a fork of its own, in which no operation fails; it may find the server gone."""
+    process = os.fork()
+    if not process:
+        signal.alarm(WITHIN_S)
+        for number, flags in ((1, os.O_WRONLY), (2, os.O_WRONLY)):
+            os.dup2(os.open(os.devnull, flags), number)
+        end(beanlite_main(args))
+    os.waitpid(process, 0)
 
 
 def follow(process, flags):
@@ -238,31 +280,45 @@ def note(trace, text):
 def answer(request, library):
     """Carry out a request; this does not return in the fork."""
     trace = os.open(request["trace"] or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    recorded = trace if request["trace"] else -1
     stderr = os.memfd_create("stderr")
+    ended = Ended(0, "", request.get("ids", {}))
+    if "args" in request:
+        process = os.fork()
+        if not process:
+            end(carry_out(request, library, recorded, stderr))
+        _, status = os.waitpid(process, 0)
+    else:
+        status = be_client(request, library, trace, recorded, stderr, ended)
+    ended.code = os.waitstatus_to_exitcode(status)
+    os.lseek(stderr, 0, os.SEEK_SET)
+    with open(stderr, "rb") as said:  # noqa: PTH123 - a descriptor
+        ended.stderr = said.read().decode()
+    os.close(trace)
+    return ended
+
+
+def be_client(request, library, trace, recorded, stderr, ended):
+    """Fork a server, and be its client; return the status with which it has exited."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("")  # the kernel makes a name
         listener.listen()
         process = os.fork()
         if not process:
-            end(serve(request, library, trace if request["trace"] else -1, listener, stderr))
+            end(serve(request, library, recorded, listener, stderr))
         tracer = follow(process, request["strace"]) if request["strace"] else None
         client = socket.socket(socket.AF_UNIX)
         client.connect(listener.getsockname())  # breaks if the server exits: no other process has the listener
         address = listener.getsockname()
     with client:
         client.settimeout(WITHIN_S)
-        ids, acked, there = work(request, client, trace)
-        if there or is_served(address):  # else it is about to exit with an error
-            note(trace, f"stop {acked}")
+        if work(request, client, trace, ended) or is_served(address):  # else it is about to exit with an error
+            note(trace, f"stop {ended.acked}")
             os.kill(process, signal.SIGKILL if request["kill"] else signal.SIGTERM)
     _, status = os.waitpid(process, 0)
     if tracer is not None:
         tracer.wait(WITHIN_S)
-    os.lseek(stderr, 0, os.SEEK_SET)
-    with open(stderr, "rb") as said:  # noqa: PTH123 - a descriptor
-        text = said.read().decode()
-    os.close(trace)
-    return Ended(os.waitstatus_to_exitcode(status), text, ids, acked)
+    return status
 
 
 def main(library):
@@ -273,13 +329,17 @@ def main(library):
     import uvloop
 
     import beanlite.cli
+    import beanlite.journal.sqlite.backup
+    import beanlite.journal.sqlite.compact
+    import beanlite.journal.sqlite.dated
     import beanlite.journal.sqlite.journal
+    import beanlite.journal.sqlite.restore
     import beanlite.server
 
     del caio, uvloop
     # Otherwise this would be done at each call.
-    serve = typer.main.get_command(beanlite.cli.build_app(["serve"]))
-    beanlite.cli.build_app = lambda *_, **__: serve  # type: ignore[assignment]
+    apps = {name: typer.main.get_command(beanlite.cli.build_app([name])) for name in COMMANDS}
+    beanlite.cli.build_app = lambda names, **_: apps[names[0]]  # type: ignore[assignment]
     with contextlib.redirect_stdout(None):
         beanlite.cli.main(["serve", "--version"])  # likewise for the modules that this imports
     gc.disable()  # as beanlite does

@@ -1,12 +1,14 @@
 """The record of a server's file operations, and the report of failures that happen at these operations."""
 
+import os
 import re
 from collections import Counter
 from typing import NamedTuple
 
 import pytest
 
-from tests.faults.forker import CHANGES, KINDS
+from tests.faults.forker import CHANGES, KILL_AMID, KILL_BEFORE, KINDS
+from tests.faults.power import SECTOR
 
 LINE_END = "\n"
 tried: Counter[str] = Counter()
@@ -43,6 +45,24 @@ def read_trace(file):
         assert raw[at : at + 1] == b"\n"
         at += 1
     return operations
+
+
+def moments(operations, from_stop=False):
+    """Yield the number of each operation, and whether to kill before it or, for a write, in the middle of it.
+
+    A kill after an operation is one before the next. A sync changes nothing for a kill, so none is tried before it. A
+    write of no more than a sector is done or not done.
+    """
+    begun = not from_stop
+    number = 0
+    for operation in operations:
+        begun = begun or operation[:2] == ("note", "stop")
+        if operation.counted:
+            number += 1
+            if begun and operation.kind != "sync" and os.environ.get("FAULTS_AT", str(number)) == str(number):
+                yield number, operation, KILL_BEFORE
+                if operation.kind == "write" and len(operation.data) > SECTOR:
+                    yield number, operation, KILL_AMID
 
 
 def report(outcomes):

@@ -1,6 +1,7 @@
 """What the servers do before they are killed: each scenario has a file of its own, and knows what must be in it."""
 
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from beanlite import is_compiled
 from beanlite.core.restore import StoredJob
 from beanlite.journal.migrations import FOLDER
 from beanlite.journal.sqlite.database import open_database
@@ -19,6 +21,7 @@ from tests.support.journal_files import VERSION
 
 Content = dict[str, Any]
 """Jobs by name, with their state and body, and pauses by "pause of TUBE", with their seconds."""
+COPIED = "-copy.db"
 RESERVE = f"{DATABASE}-reserve"
 TURNS = 300  # of the loop, approximately
 NEXT_MIGRATION = "CREATE TABLE notes (tube TEXT PRIMARY KEY) STRICT; INSERT INTO notes VALUES ('default');"
@@ -51,6 +54,12 @@ def delete(name):
 
 def pause(tube, pause_s):
     return Act(Step(f"pause-tube {tube} {pause_s}\r\n"), lambda content: content | {f"pause of {tube}": pause_s})
+
+
+def back_up():
+    """Have the file copied beside the folder while the server has it open."""
+    command = ("backup", "{data}" + COPIED, "--db", f"{{data}}/{DATABASE}", "--force")
+    return Act(Step("list-tube-used\r\n", command=command), lambda content: content)
 
 
 def wait():
@@ -95,6 +104,16 @@ def look(folder, migrations):
     return Found(content, ids, state.last_id, version, database.lost_batches, {each.name for each in folder.iterdir()})
 
 
+def look_beside(file, migrations):
+    """Do the same with a copy that has another name."""
+    beside = file.with_name(f"{file.name}-beside")
+    beside.mkdir()
+    shutil.copyfile(file, beside / DATABASE)
+    found = look(beside, migrations)
+    shutil.rmtree(beside)
+    return found
+
+
 def read_content(connection, path):
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], "it is not sound"
     content, ids = {}, {}
@@ -105,6 +124,34 @@ def read_content(connection, path):
             content[name] = ("ready" if job.state in {None, "reserved"} else job.state, job.body)
             ids[name] = job.id
     return content, ids
+
+
+def ask(ids):
+    """Ask for the jobs of these ids."""
+    send = "".join(f"peek {number}\r\nstats-job {number}\r\n" for number in sorted(ids.values()))
+    return Act(Step(send, 2 * len(ids), asks=True), lambda content: content)
+
+
+def check_said(said, possible, ids):
+    """Check that the answer has the jobs of a possible content."""
+    jobs = {}
+    for body, stats in zip(said[::2], said[1::2], strict=True):
+        if body != "NOT_FOUND":
+            jobs[body.partition(".")[0]] = (re.findall(r"^state: (\w+)", stats, re.MULTILINE)[0], body.encode())
+    known = [{name: each[name] for name in each if name in ids} for each in possible]
+    assert jobs in known, f"it serves {brief(jobs)}"
+
+
+def check_served(forker, data, possible, ids, migrations=None):
+    """Have a whole server start on the file in the folder, and ask it for the jobs of these ids."""
+    ended = forker.run(data, [ask(ids).step], migrations=migrations)
+    assert (ended.code, ended.stderr, ended.acked) == (0, "", 1), f"the next ended with {ended.code}: {ended.stderr}"
+    check_said(ended.said, possible, ids)
+
+
+def brief(content):
+    """Return a content to be shown: of large bodies, only the size."""
+    return {name: (each[0], len(each[1])) if isinstance(each, tuple) else each for name, each in content.items()}
 
 
 # -- the scenarios
@@ -139,10 +186,14 @@ class Scenario:
         steps = [] if idle else self.steps
         return forker.run(data, steps, self.ids, migrations=self.migrations, constants=self.constants, **more)
 
+    def possible(self, acked):
+        """Return what may be there after so many steps were answered: the next one was under way."""
+        return contents(self.content, self.acts)[acked : acked + 2]
+
     def check(self, found, acked, ids, beside=frozenset()):
         """Compare what a start has found with what must be there after `acked` steps were answered."""
-        possible = contents(self.content, self.acts)[acked : acked + 2]  # the next step was under way
-        assert found.content in possible, f"{found.content} after {acked} steps"
+        possible = self.possible(acked)
+        assert found.content in possible, f"{brief(found.content)} after {acked} steps"
         assert {name: found.ids.get(name, job_id) for name, job_id in ids.items()} == ids, f"{found.ids}, not {ids}"
         assert found.last_id >= max(ids.values(), default=0), "an id can be given out twice"
         assert found.version == len(list(self.migrations.glob("*.sql"))), f"it has version {found.version}"
@@ -150,8 +201,15 @@ class Scenario:
         copies = {f"{DATABASE}.before-v{VERSION + 1}"} if self.migrates else set()
         assert found.names - beside == {DATABASE} | copies, f"what is left is {sorted(found.names)}"
 
-    def check_copy(self, folder):
-        """Check that the copy made by a migration is the file as it was before."""
+    def check_copy(self, folder, acked=0):
+        """Check that a backup has what was there, and that the copy made by a migration is the file as it was."""
+        backup = folder.with_name(folder.name + COPIED)
+        backups = [number for number, act in enumerate(self.acts) if act.step.command]
+        assert backup.exists() or not backups or acked <= backups[0], "the backup is missing"
+        if backup.exists():
+            found = look_beside(backup, self.migrations).content
+            states = contents(self.content, self.acts)
+            assert found in [states[number] for number in backups], f"the backup has {brief(found)}"
         if self.migrates:
             copy = folder / f"{DATABASE}.before-v{VERSION + 1}"
             with closing(sqlite3.connect(f"{copy.as_uri()}?immutable=1", uri=True)) as connection:
@@ -183,8 +241,10 @@ NEXT = [put("after"), put("large after", size=5000), bury("later")]
 MANY = [put(f"many{number}", size=900 * (number % 4)) for number in range(10)] + [bury("many1"), delete("later")]
 
 
-LARGE = [f"large{number}" for number in range(4)]
-SHRINKING = [*(put(name, size=20_000) for name in LARGE), *map(delete, LARGE), wait(), *NEXT]
+# Compiled, some of the constants below are built in, and it takes as much as they say to have a file shrunk.
+NUMBER, SIZE = (170, 60_000) if is_compiled() else (4, 20_000)
+LARGE = [f"large{number}" for number in range(NUMBER)]
+SHRINKING = [*(put(name, SIZE) for name in LARGE), *map(delete, LARGE), wait(), *NEXT]
 SOON = (
     ("beanlite.journal.sqlite.frames.CHECKPOINT_FRAMES", 12),
     ("beanlite.journal.sqlite.leisure.LOOSE_LOOK_S", 0.001),
@@ -194,11 +254,17 @@ SOON = (
 )
 
 
-def make_scenarios(forker, folder):
-    """Return all scenarios by name, with their files made in `folder`."""
+def make_newer(folder):
+    """Make a folder of migrations that has one more."""
     newer = folder / "migrations"
     shutil.copytree(FOLDER, newer)
     (newer / f"{VERSION + 1:04}_notes.sql").write_text(NEXT_MIGRATION)
+    return newer
+
+
+def make_scenarios(forker, folder):
+    """Return all scenarios by name, with their files made in `folder`."""
+    newer = make_newer(folder)
     nothing, stopped, killed = (folder / name for name in ("nothing", "stopped", "killed"))
     for each in (nothing, stopped, killed):
         each.mkdir()
@@ -216,11 +282,12 @@ def make_scenarios(forker, folder):
         "stop": Scenario(stopped, FOLDER, MANY, content, stopped_ids, from_stop=True),
         "start after a kill": Scenario(killed, FOLDER, NEXT, content, killed_ids),
         "migration after a kill": Scenario(killed, newer, NEXT, content, killed_ids),
+        BACKUP: Scenario(stopped, FOLDER, [NEXT[0], back_up(), *NEXT[1:], back_up()], content, stopped_ids),
         UPKEEP: Scenario(stopped, FOLDER, SHRINKING, content, stopped_ids, constants=SOON),
     }
 
 
 NAMES = ["first start", "migration", "stop", "start after a kill"]
-UPKEEP = "checkpoints and shrinking"
+UPKEEP, BACKUP = "checkpoints and shrinking", "backup of a running server"
 if "FAULTS" in os.environ:
-    NAMES += ["migration after a kill", UPKEEP]
+    NAMES += ["migration after a kill", BACKUP, UPKEEP]

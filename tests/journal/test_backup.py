@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import time
@@ -119,6 +120,14 @@ def test_what_another_program_was_killed_amid_is_rolled_back_and_not_copied(path
     assert all(finding.sound for finding in verify(path))
     assert all(finding.sound for finding in verify(dest))
     assert ask(dest, "SELECT count(*) FROM sqlite_schema WHERE name = 'theirs'") == "0\n"
+
+
+def test_what_a_server_was_killed_amid_in_its_first_start_is_empty(path, dest):
+    make(path)
+    header = bytes.fromhex("d9d505f920a163d7") + struct.pack(">5I", 0, 0, 0, 512, 4096)  # there were no pages before
+    Path(f"{path}-journal").write_bytes(header.ljust(512, b"\0"))
+    with pytest.raises(JournalRefused, match=r"queue\.db is empty; there is nothing in it"):
+        backup(path, dest)
 
 
 def test_the_files_of_a_killed_server_are_only_read(path, dest):

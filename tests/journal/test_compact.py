@@ -9,7 +9,17 @@ from beanlite.journal.sqlite import replace, wholefile
 from beanlite.journal.sqlite.compact import compact
 from beanlite.journal.sqlite.database import open_database
 from beanlite.journal.sqlite.replay import read_jobs, read_state
-from tests.support.journal_files import LARGE, files_of_at_most, flip, make, make_killed, put, snapshot, writer
+from tests.support.journal_files import (
+    LARGE,
+    files_of_at_most,
+    flip,
+    make,
+    make_interrupted,
+    make_killed,
+    put,
+    snapshot,
+    writer,
+)
 from tests.support.sqlite_tool import ask, outsider, tell
 
 
@@ -60,6 +70,13 @@ def test_what_is_refused_is_left_alone(path, spoil, match):
     with pytest.raises(JournalRefused, match=match):
         compact(path)
     assert snapshot(path.parent) == before
+
+
+def test_what_another_program_was_killed_amid_is_rolled_back(path):
+    make_interrupted(path, batches=4)
+    assert compact(path).jobs == 12
+    assert [file.name for file in path.parent.iterdir()] == ["queue.db"]
+    assert ask(path, "SELECT count(*) FROM sqlite_schema WHERE name = 'theirs'") == "0\n"
 
 
 def test_a_served_one_is_refused(path):

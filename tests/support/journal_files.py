@@ -118,6 +118,11 @@ def make_killed(path, batches, last=""):
 def make_interrupted(path, batches):
     """Make a database that somebody has taken out of WAL mode, killed amid a transaction: it has a rollback journal."""
     make(path, batches)
+    interrupt(path)
+
+
+def interrupt(path):
+    """Do the same to a file that is there."""
     origin = path.with_name("origin")
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE").fetchone()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.fileformat import wal_size
-from beanlite.journal.sqlite.reading import check_readable
+from beanlite.journal.sqlite.reading import check_readable, roll_back
 from beanlite.journal.sqlite.replace import copy_checked, replacing, take_place, written_at
 from beanlite.journal.sqlite.wholefile import partial_of
 
@@ -34,6 +34,7 @@ def compact(path: Path, progress: Callable[[int], None] | None = None) -> Compac
     with replacing(path) as held, partial_of(path) as partial:
         if wal_size(path):
             raise JournalRefused(f"{path} has a -wal, as a killed server leaves it; start the server and stop it first")
+        roll_back(path)  # or reading the file would, and that would be taken for another program's doing
         unchanged, before = written_at(path), os.fstat(held.descriptor).st_size
         jobs = copy_checked(path, partial, progress)
         after = partial.stat().st_size

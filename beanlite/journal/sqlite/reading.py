@@ -28,7 +28,7 @@ def reading(path: Path, wait_s: float = _BUSY_TIMEOUT_S) -> Iterator[sqlite3.Con
     JournalRefused: the file can't be opened, is empty, or is not ours; or another program locks it for ``wait_s``.
     """
     check_readable(path)
-    _roll_back(path, wait_s)
+    roll_back(path, wait_s)
     try:
         # A read-only connection never checkpoints, not even if it is the last to close, so a -wal that a killed server
         # has left remains for the checks of the next start.
@@ -41,11 +41,12 @@ def reading(path: Path, wait_s: float = _BUSY_TIMEOUT_S) -> Iterator[sqlite3.Con
         tidy(path)
 
 
-def _roll_back(path: Path, wait_s: float) -> None:
+def roll_back(path: Path, wait_s: float = _BUSY_TIMEOUT_S) -> None:
     """Undo the change of which a rollback journal was left, which a connection that only reads can't."""
     if journal_of(path).exists() and not wal_size(path):  # closing this connection would move a -wal into the file
         with refused(path), closing(sqlite3.connect(path, timeout=wait_s)) as connection:
             connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+        check_readable(path)  # what a first start had begun is gone, and the file is empty
 
 
 def _connect(path: Path, wait_s: float) -> sqlite3.Connection:

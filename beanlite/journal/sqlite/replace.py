@@ -168,6 +168,9 @@ def _lock_out_others(connection: sqlite3.Connection, target: Path) -> bool:
 
 def _move_wal(connection: sqlite3.Connection, target: Path) -> bool:
     """Let SQLite move everything that it keeps beside the old file into it; returns whether that succeeded."""
+    # The connection does without the -shm, as nobody else uses the file. By that of a killed server, the next start
+    # would miss in the -wal what has been moved, if this ended too soon.
+    shm_of(target).unlink(missing_ok=True)
     with suppress(sqlite3.Error, UnicodeDecodeError):
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     with suppress(FileNotFoundError):

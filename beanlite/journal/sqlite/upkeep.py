@@ -127,12 +127,15 @@ class Upkeep:
         self.begin(self._write_apart(batch, written))
 
     async def _write_apart(self, batch: Batch, written: Callable[[Batch], None]) -> None:
+        failure: JournalFailed | None = None
         try:
             await self._writer.write_apart(batch)
         except (JournalBusy, JournalFull) as error:
-            await self._write_again(batch, error, written)
-        else:
+            failure = error
+        if failure is None:
             written(batch)
+        else:
+            await self._write_again(batch, failure, written)
 
     def try_again(self, batch: Batch, error: JournalFailed, written: Callable[[Batch], None]) -> None:
         """Retry a batch that could not be written because the disk is full or the file is locked, until it is written.

@@ -168,9 +168,11 @@ class Writer:
         try:
             self._begin(batch)
             for statement, jobs, parameters in batch.changes:
-                async with worker.executemany(statement, parameters) as cursor:
-                    if cursor.rowcount != jobs:
-                        raise _disagreement(self._database, self._outsiders, statement, jobs, cursor.rowcount)
+                cursor = await worker.executemany(statement, parameters)
+                changed = cursor.rowcount
+                await cursor.close()
+                if changed != jobs:
+                    raise _disagreement(self._database, self._outsiders, statement, jobs, changed)
             promised_id = self._end(batch)
             await worker.execute_fetchall("COMMIT")
         except _FAILURES as error:
@@ -313,7 +315,8 @@ class Writer:
 
     async def close(self) -> str | None:
         """Leave one file with everything in it; returns what else is left and why. JournalFailed: the disk failed."""
-        failure = None
+        failure: Exception | None = None
+        left = None
         try:
             self.room.give_up_reserve()
         except JournalFailed as error:  # raised below, once everything else has been stored
@@ -325,8 +328,9 @@ class Writer:
                 self._watch.close()
                 os.close(self._wal)
                 left = self._database.close()
-        finally:
-            await self._worker.close()
+        except Exception as error:  # noqa: BLE001 - raised below, once the thread has ended
+            failure = error
+        await self._worker.close()
         if failure is not None:
             raise failure
         return left
