@@ -238,12 +238,16 @@ class Connection(asyncio.Protocol):
         session = self.session
         blocked = session.blocked
         # The next slice of a kick waits until the previous one is durable: a batch never has more than one.
-        if blocked is LOOKING or blocked is WORKING or (blocked is KICKING and not self._owed):
-            self._resume_later(blocked)
-        elif (blocked is YIELDING and not self._unread_bytes) or (
-            blocked is REPLETE and not self._unread_bytes and not self.owes()
+        if (blocked is KICKING and not self._owed) or (
+            not self._unread_bytes
+            and (
+                blocked is LOOKING
+                or blocked is WORKING
+                or blocked is YIELDING
+                or (blocked is REPLETE and not self.owes())
+            )
         ):
-            self._resume_later(YIELDING)
+            self._resume_later(blocked)
         elif session.gathering is not None and not self._resuming:
             self._resuming = True
             if self._group.flooded and session.gathering.kind is FETCHING:

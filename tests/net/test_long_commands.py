@@ -12,6 +12,7 @@ from beanlite.net import turns
 from beanlite.net.turns import RESUMED_NS, RESUMED_STEPS, TIMER_MAX_S, TURN_NS, Turns
 from beanlite.protocol.blocked import KICKING, LOOKING, WORKING, YIELDING
 from tests.support.inside import connect, serving, until
+from tests.support.simulated import Client, settle, simulated
 
 
 class StepByStep:
@@ -178,3 +179,17 @@ async def test_a_request_that_waits_for_its_turn_is_counted(tmp_path):
         assert connection.session.aside is not None
         assert server.engine.memory.buffer_bytes == size
         await until(lambda: not server.engine.memory.buffer_bytes)
+
+
+@pytest.mark.parametrize("command", [b"stats\r\n", b"reserve-batch 5 0\r\n"])
+def test_a_client_that_does_not_read_its_replies_is_made_no_more_of_them(monkeypatch, command):
+    async def play(server, _journal):
+        client = Client(server)
+        monkeypatch.setattr(client, "get_write_buffer_size", lambda: 100_000)
+        client.protocol.pause_writing()
+        assert await client.ask(command) == b""
+        client.protocol.resume_writing()
+        await settle()
+        assert client.said
+
+    assert simulated(play) is None
