@@ -1,8 +1,6 @@
 """Commands that take long wait for their turn, however short their lines are, and others are served meanwhile."""
 
 import asyncio
-from collections import deque
-from typing import Any
 
 import pytest
 
@@ -13,32 +11,7 @@ from beanlite.net.turns import RESUMED_NS, RESUMED_STEPS, TIMER_MAX_S, TURN_NS, 
 from beanlite.protocol.blocked import KICKING, LOOKING, WORKING, YIELDING
 from tests.support.inside import connect, serving, until
 from tests.support.simulated import Client, settle, simulated
-
-
-class StepByStep:
-    """A loop and a group commit; each call takes the time that it says."""
-
-    def __init__(self):
-        self.calls: deque[Any] = deque()
-        self.now_ns = 1 << 50
-        self.full = self.flooded = self.syncing = self.in_doubt = self.deferring = False
-        self.timers = []
-
-    def call_soon(self, call):
-        self.calls.append(call)
-
-    def call_later(self, delay_s, call):
-        self.timers.append((delay_s, call))
-
-    def look(self):
-        pass
-
-    def turn_ends(self, *_):
-        pass
-
-    def turn(self):
-        for _ in range(len(self.calls)):
-            self.calls.popleft()()
+from tests.support.step_by_step import StepByStep
 
 
 @pytest.fixture

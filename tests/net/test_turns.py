@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-from collections import deque
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from beanlite.protocol.blocked import REPLETE, YIELDING
 from beanlite.protocol.framing import STEPS_MAX, UNSENT_MAX
 from beanlite.protocol.session import REPLIES_MAX
 from tests.support.inside import CLIENTS, PUT, connect, is_silent, serving, until
+from tests.support.step_by_step import StepByStep
 
 
 async def test_the_end_of_a_sync_is_seen_while_the_loop_is_busy_with_others(tmp_path, disk):
@@ -347,28 +347,6 @@ async def test_a_job_for_a_waiting_client_is_stored_with_its_put_though_the_batc
         list(server.roster.connections.values())[1].data_received(PUT)
         assert await asyncio.wait_for(worker[0].readline(), 10) == b"RESERVED 1 1\r\n"
         assert disk.syncs == 1
-
-
-class StepByStep:
-    """A loop that calls one at a time, and what else Turns knows of its server."""
-
-    def __init__(self):
-        self.now_ns = 0
-        self.calls = deque()
-        self.full = self.syncing = self.deferring = False
-
-    def call_soon(self, call):
-        self.calls.append(call)
-
-    def look(self):
-        pass
-
-    def turn_ends(self, *_):
-        pass
-
-    def turn(self):
-        for _ in range(len(self.calls)):
-            self.calls.popleft()()
 
 
 def test_who_has_much_to_do_gets_longer_turns_while_nobody_else_comes():
