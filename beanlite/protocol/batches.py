@@ -62,12 +62,12 @@ def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes:
         engine.clients.becomes_producer(client)
     by = on_behalf_of(request.by, client)
     putting: dict[bytes, Client] = {}
+    for name in dict.fromkeys(name for name, _, _ in jobs):  # before any put, which takes of the room for tubes
+        tube = engine.clients.tube(name)
+        assert isinstance(tube, Tube)
+        putting[name] = acting_in(tube, by)
     ids = []
     for name, job, body in jobs:
-        if name not in putting:
-            tube = engine.clients.tube(name)
-            assert isinstance(tube, Tube)
-            putting[name] = acting_in(tube, by)
         ttr_s = TTR_S if job.ttr_s is None else max(1, job.ttr_s)
         put = engine.put(putting[name], job.pri or 0, job.delay_s or 0, ttr_s, body, now_ns)
         ids.append(put.id)

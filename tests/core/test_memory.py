@@ -230,3 +230,12 @@ def test_jobs_are_neither_put_nor_moved_into_tubes_for_which_there_is_no_memory(
     assert operator.raw("put-jobs", b'{"jobs": [{"body": "", "tube": "other"}]}') == b"OUT_OF_MEMORY\r\n"
     assert operator.ask("change-jobs", ids=[job_id], do="move", to="other")["stopped"] == "OUT_OF_MEMORY"
     assert list(core.engine.tubes) == [b"default"]
+
+
+def test_jobs_take_no_room_from_the_tubes_that_were_promised_to_them():
+    core = bounded(MIB)
+    operator, memory = Operator(core), core.engine.memory
+    core.send(core.client(), b"".join(b"watch t%d\r\n" % number for number in range(20)))
+    memory.max_bytes = memory.used_bytes + 2 * TUBE_BYTES + 1
+    jobs = [{"body": "", "tube": tube} for tube in ("one", "one", "two")]
+    assert operator.ask("put-jobs", jobs=jobs) == {"ids": [1, 2, 3]}
