@@ -307,6 +307,7 @@ class _Waiting:
         for was promoted.
         """
         why: str | None = ""
+        last = why
         try:
             while why is not None:
                 await self._sleep(LOOK_AFTER_S)
@@ -318,6 +319,8 @@ class _Waiting:
                     why = CROWDED
                 if why == NO_STANDBY:
                     await expect_newest(link, self._applicant.url)
+                if why != last:  # another reason is news
+                    last, self._waits = why, log.Seldom()
                 if why is not None:
                     self._waits.warning(f"the start waits: {why}", database=self._applicant.name)
         except (_Stopped, *TROUBLE, asyncpg.PostgresError, JournalRefused):

@@ -357,6 +357,21 @@ async def test_who_starts_or_takes_over_without_the_standby_says_so(pair, monkey
     await (await asyncio.wait_for(starting, SOON_S)).stop()
 
 
+async def test_start_that_waits_for_a_lock_and_then_for_the_standby_logs_both(pair, monkeypatch, caplog):
+    monkeypatch.setattr(lease, "LOOK_AFTER_S", 0.1)
+    await (await served(pair.url(), require_sync=True)).stop()
+    receiver = receiver_of(pair.standby)
+    os.kill(receiver, signal.SIGSTOP)
+    other = await asyncpg.connect(pair.url())
+    await other.execute("BEGIN; SELECT FROM lease FOR UPDATE")
+    starting = asyncio.create_task(served(pair.url(), require_sync=True))
+    await until(lambda: "another program has a lock" in caplog.text)
+    await other.close()
+    await until(lambda: "its synchronous standby may be lost" in caplog.text)
+    os.kill(receiver, signal.SIGCONT)
+    await (await asyncio.wait_for(starting, SOON_S)).stop()
+
+
 async def test_a_restart_of_the_primary_acknowledges_nothing_that_the_standby_does_not_have(pair):
     serving = await served(pair.url(), require_sync=True, lease_s=100)
     await serving.put()
