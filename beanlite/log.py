@@ -18,6 +18,8 @@ from beanlite.stderr import Stderr
 
 # The least time between two warnings of a kind.
 SELDOM_S = 60.0
+# How many events a Seldom knows: some name a process, and there is no end of these.
+EVENTS_MAX = 50
 
 _logger = logging.getLogger("beanlite")
 # Values that need no quotes in a text line.
@@ -53,21 +55,25 @@ def error(event: str, *, exc: BaseException | None = None, **fields: object) -> 
 
 
 class Seldom:
-    """Limits warnings of a kind that could come endlessly: the first is logged, and then at most one a minute."""
+    """Limits warnings that could come endlessly: the first of each event is logged, and then at most one a minute."""
 
     def __init__(self) -> None:
         """Start with no warnings."""
-        self._times = 0
-        self._next_s = 0.0
+        self._dropped: dict[str, tuple[float, int]] = {}
+        """When each event may be logged again, and how often it was dropped, in the order of logging."""
 
     def warning(self, event: str, **fields: object) -> None:
         """Log a warning, or drop it; the next one logged reports in `times` how many there were since."""
-        self._times += 1
         now_s = time.monotonic()
-        if now_s >= self._next_s:
-            self._next_s = now_s + SELDOM_S
-            warning(event, **fields, **({"times": self._times} if self._times > 1 else {}))
-            self._times = 0
+        next_s, times = self._dropped.get(event, (now_s, 0))
+        if now_s < next_s:
+            self._dropped[event] = next_s, times + 1
+            return
+        self._dropped.pop(event, None)
+        self._dropped[event] = now_s + SELDOM_S, 0
+        if len(self._dropped) > EVENTS_MAX:
+            del self._dropped[next(iter(self._dropped))]
+        warning(event, **fields, **({"times": times + 1} if times else {}))
 
 
 def is_rare(times: int) -> bool:

@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import re
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,15 +57,40 @@ def test_a_text_line(lines):
     ]
 
 
-def test_a_warning_that_comes_without_end_is_logged_seldom(lines):
+@pytest.fixture
+def clock(monkeypatch):
+    clock = SimpleNamespace(now_s=1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now_s)
+    return clock
+
+
+def test_a_warning_that_comes_without_end_is_logged_seldom(lines, clock):
     read = lines()
     seldom = log.Seldom()
     for _ in range(5):
         seldom.warning("slow", seconds=1)
     assert [text(line) for line in read()] == ["WARNING beanlite: slow seconds=1"]
-    seldom._next_s = 0.0
+    clock.now_s += log.SELDOM_S
     seldom.warning("slow", seconds=2)
     assert [text(line) for line in read()][1:] == ["WARNING beanlite: slow seconds=2 times=5"]
+
+
+def test_frequent_warning_does_not_hide_another_one(lines):
+    read = lines()
+    seldom = log.Seldom()
+    for number in range(3):
+        seldom.warning("slow")
+        seldom.warning("lost")
+        seldom.warning(f"process {number} has a lock")
+    events = [text(line).removeprefix("WARNING beanlite: ") for line in read()]
+    assert events == ["slow", "lost", *(f"process {number} has a lock" for number in range(3))]
+
+
+def test_warnings_without_end_take_no_memory_without_end():
+    seldom = log.Seldom()
+    for number in range(10 * log.EVENTS_MAX):
+        seldom.warning(f"process {number} has a lock")
+    assert len(seldom._dropped) == log.EVENTS_MAX
 
 
 def test_the_time_is_utc():

@@ -167,7 +167,6 @@ class _Waiting:
         self._applicant = applicant
         self._stopped = stopped
         self._oddities = log.Seldom()
-        self._waits = log.Seldom()
         self._stands_by = False
         self._history: History | None = None
         """That of the host on which something was last seen to be stored: one whose history ends before it is an old
@@ -307,7 +306,6 @@ class _Waiting:
         for was promoted.
         """
         why: str | None = ""
-        last = why
         try:
             while why is not None:
                 await self._sleep(LOOK_AFTER_S)
@@ -319,10 +317,8 @@ class _Waiting:
                     why = CROWDED
                 if why == NO_STANDBY:
                     await expect_newest(link, self._applicant.url)
-                if why != last:  # another reason is news
-                    last, self._waits = why, log.Seldom()
                 if why is not None:
-                    self._waits.warning(f"the start waits: {why}", database=self._applicant.name)
+                    self._oddities.warning(f"the start waits: {why}", database=self._applicant.name)
         except (_Stopped, *TROUBLE, asyncpg.PostgresError, JournalRefused):
             pass  # the change fails with the connection, and is tried again unless the server is to stop
         link.drop()

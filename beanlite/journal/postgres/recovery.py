@@ -108,7 +108,6 @@ class Reader:
         self._closed = False
         self._drops = 0
         self._oddities = log.Seldom()
-        self._held = log.Seldom()
 
     async def _fetch(self, statement: str, *parameters: object) -> list[asyncpg.Record]:
         """Return the rows of a query, retried as often as necessary. JournalFailed: the rows can't be read at all."""
@@ -231,7 +230,7 @@ class Reader:
             await link.rows(PRUNE_BATCHES, self._pruned_to, left.epoch)
             self._pruned_to = left.batch - 1  # later beats have the number of the last batch as well
             for row in await link.rows(_HOLDER, _OLD):
-                self._held.warning(
+                self._oddities.warning(
                     f"the database can't remove old rows, and grows: {row['holder']} has held a transaction open for"
                     f" {row['age']:,} others",
                     database=self._name,

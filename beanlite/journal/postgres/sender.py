@@ -86,7 +86,6 @@ class Sender:
         self._one_at_a_time = asyncio.Lock()
         """A batch and a beat may begin in the same turn of the loop, and share one connection."""
         self._oddities = log.Seldom()
-        self._waits = log.Seldom()
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking = False
         self._ended = False
@@ -267,7 +266,7 @@ class Sender:
             if why is None:
                 link.drop()
             else:
-                self._waits.warning(f"a commit waits: {why}", database=self._applicant.name)
+                self._oddities.warning(f"a commit waits: {why}", database=self._applicant.name)
 
     def _drop(self) -> None:
         if self._link is not None:

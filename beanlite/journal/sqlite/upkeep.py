@@ -63,8 +63,7 @@ class Upkeep:
         self._no_timed_sync = asyncio.Event()
         """Set while the task waits for the next interval."""
         self._no_timed_sync.set()
-        self._waits_for_room = log.Seldom()
-        self._waits_for_lock = log.Seldom()
+        self._oddities = log.Seldom()
 
     def start(self, sync_interval_s: float | None) -> None:
         """Start the timed syncs if there is an interval, and the wait for room if the disk is full."""
@@ -154,13 +153,13 @@ class Upkeep:
                 elif not self._writer.room.give_up_reserve():  # the server may have started on a full disk
                     if not warned:
                         warned = True
-                        self._waits_for_room.warning("commits wait: the disk is full to the last byte")
+                        self._oddities.warning("commits wait: the disk is full to the last byte")
                     await asyncio.sleep(FULL_RETRY_S)
                 await self._move_wal()  # the -wal is then reused from its beginning, and needs no more room
             else:
                 if not warned and time.monotonic() - since_s > LOCKED_S:
                     warned = True
-                    self._waits_for_lock.warning("commits wait", why=str(error))
+                    self._oddities.warning("commits wait", why=str(error))
                 await asyncio.sleep(BUSY_RETRY_S)
             try:
                 self._writer.write(batch)

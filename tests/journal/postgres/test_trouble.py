@@ -362,7 +362,7 @@ async def test_start_that_waits_for_a_lock_and_then_for_the_standby_logs_both(pa
     await (await served(pair.url(), require_sync=True)).stop()
     receiver = receiver_of(pair.standby)
     os.kill(receiver, signal.SIGSTOP)
-    other = await asyncpg.connect(pair.url())
+    other = await asyncpg.connect(pair.primary.url("queue"))
     await other.execute("BEGIN; SELECT FROM lease FOR UPDATE")
     starting = asyncio.create_task(served(pair.url(), require_sync=True))
     await until(lambda: "another program has a lock" in caplog.text)
