@@ -52,7 +52,7 @@ _OF_A_SERVICE = re.compile(
 
 
 class Settings(BaseModel):
-    """Its attributes are the settings of a server; ``--help`` and errors print their descriptions."""
+    """The settings of a server; ``--help`` and errors print their descriptions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

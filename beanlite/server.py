@@ -130,7 +130,7 @@ def make_journal(settings: Settings, listener: Listener, clock: Clock, forwarder
 
 
 class Server:
-    """A server, run by an event loop. It has more attributes than most classes because it holds all the parts."""
+    """A server, run by an event loop."""
 
     def __init__(
         self,

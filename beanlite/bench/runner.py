@@ -43,7 +43,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The results of one target in one round. Its many attributes are the columns of the report."""
+    """The results of one target in one round."""
 
     seconds: float
     commands: int

@@ -29,7 +29,7 @@ _TIME_END_S: Final = 1 << 33
 
 
 class Job(NamedTuple):
-    """A job as stored in a record; its attributes are those of the C struct.
+    """A job as stored in a record.
 
     Times and durations are in the format's unit.
     """

@@ -73,7 +73,7 @@ Pri = Annotated[int, typer.Option("--pri", min=0, max=U32_MAX, metavar="N", help
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class How(Server):
-    """The server at which a change is made, and how it is reported. There is one attribute for each option."""
+    """The server at which a change is made, and how it is reported."""
 
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing, only report how many jobs it would be.")

@@ -91,7 +91,7 @@ class Place(Server):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Which:
-    """Which jobs to select: those that match all of this. There is one attribute for each option."""
+    """Which jobs to select: those that match all of this."""
 
     tube: Annotated[str | None, typer.Option("--tube", "-t", metavar="TUBE", help="Jobs in this tube.")] = None
     state: Annotated[

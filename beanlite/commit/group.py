@@ -46,8 +46,7 @@ class Holder(Protocol):
 class GroupCommit:
     """Gathers changes and the replies that wait for them, and hands the changes to the journal batch by batch.
 
-    It is the journal's ``Listener``. Its attributes are the objects that it works with, the replies that wait, and what
-    the next batch is to include.
+    It is the journal's ``Listener``.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ from beanlite.core.tube import Client, Tube
 
 
 class Engine:
-    """All operations on jobs, and all that becomes due with time; hence the many attributes.
+    """All operations on jobs, and all that becomes due with time.
 
     Other modules may read the attributes; only the methods change anything.
     """

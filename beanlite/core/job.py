@@ -64,8 +64,6 @@ class Job:
     ``key`` is the job's place in the queue of its state. Its low 64 bits are the id, and its high bits are what orders
     the queue, so that a queue is a heap of plain integers. Ready: the pri. Delayed: the end of the delay, in ns.
     Reserved: the end of the ttr, in ns. Buried: the number of the burial.
-
-    Even so it takes more than a dozen attributes.
     """
 
     __slots__ = (

@@ -43,10 +43,7 @@ class Changes(NamedTuple):
 
 
 class Ledger:
-    """The batch being gathered, and how far the batches before it have come.
-
-    It has more attributes than most classes because all changes are entered here, and only here.
-    """
+    """The batch being gathered, and how far the batches before it have come."""
 
     __slots__ = (
         "_older_deferred",

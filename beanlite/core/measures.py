@@ -35,7 +35,7 @@ class Histogram:
 
 
 class Measures:
-    """All measurements; times are in nanoseconds. It has an attribute for each thing measured."""
+    """All measurements; times are in nanoseconds."""
 
     __slots__ = ("batch_jobs", "checkpoints", "commands", "commits", "holds", "syncs", "tally", "turns", "waits")
 

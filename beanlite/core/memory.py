@@ -32,7 +32,7 @@ NO_BOUND: Final = 1 << 60
 
 
 class Memory:
-    """The count, and the bounds. Its many attributes are what the statistics report."""
+    """The count, and the bounds."""
 
     __slots__ = (
         "_counts",

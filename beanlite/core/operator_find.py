@@ -35,7 +35,7 @@ class TooDeep(Exception):
 
 
 class Filter:
-    """The conditions that a job has to meet, all of them. There are as many attributes as conditions."""
+    """The conditions that a job has to meet, all of them."""
 
     __slots__ = (
         "created_after_ns",

@@ -19,7 +19,7 @@ _RESERVED: Final = RESERVED.value
 
 
 class StoredJob(NamedTuple):
-    """A job as the journal reads it. The attributes are the columns.
+    """A job as the journal reads it.
 
     The journal has checked that the tube's name is valid (``is_tube_name``), that no number is larger than the protocol
     allows, and that the body is the one that was put.

@@ -17,7 +17,7 @@ HOLDS_MAX: Final = 1000
 
 
 class ServerSnapshot(NamedTuple):
-    """All queues together, and the clients. It has as many attributes as there are facts."""
+    """All queues together, and the clients."""
 
     urgent: int  # ready jobs with a small pri
     ready: int
@@ -46,7 +46,7 @@ class ServerSnapshot(NamedTuple):
 
 
 class TubeSnapshot(NamedTuple):
-    """One tube. It has as many attributes as there are facts."""
+    """One tube."""
 
     name: str
     urgent: int
@@ -65,7 +65,7 @@ class TubeSnapshot(NamedTuple):
 
 
 class JobSnapshot(NamedTuple):
-    """One job, without its body. It has as many attributes as there are facts."""
+    """One job, without its body."""
 
     id: int
     tube: str
@@ -88,7 +88,7 @@ class JobSnapshot(NamedTuple):
 
 
 class ClientSnapshot(NamedTuple):
-    """One client. It has as many attributes as there are facts."""
+    """One client."""
 
     number: int  # of its connection
     address: str

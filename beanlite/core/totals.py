@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Tally:
-    """Counts since the previous tally of the tube was taken; it has an attribute for each thing counted."""
+    """Counts since the previous tally of the tube was taken."""
 
     __slots__ = (
         "buried",

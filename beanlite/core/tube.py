@@ -49,7 +49,6 @@ class Tube(Timed):
     """A named queue of jobs. It lives while it is used, watched or holds a job.
 
     There may be very many tubes, most of which have nothing delayed or buried, so these queues are made when needed.
-    It has more than a dozen attributes because of the counters that ``stats-tube`` shows.
     """
 
     __slots__ = (

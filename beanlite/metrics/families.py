@@ -25,7 +25,7 @@ _CONNECTIONS: Final = ("connections", "connections-per-address")
 
 
 class Source(NamedTuple):
-    """Where the metrics are read from: an attribute for each part of the server that has some."""
+    """The parts of the server that the metrics are read from."""
 
     engine: Engine
     measures: Measures

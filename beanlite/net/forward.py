@@ -49,10 +49,7 @@ def make_forwarder(settings: Settings, listener: Listener) -> Forwarder | None:
 
 
 class Forwarder:
-    """Looks after clients while this server is a standby.
-
-    Its attributes are what it was made with, the active server's address, and the clients by how far they have come.
-    """
+    """Looks after clients while this server is a standby."""
 
     def __init__(
         self, listener: Listener, own: str, most: int, addresses: Addresses, operators: Operators, refusals: Refusals

@@ -51,8 +51,6 @@ class Turns:
       for room in it.
     - Commands that take long are set aside where they are read, however few bytes they have. They get as much of a turn
       again, but at least one is carried out. Those that change nothing don't wait for room in the batch.
-
-    The class has many attributes because these rules share them.
     """
 
     __slots__ = (

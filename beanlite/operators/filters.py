@@ -15,7 +15,7 @@ STATES: Final = ("ready", "reserved", "delayed", "buried")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Selects the jobs that match all attributes; None matches any job. There is one attribute for each criterion."""
+    """Selects the jobs that match all criteria; None matches any job."""
 
     ids: tuple[int, ...] | None = None
     tube: str | None = None

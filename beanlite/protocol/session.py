@@ -68,7 +68,7 @@ def at_leisure(
 
 
 class Service:
-    """What the sessions of a server share. It has as many attributes as the commands need."""
+    """What the sessions of a server share."""
 
     __slots__ = (
         "bare",
@@ -138,10 +138,7 @@ class Gathering:
 
 
 class Session:
-    """One client's side of the protocol.
-
-    It has more attributes than most classes because the commands share them with the framing.
-    """
+    """One client's side of the protocol."""
 
     __slots__ = (
         "_body_bytes",

@@ -12,7 +12,7 @@ from beanlite.core.snapshot import JobSnapshot, ServerSnapshot, TubeSnapshot
 
 
 class Facts(NamedTuple):
-    """What ``stats`` reports of the process, the machine and the journal. It has as many attributes as that takes."""
+    """What ``stats`` reports of the process, the machine and the journal."""
 
     pid: int
     version: str

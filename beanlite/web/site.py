@@ -18,10 +18,7 @@ from beanlite.web.samples import Samples
 
 @dataclass(kw_only=True)
 class Site:
-    """The options of ``beanlite web``, and what is kept while it runs.
-
-    Its attributes are one for each option, and one for each thing that requests share.
-    """
+    """The options of ``beanlite web``, and what is kept while it runs."""
 
     address: Address
     db: Path | None = None

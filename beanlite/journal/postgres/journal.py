@@ -46,10 +46,7 @@ class Place(NamedTuple):
 
 
 class PostgresJournal(Journal):
-    """Stores each batch with one statement; the batch is durable once the database has confirmed it.
-
-    The attributes are its settings and its parts.
-    """
+    """Stores each batch with one statement; the batch is durable once the database has confirmed it."""
 
     fetches = True
 

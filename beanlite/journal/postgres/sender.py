@@ -50,10 +50,7 @@ AGAIN_S: Final = 0.2
 
 
 class Sender:
-    """Keeps the lease, and a connection to the database, which is made anew when it is lost.
-
-    The attributes are the lease, the connection, and the statement that is under way.
-    """
+    """Keeps the lease, and a connection to the database, which is made anew when it is lost."""
 
     def __init__(
         self,

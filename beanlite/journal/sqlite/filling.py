@@ -24,7 +24,7 @@ _INSERT = """
 
 
 class NewJob(NamedTuple):
-    """A job as stored in the table; its attributes are the columns. Times are UTC seconds since 1970."""
+    """A job as stored in the table. Times are UTC seconds since 1970."""
 
     id: int
     tube: str

@@ -55,10 +55,7 @@ _Result = TypeVar("_Result")
 
 
 class SqliteJournal(Journal):
-    """Commits each batch as one transaction, and syncs it before it is acknowledged, at intervals, or not at all.
-
-    Its attributes are its settings and its components.
-    """
+    """Commits each batch as one transaction, and syncs it before it is acknowledged, at intervals, or not at all."""
 
     fetches = True
 

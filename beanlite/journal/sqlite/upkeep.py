@@ -29,10 +29,7 @@ LOCKED_S: Final = 0.5
 
 
 class Upkeep:
-    """Maintains a database while it is served.
-
-    Its attributes are two flags that it shares with the commits, the state of each task, and two rate limiters.
-    """
+    """Maintains a database while it is served."""
 
     def __init__(
         self,

@@ -96,10 +96,7 @@ def _disagreement(database: Database, outsiders: Outsiders, statement: str, jobs
 
 
 class Writer:
-    """Writes batches to a database that no other writer uses, and gives unneeded space back.
-
-    Its attributes are the database and its parts, the objects that sync, guard and describe it, and counts of writes.
-    """
+    """Writes batches to a database that no other writer uses, and gives unneeded space back."""
 
     def __init__(self, database: Database, address: str, bounds: HistoryBounds, clock: Clock, jobs: int) -> None:
         """``address`` is where the server listens, ``clock`` is its clock, and ``jobs`` is how many jobs are stored."""
