@@ -134,6 +134,22 @@ def test_a_damaged_file(machine):
     assert machine.jobs() == {1: "ann", 2: "bob"}
 
 
+def test_a_copy_over_the_file_of_a_killed_server(machine):
+    file = machine.data / "beanlite.db"
+    machine.run(f"systemctl stop beanlite; cp {file} {machine.home}/copy.db; systemctl start beanlite")
+    machine.put("mail", "new")
+    machine.run(
+        f"kill -9 $(cat $HOME/pid); tail --pid=$(cat $HOME/pid) -f /dev/null; cat {machine.home}/copy.db >{file}"
+    )
+    refused = (
+        f"beanlite serve -p $PORT -b {machine.data} 2>refused || [ $? = 3 ]; grep 'belongs to another file' refused"
+    )
+    machine.run(refused)
+    (save,) = commands("A copy was put over the file")
+    machine.run(f"rm $HOME/log; systemctl() {{ [ $1 = stop ] || command systemctl $1; }}\n{save}")
+    assert machine.jobs() == BEFORE | {4: "new"}
+
+
 def test_a_wrong_delete(machine):
     machine.back_up()
     machine.put("mail", "new")
@@ -156,4 +172,4 @@ def test_a_bad_deploy(machine):
 
 def test_each_block_of_commands_is_run():
     headings = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
-    assert [len(commands(heading)) for heading in headings] == [1, 1, 1, 1, 3, 0]
+    assert [len(commands(heading)) for heading in headings] == [1, 1, 1, 1, 1, 3, 0]

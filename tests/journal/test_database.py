@@ -276,7 +276,7 @@ def with_other_pages(path):
     [
         (empty_with_wal, "is missing or empty, but .*-wal is not; put back"),
         (missing_with_wal, "is missing or empty, but .*-wal is not; put back"),
-        (restored_over_killed, "-wal belongs to another file than .*queue.db, as after a restore; remove it"),
+        (restored_over_killed, "-wal belongs to another file than .*queue.db, as after a copy .* move the -wal"),
         (truncated, r"is damaged: \d+ bytes are left of \d+; restore a backup"),
         (garbage_in_schema, r"is damaged \(.*malformed.*\); restore a backup"),
         (lambda path: path.write_bytes(b"hello"), "is not an SQLite file; name another one"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from beanlite import log, machine, reload
 from beanlite.commit import group
-from beanlite.journal.sqlite import database, heartbeat, journal, mark, migrations, replay, room, writer
+from beanlite.journal.sqlite import database, heartbeat, journal, mark, migrations, replay, room, stray, writer
 from beanlite.protocol.replies import FOUND
 from beanlite.protocol.session import Session
 from tests.simulator import world as worlds
@@ -101,5 +101,5 @@ def enter(world: World) -> None:
     for name, value in (BATCH if world.chance.random() < 0.25 else USUAL).items():
         setattr(group, name, value)
     ERRORS.lines.clear()
-    mark.boot_id = heartbeat.boot_id = lambda: f"boot-{world.boot}"  # type: ignore[attr-defined]
+    mark.boot_id = stray.boot_id = heartbeat.boot_id = lambda: f"boot-{world.boot}"  # type: ignore[attr-defined]
     writer.background_sync = lambda: SimulatedSync(world)  # type: ignore[attr-defined]

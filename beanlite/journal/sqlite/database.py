@@ -26,6 +26,7 @@ from beanlite.journal.sqlite.fileformat import (
     refused,
     said,
     shm_of,
+    stray_wal,
     wal_of,
     wal_size,
 )
@@ -39,6 +40,7 @@ from beanlite.journal.sqlite.migrations import (
     read_version,
 )
 from beanlite.journal.sqlite.room import Room
+from beanlite.journal.sqlite.stray import has_stray_wal
 from beanlite.journal.sqlite.wal import commit_frames, index_size, min_wal_size, read_frame_count, read_index
 from beanlite.journal.sqlite.wholefile import sync, written_whole
 
@@ -230,6 +232,8 @@ def _check_unopened(file: int, path: Path, newest: int) -> Mark | None:
     mark = Mark.read(file)
     if mark is not None:
         check_mark(mark, file, path)
+    if has_stray_wal(file, path):
+        raise stray_wal(path)
     if not os.fstat(file).st_size:
         # A first start that failed may have emptied it without a sync. SQLite deletes the journal beside an empty file,
         # and then nothing would empty the file again if some of its pages came back after a power failure.

@@ -141,6 +141,15 @@ def damaged(path: Path, how: str) -> JournalRefused:
     return JournalRefused(f"{path} is damaged: {how}; {WHAT_TO_DO}")
 
 
+def stray_wal(path: Path) -> JournalRefused:
+    """The error with which a file is refused that was put in the place of the one to which its -wal belongs."""
+    return JournalRefused(
+        f"{wal_of(path)} belongs to another file than {path}, as after a copy over the file of a killed server: to go"
+        " on with the copy, move the -wal and the -shm away; what was acknowledged since then is in them, and beanlite"
+        " salvage saves what it can from both"
+    )
+
+
 def check_file(descriptor: int, path: Path, newest: int) -> None:
     """Raise JournalRefused unless the open file is empty, or ours and of a version up to `newest`.
 
@@ -189,7 +198,7 @@ def _check_whole(header: bytes, path: Path, size: int) -> None:
             raise JournalRefused(f"{path} is damaged: {size} bytes are left of {claimed}; {WHAT_TO_DO}")
     elif header[18:20] != WAL_MODE:
         # SQLite would still overwrite pages with those of the -wal. Backups are not in WAL mode until first served.
-        raise JournalRefused(f"{wal_of(path)} belongs to another file than {path}, as after a restore; remove it")
+        raise stray_wal(path)
 
 
 def _check_new(path: Path) -> None:

@@ -11,8 +11,17 @@ from pathlib import Path
 
 from beanlite.errors import JournalRefused, NotOurs
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.fileformat import check_file, journal_of, open_regular, refused, wal_of, wal_size
+from beanlite.journal.sqlite.fileformat import (
+    check_file,
+    journal_of,
+    open_regular,
+    refused,
+    stray_wal,
+    wal_of,
+    wal_size,
+)
 from beanlite.journal.sqlite.migrations import stand_in
+from beanlite.journal.sqlite.stray import has_stray_wal
 
 # How long to wait for a lock on the file, which others hold only briefly.
 _BUSY_TIMEOUT_S = 30.0
@@ -76,6 +85,8 @@ def check_readable(path: Path, *, any_version: bool = False) -> None:
             check_file(descriptor, path, newest)
             if not os.fstat(descriptor).st_size:
                 raise NotOurs(f"{path} is empty; there is nothing in it")
+            if has_stray_wal(descriptor, path):
+                raise stray_wal(path)
         finally:
             os.close(descriptor)
 

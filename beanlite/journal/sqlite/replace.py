@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from beanlite import signals
-from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.errors import BeanliteError, JournalLocked, JournalRefused
 from beanlite.journal.sqlite.backup import copy
 from beanlite.journal.sqlite.database import lock_file
 from beanlite.journal.sqlite.fileformat import (
@@ -34,6 +34,9 @@ from beanlite.journal.sqlite.wholefile import sync
 
 # How long to wait for others who have the file open: most of them only look at it for a moment.
 _WAIT_S: Final = 1.0
+# The bytes of a database file that each program that has it open locks (https://sqlite.org/src/file/src/os.h).
+_SHARED_FIRST: Final = 0x40000002
+_SHARED_BYTES: Final = 510
 # The header of the old file once it is replaced: no program takes it for a database, or for one that it has cached.
 _REPLACED: Final = b"This database was replaced; the new one has its name.".ljust(HEADER_BYTES)
 
@@ -110,6 +113,28 @@ def take_place(
         sync(target.parent)
         _rename(partial, target, held, connection, new)
     return is_sound
+
+
+@contextmanager
+def without_stray_wal(partial: Path, target: Path, held: Held, moved_to: Path) -> Iterator[None]:
+    """Move a -wal that belongs to another file away from the target, and back unless ``partial`` takes its place.
+
+    SQLite would put that -wal into the target. JournalLocked: another program has the target open.
+    """
+    try:
+        fcntl.lockf(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_BYTES, _SHARED_FIRST)
+    except BlockingIOError as error:
+        raise JournalLocked(f"another program has {target} open: end what that does there, and try again") from error
+    wal_of(target).rename(moved_to)
+    try:
+        shm_of(target).unlink(missing_ok=True)
+        sync(target.parent)
+        yield
+    except BaseException:
+        if partial.exists():
+            with signals.unheard():
+                moved_to.rename(wal_of(target))
+        raise
 
 
 def _rename(partial: Path, target: Path, held: Held, connection: sqlite3.Connection, new: int) -> None:

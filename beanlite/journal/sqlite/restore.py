@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +27,16 @@ from beanlite.journal.sqlite.fileformat import (
     wal_size,
 )
 from beanlite.journal.sqlite.migrations import allow_writing
-from beanlite.journal.sqlite.replace import copy_checked, give_to_owner, replacing, take_place, written_at
+from beanlite.journal.sqlite.replace import (
+    copy_checked,
+    give_to_owner,
+    replacing,
+    take_place,
+    without_stray_wal,
+    written_at,
+)
 from beanlite.journal.sqlite.replay import COUNTER_MAX
+from beanlite.journal.sqlite.stray import has_stray_wal
 from beanlite.journal.sqlite.wholefile import partial_of, remove_left, sync, written_whole
 
 
@@ -87,12 +95,18 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
             sync(target.parent)  # not even after a power failure may the copy be there without the partial file
             unchanged = written_at(target)
             has_content = os.fstat(held.descriptor).st_size > 0 or wal_size(target) > 0
+            stray = has_stray_wal(held.descriptor, target)
+            if stray:  # by what can be read of both, the file and the file that had been there
+                _leave_out_ids(partial, _last_id_beside_wal(target))
+                del unchanged[1:]
             try:
                 if has_content or earlier:  # an empty file tells an undo that this restore has replaced nothing
-                    _set_aside(target, kept)
-                is_sound = take_place(
-                    partial, target, held, unchanged, lambda old: _leave_out_ids(partial, _last_id(old))
-                )
+                    _set_aside(target, kept, has_wal=not stray)
+                moved_to = kept.with_name(f"{kept.name}.stray-wal")
+                with without_stray_wal(partial, target, held, moved_to) if stray else nullcontext():
+                    is_sound = take_place(
+                        partial, target, held, unchanged, lambda old: _leave_out_ids(partial, _last_id(old))
+                    )
             except BaseException as error:
                 if partial.exists():  # the target is still in place
                     with signals.unheard():
@@ -194,6 +208,16 @@ def _last_id(connection: sqlite3.Connection) -> int:
     return last_id if isinstance(last_id, int) and 0 < last_id < COUNTER_MAX else 0
 
 
+def _last_id_beside_wal(target: Path) -> int:
+    """The last id in a file and the -wal of the file that was there before; 0 if they are too different to tell."""
+    with (
+        suppress(sqlite3.Error, UnicodeDecodeError),
+        closing(sqlite3.connect(f"{target.as_uri()}?mode=ro", uri=True)) as connection,
+    ):
+        return _last_id(connection)
+    return 0
+
+
 def _leave_out_ids(partial: Path, last_id: int) -> None:
     """Make the server continue with ids above this one."""
     with refused(partial), closing(sqlite3.connect(partial, isolation_level=None)) as connection:
@@ -201,11 +225,11 @@ def _leave_out_ids(partial: Path, last_id: int) -> None:
         connection.execute("UPDATE meta SET last_id = ? WHERE last_id < ?", (last_id, last_id))
 
 
-def _set_aside(target: Path, kept: Path) -> None:
-    """Copy the file, sound or not, with its -wal and rollback journal."""
+def _set_aside(target: Path, kept: Path, *, has_wal: bool) -> None:
+    """Copy the file, sound or not, with its rollback journal and, if that is its own, its -wal."""
     _copy(target, kept)
     for old, new in ((wal_of(target), wal_of(kept)), (journal_of(target), journal_of(kept))):
-        if size_of(old):  # a reader leaves an empty -wal
+        if size_of(old) and (has_wal or old != wal_of(target)):  # a reader leaves an empty -wal
             _copy(old, new)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite.fileformat import PAGE_SIZE, read_at, shm_of, wal_of
+from beanlite.journal.sqlite.fileformat import HEADER_BYTES, PAGE_SIZE, read_at, shm_of, wal_of
 
 # The header of a frame: its page number; the size of the database if the frame ends a transaction, else 0; the salts;
 # the checksums. See https://sqlite.org/fileformat.html and https://sqlite.org/walformat.html.
@@ -152,6 +152,13 @@ def _frames(wal: int) -> Iterator[tuple[int, int, bytes, bytes]]:
         yield _FRAME_HEADER.unpack(header)
 
 
+def headers_in(wal: int, salts: bytes) -> Iterator[bytes]:
+    """The headers of the database file in the frames with these salts, in an open -wal. OSError: it can't be read."""
+    for number, (page, _, frame_salts, _) in enumerate(_frames(wal), 1):
+        if page == 1 and frame_salts == salts:
+            yield read_at(wal, HEADER_BYTES, last_frame_offset(number) + _FRAME_HEADER.size)
+
+
 def is_header_damaged(path: Path) -> bool:
     """Whether the -wal of the database file has frames, but no valid header. JournalRefused: it can't be read."""
     try:
@@ -177,6 +184,11 @@ def newest_pages(path: Path) -> tuple[int, dict[int, int]]:
         if salts == frames[-1][2]
     }
     return wal, found
+
+
+def read_salts(wal: int) -> bytes | None:
+    """The salts of an open -wal; None if it has no valid header. OSError: it can't be read."""
+    return _read_salts(read_at(wal, _HEADER_SIZE, 0))
 
 
 def _read_salts(header: bytes) -> bytes | None:

@@ -40,6 +40,7 @@ from beanlite.journal.sqlite.fileformat import (
 )
 from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES, Frames
 from beanlite.journal.sqlite.history import HistoryBounds
+from beanlite.journal.sqlite.stray import Tie
 from beanlite.journal.sqlite.sync import SoonestSync, background_sync
 from beanlite.journal.sqlite.watch import Outsiders, Watch
 
@@ -128,9 +129,11 @@ class Writer:
             self._db.execute("UPDATE meta SET jobs = NULL")  # creates the -wal; it takes no additional space
             # SQLite takes no locks on the -wal and keeps using the same file, so another descriptor does no harm.
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
-            self._watch = Watch(path, self._database.file, self._wal, self._database.index)
+            self._tie = Tie(self._db, self._database.file, self._wal)
             has_room = self.room.take_reserve()
             self.chronicle.begin(has_room=has_room)
+            self._tie.begin(has_room=has_room)
+            self._watch = Watch(path, self._database.file, self._wal, self._database.index)
             self._db.execute("PRAGMA busy_timeout = 0")  # only now: a start waits for a lock that is held briefly
             os.fdatasync(self._wal)  # so that a power failure loses no more than a batch and a slice
         self._sync = SoonestSync(background_sync())
@@ -178,11 +181,17 @@ class Writer:
 
     def _begin(self, batch: Batch) -> None:
         self._db.execute("BEGIN IMMEDIATE")
-        if self._outsiders.check():
-            self.others_came = True
-            self.frames.read()
+        self._look_for_others()
         self._watch.check_wal(self.frames.committed)  # before writing, which would extend a truncated -wal again
         self.frames.allocate(batch.frames)
+
+    def _look_for_others(self) -> bool:
+        """Return whether other programs have committed something since the last call."""
+        if not self._outsiders.check():
+            return False
+        self.others_came = True
+        self.frames.read()
+        return True
 
     def _end(self, batch: Batch) -> int:
         """Write the parts of the batch that are not about jobs; returns the last promised id after this batch."""
@@ -240,6 +249,8 @@ class Writer:
     def _count_frames(self) -> None:
         with failing(self._database.path):
             before, kept = self.frames.committed, self.frames.count()
+            if self._tie.base is not None:
+                self._tie.committed(others_came=self._look_for_others())
         self._watch.committed(kept, anew=kept < before)
 
     def audit(self, engine: Engine) -> Iterator[None]:
@@ -261,6 +272,8 @@ class Writer:
             raise self._undo(error) from error
         self._watch.note_size()
         self.frames.end_checkpoint(frames, moved)
+        with failing(self._database.path):
+            self._tie.moved(frames, moved)
 
     @property
     def loose(self) -> bool:
@@ -294,7 +307,8 @@ class Writer:
             try:
                 self.frames.allocate(FRAMES_PER_ROW * pages + FRAMES_BESIDE_ROWS)
                 await self._worker.executescript(f"PRAGMA incremental_vacuum({pages})")
-                await self._worker.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+                ((_, frames, moved),) = await self._worker.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+                self._tie.moved(frames, moved)
             except _FAILURES as error:
                 failure = self._undo(error)
                 pages //= 4

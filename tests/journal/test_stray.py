@@ -1,0 +1,217 @@
+"""A copy of the file, of whatever kind, that is put in the place of a killed server's file, beside that file's -wal."""
+
+import asyncio
+import errno
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from beanlite.clock import Clock
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite import replace
+from beanlite.journal.sqlite.backup import backup
+from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.mark import ATTRIBUTE
+from beanlite.journal.sqlite.replay import read_state
+from beanlite.journal.sqlite.restore import restore, undo_restore
+from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.writer import Writer
+from tests.journal.test_restore import ids, kept_by, names
+from tests.support.journal_files import NO_HISTORY, make, refusal, write_batch
+from tests.support.sqlite_tool import outsider
+
+STRAY = "-wal belongs to another file than"
+
+
+@pytest.fixture
+def path(tmp_path):
+    try:
+        os.setxattr(tmp_path, ATTRIBUTE, b"")
+    except OSError as error:
+        if error.errno != errno.ENOTSUP or "CI" in os.environ:
+            raise
+        pytest.skip("the file system has no extended attributes")
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data" / "queue.db"
+
+
+def serve(path, batches, *, checkpoint_after=None, meanwhile=None):
+    """Have a server write these batches, do this after one of them, and be killed."""
+
+    async def served():
+        database = open_database(path)
+        writer = Writer(database, "127.0.0.1:11300", NO_HISTORY, Clock(), 0)
+        assert writer.prepare()
+        await writer.start()
+        for batch in batches:
+            writer.write_slice(100, partial(write_batch, database.connection, batch))
+            if batch == checkpoint_after:
+                await writer.checkpoint()
+            if meanwhile is not None:
+                meanwhile(batch)
+        os._exit(0)
+
+    process = os.fork()
+    if not process:
+        try:
+            asyncio.run(served())
+        finally:
+            os._exit(1)
+    assert os.waitpid(process, 0)[1] == 0
+
+
+def written_over(copy, path):
+    path.write_bytes(copy.read_bytes())  # as cp does
+
+
+def moved_over(copy, path):
+    shutil.copy(copy, copy.with_name("copy")).rename(path)  # as mv and rsync do
+
+
+def moved_over_with_attributes(copy, path):
+    shutil.copy2(copy, copy.with_name("copy"))
+    copy.with_name("copy").rename(path)
+
+
+PUTS = [written_over, moved_over, moved_over_with_attributes]
+
+
+@pytest.fixture
+def copy(path, tmp_path):
+    """A plain copy of the stopped database, which has had three jobs."""
+    make(path, batches=1)
+    shutil.copy2(path, tmp_path / "b.db")
+    return tmp_path / "b.db"
+
+
+@pytest.mark.parametrize("put", PUTS)
+@pytest.mark.parametrize(("batches", "checkpoint_after"), [(1, None), (30, 20)])
+def test_an_older_copy_is_refused_beside_the_wal(path, copy, put, batches, checkpoint_after):
+    serve(path, range(2, 2 + batches), checkpoint_after=checkpoint_after)
+    put(copy, path)
+    before = Path(f"{path}-wal").read_bytes()
+    line = refusal(path)
+    assert STRAY in line
+    assert "move the -wal and the -shm away; what was acknowledged since then is in them" in line
+    with pytest.raises(JournalRefused, match=STRAY):
+        backup(path, path.with_name("backup.db"))
+    assert [STRAY in finding.said for finding in verify(path) if not finding.sound] == [True]
+    assert Path(f"{path}-wal").read_bytes() == before
+    for end in ("-wal", "-shm"):
+        Path(f"{path}{end}").unlink()
+    assert ids(path) == ([1, 2, 3], 3)
+
+
+def test_a_copy_of_another_queue_is_refused_beside_the_wal(path, tmp_path):
+    serve(path, range(1, 10))
+    serve(tmp_path / "other.db", range(1, 100), checkpoint_after=99)
+    written_over(tmp_path / "other.db", path)
+    assert STRAY in refusal(path)
+
+
+def test_a_copy_of_the_file_while_it_is_served_is_refused_after_a_checkpoint(path, tmp_path):
+    def meanwhile(batch):
+        if batch == 5:
+            shutil.copy(path, tmp_path / "b.db")
+
+    serve(path, range(1, 30), checkpoint_after=20, meanwhile=meanwhile)
+    written_over(tmp_path / "b.db", path)
+    assert STRAY in refusal(path)
+
+
+def batch_in(path):
+    database = open_database(path)
+    batch = read_state(database.connection, path).batch
+    assert database.close() is None
+    return batch
+
+
+@pytest.mark.parametrize("checkpoint_after", [None, 20])
+def test_its_own_wal_is_not_taken_for_anothers(path, tmp_path, checkpoint_after):
+    for start in (1, 100, 200):  # each time after a kill
+        serve(path, range(start, start + 30), checkpoint_after=checkpoint_after and start + checkpoint_after)
+    shutil.copytree(path.parent, tmp_path / "copied")
+    shutil.copytree(path.parent, tmp_path / "without attributes", copy_function=shutil.copyfile)
+    shutil.copy(path, tmp_path / "same")
+    (tmp_path / "same").rename(path)  # it has the same contents
+    for folder in ("copied", "without attributes", "data"):
+        assert batch_in(tmp_path / folder / "queue.db") == 229
+
+
+def test_nor_if_another_program_has_moved_it_or_begun_it_anew(path):
+    def meanwhile(batch):
+        if batch == 25:
+            with closing(sqlite3.connect(path, isolation_level=None)) as other:
+                other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                other.execute("CREATE TABLE theirs (a)")
+
+    serve(path, range(1, 30), checkpoint_after=20, meanwhile=meanwhile)
+    assert batch_in(path) == 29
+
+
+def test_a_file_and_its_wal_may_both_be_put_over_others(path, tmp_path):
+    """Of a killed server, each copied over the file of that name, which keeps its attributes."""
+    serve(path, range(1, 10))
+    shutil.copytree(path.parent, tmp_path / "kept")
+    serve(path, range(10, 50), checkpoint_after=30)
+    for end in ("", "-wal"):
+        Path(f"{path}{end}").write_bytes((tmp_path / "kept" / f"queue.db{end}").read_bytes())
+    Path(f"{path}-shm").unlink()
+    assert batch_in(path) == 9
+
+
+@pytest.fixture
+def source(tmp_path):
+    make(tmp_path / "source.db", batches=1)
+    return tmp_path / "source.db"
+
+
+@pytest.mark.parametrize("put", [*PUTS, "a backup"])
+def test_a_restore_over_it_puts_the_wal_into_no_file(path, copy, source, put):
+    serve(path, range(2, 50), checkpoint_after=20)
+    wal = Path(f"{path}-wal").read_bytes()
+    if put == "a backup":
+        backup(copy, copy.with_name("backup.db"))
+        written_over(copy.with_name("backup.db"), path)
+    else:
+        put(copy, path)
+    was = path.read_bytes()
+    kept = kept_by(restore(source, path))
+    assert kept.read_bytes() == was
+    stray = kept.with_name(f"{kept.name}.stray-wal")
+    assert stray.read_bytes() == wal
+    assert names(path) == ["queue.db", "queue.db-reserve", kept.name, stray.name]
+    # Ids that the killed server gave out are not given out again; SQLite does not look into a -wal beside a backup.
+    last_id = 3 if put == "a backup" else 147
+    assert ids(path) == ([1, 2, 3], last_id)
+    undo_restore(path)
+    assert ids(path) == ([1, 2, 3], last_id)
+    assert stray.read_bytes() == wal
+
+
+def test_a_restore_over_it_that_fails_changes_nothing(path, copy, source, monkeypatch):
+    serve(path, range(2, 50))
+    written_over(copy, path)
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir() if not file.name.endswith("-shm")}
+
+    def failing(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(replace, "_move_wal", failing)
+    with pytest.raises(BeanliteError, match="was not replaced: Input/output error"):
+        restore(source, path)
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+
+
+def test_a_restore_over_it_is_refused_while_another_program_has_it_open(path, copy, source):
+    serve(path, range(2, 50))
+    written_over(copy, path)
+    with outsider(path) as do:
+        do("SELECT 1 FROM sqlite_schema LIMIT 0;")
+        with pytest.raises(JournalRefused, match=r"another program has .* open"):
+            restore(source, path)
