@@ -68,14 +68,14 @@ class Backups:
             if made:
                 self.succeeded_at = int(made[-1][1])
             if self._shares_disk():
-                log.warning("backups are on the disk of the database: they take its room", backup_dir=self._folder)
+                log.warning("backup_dir is on the disk of the database", backup_dir=self._folder)
         in_s = self.succeeded_at + self._every_s - time.time()
         self._timer = self._loop.call_later(min(max(0.0, in_s), self._every_s), self._make)
 
     def _make(self) -> None:
         self._timer = self._loop.call_later(self._every_s, self._make)
         if self._process is not None:
-            log.warning("a backup takes longer than the time from one to the next", seconds=self._every_s)
+            log.warning("backup takes longer than backup_every", seconds=self._every_s)
             return
         if not self._has_room():
             self._failed(
@@ -138,7 +138,7 @@ class Backups:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(in_s, self._make)
-        log.error("no backup was made", error=why, next_in_s=in_s)
+        log.error("backup failed", error=why, next_in_s=in_s)
 
     def end(self) -> None:
         """Make no more backups; one that is being made is terminated, and leaves nothing behind."""
@@ -161,4 +161,4 @@ class Backups:
         if self._process is process:  # at a stop amid a reload, this has been called twice
             self._process = None
             self._output.close()
-            log.info("stopped amid a backup")
+            log.info("stopped during a backup")

@@ -92,7 +92,7 @@ class Page:
         odd = ""
         for line in lines:
             if line.startswith("http://"):
-                log.info("the page is served", at=line, pid=pid)
+                log.info("serving the web page", at=line, pid=pid)
             elif line.startswith("beanlite: "):
                 self._why = line.removeprefix("beanlite: ")
             else:
@@ -100,7 +100,7 @@ class Page:
                 odd = line
         if odd:  # the last line of a traceback is the error itself
             self._why = odd
-            self._oddities.warning("the page is in trouble", error=odd)
+            self._oddities.warning("web page error", error=odd)
 
     def _look(self) -> None:
         """Check whether the process has ended, and how."""
@@ -120,7 +120,7 @@ class Page:
     def _start_again(self, why: str) -> None:
         if self._loop.time() - self._began_s >= STEADY_S:
             self._wait_s = FIRST_S
-        log.warning("the page has ended, and is started again", error=why, in_s=self._wait_s)
+        log.warning("web page process ended; starting it again", error=why, in_s=self._wait_s)
         self._timer = self._loop.call_later(self._wait_s, self.begin)
         self._wait_s = min(2 * self._wait_s, MOST_S)
 
@@ -159,7 +159,7 @@ class Page:
         is_killed = False
         while process.poll() is None:
             if not is_killed and self._loop.time() > until_s:
-                log.warning("the page did not end, and is killed", seconds=ENDS_WITHIN_S)
+                log.warning("web page process did not end; killed", seconds=ENDS_WITHIN_S)
                 process.kill()
                 is_killed = True
             await asyncio.sleep(_LOOK_S)

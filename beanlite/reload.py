@@ -64,7 +64,7 @@ async def reload(before: Settings, load: Callable[[], Settings], parts: Parts) -
         wanted = load()
         now = _merged(before, wanted, len(parts.roster))
     except BeanliteError as error:
-        log.error("not reloaded: all settings are as before", error=error)
+        log.error("not reloaded: settings unchanged", error=error)
         now = before
     else:
         await _apply(before, now, parts)
@@ -111,7 +111,10 @@ def bound(settings: Settings, engine: Engine, refusals: Refusals, *, fetches: bo
     max_bytes = default_max_memory(limit) if settings.max_memory is None else int(settings.max_memory)
     if max_bytes > limit.room_bytes:
         log.warning(
-            "max_memory is more than there is", max_memory=max_bytes, there_is=limit.room_bytes, by=limit.source
+            "max_memory is more than what is available",
+            max_memory=max_bytes,
+            available=limit.room_bytes,
+            by=limit.source,
         )
     body_max_bytes = max_bytes if settings.body_memory is None else int(settings.body_memory)
     engine.bound_memory(max_bytes, body_max_bytes, fetches=fetches)
@@ -160,7 +163,7 @@ class Reloads:
         self._wanted.set()
         if stands_by:
             systemd.reloading()  # systemd waits for this, and for READY
-            log.info("the settings are reloaded when it is active: it stands by")
+            log.info("reload postponed until this server is active")
             systemd.tell("READY=1")
 
     async def serve(self, parts: Parts, tell_failure: Callable[[Exception], None]) -> None:

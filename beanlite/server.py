@@ -193,7 +193,7 @@ class Server:
                 await self._forwarder.close()
             if self._failure is not None:
                 raise self._failure  # a bug, found by ``_on_loop_error``
-            log.info("stopped before the start was over")
+            log.info("stopped during the start")
             return
         self._wire()
         if self._vitals is not None:
@@ -215,7 +215,7 @@ class Server:
             version=__version__,
             compiled=is_compiled(),
             max_memory=self.engine.memory.max_bytes,
-            because_of=self._memory_source,
+            max_memory_from=self._memory_source,
             address=self._listener.address,
         )
         self._supervised.begin()
@@ -308,7 +308,7 @@ class Server:
             self._reloads.want(stands_by=self._journal.stands_by)
 
     def _drain(self) -> None:
-        log.info("draining: puts are refused from now on")
+        log.info("draining: puts are refused")
         self.engine.admission.drain()
 
     def _stop_for(self, failure: Exception) -> None:

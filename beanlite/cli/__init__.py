@@ -102,14 +102,12 @@ def main(args: list[str]) -> int:
         print_no_more()
         return BeanliteError.exit_code
     except MemoryError:
-        _fall(
-            "beanlite: out of memory, and so it ended at once; what is in the database is safe", BeanliteError.exit_code
-        )
+        _fall("beanlite: out of memory; the database is safe", BeanliteError.exit_code)
     except Exception as error:  # noqa: BLE001 - a print that failed, or our own bug, which is shown in full
         if not isinstance(error, OSError) or error.errno not in _UNPRINTED or error.filename is not None:
             _fall(traceback.format_exc(), BeanliteError.exit_code)
         print_no_more()
-        message, exit_code = f"what was to be printed can't be written: {error.strerror}", BeanliteError.exit_code
+        message, exit_code = f"output can't be written: {error.strerror}", BeanliteError.exit_code
     last_words(f"beanlite: {message}")
     return exit_code
 

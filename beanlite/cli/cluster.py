@@ -37,7 +37,7 @@ def status(
     """
     asked = url_of_database(None, url, config_file)
     if asked is None:
-        raise ConfigError("by the settings, jobs are in a file; name a PostgreSQL database")
+        raise ConfigError("settings keep jobs in a file; name a PostgreSQL database")
 
     from beanlite.journal.postgres.status import status as ask  # noqa: PLC0415 - it may not be installed
     from beanlite.operators import tables  # noqa: PLC0415 - `serve` starts faster without it

@@ -45,7 +45,7 @@ def path_of_db(db: str | None, config_file: Path | None, command: str | None = N
     settings = config.load(config_file, {} if db is None else {"db": db, "journal": True, "database": None})
     if db is None and settings.database is not None:
         said = "--db names a file" if command is None else instead_of(command)
-        raise ConfigError(f"by the settings, jobs are in PostgreSQL; {said}")
+        raise ConfigError(f"settings keep jobs in PostgreSQL; {said}")
     return settings.db
 
 

@@ -30,7 +30,7 @@ def _check(path: Path, *, is_default: bool) -> None:
         _warn_of_later_binlog(path)
         return
     if is_default and path.parent == Path("/"):
-        raise ConfigError(f"nobody has said where jobs are to be kept, and {path} is not the place: {_NAME_ONE}")
+        raise ConfigError(f"no database named, and {path} can't be it: {_NAME_ONE}")
     if not path.parent.is_dir():
         raise JournalRefused(f"there is no directory {path.parent} for the database: make it, or mount its disk")
     if not path.suffix and not path.exists():
@@ -45,7 +45,7 @@ def with_advice(error: JournalRefused, db: Path) -> JournalRefused:
     """Return the error of a start, with what to do if nobody has named this place and it can't have a database."""
     if db.exists() or os.access(db.parent, os.W_OK | os.X_OK, effective_ids=True):
         return error
-    return JournalRefused(f"{error}; nobody has said where jobs are to be kept: {_NAME_ONE}")
+    return JournalRefused(f"{error}; no database named: {_NAME_ONE}")
 
 
 def _binlog_in(directory: Path) -> list[Path]:

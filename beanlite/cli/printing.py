@@ -4,7 +4,7 @@ import os
 import sys
 
 
-def print_done(text: str, unprinted: str = "it is done, but what was done can't be printed") -> None:
+def print_done(text: str, unprinted: str = "done, but the result can't be printed") -> None:
     """Print what a command has done. If that fails it is done all the same, and one line on stderr says so.
 
     An exit code other than 0 would have a script do it again. A reader that has gone wants to hear no more.

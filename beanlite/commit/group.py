@@ -275,7 +275,7 @@ class GroupCommit:
                 stored, looks = ledger.stored_batch, 0
             if looks * LOOK_S >= FLUSH_S:
                 raise JournalFailed(
-                    f"the last batch could not be stored within {FLUSH_S:.0f} s; nobody was told it was"
+                    f"the last batch could not be stored within {FLUSH_S:.0f} s; none of it was acknowledged"
                 )
             self._progress.clear()
             try:

@@ -76,7 +76,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
         past = timeouts | releases | buries | kicks
         since_ns = now_ns if stored_since_ns is None else stored_since_ns
         if pri | delay_s | ttr_s | reserves | past < 0 or job_id <= last_id or created_ns | since_ns > FAR_NS:
-            raise ValueError(f"job {job_id} has numbers that can't be")
+            raise ValueError(f"job {job_id} has impossible numbers")
         last_id = job_id
         tube = tubes.get(name) or queues.make_tube(name)
         body = stored_body if isinstance(stored_body, bytes) else None

@@ -24,10 +24,10 @@ def find_migrations(folder: Path = FOLDER) -> list[Path]:
             os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
         raise JournalRefused(
-            f"beanlite itself can't be read: {error.filename}: {error.strerror}; see who may read the installation"
+            f"installation can't be read: {error.filename}: {error.strerror}; see who may read the installation"
         ) from error
     if not found:
-        raise JournalRefused(f"beanlite itself is not whole: there are no migrations in {folder}; install it again")
+        raise JournalRefused(f"installation is incomplete: no migrations in {folder}; install it again")
     if [path.name[:5] for path in found] != [f"{number:04}_" for number in range(1, len(found) + 1)]:
         raise RuntimeError(f"the migrations in {folder} are not numbered 0001_ and so on")
     return found

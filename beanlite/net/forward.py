@@ -87,14 +87,14 @@ class Forwarder:
         self._cut_off()
         self._active = active
         if active == self._own:
-            log.warning("the active server had the address of this one, or has it: clients wait", advertise=active)
+            log.warning("the active server advertises the address of this one: clients wait", advertise=active)
         elif active is not None and not is_place(active):
-            log.warning("clients are refused: the active server does not say where it is reached", address=active)
+            log.warning("clients refused: the active server advertises no address", address=active)
             self._listener.refuse(refuses=True)
         else:
             self._listener.refuse(refuses=False)
             if active is not None:
-                log.info("clients are forwarded", to=active)
+                log.info("forwarding clients", to=active)
                 self._try()
 
     def hand_over(self) -> list[socket.socket]:
@@ -179,7 +179,7 @@ class Forwarder:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:  # there are no file descriptors left
-            self._oddities.warning("a client can't be accepted", error=error)
+            self._oddities.warning("could not accept a client", error=error)
             self._try_later()
             return
         address = self._addresses.address_of(peer)
@@ -231,7 +231,7 @@ class Forwarder:
             problem = str(error) or "no answer in time"
         if problem:
             guest.task = None
-            self._oddities.warning("the active server can't be reached", address=active, error=problem)
+            self._oddities.warning("could not connect to the active server", address=active, error=problem)
             self._try_later()
             return
         self._reached()
@@ -261,13 +261,13 @@ class Forwarder:
         # Compare both ends: the kernel may give a client the same local port, if it connects to a different address.
         if (guest.peer, guest.sock.getsockname()) in self._own_ends:
             log.error(
-                "clients are refused: what is forwarded comes back; advertise has to lead to one server",
+                "clients refused: forwarded connections come back; advertise must lead to one server",
                 to=self._active,
             )
             self._turn_away()
             return False
         if self._operators.include(name) and not self._operators.include(guest.peer):
-            self._oddities.warning("clients are refused whom the active server would take for operators", by=name)
+            self._oddities.warning("clients refused: the active server would take them for operators", by=name)
             return False
         return True
 

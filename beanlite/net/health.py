@@ -66,7 +66,7 @@ class Health:
             await self.loop.create_server(lambda: Visit(self), sock=sock, backlog=backlog) for sock in sockets
         ]
         bound = sockets[0].getsockname()
-        log.info("health and metrics are served", host=bound[0], port=bound[1])
+        log.info("serving health and metrics", host=bound[0], port=bound[1])
 
     def make_room(self) -> bool:
         """Close the connection that waits longest for its client; return whether there is one.
@@ -76,7 +76,7 @@ class Health:
         waiting = [visit for visit in self.connections if not visit.is_busy]
         if not waiting:
             return False
-        self._floods.warning("a connection for health is closed, because another one came", at_most=CONNECTIONS_MAX)
+        self._floods.warning("health connection closed in favour of a newer one", at_most=CONNECTIONS_MAX)
         min(waiting, key=lambda visit: visit.is_answered).cut_off()
         return True
 
@@ -193,8 +193,8 @@ class Visit(asyncio.Protocol):
         try:
             page = await self._health.page()
         except Exception as bug:  # noqa: BLE001 - the queue is served all the same
-            log.error("the metrics could not be made", exc=bug)
-            self._send(500, "the metrics could not be made; the log says why\n", head=head)
+            log.error("could not make the metrics", exc=bug)
+            self._send(500, "could not make the metrics; see the log\n", head=head)
         else:
             self._send_bytes(200, page, self._health.page_type, head=head)
         finally:

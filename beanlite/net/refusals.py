@@ -9,13 +9,13 @@ from beanlite import log
 # The log message for each kind of refusal.
 _EVENTS: Final = {
     "connections": "connection refused",
-    "connections-per-address": "connection refused: its address has too many",
+    "connections-per-address": "connection refused: too many from its address",
     "tubes": "tube refused",
     "watched": "watch refused",
-    "memory": "tube or watch refused: there is too little memory",
-    "line": "connection closed: it sends a line without an end",
-    "protocol": "connection closed: it speaks HTTP, or another protocol",
-    "buffers": "connection closed: too much is buffered for clients that send or read slowly",
+    "memory": "tube or watch refused: out of memory",
+    "line": "connection closed: endless line",
+    "protocol": "connection closed: HTTP or another protocol",
+    "buffers": "connection closed: too much is buffered for slow clients",
 }
 
 

@@ -126,7 +126,7 @@ class ChangeJobs(Chosen):
     def _check(self) -> Self:
         chosen = self.model_fields_set & Chosen.model_fields.keys() - {"after"}
         if all(getattr(self, key) is None for key in chosen):
-            raise ValueError("it has to be said which jobs are meant")
+            raise ValueError("no jobs are named")
         _require(self.do, "to", self.to, {"move", "copy"}, {"move", "copy"})
         _require(self.do, "pri", self.pri, {"reprioritise"}, {"bury", "release", "copy", "reprioritise"})
         _require(self.do, "delay_s", self.delay_s or None, {"delay"}, {"release", "copy", "delay"})

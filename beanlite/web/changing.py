@@ -109,7 +109,7 @@ def _meant(fields: dict[str, str]) -> tuple[Record, Filter]:
     """Return the change that a form requests, and the filter of its jobs. ConfigError: the form is wrong."""
     do = fields.get("do", "")
     if do not in DONE_WORDS:
-        raise ConfigError("do: say what is to be done")
+        raise ConfigError("do: missing")
     if fields.get("scope") == "ticked" and not fields.get("ids"):
         raise ConfigError("no job is ticked; tick some, or choose all that fit")
     if fields.get("scope") == "all":

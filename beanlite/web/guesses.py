@@ -61,7 +61,7 @@ class Guesses:
         free_at_s = max(self._free_at_s.pop(address, 0.0), self._clock())
         if free_at_s - self._clock() > (FREE - 1) * EVERY_S:
             self._free_at_s[address] = free_at_s
-            self._floods.warning("passwords are not checked: there were too many wrong ones", address=address)
+            self._floods.warning("too many failed logins: passwords are not checked for now", address=address)
             raise TooMany
         async with self._checks:
             user = await asyncio.to_thread(self._passwords.check, authorization)

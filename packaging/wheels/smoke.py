@@ -74,13 +74,13 @@ def _served(command: list[str], folder: str) -> Iterator[tuple[subprocess.Popen[
         assert process.stderr is not None
         log: list[str] = []
         told: dict[str, dict[str, str]] = {}
-        while not {"started", "the page is served"} <= told.keys():
+        while not {"started", "serving the web page"} <= told.keys():
             log.append(process.stderr.readline())
             _check("".join(["it did not start:\n", *log]), log[-1] != "")
             if log[-1].startswith("{"):
                 entry = json.loads(log[-1])
                 told[entry["event"]] = entry
-        yield process, told["started"]["address"], told["the page is served"]["at"]
+        yield process, told["started"]["address"], told["serving the web page"]["at"]
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

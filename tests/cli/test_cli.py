@@ -212,7 +212,7 @@ def test_memory_that_ends_is_told_in_one_line(server, capsys):
     with pytest.raises(SystemExit) as ended:
         main([])
     assert ended.value.code == 1
-    assert re.fullmatch(r"beanlite: out of memory, .*\n", capsys.readouterr().err)
+    assert re.fullmatch(r"beanlite: out of memory; .*\n", capsys.readouterr().err)
 
 
 @pytest.mark.usefixtures("fallen")
@@ -301,7 +301,7 @@ def test_what_can_not_be_printed_is_one_line(stdout, mode, why, tmp_path):
         done = subprocess.run(
             command, stdout=file, stderr=subprocess.PIPE, check=False, cwd=tmp_path, env=environment, text=True
         )
-    assert (done.returncode, done.stderr) == (1, f"beanlite: what was to be printed can't be written: {why}\n")
+    assert (done.returncode, done.stderr) == (1, f"beanlite: output can't be written: {why}\n")
 
 
 @pytest.mark.usefixtures("clean_environment")

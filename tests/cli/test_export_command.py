@@ -64,7 +64,7 @@ def test_what_is_done_but_can_not_be_printed_is_done(queue):
 
 
 def test_an_export_that_can_not_be_printed_is_not_done(queue):
-    said = "beanlite: what was to be printed can't be written: No space left on device\n"
+    said = "beanlite: output can't be written: No space left on device\n"
     assert onto_full_disk("export", "--db", str(queue)) == (1, said)
     assert without_reader("export", "--db", str(queue)) == (1, "")
 

@@ -122,7 +122,7 @@ def test_nobody_has_named_a_place_and_the_current_folder_is_the_root(monkeypatch
     monkeypatch.chdir("/")
     assert main([]) == 2
     said = capsys.readouterr().err
-    assert "nobody has said where jobs are to be kept, and /beanlite.db is not the place" in said
+    assert "no database named, and /beanlite.db can't be it" in said
     assert "-b" in said
     assert "--no-journal" in said
     assert main(["--no-journal"]) == 0
@@ -134,9 +134,9 @@ def test_nobody_has_named_a_place_and_the_current_folder_can_not_be_written(serv
     server.ends = JournalRefused("/srv/beanlite.db can't be opened: Permission denied")
     assert main([]) == 3
     said = capsys.readouterr().err
-    assert said.startswith("beanlite: /srv/beanlite.db can't be opened: Permission denied; nobody has said where")
+    assert said.startswith("beanlite: /srv/beanlite.db can't be opened: Permission denied; no database named")
     assert main(["-b", "named.db"]) == 3
-    assert "nobody has said" not in capsys.readouterr().err
+    assert "no database named" not in capsys.readouterr().err
 
 
 def test_the_directory_of_a_unit_is_taken_where_nobody_names_a_place(tmp_path, monkeypatch, server):

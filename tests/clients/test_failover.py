@@ -64,7 +64,7 @@ def programs(nodes, tmp_path):
 def test_clients_go_on_with_the_server_that_has_taken_over(nodes, programs, postgres, database):
     for program in programs:
         program.goes_on()
-    (active,) = [node for node in nodes if "the lease is ours" in node.log()]
+    (active,) = [node for node in nodes if "lease acquired" in node.log()]
     active.process.kill()
     for program in programs:
         program.goes_on()

@@ -131,10 +131,8 @@ def test_rows_of_an_older_version_need_none_but_no_others(older):
         export(older, to)
 
 
-@pytest.mark.parametrize(
-    ("column", "said"), [(1, "its meta table has changed"), (2, "its meta table has changed"), (3, "has changed")]
-)
-def test_what_meta_says_is_said_twice(older, column, said):
+@pytest.mark.parametrize("column", [1, 2, 3])
+def test_what_meta_says_is_said_twice(older, column):
     open_database(older).close()
     content = older.read_bytes()
     changed(older, "UPDATE meta SET batch = 258, last_id = 772, unchecked_id = 1286")  # of two bytes each
@@ -143,7 +141,7 @@ def test_what_meta_says_is_said_twice(older, column, said):
     place = before.index(b"258 772 1286") - 6
     assert before[place : place + 6] == bytes([1, 2, 3, 4, 5, 6])
     older.write_bytes(before[: place + 2 * column - 1] + b"\x7f" + before[place + 2 * column :])
-    with closing(open_database(older)) as database, pytest.raises(JournalRefused, match=said):
+    with closing(open_database(older)) as database, pytest.raises(JournalRefused, match="meta row does not match"):
         read_state(database.connection, older)
 
 

@@ -260,7 +260,7 @@ FAR = [
 def test_what_no_clock_shows_is_refused(machine, damage):
     with filling(machine.path) as queue:
         queue.connection.execute(f"UPDATE server SET {damage}")  # noqa: S608 - our own words
-    assert "its server table says what can't be" in refusal(machine)
+    assert "server row has impossible values" in refusal(machine)
 
 
 @pytest.mark.usefixtures("with_a_delay")
@@ -273,4 +273,4 @@ def test_a_clock_in_which_a_bit_has_flipped_is_refused(machine, column):
     place = content.index(stored, content.index(b"unix:socket"))
     content[place + 2] ^= 1
     machine.path.write_bytes(content)
-    assert "its server table has changed" in refusal(machine)
+    assert "server row does not match its checksum" in refusal(machine)

@@ -153,14 +153,14 @@ ROWS = [
     ("UPDATE jobs SET crc32 = NULL WHERE id = 7", "the body of job 7 has changed"),
     ("UPDATE jobs SET id = -7 WHERE id = 7", "the row of job -7 has changed"),
     ("UPDATE jobs SET row_crc32 = NULL WHERE id = 7", "the row of job 7 has changed"),
-    ("UPDATE meta SET last_id = 59", "its meta table says what can't be"),
-    ("UPDATE meta SET last_id = NULL", "its meta table says what can't be"),
-    ("UPDATE meta SET last_id = 9223372036854775807", "its meta table says what can't be"),
-    ("UPDATE meta SET batch = 'x'", "its meta table says what can't be"),
-    ("UPDATE pauses SET pause_s = 'x'", "its pauses table says what can't be"),
-    ("UPDATE pauses SET until = NULL", "its pauses table says what can't be"),
-    ("UPDATE pauses SET until = 9e999", "its pauses table says what can't be"),
-    ("UPDATE pauses SET tube = CAST(x'ff' AS TEXT) WHERE tube = 'gone'", "its pauses table says what can't be"),
+    ("UPDATE meta SET last_id = 59", "meta row has impossible values"),
+    ("UPDATE meta SET last_id = NULL", "meta row has impossible values"),
+    ("UPDATE meta SET last_id = 9223372036854775807", "meta row has impossible values"),
+    ("UPDATE meta SET batch = 'x'", "meta row has impossible values"),
+    ("UPDATE pauses SET pause_s = 'x'", "row of pauses has impossible values"),
+    ("UPDATE pauses SET until = NULL", "row of pauses has impossible values"),
+    ("UPDATE pauses SET until = 9e999", "row of pauses has impossible values"),
+    ("UPDATE pauses SET tube = CAST(x'ff' AS TEXT) WHERE tube = 'gone'", "row of pauses has impossible values"),
 ]  # fmt: skip
 
 

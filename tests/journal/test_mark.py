@@ -273,7 +273,7 @@ def test_a_program_that_opens_a_damaged_wal_first_does_not_hide_the_loss(killed,
         wal.write(bytes(FRAME))
     with closing(sqlite3.connect(killed)) as reader:
         if looker == "a backup":
-            with pytest.raises(JournalRefused, match="behind a damaged place"):
+            with pytest.raises(JournalRefused, match="follow a damaged frame"):
                 backup(killed, tmp_path / "copy.db")
         else:
             reader.execute("SELECT 1 FROM jobs").fetchone()

@@ -70,11 +70,11 @@ def test_gaps_in_the_numbers_are_refused(folder, name):
 
 
 def test_an_installation_without_migrations_is_refused(path, folder, tmp_path):
-    with pytest.raises(JournalRefused, match=r"beanlite itself can't be read: .*/nowhere: No such file or directory"):
+    with pytest.raises(JournalRefused, match=r"installation can't be read: .*/nowhere: No such file or directory"):
         open_database(path, tmp_path / "nowhere")
     for migration in folder.glob("*.sql"):
         migration.unlink()
-    with pytest.raises(JournalRefused, match="beanlite itself is not whole"):
+    with pytest.raises(JournalRefused, match="installation is incomplete"):
         open_database(path, folder)
     assert not path.exists()
 

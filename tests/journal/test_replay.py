@@ -127,5 +127,5 @@ def test_a_page_that_has_changed_on_the_disk(path):
 
 def test_a_missing_state(database, path):
     database.connection.execute("DELETE FROM meta")
-    with pytest.raises(JournalRefused, match="is damaged: its meta table is empty; restore a backup"):
+    with pytest.raises(JournalRefused, match="is damaged: table meta is empty; restore a backup"):
         read_state(database.connection, path)

@@ -394,7 +394,7 @@ def test_a_body_that_belongs_to_no_job_is_found(source, target):
 
 def test_what_never_was_a_queue_is_not_replaced(source, target):
     target.write_text("somebody's")
-    untouched(target, source, JournalRefused, "is no database of beanlite's")
+    untouched(target, source, JournalRefused, "is not a beanlite database")
 
 
 def test_itself(source):

@@ -68,7 +68,7 @@ def test_what_is_in_its_way_is_not_a_full_disk(unprivileged, kind, caplog):
         assert room.has_room_for(1000)
         if kind == "a folder":
             (said,) = caplog.messages
-            assert said == "there is no reserve for a full disk: remove what has its name"
+            assert said == "no reserve for a full disk: another file has its name"
             assert not room.give_up_reserve()
         else:
             assert (reserve.stat().st_size, reserve.is_symlink()) == (RESERVE_BYTES, False)
@@ -89,4 +89,4 @@ def test_another_users_in_a_folder_where_it_can_not_be_removed_is_told(caplog):
                 assert not room.give_up_reserve()
         finally:
             os.seteuid(0)
-    assert caplog.messages == ["there is no reserve for a full disk: remove what has its name"]
+    assert caplog.messages == ["no reserve for a full disk: another file has its name"]

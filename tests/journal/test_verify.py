@@ -56,7 +56,7 @@ def test_what_a_killed_server_has_left_is_sound_and_only_read(path):
 def test_a_damaged_wal_is_found_though_sqlite_says_nothing(path):
     make_killed(path, batches=10)
     flip(Path(f"{path}-wal"), 5 * (PAGE_SIZE + 24))
-    assert "commits stand in its -wal behind a damaged place" in unsound(path)["log"]
+    assert "commits follow a damaged frame of its -wal" in unsound(path)["log"]
 
 
 def test_a_body_that_has_changed_is_found(path):
@@ -68,10 +68,10 @@ def test_a_body_that_has_changed_is_found(path):
 @pytest.mark.parametrize(
     ("statement", "check", "said"),
     [
-        ("UPDATE meta SET last_id = 8", "state", "its meta table says what can't be"),
-        ("DELETE FROM meta", "state", "its meta table is empty"),
-        ("INSERT INTO pauses VALUES ('a b', 1, 1.0)", "state", "its pauses table says what can't be"),
-        ("INSERT INTO pauses VALUES ('a', 1, 1e300)", "state", "its pauses table says what can't be"),
+        ("UPDATE meta SET last_id = 8", "state", "meta row has impossible values"),
+        ("DELETE FROM meta", "state", "table meta is empty"),
+        ("INSERT INTO pauses VALUES ('a b', 1, 1.0)", "state", "row of pauses has impossible values"),
+        ("INSERT INTO pauses VALUES ('a', 1, 1e300)", "state", "row of pauses has impossible values"),
         ("DELETE FROM bodies WHERE id = 3", "bodies", "the body of job 3 is missing"),
         ("DELETE FROM jobs WHERE id = 3", "bodies", "of job 3, belongs to no row"),
         ("INSERT INTO bodies VALUES (1, x'00')", "bodies", "of job 1, belongs to no row"),

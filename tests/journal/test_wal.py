@@ -134,7 +134,7 @@ def contents(folder):
 
 
 DAMAGED = pytest.mark.parametrize("offset", [16, start_of(9)], ids=["in the header", "in the middle"])
-LOST = "commits stand in its -wal behind a damaged place"
+LOST = "commits follow a damaged frame of its -wal"
 
 
 @DAMAGED

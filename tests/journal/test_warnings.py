@@ -112,10 +112,10 @@ async def test_commits_that_wait_for_room(tmp_path, monkeypatch, logged):
             (pages,) = db.execute("PRAGMA page_count").fetchone()
             db.execute(f"PRAGMA max_page_count = {pages}")
             client[1].write(LARGE)
-            await until(lambda times=times: logged("commits wait") + dropped(server._journal._upkeep) == times)
+            await until(lambda times=times: logged("commits are waiting") + dropped(server._journal._upkeep) == times)
             db.execute("PRAGMA max_page_count = 1000000")
             assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"INSERTED")
-    assert logged("commits wait") == 1
+    assert logged("commits are waiting") == 1
 
 
 async def test_connections_that_can_not_be_accepted(tmp_path, logged):

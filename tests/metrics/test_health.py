@@ -196,8 +196,8 @@ async def test_a_bug_in_the_metrics_harms_nobody_else(tmp_path, caplog):
             raise ZeroDivisionError
 
         server._vitals._health.page = broken
-        assert await status_of(server, "/metrics") == (500, "the metrics could not be made; the log says why\n")
-        assert "the metrics could not be made" in caplog.text
+        assert await status_of(server, "/metrics") == (500, "could not make the metrics; see the log\n")
+        assert "could not make the metrics" in caplog.text
         client[1].write(PUT)
         assert await client[0].readline() == b"INSERTED 1\r\n"
 

@@ -321,7 +321,7 @@ def test_a_request_of_a_browser(tmp_path):
                 assert bad.is_closed()
         stats = wire.stats()
         assert (stats["total-jobs"], stats["refused-protocol"]) == ("0", "2")
-        assert server.log_text().count("it speaks HTTP, or another protocol") == 2
+        assert server.log_text().count("connection closed: HTTP or another protocol") == 2
 
 
 def wire_tubes(wire):

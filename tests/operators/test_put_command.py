@@ -63,7 +63,7 @@ def test_what_is_done_but_can_not_be_printed_is_done(json, own_queue, tmp_path):
     assert without_reader("copy", "12", "--to", "copied", *server) == (0, "")
     assert len(ids(own_queue, tube="copied")) == 2
     assert onto_full_disk("pause", "mail", "10min", *server) == (0, DONE_UNPRINTED)
-    said = "beanlite: what was to be printed can't be written: No space left on device\n"
+    said = "beanlite: output can't be written: No space left on device\n"
     assert onto_full_disk("copy", "12", "--to", "copied", "--dry-run", *server) == (1, said)
 
 

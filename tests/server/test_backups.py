@@ -65,7 +65,7 @@ def test_one_that_fails_is_told_and_tried_again(tmp_path, folder):
         wire = Wire(connection)
         wait_for(lambda: wire.stats()["backup-failed-at"] != "0")
         assert wire.stats()["backup-succeeded-at"] == "0"
-        assert f'no backup was made error="{folder} is not a folder" next_in_s=1' in server.log_text()
+        assert f'backup failed error="{folder} is not a folder" next_in_s=1' in server.log_text()
         folder.mkdir()
         wait_for(lambda: backups_in(folder))
         wait_for(lambda: wire.stats()["backup-succeeded-at"] != "0")
@@ -135,7 +135,7 @@ async def test_the_end_cuts_one_short(folder, told):
     await backups.ended()
     assert process.returncode == -15
     backups._look()  # the timer is still set, and logs nothing more
-    assert told == [("info", "stopped amid a backup", {})]
+    assert told == [("info", "stopped during a backup", {})]
 
 
 async def test_a_stop_amid_the_wait_for_its_end_waits_for_it_as_well(folder, told):
@@ -150,7 +150,7 @@ async def test_a_stop_amid_the_wait_for_its_end_waits_for_it_as_well(folder, tol
     reload.cancel()
     await backups.ended()
     assert process.returncode is not None
-    assert told == [("info", "stopped amid a backup", {})]
+    assert told == [("info", "stopped during a backup", {})]
 
 
 async def test_one_that_takes_too_long_is_left_alone(folder, told):
@@ -161,7 +161,7 @@ async def test_one_that_takes_too_long_is_left_alone(folder, told):
     backups.end()
     await backups.ended()
     assert process.returncode == -15
-    assert told[0] == ("warning", "a backup takes longer than the time from one to the next", {"seconds": 0.05})
+    assert told[0] == ("warning", "backup takes longer than backup_every", {"seconds": 0.05})
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ async def test_why_one_has_failed(folder, told, code, why):
     backups = Made(folder, 3600, code)
     backups.begin()
     await until(lambda: told)
-    assert told == [("error", "no backup was made", {"error": why, "next_in_s": 60})]
+    assert told == [("error", "backup failed", {"error": why, "next_in_s": 60})]
     assert backups._timer.when() - asyncio.get_running_loop().time() < 61  # the time from one to the next is an hour
     assert backups.failed_at > 0
     backups.end()
@@ -190,7 +190,7 @@ async def test_one_on_the_disk_of_the_database_leaves_room_for_jobs(folder, told
     backups = Made(folder, 3600, "")
     backups.begin()
     await until(lambda: len(told) == 2)
-    assert told[0] == ("warning", "backups are on the disk of the database: they take its room", {"backup_dir": folder})
+    assert told[0] == ("warning", "backup_dir is on the disk of the database", {"backup_dir": folder})
     assert "it would leave too little room for jobs" in told[1][2]["error"]
     assert backups.failed_at > 0
     backups.end()

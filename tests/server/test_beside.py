@@ -22,7 +22,7 @@ from tests.support.inside import until as until_inside
 from tests.support.servers import free_port, start_beanlite
 from tests.support.wire import Wire, until
 
-SERVED = re.compile(r"the page is served at=http://(\S+)/ pid=(\d+)")
+SERVED = re.compile(r"serving the web page at=http://(\S+)/ pid=(\d+)")
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_stop_ends_both_and_leaves_one_file(server):
     assert server.stop() == 0
     assert has_gone(pid)
     assert ask(where) is None
-    for trouble in ("is started again", "is killed"):
+    for trouble in ("starting it again", "did not end"):
         assert trouble not in server.log_text()
     assert sorted(file.name for file in server.directory.glob("queue.db*")) == ["queue.db"]
 
@@ -111,8 +111,8 @@ def test_one_that_is_killed_leaves_the_server_alone_and_comes_again(server):
         where, second = page_of(server, 2)
         assert (second != pid, ask(where)[0]) == (True, 200)
         assert wire.put(b"job") == 2
-    (line,) = [line for line in server.log_text().splitlines() if "has ended" in line]
-    assert line.endswith('the page has ended, and is started again error="killed by SIGKILL" in_s=1.000')
+    (line,) = [line for line in server.log_text().splitlines() if "process ended" in line]
+    assert line.endswith('web page process ended; starting it again error="killed by SIGKILL" in_s=1.000')
 
 
 def test_it_has_no_file_and_no_socket_of_the_server(server):
@@ -160,7 +160,7 @@ def test_a_port_that_is_taken_is_no_trouble_for_the_queue(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         where = f"127.0.0.1:{other.getsockname()[1]}"
         with start_beanlite(tmp_path, "--no-journal", "--web", where) as server, Wire(server.connect()) as wire:
-            until(lambda: f"is started again error=\"can't listen on {where}: " in server.log_text())
+            until(lambda: f"starting it again error=\"can't listen on {where}: " in server.log_text())
             assert wire.put(b"job") == 1
 
 
@@ -220,7 +220,7 @@ async def test_one_that_ends_again_and_again_is_started_less_and_less_often(told
     found.begin()
     await until_inside(lambda: len(told) >= 4)
     await end(found)
-    assert told[0] == ("the page has ended, and is started again", {"error": "exit code 3", "in_s": 0.01})
+    assert told[0] == ("web page process ended; starting it again", {"error": "exit code 3", "in_s": 0.01})
     assert [fields["in_s"] for _, fields in told[:4]] == [0.01, 0.02, 0.03, 0.03]
 
 
@@ -247,7 +247,7 @@ async def test_what_goes_wrong_in_it_is_told_by_the_last_line(told):
     found = started(code)
     await until_inside(lambda: told)
     await end(found)
-    assert told == [("the page is in trouble", {"error": "ValueError: x"})]
+    assert told == [("web page error", {"error": "ValueError: x"})]
 
 
 async def test_one_that_does_not_want_to_end_is_killed(told, monkeypatch):
@@ -258,4 +258,4 @@ async def test_one_that_does_not_want_to_end_is_killed(told, monkeypatch):
     process = found._process
     await end(found)
     assert process.returncode == -9
-    assert told[-1] == ("the page did not end, and is killed", {"seconds": 0.0})
+    assert told[-1] == ("web page process did not end; killed", {"seconds": 0.0})

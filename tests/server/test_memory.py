@@ -181,7 +181,7 @@ def test_under_a_ulimit_a_server_is_filled_killed_started_and_drained(tmp_path):
     jobs = {}
     for _ in range(3):
         with one_client(tmp_path, "--fsync", "never", "--body-memory", "16MiB", before=before) as (server, wire):
-            assert 'because_of="ulimit -v"' in server.log_text()
+            assert 'max_memory_from="ulimit -v"' in server.log_text()
             drain(wire, jobs)
             answers = fill(wire, 1, 3000)
             jobs = {int(answer.removeprefix("INSERTED ")): number for number, answer in enumerate(answers, 1)}

@@ -166,7 +166,7 @@ def test_what_others_do_beside_the_queue_is_no_harm(tmp_path, statement):
             worker.join()
         assert server.process.poll() is None
         server.kill()
-    noticed = "another program has been at the file, but not at the queue" in server.log_text()
+    noticed = "another program wrote to the file; the queue is unchanged" in server.log_text()
     assert noticed is (statement != "PRAGMA optimize")  # which finds nothing to do
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
         assert {wire.ask(f"peek {job_id}").split()[0] for job_id in kept + ids} == {"FOUND"}

@@ -42,7 +42,7 @@ class Cluster(Load):
         return next(each for each in self.nodes if each is not node)
 
     def takeovers(self):
-        return sum(node.log().count("the lease is ours") for node in self.nodes)
+        return sum(node.log().count("lease acquired") for node in self.nodes)
 
     async def stands_still(self):
         """Wait until nothing has been acknowledged for longer than the lease."""

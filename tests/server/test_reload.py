@@ -68,7 +68,7 @@ def test_the_log_tells_the_limit_of_a_line_that_goes_with_the_size_of_a_job(serv
     with Wire(server.connect()) as wire:
         wire.send(b"x" * 2_000_000)
         assert wire.reply() == "BAD_FORMAT"
-    until(lambda: "it sends a line without an end limit=2000000 " in server.log_text())
+    until(lambda: "endless line limit=2000000 " in server.log_text())
 
 
 def test_connections(server, reload):
@@ -156,7 +156,7 @@ def test_what_needs_a_restart_is_said_each_time(reload):
 )
 def test_a_wrong_file_changes_nothing(server, reload, text, why):
     (line,) = reload(text)
-    assert line.startswith("not reloaded: all settings are as before")
+    assert line.startswith("not reloaded: settings unchanged")
     assert why in line
     with Wire(server.connect()) as wire:
         assert wire.ask("watch b") == "WATCHING 2"

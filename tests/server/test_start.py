@@ -94,7 +94,7 @@ async def test_a_socket_that_the_loop_can_not_have_ends_the_start_in_order(tmp_p
 
 # -- while another program holds the file's write lock
 
-WAITS = "another program holds a lock on the file: the start waits for it"
+WAITS = "start is waiting: another program has locked the file"
 
 
 @pytest.fixture(params=["before it is opened", "while jobs are read"])
@@ -135,7 +135,7 @@ async def test_a_start_waits_for_a_lock_and_notices_what_was_done_meanwhile(path
         assert len(server.engine.jobs) == CHUNKS * 1000
         assert (await ask(await connect(server), PUT)).startswith(b"INSERTED")
     was_unread = request.node.callspec.params["other"] == "while jobs are read"
-    assert ("another program has been at the file, but not at the queue" in caplog.messages) == was_unread
+    assert ("another program wrote to the file; the queue is unchanged" in caplog.messages) == was_unread
 
 
 async def test_a_stop_ends_the_wait_for_a_lock(path, other, caplog):
@@ -149,7 +149,7 @@ async def test_a_stop_ends_the_wait_for_a_lock(path, other, caplog):
     stopping = asyncio.create_task(stop())
     await start(path)
     await stopping
-    assert "stopped before the start was over" in caplog.messages
+    assert "stopped during the start" in caplog.messages
     other.close()
     assert open_database(path).close() is None
     assert path.read_bytes() == before

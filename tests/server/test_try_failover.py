@@ -106,7 +106,7 @@ def test_the_page_leads_to_a_failover(shell):
     goes_on(shell)
     shell.run(lose_server)
     goes_on(shell)
-    assert "the lease is ours" in said_in(shell, "second.log")
+    assert "lease acquired" in said_in(shell, "second.log")
     shell.run(lose_primary)
     goes_on(shell)
     said = shell.run(look)

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.wire import until
 
 COMMAND = (sys.executable, "-m", "beanlite")
-DONE_UNPRINTED = "beanlite: it is done, but what was done can't be printed: No space left on device\n"
+DONE_UNPRINTED = "beanlite: done, but the result can't be printed: No space left on device\n"
 
 
 def onto_full_disk(*words):

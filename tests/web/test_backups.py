@@ -56,7 +56,7 @@ def page_of(server, number):
     """One of the pages that the server has started, as soon as it is served."""
 
     def places():
-        return re.findall(r"the page is served at=http://(\S+)/", server.log_text())
+        return re.findall(r"serving the web page at=http://(\S+)/", server.log_text())
 
     until(lambda: len(places()) >= number)
     web = Web.__new__(Web)
@@ -204,5 +204,5 @@ def test_the_page_that_the_server_starts_knows_the_folder_also_when_it_changes(t
         file.write_text(file.read_text().replace(str(folder), str(second)))
         running.signal(signal.SIGHUP)
         assert f"Folder {second}" in page_of(running, 2).get("/backups").text
-        assert "is started again" not in running.log_text()
+        assert "starting it again" not in running.log_text()
         assert running.stop() == 0

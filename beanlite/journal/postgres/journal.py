@@ -220,13 +220,13 @@ class PostgresJournal(Journal):
                 await self._sender.store(batch)
             except JournalFull as error:
                 if not admission.disk_full:
-                    log.error("the database has no room: puts are refused until it has", error=error)
+                    log.error("database disk full: puts are refused until there is room again", error=error)
                     admission.refuse_puts()
             else:
                 break
             await asyncio.sleep(AGAIN_S)
         if admission.disk_full:
-            log.info("the database has room again: puts are accepted")
+            log.info("database disk has room again: puts are accepted")
             admission.accept_puts(NO_BOUND)
 
     def _fails(self, error: Exception) -> None:

@@ -188,7 +188,7 @@ class _Waiting:
             if isinstance(error, JournalRefused):
                 raise error
             raise JournalRefused(f"{self._applicant.name} can't be used: {said(error)}") from error
-        self._oddities.warning("the database can't be reached", database=self._applicant.name, error=said(error))
+        self._oddities.warning("could not connect to the database", database=self._applicant.name, error=said(error))
 
     async def pause(self, seconds: float) -> None:
         """Wait for this time. _Stopped: the server is to stop."""
@@ -248,7 +248,7 @@ class _Waiting:
             try:
                 row = await link.row(look, within_s=self._applicant.lease_s)
             except asyncpg.LockNotAvailableError:
-                self._oddities.warning("another program has locked the lease", database=self._applicant.name)
+                self._oddities.warning("another program has locked the table lease", database=self._applicant.name)
                 seen = None  # its server can't store anything either
                 await self.pause(look_s)
                 now_ns = self._applicant.clock_ns()
@@ -270,7 +270,7 @@ class _Waiting:
                 taken = await self._patiently(link, self._take(link, _TAKE_BEFORE if is_older else _TAKE, seen))
                 if taken is not None:
                     self._stands_by = False
-                    log.info("the lease is ours", database=self._applicant.name, epoch=taken.epoch)
+                    log.info("lease acquired", database=self._applicant.name, epoch=taken.epoch)
                     return taken
                 seen = None  # another server was faster: the next look shows which one
                 await link.row(NO_LOCKS, within_s=self._applicant.lease_s)
@@ -318,7 +318,7 @@ class _Waiting:
                 if why == NO_STANDBY:
                     await expect_newest(link, self._applicant.url)
                 if why is not None:
-                    self._oddities.warning(f"the start waits: {why}", database=self._applicant.name)
+                    self._oddities.warning(f"start is waiting: {why}", database=self._applicant.name)
         except (_Stopped, *TROUBLE, asyncpg.PostgresError, JournalRefused):
             pass  # the change fails with the connection, and is tried again unless the server is to stop
         link.drop()

@@ -34,8 +34,8 @@ _WAITS: Final = """
 # another program holds the lock.
 NO_LOCKS: Final = "SELECT set_config('lock_timeout', '100ms', false)"
 PATIENTLY: Final = "SELECT set_config('lock_timeout', '0', false)"
-NO_STANDBY: Final = "its synchronous standby may be lost"
-CROWDED: Final = "it is unknown why, because the database has no connection left"
+NO_STANDBY: Final = "no answer from the synchronous standby"
+CROWDED: Final = "reason unknown, since all connections of the database are in use"
 # The application names of servers begin with this.
 _OURS: Final = "beanlite "
 _oddities: Final = log.Seldom()
@@ -126,7 +126,7 @@ class Link:
         # for any other warning, except that transaction ids run out.
         if message.sqlstate == "01000":
             if message.server_source_function == "GetNewTransactionId":
-                _oddities.warning("the database warns", text=message.message)
+                _oddities.warning("database warning", text=message.message)
             else:
                 self._cancelled = True
 
@@ -197,7 +197,7 @@ class Link:
 
     def warn_of_old_primary(self) -> None:
         """Log that it is passed over."""
-        _old_primaries.warning("an old primary runs again, and is passed over", database=shown(self.url))
+        _old_primaries.warning("ignoring an old primary", database=shown(self.url))
 
     def believe(self) -> None:
         """Raise Cancelled unless everything committed over this connection is known to be durable."""

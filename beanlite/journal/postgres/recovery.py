@@ -128,7 +128,7 @@ class Reader:
         except (*TROUBLE, JournalRefused) as error:
             if self._closed:
                 raise JournalFailed(f"{self._name}: {said(error)}") from error
-            self._oddities.warning("the database can't be read now", database=self._name, error=said(error))
+            self._oddities.warning("could not read the database; trying again", database=self._name, error=said(error))
             self.drop()
         except asyncpg.PostgresError as error:
             raise JournalFailed(f"{self._name} can't be read: {said(error)}") from error
@@ -237,7 +237,7 @@ class Reader:
                 )
         except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
             if not self._closed:
-                self._oddities.warning("old totals and batches could not be taken away", error=said(error))
+                self._oddities.warning("could not delete old totals and batches", error=said(error))
         finally:
             if link is not None:
                 link.drop()

@@ -152,7 +152,7 @@ class Sender:
             if self._ended:
                 raise JournalFailed(f"{self._applicant.name}: {said(trouble)}")
             self._oddities.warning(
-                "the database is lost, and looked for", database=self._applicant.name, error=said(trouble)
+                "connection to the database lost; reconnecting", database=self._applicant.name, error=said(trouble)
             )
             self._drop()
             try:
@@ -175,7 +175,7 @@ class Sender:
         self.left = self.left._replace(history=link.history or self.left.history)
         self._confirmed(sent_ns)
         self._moved()
-        log.info("the database is found again", database=self._applicant.name, batch=batch)
+        log.info("reconnected to the database", database=self._applicant.name, batch=batch)
         return batch
 
     async def _last_stored(self, link: Link) -> int:
@@ -263,7 +263,7 @@ class Sender:
             if why is None:
                 link.drop()
             else:
-                self._oddities.warning(f"a commit waits: {why}", database=self._applicant.name)
+                self._oddities.warning(f"commit is waiting: {why}", database=self._applicant.name)
 
     def _drop(self) -> None:
         if self._link is not None:

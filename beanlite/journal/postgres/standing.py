@@ -96,7 +96,7 @@ class Patience:
         now_ns = self._clock_ns()
         if self._since_ns is None:
             self._since_ns = now_ns
-            log.warning("only a host that lacks commits accepts writes: another is awaited", error=error)
+            log.warning("only a host that lacks commits accepts writes; waiting for another", error=error)
         if now_ns - self._since_ns >= self._longest_ns:
             raise JournalFailed(str(error)) from error
 

@@ -139,7 +139,7 @@ def open_database(
         index_before = read_index(path) if mark is not None and mark.is_of_this_boot else None
         room = Room(path, file)
         if not room.has_room_for(_bytes_to_start(path)):
-            raise JournalRefused(f"there is no room on the disk of {path}, not even to read it; make some")
+            raise JournalRefused(f"no space left on the disk of {path}, not even to read it")
         after_sqlite = undo.enter_context(ExitStack())
         bystander = undo.enter_context(ExitStack())
         connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
@@ -160,7 +160,7 @@ def open_database(
         damaged_wal = None
         if lost_batches and not _has_unsynced(mark, fsync):
             if whole:
-                raise damaged(path, f"{lost_batches} commits stand in its -wal behind a damaged place")
+                raise damaged(path, f"{lost_batches} commits follow a damaged frame of its -wal")
             damaged_wal = _keep_wal(path)
         bystander.close()
         if lost_batches:

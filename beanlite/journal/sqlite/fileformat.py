@@ -308,7 +308,7 @@ def refused(path: Path) -> Iterator[None]:
         raise JournalRefused(f"{path} is damaged (its schema is no text); {WHAT_TO_DO}") from error
     except (sqlite3.Error, OSError) as error:
         if is_full(error, path):
-            raise JournalRefused(f"there is no room on the disk of {path}; make some") from error
+            raise JournalRefused(f"no space left on the disk of {path}") from error
         if isinstance(error, OSError):
             advice = lack_of(path.parent) or "check the disk"
             raise JournalRefused(f"{path} can't be used: {error.strerror or said(error)}; {advice}") from error

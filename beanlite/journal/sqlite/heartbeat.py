@@ -63,9 +63,9 @@ def read_last_seen(connection: sqlite3.Connection, path: Path) -> LastSeen | Non
     seen_s, ahead_s, boot, offset_ns, alike = row
     last = last_seen(seen_s, ahead_s, boot, offset_ns)
     if last is None:
-        raise damaged(path, "its server table says what can't be")
+        raise damaged(path, "server row has impossible values")
     if not alike:
-        raise damaged(path, "its server table has changed")
+        raise damaged(path, "server row does not match its checksum")
     return last
 
 

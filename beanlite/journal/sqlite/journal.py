@@ -99,11 +99,9 @@ class SqliteJournal(Journal):
         if database is None:
             return False
         if database.damaged_wal is not None:
-            log.error(
-                "the -wal was damaged: commits are lost", commits=database.lost_batches, copy=database.damaged_wal
-            )
+            log.error("damaged -wal: commits lost", commits=database.lost_batches, copy=database.damaged_wal)
         elif database.lost_batches:
-            log.warning("commits that were not synced when the power failed are lost", commits=database.lost_batches)
+            log.warning("commits not synced before the power failure are lost", commits=database.lost_batches)
         state = read_state(database.connection, database.path)
         set_clock(clock, read_last_seen(database.connection, database.path))
         now_ns = clock()
@@ -146,7 +144,7 @@ class SqliteJournal(Journal):
                 self._writer.write(batch_of(changes, self._writer.chronicle.history))
             except JournalFull:
                 ledger.deferred.update((job.id, job) for job in changes.jobs)
-                log.warning("disk full: that the restart made jobs ready is not in the history")
+                log.warning("disk full: jobs made ready by the restart are missing in the history")
                 return
             await self._writer.sync()
             engine.stored(changes.batch, changes.last_id)
@@ -312,7 +310,7 @@ async def _unlocked(attempt: Callable[[], _Result], stopped: asyncio.Event) -> _
         except JournalLocked:
             if ends_s is None:
                 ends_s = loop.time() + LOCK_WAIT_S
-                log.warning("another program holds a lock on the file: the start waits for it")
+                log.warning("start is waiting: another program has locked the file")
             elif loop.time() > ends_s:
                 raise
         await asyncio.sleep(HEAR_S)

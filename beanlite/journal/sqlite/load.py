@@ -152,7 +152,7 @@ class _Loading:
         self._check_numbers(values)
         self._insert(values, body)
         if not is_sound(self._connection, job_id):
-            raise _Wrong("no server would write such a job")
+            raise _Wrong("the job has impossible values")
         self._last_id = max(self._last_id, job_id)
         self.jobs += 1
 

@@ -118,18 +118,18 @@ def read_state(connection: sqlite3.Connection, path: Path) -> State:
             f"SELECT batch, last_id, (SELECT max(id) FROM jobs), {meta_said} FROM meta"  # noqa: S608 - our own words
         ).fetchone()
         if meta is None:
-            raise damaged(path, "its meta table is empty")
+            raise damaged(path, "table meta is empty")
         pauses = connection.execute(
             f"SELECT CAST(tube AS BLOB), pause_s, until, {pause_said} FROM pauses"  # noqa: S608 - likewise
         ).fetchall()
     batch, last_id, last_job, alike = meta
     if not (is_number(batch, COUNTER_MAX) and is_number(last_id, COUNTER_MAX) and last_id >= (last_job or 0)):
-        raise damaged(path, "its meta table says what can't be")
+        raise damaged(path, "meta row has impossible values")
     if not alike:
-        raise damaged(path, "its meta table has changed")
+        raise damaged(path, "meta row does not match its checksum")
     for tube, pause_s, until, pause_alike in pauses:
         if not (_is_name(tube) and is_number(pause_s, U32_MAX) and isinstance(until, float) and abs(until) <= FAR_NS):
-            raise damaged(path, "its pauses table says what can't be")
+            raise damaged(path, "row of pauses has impossible values")
         if not pause_alike:
             raise damaged(path, f"the pause of {tube!r:.100} has changed")
     if version >= _HAS_CLOCK:

@@ -197,7 +197,7 @@ def _check_target(target: Path, held: int) -> None:
     check_names(held, target)
     header = read_at(held, HEADER_BYTES, 0)
     if header and int.from_bytes(header[68:72]) != APPLICATION_ID:
-        raise JournalRefused(f"{target} is no database of beanlite's; move it away, or name another file")
+        raise JournalRefused(f"{target} is not a beanlite database; move it away, or name another file")
 
 
 def _last_id(connection: sqlite3.Connection) -> int:

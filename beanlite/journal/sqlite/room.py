@@ -124,11 +124,11 @@ class Room:
         if not self._is_unusable:
             self._is_unusable = True
             why = error.strerror or str(error)
-            log.warning("there is no reserve for a full disk: remove what has its name", file=self._reserve, error=why)
+            log.warning("no reserve for a full disk: another file has its name", file=self._reserve, error=why)
 
     def _free_bytes(self) -> int:
         try:
             disk = os.fstatvfs(self._descriptor)
         except OSError as error:
-            raise JournalFailed(f"the disk of {self._path} can't be asked for its room: {error.strerror}") from error
+            raise JournalFailed(f"the disk of {self._path} does not report its free space: {error.strerror}") from error
         return disk.f_bavail * disk.f_frsize

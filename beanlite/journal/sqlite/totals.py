@@ -45,7 +45,7 @@ def add_totals(connection: sqlite3.Connection, rows: list[TotalsRow]) -> None:
         try:
             connection.execute(_ADD, row)
         except sqlite3.IntegrityError as error:
-            log.warning("a row of totals was damaged, and begins anew; check the disk", tube=row[2], why=said(error))
+            log.warning("damaged row of totals was reset; check the disk", tube=row[2], why=said(error))
             connection.execute(_REPLACE, row)
 
 

@@ -150,7 +150,7 @@ class Upkeep:
                 elif not self._writer.room.give_up_reserve():  # the server may have started on a full disk
                     if not warned:
                         warned = True
-                        self._oddities.warning("commits wait: the disk is full to the last byte")
+                        self._oddities.warning("commits are waiting: disk full")
                     await asyncio.sleep(FULL_RETRY_S)
                 await self._move_wal()  # the -wal is then reused from its beginning, and needs no more room
             else:

@@ -133,7 +133,7 @@ def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack, ma
         if lost > 1 and mark is not None and mark.has_unsynced:
             return f"{len(commits) - lost} commits in the -wal; {lost} were not synced when the power failed"
         if lost > 1:  # a single commit may be under way
-            raise damaged(path, f"{lost} commits stand in its -wal behind a damaged place")
+            raise damaged(path, f"{lost} commits follow a damaged frame of its -wal")
     return f"{len(commits)} commits in the -wal"
 
 

@@ -233,7 +233,7 @@ class Outsiders:
             return True
         self._times += 1
         if log.is_rare(self._times):
-            log.warning("another program has been at the file, but not at the queue", times=self._times)
+            log.warning("another program wrote to the file; the queue is unchanged", times=self._times)
         return True
 
     def _read_version(self) -> int:

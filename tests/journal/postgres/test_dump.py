@@ -86,7 +86,7 @@ def test_what_can_not_be_written_is_not_blamed_on_the_database(exported, databas
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1
-    assert done.stderr == b"beanlite: what was to be printed can't be written: No space left on device\n"
+    assert done.stderr == b"beanlite: output can't be written: No space left on device\n"
 
 
 async def test_large_bodies_are_moved_a_few_at_a_time(database, tmp_path):

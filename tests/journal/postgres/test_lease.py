@@ -140,7 +140,7 @@ async def test_who_stands_by_takes_what_is_left_if_all_hosts_are_behind_what_it_
     await sql(postgres, database, "DELETE FROM batches")
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'beanlite second'"
     await sql(postgres, database, end)
-    await until(lambda: "the database can't be reached" in caplog.text)
+    await until(lambda: "could not connect to the database" in caplog.text)
     await asyncio.wait_for(waiting, SOON_S)
     await second.stop()
 

@@ -134,7 +134,7 @@ async def test_the_new_one_is_awaited_for_as_long_as_it_takes(pair, passed_over,
     since = len(passed_over)
     await until(lambda: len(passed_over) > since + 1)
     assert serving.failures == []
-    assert "an old primary runs again" in caplog.text
+    assert "ignoring an old primary" in caplog.text
     await asyncio.to_thread(new.start)
     await until(lambda: last in serving.released)
     assert serving.failures == []
@@ -211,7 +211,7 @@ async def test_who_starts_and_waits_for_the_standby_moves_to_it_once_it_is_promo
     new = pair.standby
     await follows_nobody(new)
     starting = asyncio.create_task(served(both(pair)))
-    await until(lambda: "the start waits: its synchronous standby may be lost" in caplog.text)
+    await until(lambda: "start is waiting: no answer from the synchronous standby" in caplog.text)
     await asyncio.to_thread(new.promote)
     await without_standby(new)
     serving = await asyncio.wait_for(starting, SOON_S)
@@ -295,7 +295,7 @@ async def test_who_starts_uses_the_host_that_was_promoted_last(pair, tmp_path, m
     serves_alone(old)
     await asyncio.to_thread(old.start)
     serving = await served(url)
-    assert "an old primary runs again" in caplog.text
+    assert "ignoring an old primary" in caplog.text
     await serving.put()
     assert await old.asql("SELECT id FROM jobs", "queue") == []
     assert await new.asql("SELECT id FROM jobs", "queue") == [(1,)]

@@ -163,7 +163,7 @@ async def test_who_waits_for_a_commit_of_another_server_says_so(database, monkey
         await active.fetchrow(BEAT, taken.epoch)
         waiting = asyncio.create_task(take(applicant(database), stopped))
         async with asyncio.timeout(SOON_S):
-            while "the start waits" not in caplog.text:
+            while "start is waiting" not in caplog.text:
                 await asyncio.sleep(0.001)
         stopped.set()
         assert await asyncio.wait_for(waiting, SOON_S) is None
@@ -188,7 +188,7 @@ async def test_who_waits_for_a_lock_keeps_its_connection_if_the_database_has_non
     async with holder.transaction(), asyncio.timeout(SOON_S):
         await holder.execute("LOCK lease IN EXCLUSIVE MODE")
         waiting = asyncio.create_task(take(applicant(url), asyncio.Event()))
-        while "the database has no connection left" not in caplog.text and "can't be reached" not in caplog.text:
+        while "all connections of the database are in use" not in caplog.text and "can't be reached" not in caplog.text:
             await asyncio.sleep(0.001)
     await holder.close()
     taken = await asyncio.wait_for(waiting, SOON_S)
@@ -206,7 +206,7 @@ async def test_who_polls_a_lease_that_is_locked_leaves_no_process_behind_in_the_
         await asyncio.sleep(2)
         found = await other.fetchval(_WAITING)
         assert found <= 1
-        assert "another program has locked the lease" in caplog.text
+        assert "another program has locked the table lease" in caplog.text
         assert not waiting.done()
     stopped.set()
     assert await asyncio.wait_for(waiting, SOON_S) is None
