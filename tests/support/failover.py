@@ -135,6 +135,8 @@ class Load:
 
     machine = HERE
     """Where the clients run."""
+    patience_s = SOON_S
+    """How long the clients may find no server, or get no replies."""
 
     def __init__(self, nodes, *, forwarded=False):
         self.nodes = nodes
@@ -195,7 +197,7 @@ class Load:
 
     async def connection(self):
         """Return the active server, or one that does not know yet that it is cut off, and a connection to it."""
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(self.patience_s):
             while True:
                 for _ in self.nodes:
                     node = self.nodes[next(self._turns) % len(self.nodes)]
@@ -217,7 +219,7 @@ class Load:
     async def goes_on(self):
         """Wait until ACKNOWLEDGED more changes have been acknowledged."""
         until = self.ledger.acknowledged + ACKNOWLEDGED
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(self.patience_s):
             while self.ledger.acknowledged < until:
                 self._still_at_work()
                 await asyncio.sleep(0.01)

@@ -38,6 +38,12 @@ class Machine:
             finally:
                 _enter(before.fileno())
 
+    def processes(self) -> list[int]:
+        """Return the ids of all processes in this namespace. A thread that has entered it does not count."""
+        assert self._namespace is not None
+        command = ["ip", "netns", "pids", self._namespace]
+        return list(map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()))
+
 
 HERE = Machine("127.0.0.1", None)
 

@@ -37,6 +37,7 @@ SETTINGS = {
     "log_checkpoints": "off",
     "hot_standby": "on",
 }
+TRUSTED = "host all,replication all 10.213.0.0/16 trust"  # the tests' networks
 
 
 def programs() -> Path | None:
@@ -90,8 +91,7 @@ class Cluster:
         how = ("-U", "queue", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
         _run(_program("initdb"), "-D", self.data, *how, *flags)
         hosts = self.data / "pg_hba.conf"
-        trusted = "host all,replication all 10.213.0.0/16 trust\n"
-        hosts.write_text("host all stranger 127.0.0.1/32 scram-sha-256\n" + trusted + hosts.read_text())
+        hosts.write_text(f"host all stranger 127.0.0.1/32 scram-sha-256\n{TRUSTED}\n{hosts.read_text()}")
 
     def follow(self, primary: "Cluster") -> None:
         """Make this a standby of the other cluster."""
