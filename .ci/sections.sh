@@ -70,7 +70,7 @@ wheel() {
     # What the tests need is installed already, beside the linters.
     local ask='import sysconfig; print(sysconfig.get_path("purelib"))'
     .venv-ci/bin/python -c "$ask" >"$("$scratch/venv/bin/python" -c "$ask")/others.pth"
-    cp -r tests README.md pyproject.toml "$scratch"
+    cp -r tests docs README.md pyproject.toml "$scratch"
     cd "$scratch"
     python3 "$OLDPWD/packaging/wheels/smoke.py" --compiled venv/bin/beanlite
 }

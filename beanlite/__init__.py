@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 
 def is_compiled() -> bool:

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 import typer
 
-from beanlite import cli, config
+from beanlite import cli, config, signals
+from beanlite.cli.serve import EXIT_CODES
+from beanlite.errors import BeanliteError
 from beanlite.journal.sqlite.database import open_database
 from beanlite.net.refusals import Refusals
+from beanlite.reload import APPLIED
+from tests import reference_page
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = typer.main.get_group(cli.build_app()).commands
@@ -25,16 +29,19 @@ LONG_FLAGS = sorted(
 )
 
 
-@pytest.fixture(scope="module")
-def readme():
-    return (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+
+
+def text_of(name):
+    return (DOCS / name).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def manual(readme):
-    """What users read: the README, and the page on the operators' commands."""
-    pages = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("operating.md", "web.md")]
-    return "\n".join([readme, *pages])
+def manual():
+    """What users read: all pages but those about the insides."""
+    return "\n".join(
+        text_of(file.name) for file in DOCS.glob("*.md") if file.stem not in {"architecture", "performance-lab"}
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -47,25 +54,56 @@ def test_each_flag_is_in_the_manual(flag, manual):
     assert re.search(rf"(?<![\w-]){flag}(?![\w-])", manual)
 
 
-@pytest.mark.parametrize("key", config.Settings.model_fields)
-def test_each_setting_is_in_the_readme(key, readme):
-    """By its flag, its variable or its name in the file."""
-    assert re.search(rf"(?<![\w-])({config.flag(key)}|{config.variable(key)}|`{key}`)(?![\w-])", readme)
+def test_the_reference_page_is_made_from_the_sources():
+    assert reference_page.made(text_of("reference.md")) == text_of("reference.md"), "run python -m tests.reference_page"
+
+
+def test_the_exit_codes_are_those_of_the_errors():
+    assert set(EXIT_CODES) == {0} | {error.exit_code for error in kinds_of(BeanliteError)}
+
+
+def kinds_of(error):
+    """An error and all that are derived from it."""
+    return {error}.union(*map(kinds_of, error.__subclasses__()))
+
+
+def test_the_reference_page_has_the_signals():
+    table = text_of("reference.md").partition("\n## Signals\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (SIG[\w, ]+) \|", table, re.MULTILINE)
+    heard = {*signals.STOPS, signals.DRAINS, signals.RELOADS}
+    assert set(", ".join(rows).split(", ")) == {signal.name for signal in heard}
+
+
+def test_the_reference_page_says_when_each_reloaded_setting_takes_effect():
+    table = text_of("reference.md").partition("| takes effect |")[2].partition("\n\n")[0]
+    named = [key for row in table.splitlines() for key in re.findall(r"`(\w+)`", row.split("|")[1:2][0] if row else "")]
+    assert sorted(named) == sorted(APPLIED)
 
 
 @pytest.mark.parametrize("limit", Refusals().counts)
-def test_each_kind_of_refusal_is_in_the_manual(limit, readme):
-    assert f"`refused-{limit}`" in readme  # in stats
-    assert f"`{limit}`" in (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+def test_each_kind_of_refusal_is_in_the_manual(limit):
+    assert f"`refused-{limit}`" in text_of("differences.md")  # in stats
+    assert f"`{limit}`" in text_of("monitoring.md")
 
 
-def test_the_example_of_a_view_shows_its_columns(readme, tmp_path):
-    found = re.search(r"^\$ sqlite3 beanlite.db '(.+)' -header -column\n(.+)$", readme, re.MULTILINE)
+def test_the_example_of_a_view_shows_its_columns(tmp_path):
+    found = re.search(r"^\$ sqlite3 beanlite.db '(.+)' -header -column\n(.+)$", text_of("database.md"), re.MULTILINE)
     assert found
     open_database(tmp_path / "queue.db").close()
     with closing(sqlite3.connect(tmp_path / "queue.db")) as connection:
         columns = [column[0] for column in connection.execute(found[1]).description]
     assert found[2].split() == columns
+
+
+def test_the_readme_is_short():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 130
+    assert len(text.split()) <= 900
+
+
+def test_the_index_has_each_page_once():
+    linked = re.findall(r"^- \[.+?\]\((.+?)\): ", text_of("README.md"), re.MULTILINE)
+    assert sorted(linked) == sorted(file.name for file in DOCS.glob("*.md") if file.name != "README.md")
 
 
 PAGES = [
@@ -92,7 +130,7 @@ def paths(page):
 def test_paths_are_found_in_what_a_page_says():
     assert ROOT / "tests/protocol/test_costs.py" in paths("CONTRIBUTING.md")
     assert ROOT / "docs/../CONTRIBUTING.md" in paths("docs/architecture.md")
-    assert ROOT / "docs/throughput.svg" in paths("docs/performance.md")
+    assert ROOT / "docs/throughput.svg" in paths("docs/performance-lab.md")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -115,5 +153,5 @@ OWN_LIMITS = [key for key in config.Settings.model_fields if key.startswith("max
 
 
 @pytest.mark.parametrize("key", OWN_LIMITS)
-def test_each_limit_that_beanstalkd_does_not_have_is_a_difference(key, readme):
-    assert f"`{key}`" in readme.partition("## Differences from beanstalkd")[2]
+def test_each_limit_that_beanstalkd_does_not_have_is_a_difference(key):
+    assert f"`{key}`" in text_of("differences.md")

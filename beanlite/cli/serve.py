@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -12,11 +12,17 @@ from beanlite.cli.paths import as_path
 from beanlite.errors import ConfigError, JournalRefused
 from beanlite.values import default_db
 
-EPILOG = (
-    "Exit codes: 0 orderly stop; 1 a bug, or out of memory; 2 a wrong setting or flag, or the limit on open files is"
-    " too low; 3 the database was refused, nothing was written; 4 the disk failed while serving, or another program"
-    " kept the database locked; 5 can't listen on the address; 6 another server has taken over."
-)
+EXIT_CODES: Final = {
+    0: "orderly stop",
+    1: "a bug, or out of memory",
+    2: "a wrong setting or flag, or the limit on open files is too low",
+    3: "the database can't be used as it is: damaged, not beanlite's, or too large for the memory; nothing was written",
+    4: "the disk failed while serving, no thread could be started, or another program kept the database locked for 10 s"
+    " of the start",
+    5: "can't listen on the address",
+    6: "another server has taken over",
+}
+EPILOG: Final = f"Exit codes: {'; '.join(f'{code} {what}' for code, what in EXIT_CODES.items())}."
 
 
 def _option(key: str, *names: str, metavar: str, more: str = "") -> Any:  # noqa: ANN401 - as typer.Option itself

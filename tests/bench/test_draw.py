@@ -64,5 +64,5 @@ def test_the_page_and_the_plot(draw):
 
 
 def test_the_page_has_a_place_for_the_results(draw):
-    page = (DOCS / "performance.md").read_text(encoding="utf-8")
+    page = (DOCS / "performance-lab.md").read_text(encoding="utf-8")
     assert page.count(draw.BEGIN) == page.count(draw.END) == 1

@@ -5,6 +5,7 @@ Some are played against beanlite with a PostgreSQL database as well; ``ALL_ON_PO
 The sessions run in the background, several at a time, because many of them wait; a test waits for its own.
 """
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -145,9 +146,8 @@ def test_on_postgresql(transcript: Transcript, server: str, outcomes: Outcomes) 
 
 
 @pytest.mark.parametrize("defect", sorted({transcript.defect for transcript in TRANSCRIPTS if transcript.defect}))
-def test_a_defect_of_the_reference_is_listed_in_the_readme(defect: str) -> None:
+def test_a_defect_of_the_reference_is_listed_as_a_difference(defect: str) -> None:
     """What is marked as a defect of the reference is a difference that users are told of, in the same words."""
-    readme = (HERE.parent.parent / "README.md").read_text()
-    differences = readme.partition("## Differences from beanstalkd")[2].partition("\n## ")[0]
-    listed = [" ".join(item.split()) for item in differences.split("\n- ")]
+    page = (HERE.parent.parent / "docs/differences.md").read_text()
+    listed = [" ".join(item.split()) for item in re.split(r"\n- |\n\n", page)]
     assert defect in listed

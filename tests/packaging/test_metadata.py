@@ -43,7 +43,7 @@ def test_no_link_of_the_description_depends_on_where_it_is_shown(told):
     text = told.get_payload()
     assert told["Description-Content-Type"] == "text/markdown"
     assert text.startswith("# beanlite\n")
-    assert not re.findall(r"\]\((?!https://)[^)]*\)|\]:\s*(?!https://)\S+|(?:src|href)=", text)
+    assert not re.findall(r"\]\((?!https://)[^)]*\)|\]:\s*(?!https://)\S+|(?:src|href)=|^!", text, re.MULTILINE)
     assert "](https://" in text  # those that lead somewhere are left
 
 

@@ -1,8 +1,8 @@
 """What crowds of clients cost: how much memory beyond what is counted, and how long another client waits.
 
 ``python -m tests.performance.crowds memory|waits [NAME...]`` starts a server for each kind of crowd, and prints a table
-for docs/performance.md; two minutes each. The servers run on the interpreter that runs this, so use one with a compiled
-beanlite.
+for docs/performance-lab.md; two minutes each. The servers run on the interpreter that runs this, so use one with a
+compiled beanlite.
 
 ``memory``: the resident memory of a server under a bound of 256 MiB, first with nothing to do and then with the crowd;
 and how much it counts. ``waits``: how long a client waits that puts, reserves and deletes one by one.

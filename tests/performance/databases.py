@@ -1,4 +1,4 @@
-"""What a journal in PostgreSQL costs compared with the file; see docs/performance.md.
+"""What a journal in PostgreSQL costs compared with the file; see docs/performance-lab.md.
 
 ::
 

@@ -76,7 +76,7 @@ def written() -> int:
 
 
 async def main() -> None:
-    """Print the table of performance.md."""
+    """Print the table of performance-lab.md."""
     print("| body | jobs in a batch | put, delete | reservation stored, too | put and delete in one batch |")
     print("|---|---|---|---|---|")
     for size in BODY_SIZES:

@@ -1,4 +1,4 @@
-"""Write the results of measure.py into docs/performance.md and draw docs/throughput.svg.
+"""Write the results of measure.py into docs/performance-lab.md and draw docs/throughput.svg.
 
 ``python -m tests.performance.draw``; it needs ``pip install matplotlib``.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results.jsonl"
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = DOCS / "performance.md"
+PAGE = DOCS / "performance-lab.md"
 PLOT = DOCS / "throughput.svg"
 BEGIN, END = "<!-- measured -->\n", "<!-- /measured -->\n"
 

@@ -1,4 +1,4 @@
-"""What a round trip of some milliseconds to PostgreSQL costs; see docs/performance.md.
+"""What a round trip of some milliseconds to PostgreSQL costs; see docs/performance-lab.md.
 
 ::
 

@@ -2,7 +2,7 @@
 
 ``python -m tests.performance.hostile [NAME...]`` starts a server on a core of its own for each kind of offender. Ten
 innocent clients put, reserve and delete, one command at a time, first alone and then together with the offenders. It
-prints a table for docs/performance.md, and takes about three minutes.
+prints a table for docs/performance-lab.md, and takes about three minutes.
 
 The offenders' process yields the other core to the innocents', so that only the server decides how to share its time.
 """

@@ -3,7 +3,8 @@
 ``python -m tests.performance.large_bodies [--server COMMAND] [MIB...]`` starts a server on a core of its own for each
 size and each way to sync. One connection puts a job with a large body, reserves, releases, peeks at and deletes it.
 Meanwhile a second one puts, reserves and deletes small jobs without a pause, and a third sends `use`, which does not
-wait for the disk. It prints the slowest reply to each of the two during each step, in ms, as in docs/performance.md.
+wait for the disk. It prints the slowest reply to each of the two during each step, in ms, for
+docs/performance-lab.md.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 ``python -m tests.performance.long_work [NAME...]`` starts a server on a core of its own for each scenario; while the
 long work lasts, one connection puts, reserves and deletes without a pause and times each reply. It prints the tables
-of docs/performance.md, and takes about ten minutes and 2 GB of disk.
+of docs/performance-lab.md, and takes about ten minutes and 2 GB of disk.
 """
 
 import json

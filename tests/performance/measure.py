@@ -1,4 +1,4 @@
-"""Run all measurements for docs/performance.md, then write the results there.
+"""Run all measurements for docs/performance-lab.md, then write the results there.
 
 ``python -m tests.performance.measure [OPTION...]`` takes a quarter of an hour, on a machine that should be otherwise
 idle. The options are passed to each ``beanlite bench``: --pin gives the server a core of its own, and --rounds 1

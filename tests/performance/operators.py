@@ -2,7 +2,7 @@
 
 ``python -m tests.performance.operators [NAME...]`` has 50 connections put, reserve and delete without a pause, and
 times each of their replies, while an operator does each of the things below. It prints the table of
-docs/performance.md.
+docs/performance-lab.md.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 ``python -m tests.performance.prometheus`` has 50 connections put, reserve and delete without a pause, and times each of
 their replies: with a server that is scraped each second, with one that could be scraped, and with one that measures
-nothing, in turns; and again with 100,000 tubes. It prints the table of docs/performance.md.
+nothing, in turns; and again with 100,000 tubes. It prints the table of docs/performance-lab.md.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""How long no reply comes while a second server takes over; see docs/performance.md.
+"""How long no reply comes while a second server takes over; see docs/performance-lab.md.
 
 ::
 
