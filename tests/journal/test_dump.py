@@ -277,7 +277,7 @@ def test_a_full_disk(target):
     lines = (job(id=number, body="x" * 50_000).encode() for number in range(1, 1000))
     with (
         files_of_at_most(1_000_000),
-        pytest.raises(JournalRefused, match=r"there is no room on the disk|disk I/O error"),
+        pytest.raises(JournalRefused, match=r"no space left on the disk|disk I/O error"),
     ):
         load(lines, target)
     assert list(target.parent.iterdir()) == []

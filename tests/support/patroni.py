@@ -193,10 +193,9 @@ class Patroni:
         self._process: subprocess.Popen[bytes] | None = None
         self._logs = logs
         names = ("one", "two", "three")
-        # With etcd3, Patroni before 3.0.3 takes back a promotion when the halted leader continues. With two members
-        # nothing can have been stored since then; with three, what was acknowledged meanwhile would be lost.
-        protocol = "etcd3" if len(machines) == 2 else "etcd"
-        where: dict[str, object] = {protocol: {"host": f"{etcd.address}:{ETCD_PORT}"}}
+        # Not etcd3: with that, Patroni before 3.0.3 takes back a promotion when the halted leader continues. With three
+        # members what was acknowledged meanwhile is lost; with two the members may never agree again.
+        where: dict[str, object] = {"etcd": {"host": f"{etcd.address}:{ETCD_PORT}"}}
         self.members = [
             Member(self.home, name, machine, where, logs / f"{name}.log")
             for name, machine in zip(names, machines, strict=False)

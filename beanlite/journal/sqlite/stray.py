@@ -19,7 +19,7 @@ import os
 import sqlite3
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from beanlite.journal.sqlite.fileformat import (
     APPLICATION_ID,
@@ -32,6 +32,9 @@ from beanlite.journal.sqlite.fileformat import (
 )
 from beanlite.journal.sqlite.mark import ATTRIBUTE, boot_id
 from beanlite.journal.sqlite.wal import headers_in, read_salts
+
+# Sets what is set already, but SQLite counts it as a change of the header.
+CHANGE_HEADER: Final = f"PRAGMA application_id = {APPLICATION_ID}"
 
 
 class _Note(NamedTuple):
@@ -78,12 +81,9 @@ class Tie:
         self.base: str | None = None
         """The header of the file, if all frames have been moved into it: the next commit begins the -wal anew."""
 
-    def begin(self, *, has_room: bool) -> None:
-        """Change the header of the file, if there is room. Raises sqlite3.Error or OSError."""
-        if not has_room:
-            return
+    def begin(self) -> None:
+        """Move the changed header into the file, as far as readers allow. Raises sqlite3.Error or OSError."""
         try:
-            self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")  # the same, but SQLite counts it as a change
             _, frames, moved = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL}:

@@ -40,7 +40,7 @@ from beanlite.journal.sqlite.fileformat import (
 )
 from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES, Frames
 from beanlite.journal.sqlite.history import HistoryBounds
-from beanlite.journal.sqlite.stray import Tie
+from beanlite.journal.sqlite.stray import CHANGE_HEADER, Tie
 from beanlite.journal.sqlite.sync import SoonestSync, background_sync
 from beanlite.journal.sqlite.watch import Outsiders, Watch
 
@@ -131,8 +131,13 @@ class Writer:
             self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
             self._tie = Tie(self._db, self._database.file, self._wal)
             has_room = self.room.take_reserve()
+            self._db.execute("BEGIN IMMEDIATE")  # of more commits, a power failure could lose more than a start expects
             self.chronicle.begin(has_room=has_room)
-            self._tie.begin(has_room=has_room)
+            if has_room:
+                self._db.execute(CHANGE_HEADER)
+            self._db.execute("COMMIT")
+            if has_room:
+                self._tie.begin()
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
             self._db.execute("PRAGMA busy_timeout = 0")  # only now: a start waits for a lock that is held briefly
             os.fdatasync(self._wal)  # so that a power failure loses no more than a batch and a slice
