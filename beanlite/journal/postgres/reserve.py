@@ -24,6 +24,8 @@ _SIZE: Final = "SELECT pg_relation_size('disk_reserve') AS bytes"
 _EMPTY: Final = "SET LOCAL synchronous_commit = local; SET LOCAL lock_timeout = '1s'; TRUNCATE disk_reserve"
 # If there is no room for all rows, the table stays empty: pages taken by an INSERT alone would not be given back.
 _FILL: Final = f"{_EMPTY}; INSERT INTO disk_reserve SELECT generate_series(1, {_ROWS})"
+# The same if there is twice as much room, and so some for puts as well.
+_FILL_AGAIN: Final = f"{_FILL}; INSERT INTO disk_reserve SELECT generate_series(1, {_ROWS}); {_FILL}"
 # How often it is tried to fill the table.
 FILL_EVERY_S = 5.0
 
@@ -56,20 +58,23 @@ class Reserve:
         async with self._sender.beside() as link:
             row = await link.row(_SIZE)
             if row is None or not row["bytes"]:
-                await link.connection.execute(_FILL)
+                await link.connection.execute(_FILL_AGAIN if self._admission.disk_full else _FILL)
         self._missing.clear()
         if self._admission.disk_full:
             log.info("database disk has room again: puts are accepted")
             self._admission.accept_puts(NO_BOUND)
 
     async def give_up(self, error: Exception) -> None:
-        """Empty the table, since a batch failed for want of room, and refuse puts until it is filled again."""
+        """Empty the table, since a batch failed for want of room; puts are refused until it is filled again."""
         self._refuse_puts(error)
-        self._missing.set()
         try:
             await self._sender.execute(_EMPTY)  # on a full disk there may be no new connections
         except (*TROUBLE, asyncpg.PostgresError) as failure:
             self._oddities.warning("reserve for a full disk of the database can't be used", error=said(failure))
+
+    def stored(self) -> None:
+        """Fill the table again when there is room; the batch for which it was given up has been stored."""
+        self._missing.set()
 
     def _refuse_puts(self, error: Exception) -> None:
         if not self._admission.disk_full:

@@ -62,8 +62,9 @@ class ServingPostgres(Serving):
         """Leave everything as if the process had been killed."""
         self.journal._sender.end()
         self.journal._reader.close()
-        self.journal._pruning.cancel()
-        await asyncio.wait({self.journal._pruning})
+        for task in self.journal._upkeep:
+            task.cancel()
+        await asyncio.wait(self.journal._upkeep)
 
 
 async def served(url, **others):
