@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 # Imported before a test becomes another user, who may not read the modules of root's own Python.
-import beanlite.bench.report  # noqa: F401
+import beanlite.bench.report
 import beanlite.bench.target  # noqa: F401
 from beanlite import cli
 from beanlite.cli import main
