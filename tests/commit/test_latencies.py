@@ -69,7 +69,7 @@ def test_a_reply_held_in_the_turn_that_is_not_over(latencies, clock):
     assert latencies.measures.commands.total == MS
 
 
-def test_who_waited_is_told_beside_those_who_are_served(latencies):
+def test_turn_may_hold_more_replies_than_it_served_commands(latencies):
     latencies.turn_ends(100 * MS, 101 * MS, served=1, held=2)  # a put, and the reserve that it has ended
     assert found(latencies) == (0, 0)
 

@@ -344,7 +344,7 @@ def test_whatever_is_damaged_the_file_is_used_or_refused_in_one_line(tmp_path, s
         ("UPDATE meta SET jobs = CAST(x'ff' AS TEXT)", "verify"),
     ],
 )
-def test_who_looks_into_a_damaged_file_is_told_in_a_line(path, capsys, damage, command):
+def test_look_into_a_damaged_file_fails_in_one_line(path, capsys, damage, command):
     make(path, batches=1)
     with unchecked(path) as connection:
         connection.execute(damage)

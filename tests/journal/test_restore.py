@@ -134,7 +134,7 @@ def test_a_signal_after_the_new_file_is_in_place_is_too_late(source, target, mon
     assert ids(target) == ([1, 2, 3], 12)
 
 
-def test_who_has_only_read_while_the_target_is_set_aside_does_no_harm(source, target, monkeypatch):
+def test_reader_does_no_harm_while_the_target_is_set_aside(source, target, monkeypatch):
     make(target, batches=4)
     copy = restore_module._copy
 

@@ -179,7 +179,7 @@ async def test_a_page_that_is_being_made_is_not_given_up_for_others(tmp_path):
         assert await asyncio.gather(*asking) == [(200, "page\n")] * health.CONNECTIONS_MAX
 
 
-async def test_who_takes_too_long_is_cut_off(tmp_path, monkeypatch):
+async def test_slow_request_is_cut_off(tmp_path, monkeypatch):
     monkeypatch.setattr(health, "LASTS_S", 0.01)
     async with serving(tmp_path / "queue.db", health="127.0.0.1:0") as (server, _):
         reader, writer = await asyncio.open_connection(*place(server))

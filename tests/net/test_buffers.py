@@ -31,7 +31,7 @@ def memory():
     return memory
 
 
-def test_who_has_held_some_for_longest_is_closed(memory):
+def test_client_with_the_oldest_buffer_is_closed(memory):
     refusals = Refusals()
     buffers = Buffers(memory, Admission(memory), refusals)
     first, second, third, small = (Holder() for _ in range(4))

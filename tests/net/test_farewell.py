@@ -60,7 +60,7 @@ def test_replies_before_a_quit_are_read_whatever_is_sent_after_it(server):
         thread.join()
 
 
-def test_who_has_quit_and_does_not_close_makes_room_for_others(server):
+def test_client_that_quits_without_closing_makes_room_for_others(server):
     with Wire(server.connect()) as idle, Wire(server.connect()) as wire:
         idle.send(b"quit\r\n")
         assert idle.is_closed()
@@ -84,7 +84,7 @@ def test_a_stop_resets_nobody(server):
         assert server.stop() == 0
 
 
-async def test_who_has_quit_and_does_not_close_is_closed_in_the_end(tmp_path, monkeypatch):
+async def test_client_that_quits_without_closing_is_closed_in_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(roster, "FAREWELL_S", 0.0)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
@@ -93,7 +93,7 @@ async def test_who_has_quit_and_does_not_close_is_closed_in_the_end(tmp_path, mo
         await until(lambda: not len(server.roster))
 
 
-async def test_who_is_gone_but_has_yet_to_leave_is_not_waited_for(tmp_path, monkeypatch):
+async def test_connection_that_ended_is_not_waited_for(tmp_path, monkeypatch):
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         assert await ask(client, b"list-tube-used\r\n") == b"USING default\r\n"

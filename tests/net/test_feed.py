@@ -110,7 +110,7 @@ def test_events_are_made_only_while_somebody_watches():
     assert simulated(play) is None
 
 
-def test_who_may_not_give_operators_commands_any_more_is_told_nothing_more():
+def test_client_gets_no_more_events_after_losing_its_rights():
     async def play(server, _journal):
         watcher, producer = Client(server), Client(server)
         await watcher.ask(WATCH)
@@ -176,7 +176,7 @@ def test_very_many_clients_that_watch_are_sent_an_event_in_slices():
     assert simulated(play) is None
 
 
-def test_who_reads_too_slowly_is_told_how_much_was_lost(monkeypatch):
+def test_slow_reader_hears_how_many_events_it_lost(monkeypatch):
     monkeypatch.setattr(feed, "KEPT_MAX", 4)
 
     async def play(server, _journal):
@@ -198,7 +198,7 @@ def test_who_reads_too_slowly_is_told_how_much_was_lost(monkeypatch):
     assert simulated(play) is None
 
 
-def test_who_reads_too_slowly_does_not_keep_the_bodies_of_deleted_jobs_in_memory(monkeypatch):
+def test_slow_reader_keeps_no_bodies_of_deleted_jobs_in_memory(monkeypatch):
     async def play(server, _journal):
         watcher, producer = Client(server), Client(server)
         await watcher.ask(WATCH)

@@ -137,7 +137,7 @@ def played(new_loop, play, operators="none"):
 
 @LOOPS
 @pytest.mark.parametrize("says", [b"", b"list-tu"])
-def test_who_has_asked_for_nothing_yet_is_held(new_loop, says):
+def test_silent_client_is_held(new_loop, says):
     async def play(standby):
         active = standby.active()
         client = await standby.client(says)
@@ -154,7 +154,7 @@ def test_who_has_asked_for_nothing_yet_is_held(new_loop, says):
 
 @LOOPS
 @WAYS
-def test_who_asked_when_the_active_server_was_just_lost_is_held(new_loop, way):
+def test_client_that_asks_just_after_the_active_server_is_lost_is_held(new_loop, way):
     async def play(standby):
         active = standby.active()
         client = await standby.client(LINE)
@@ -168,7 +168,7 @@ def test_who_asked_when_the_active_server_was_just_lost_is_held(new_loop, way):
 
 
 @LOOPS
-def test_who_asked_is_held_while_the_active_server_is_where_no_machine_can_be(new_loop):
+def test_client_is_held_while_the_active_server_has_an_impossible_address(new_loop):
     async def play(standby):
         standby.forwarder.stand_by("no..name:11300")
         client = await standby.client(LINE)
@@ -181,7 +181,7 @@ def test_who_asked_is_held_while_the_active_server_is_where_no_machine_can_be(ne
 
 @LOOPS
 @WAYS
-def test_who_was_not_answered_is_closed_and_not_passed_on_again(new_loop, way):
+def test_unanswered_client_is_closed_and_not_passed_on_again(new_loop, way):
     async def play(standby):
         active = standby.active()
         client = await standby.client(LINE)
@@ -200,7 +200,7 @@ def test_who_was_not_answered_is_closed_and_not_passed_on_again(new_loop, way):
 
 
 @LOOPS
-def test_who_was_not_answered_is_closed_when_another_server_is_active(new_loop):
+def test_unanswered_client_is_closed_when_another_server_is_active(new_loop):
     async def play(standby):
         first = standby.active()
         client = await standby.client(LINE)
@@ -216,7 +216,7 @@ def test_who_was_not_answered_is_closed_when_another_server_is_active(new_loop):
 
 
 @LOOPS
-def test_who_goes_as_he_begins_to_be_served_is_gone_from_the_active_server_too(new_loop):
+def test_client_that_leaves_during_its_handover_leaves_the_active_server(new_loop):
     async def play(standby):
         active = standby.active()
         client = await standby.client(LINE)
@@ -232,7 +232,7 @@ def test_who_goes_as_he_begins_to_be_served_is_gone_from_the_active_server_too(n
 
 
 @LOOPS
-def test_who_is_held_is_handed_over_with_all_that_was_sent(new_loop):
+def test_client_is_handed_over_with_all_that_it_sent(new_loop):
     async def play(standby):
         active = standby.active()
         clients = [await standby.client(), await standby.client(b"list"), await standby.client()]
@@ -324,7 +324,7 @@ def test_nothing_is_left_of_who_is_refused(new_loop):
 
 
 @LOOPS
-def test_who_goes_without_a_word_is_forgotten(new_loop):
+def test_silent_client_that_leaves_is_forgotten(new_loop):
     async def play(standby):
         standby.active()
         client = await standby.client()

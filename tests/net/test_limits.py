@@ -169,7 +169,7 @@ def test_refusals_do_not_fill_the_log(tmp_path):
         assert refused(wire) == {"refused-watched": 1000}
 
 
-def test_who_waits_at_many_tubes_is_served_and_goes(tmp_path):
+def test_client_that_waits_at_many_tubes_is_served_and_leaves(tmp_path):
     """Each of the tubes it watches gets a line of waiting clients, and is rid of it."""
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire, Wire(server.connect()) as other:
         other.send(b"".join(b"watch t%d\r\n" % number for number in range(999)) + b"reserve\r\n")

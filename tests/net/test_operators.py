@@ -28,5 +28,5 @@ DEFAULT = config.Settings().operators
         ("10.0.0.0/8,fe80::/10", "", False),
     ],
 )
-def test_who_may(setting, peer, may):
+def test_operators_setting_admits_the_addresses_it_names(setting, peer, may):
     assert Operators(setting).include(peer) == may

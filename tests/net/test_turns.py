@@ -60,9 +60,7 @@ async def test_what_is_held_for_a_client_while_a_sync_goes_on_has_its_limit(tmp_
     ("job", "most"),
     [(PUT, group.BATCH_JOBS + 2 * STEPS_MAX), (b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n", 80)],
 )
-async def test_who_does_not_wait_for_replies_is_held_back_when_the_batch_is_full_and_others_are_not(
-    tmp_path, disk, job, most
-):
+async def test_full_batch_holds_back_only_clients_that_do_not_wait_for_replies(tmp_path, disk, job, most):
     jobs = 3 * most
     async with serving(tmp_path / "q.db") as (server, _):
         client, other = await connect(server), await connect(server)
@@ -124,7 +122,7 @@ async def test_many_small_replies_one_by_one_fill_a_batch_as_well(tmp_path, disk
         assert await asyncio.wait_for(client[0].readexactly(len(told)), 10) == told
 
 
-async def test_who_comes_reserves_and_leaves_is_held_back_when_too_many_events_wait(tmp_path, disk):
+async def test_short_connections_are_held_back_when_too_many_events_wait(tmp_path, disk):
     jobs = 300  # carried out in one go
     async with serving(tmp_path / "q.db", history="1d") as (server, _):
         putter = await connect(server)
@@ -226,7 +224,7 @@ async def test_a_batch_that_nobody_waits_for_is_not_full(tmp_path):
             assert await asyncio.wait_for(client[0].readline(), 10) == b"USING default\r\n"
 
 
-async def test_who_comes_when_the_server_stops_is_not_served(tmp_path):
+async def test_client_that_connects_during_the_stop_is_not_served(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
         await until(lambda: server.roster.connections)
@@ -349,7 +347,7 @@ async def test_a_job_for_a_waiting_client_is_stored_with_its_put_though_the_batc
         assert disk.syncs == 1
 
 
-def test_who_has_much_to_do_gets_longer_turns_while_nobody_else_comes():
+def test_busy_client_gets_longer_turns_while_it_is_alone():
     server: Any = StepByStep()
     client_turns = Turns(server, Engine(), server, lambda: server.now_ns, lambda *_: None)
 
@@ -375,7 +373,7 @@ def test_who_has_much_to_do_gets_longer_turns_while_nobody_else_comes():
     assert took_ns() == alone[0]
 
 
-def test_who_resumes_beside_others_has_little_carried_out_in_one_go():
+def test_client_that_resumes_beside_others_gets_short_turns():
     server: Any = StepByStep()
     client_turns = Turns(server, Engine(), server, lambda: server.now_ns, lambda *_: None)
     steps = []

@@ -151,7 +151,7 @@ def test_a_file_knows_rates_and_what_became_of_a_job(tmp_path, capsys):
     assert mail["puts_per_min"] > mail["deletes_per_min"] > 0
 
 
-def test_who_has_typed_a_command_is_in_the_history(tmp_path, capsys, monkeypatch):
+def test_history_names_the_person_at_the_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("SUDO_USER", "ann")
     with start_beanlite(tmp_path, "--history", "7d") as server, Wire(server.connect()) as client:
         at = ["--connect", f"127.0.0.1:{server.port}"]

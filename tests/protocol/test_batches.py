@@ -77,7 +77,7 @@ def test_no_job_is_none(core, operator):
     assert core.engine.counts.producers == 0
 
 
-def test_who_waits_gets_what_is_put(core, operator):
+def test_waiting_client_gets_what_is_put(core, operator):
     worker = core.client()
     core.send(worker, b"watch a\r\nreserve\r\n")
     operator.ask("put-jobs", jobs=[{"body": "x", "tube": "a"}, {"body": "y", "tube": "a"}])
@@ -103,7 +103,7 @@ def test_a_malformed_batch(core, operator, line):
     assert core.send(operator.session, b"reserve-batch " + line + b"\r\n") == b"BAD_FORMAT\r\n"
 
 
-def test_who_waits_for_a_batch_gets_the_first_that_comes(core, operator):
+def test_waiting_batch_reserve_gets_the_first_job(core, operator):
     session = operator.session
     assert core.send(session, b"reserve-batch 3 5\r\nlist-tube-used\r\n") == b""
     assert session.blocked is WAITING

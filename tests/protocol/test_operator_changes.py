@@ -175,7 +175,7 @@ def test_a_moved_job_goes_to_who_waits_for_it(core, operator):
 
 
 @pytest.mark.parametrize("do", ["delete", "bury", "release"])
-def test_who_held_a_job_that_was_taken_is_told_at_its_next_command(core, operator, do):
+def test_client_hears_at_its_next_command_that_its_job_was_taken(core, operator, do):
     worker = core.client()
     put(core, worker)
     core.send(worker, b"reserve\r\n")

@@ -49,7 +49,7 @@ def test_all_that_is_told_of_a_job(core, operator):
 
 
 @pytest.mark.parametrize("look", [b"stats-job 1", b"show-job 1"])
-def test_who_looks_at_a_job_that_is_not_stored_yet_waits_for_that(core, operator, look):
+def test_look_at_a_job_that_is_not_stored_yet_waits(core, operator, look):
     session = operator.session
     put(core, core.client())
     for waits in (True, False):
@@ -291,7 +291,7 @@ def test_what_is_deleted_while_its_body_is_on_its_way_is_not_told():
     assert operator.session.take_replies() == b"NOT_FOUND\r\n"
 
 
-def test_who_fetches_and_goes_leaves_nothing():
+def test_client_that_leaves_during_a_fetch_leaves_nothing():
     core, operator = unloaded_core([b"needle"] * 3)
     core.answers_late = lambda session: session is operator.session
     operator.raw("list-jobs", b'{"text": "needle"}')

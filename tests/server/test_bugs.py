@@ -82,7 +82,7 @@ async def test_a_bug_where_a_client_waits_costs_only_that_one(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["waiting", "its waiting is just over"])
-async def test_who_has_met_a_bug_waits_no_longer(tmp_path, monkeypatch, disk, meanwhile):
+async def test_client_that_met_a_bug_waits_no_longer(tmp_path, monkeypatch, disk, meanwhile):
     def receive(session, *_):
         if meanwhile:
             session.engine._queues.wake(session.client, Outcome.TIMED_OUT)

@@ -147,7 +147,7 @@ def test_what_a_client_does_not_read_is_not_read_from_the_active_server(nodes):
         assert standby.memory_bytes() - before_bytes < 20 << 20
 
 
-def test_who_goes_without_reading_is_gone_from_the_active_server_too(nodes):
+def test_client_that_leaves_without_reading_leaves_the_active_server(nodes):
     active, standby = nodes.active(), nodes.standby()
     with active.connect() as other, standby.connect() as wire:
         wire.put(b"x" * 65000)
@@ -159,7 +159,7 @@ def test_who_goes_without_reading_is_gone_from_the_active_server_too(nodes):
         until(lambda: other.stats()["current-connections"] == "1")
 
 
-def test_who_comes_while_no_server_is_active_waits_and_loses_nothing(nodes):
+def test_client_waits_and_loses_nothing_while_no_server_is_active(nodes):
     active, standby = nodes.active(), nodes.standby()
     forwarded = standby.connect()
     assert forwarded.ask("list-tube-used") == "USING default"
@@ -178,7 +178,7 @@ def test_who_comes_while_no_server_is_active_waits_and_loses_nothing(nodes):
         assert wire.stats("stats-tube tube7")["current-jobs-ready"] == "1"
 
 
-def test_who_has_asked_for_nothing_yet_is_held_when_the_active_server_is_lost(nodes):
+def test_silent_client_is_held_when_the_active_server_is_lost(nodes):
     active, standby = nodes.active(), nodes.standby()
     with standby.connect() as silent, standby.connect() as begun, standby.connect() as forwarded:
         begun.send(b"put 0 0 ")

@@ -103,7 +103,7 @@ def test_bodies_on_their_way_leave_the_order_of_replies_alone(tmp_path):
         assert memory(wire)["bodies-fetched"] > jobs // 4
 
 
-def test_who_waits_for_a_job_that_is_on_disk_is_given_it(tmp_path):
+def test_waiting_client_gets_a_job_whose_body_is_on_disk(tmp_path):
     jobs = 400
     with one_client(tmp_path, *LITTLE) as (server, wire):
         wire.ask("pause-tube default 1000")

@@ -139,7 +139,7 @@ def test_the_database_tells_who_is_active_and_who_stands_by(served, database, ca
     assert re.search(r"^standing_by +other$", as_text, re.MULTILINE)
 
 
-def test_who_is_halted_does_not_stand_by(served, database, capsys, clean_environment, monkeypatch):  # noqa: ARG001
+def test_halted_server_does_not_stand_by(served, database, capsys, clean_environment, monkeypatch):  # noqa: ARG001
     monkeypatch.setattr(status, "_SILENT_S", 1.0)
     command = [sys.executable, "-m", "beanlite", "serve", "-p", "0", "--database", database, "--require-sync", "false"]
 
@@ -180,7 +180,7 @@ def test_a_database_that_no_server_has_used_is_told(database, capsys, clean_envi
     assert "jobs are in a file" in capsys.readouterr().err
 
 
-def test_who_is_answered_while_a_commit_waits_for_longer_than_the_lease_is_sent_it_all_the_same(pair, tmp_path):
+def test_reply_is_sent_though_a_commit_waits_longer_than_the_lease(pair, tmp_path):
     server, where = start_watched(tmp_path, "--database", pair.url(), "--lease", "1s")
     with server, Wire(server.connect()) as wire:
         wire.put(b"first")

@@ -45,14 +45,14 @@ def listed(wire, **what):
 
 
 @pytest.mark.parametrize("flags", [("--operators", "none"), ("--operators", "10.0.0.0/8, unix")])
-def test_who_is_not_let_does_not_find_them(tmp_path, flags):
+def test_operators_commands_are_unknown_to_other_clients(tmp_path, flags):
     with start_beanlite(tmp_path, *flags) as server, connect(server) as wire:
         assert wire.ask("show-job 0") == "UNKNOWN_COMMAND"
         assert wire.ask("list-jobs 2", b"{}") == "UNKNOWN_COMMAND"
         assert wire.reply() == "UNKNOWN_COMMAND"  # to the body
 
 
-def test_who_resets_the_connection_before_it_is_accepted_is_not_taken_for_one_on_the_unix_socket(tmp_path):
+def test_early_reset_is_not_taken_for_a_client_of_the_unix_socket(tmp_path):
     """Its address can't be read any more, but what it has sent is still delivered."""
     delete = request_bytes("change-jobs", do="delete", pri_min=0)
     with start_beanlite(tmp_path, "--operators", "unix") as server, connect(server) as wire:

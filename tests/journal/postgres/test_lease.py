@@ -82,7 +82,7 @@ async def test_what_is_given_back_is_taken_at_once(database):
     await second.stop()
 
 
-async def test_who_can_not_listen_gives_the_lease_back(postgres, database):
+async def test_server_that_can_not_listen_gives_the_lease_back(postgres, database):
     """Another program has taken its port while it stood by: then the port is bound, but not listened on."""
     listener = open_listener(load(flags={"host": "127.0.0.1", "port": 0, "database": database}))
     with socket.create_server(listener.sockets[0].getsockname()):
@@ -95,7 +95,7 @@ async def test_who_can_not_listen_gives_the_lease_back(postgres, database):
     assert tuple(row) == (1, True)
 
 
-async def test_who_can_not_migrate_gives_the_lease_back(postgres, database):
+async def test_server_that_can_not_migrate_gives_the_lease_back(postgres, database):
     await made_by_an_older_version(database, 2)
     await sql(postgres, database, "UPDATE schema_version SET number = 1")  # what the next one adds is there
     assert "the migration 0002_lease.sql" in await refusal(database, lease_s=1000)
@@ -117,7 +117,7 @@ async def test_of_two_that_stand_by_one_takes_over(database):
     await (await asyncio.wait_for(left.pop(), SOON_S)).stop()
 
 
-async def test_who_stands_by_gives_up_a_connection_that_says_nothing_any_more(database, way):
+async def test_standby_gives_up_a_silent_connection(database, way):
     first = await served(database, node="first")
     second = ServingPostgres(Postgres(by(way, database), node="second"))
     waiting = asyncio.create_task(second.start())
@@ -130,7 +130,7 @@ async def test_who_stands_by_gives_up_a_connection_that_says_nothing_any_more(da
     await second.stop()
 
 
-async def test_who_stands_by_takes_what_is_left_if_all_hosts_are_behind_what_it_has_seen(postgres, database, caplog):
+async def test_standby_takes_over_if_all_hosts_lack_what_it_has_seen(postgres, database, caplog):
     """As after the promotion of an asynchronous standby, or the restoration of a backup."""
     first = await served(database, node="first")
     second = ServingPostgres(Postgres(database, node="second"))
@@ -271,7 +271,7 @@ async def test_a_stop_amid_the_recovery_gives_the_lease_back(postgres, database,
     assert row["is_free"] == (lost is None)
 
 
-async def test_who_loses_the_lease_amid_the_recovery_says_so(postgres, database):
+async def test_server_reports_the_loss_of_its_lease_during_recovery(postgres, database):
     serving = await served(database)
     await serving.put()
     await serving.stop()
@@ -322,7 +322,7 @@ async def taken_over(postgres, database):
     await sql(postgres, database, "UPDATE lease SET epoch = epoch + 1, node = 'another'")
 
 
-async def test_who_has_lost_the_lease_stores_and_acknowledges_nothing(postgres, database):
+async def test_server_without_the_lease_stores_and_acknowledges_nothing(postgres, database):
     serving = await served(database, lease_s=100)
     before = await serving.put()
     await taken_over(postgres, database)
@@ -349,7 +349,7 @@ async def test_without_the_fence_it_would(postgres, database, monkeypatch):
     await serving.abandon()
 
 
-async def test_who_is_not_sure_of_the_lease_is_in_doubt(database, way):
+async def test_server_unsure_of_its_lease_is_in_doubt(database, way):
     serving = await served(by(way, database))
     assert not serving.journal.in_doubt
     way.refuses = True

@@ -99,7 +99,7 @@ async def test_it_is_passed_over_even_if_nothing_was_stored_since_the_promotion(
 
 
 @pytest.mark.parametrize("old_first", [True, False])
-async def test_who_looks_for_another_host_only_after_the_old_one_runs_again_uses_the_new_one(pair, old_first):
+async def test_server_uses_the_new_primary_though_the_old_one_runs_again(pair, old_first):
     old, new = pair.primary, pair.standby
     hosts = [old.place, new.place] if old_first else [new.place, old.place]
     serving = await served(f"postgresql://queue@{','.join(hosts)}/queue", lease_s=100)
@@ -141,7 +141,7 @@ async def test_the_new_one_is_awaited_for_as_long_as_it_takes(pair, passed_over,
     await serving.stop()
 
 
-async def test_who_stands_by_does_not_take_over_on_an_old_primary_that_is_started_again(pair):
+async def test_standby_does_not_take_over_on_a_restarted_old_primary(pair):
     old, new = pair.primary, pair.standby
     url = f"postgresql://queue@{old.place},{new.place}/queue"
     first = await served(url, node="first")
@@ -163,7 +163,7 @@ async def test_who_stands_by_does_not_take_over_on_an_old_primary_that_is_starte
     await second.stop()
 
 
-async def test_who_stands_by_does_not_take_over_on_one_that_never_stopped(pair):
+async def test_standby_does_not_take_over_on_an_old_primary_that_never_stopped(pair):
     """Its standby was promoted nevertheless, and the active server was the only one to notice."""
     old, new = pair.primary, pair.standby
     first = await served(both(pair), node="first", lease_s=2)
@@ -191,7 +191,7 @@ async def test_who_stands_by_does_not_take_over_on_one_that_never_stopped(pair):
     await second.stop()
 
 
-async def test_who_waits_for_the_standby_moves_to_it_once_it_is_promoted(pair):
+async def test_commit_that_waits_for_the_standby_moves_to_it_once_promoted(pair):
     """Though the old primary never stopped, and the connection to it is sound."""
     old, new = pair.primary, pair.standby
     serving = await served(both(pair))
@@ -205,7 +205,7 @@ async def test_who_waits_for_the_standby_moves_to_it_once_it_is_promoted(pair):
     await serving.stop()
 
 
-async def test_who_starts_and_waits_for_the_standby_moves_to_it_once_it_is_promoted(pair, monkeypatch, caplog):
+async def test_start_that_waits_for_the_standby_moves_to_it_once_promoted(pair, monkeypatch, caplog):
     monkeypatch.setattr(lease, "LOOK_AFTER_S", 0.1)
     await (await served(both(pair))).stop()
     new = pair.standby
@@ -220,7 +220,7 @@ async def test_who_starts_and_waits_for_the_standby_moves_to_it_once_it_is_promo
     await serving.stop()
 
 
-async def test_who_waits_for_the_standby_does_not_move_to_one_that_lacks_commits(pair, monkeypatch):
+async def test_commit_that_waits_does_not_move_to_a_host_that_lacks_commits(pair, monkeypatch):
     monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
     asked = []
     has_successor = standing.has_successor
@@ -257,7 +257,7 @@ async def follows_nobody(standby):
             await asyncio.sleep(0.01)
 
 
-async def test_who_stands_by_does_not_take_over_there_even_if_it_reaches_nothing_else(pair, passed_over):
+async def test_standby_does_not_take_over_on_an_old_primary_that_is_alone(pair, passed_over):
     old, new = pair.primary, pair.standby
     first = await served(both(pair), node="first", lease_s=2)
     async with Cutting(new.port) as way:
@@ -287,7 +287,7 @@ async def test_who_stands_by_does_not_take_over_there_even_if_it_reaches_nothing
         await second.stop()
 
 
-async def test_who_starts_uses_the_host_that_was_promoted_last(pair, tmp_path, monkeypatch, caplog):
+async def test_start_uses_the_host_that_was_promoted_last(pair, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(link, "_old_primaries", log.Seldom())
     url = both(pair)
     await (await served(url)).stop()

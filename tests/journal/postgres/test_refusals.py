@@ -178,7 +178,7 @@ TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE applic
         ("ALTER DATABASE {} ALLOW_CONNECTIONS false", "ALTER DATABASE {} ALLOW_CONNECTIONS true"),
     ],
 )
-async def test_who_stands_by_outlasts_what_would_be_refused_at_the_start(postgres, database, monkeypatch, go, come):
+async def test_standby_outlasts_what_a_start_would_refuse(postgres, database, monkeypatch, go, come):
     """An operator restores the database, renames it, or sets it up anew."""
     errors = []
     lost = _Waiting.lost

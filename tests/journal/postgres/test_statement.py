@@ -106,7 +106,7 @@ async def seen(connection):
     return tuple(await connection.fetchrow("SELECT epoch, batch, beat FROM lease_now"))
 
 
-async def test_who_wants_the_lease_does_not_get_it_if_a_batch_was_under_way(taken, other, third):
+async def test_lease_is_not_taken_while_a_batch_is_under_way(taken, other, third):
     core = Core()
     first = batch(core, core.client(), JOBS)
     before = await seen(third)
@@ -131,7 +131,7 @@ async def test_a_batch_that_waited_for_who_took_the_lease_is_not_stored(taken, o
     assert await third.fetch("SELECT FROM batches WHERE beat = 0") == []
 
 
-async def test_who_wants_the_lease_does_not_get_it_if_a_beat_was_under_way(taken, other, third):
+async def test_lease_is_not_taken_while_a_beat_is_under_way(taken, other, third):
     before = await seen(third)
     async with other.transaction():
         await other.fetchrow(BEAT, taken.epoch)

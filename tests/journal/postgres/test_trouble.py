@@ -100,7 +100,7 @@ async def test_a_commit_that_waits_for_a_lock_says_whose(database, monkeypatch, 
     await serving.stop()
 
 
-async def test_who_waits_is_found_whatever_characters_the_name_of_the_server_has(database, monkeypatch, caplog):
+async def test_waiting_commit_is_found_whatever_the_name_of_its_server(database, monkeypatch, caplog):
     monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
     serving = await served(database, node="größer\t1\x7f")
     link = serving.journal._sender._link
@@ -346,7 +346,7 @@ async def test_a_stop_with_nothing_to_store_does_not_wait_for_the_standby(pair):
     assert await serving.journal.close() == "the lease could not be given back: the database does not answer"
 
 
-async def test_who_starts_or_takes_over_without_the_standby_says_so(pair, monkeypatch, caplog):
+async def test_start_without_the_standby_says_so(pair, monkeypatch, caplog):
     monkeypatch.setattr(lease, "LOOK_AFTER_S", 0.1)
     receiver = receiver_of(pair.standby)
     os.kill(receiver, signal.SIGSTOP)

@@ -49,7 +49,7 @@ async def test_while_the_database_does_not_answer_the_time_of_the_lease_does_not
     await other.close()
 
 
-async def test_who_was_taken_over_from_has_nothing_to_give_back(database):
+async def test_server_that_lost_its_lease_has_nothing_to_give_back(database):
     taken = await take(applicant(database), asyncio.Event())
     await taken.link.connection.execute("UPDATE lease SET epoch = epoch + 1")  # another server has taken over
     assert await taken.link.row(GIVE_BACK, taken.epoch, 0) is None
@@ -69,7 +69,7 @@ async def test_a_commit_that_is_confirmed_after_a_later_beat_does_not_make_the_l
     sender.end()
 
 
-async def test_who_is_not_fast_enough_stands_by_for_who_was(database, monkeypatch):
+async def test_slower_server_stands_by_for_the_faster_one(database, monkeypatch):
     """It is not taken for a server that stands by for the one before, which is at no address in a new database."""
     own_take = _Waiting._take
     faster = []
@@ -92,7 +92,7 @@ async def test_who_is_not_fast_enough_stands_by_for_who_was(database, monkeypatc
     faster[0].link.drop()
 
 
-async def test_who_is_followed_before_it_has_said_how_long_its_lease_is_stands_by(database, monkeypatch):
+async def test_server_followed_before_it_stored_its_lease_time_stands_by(database, monkeypatch):
     """Others wait only for the lease of the server before, and this one would count on its own."""
     migrate = schema.migrate
     followers = []
@@ -136,7 +136,7 @@ async def test_two_that_make_the_tables_at_once_do_not_mind_what_isolation_is_th
     taken.link.drop()
 
 
-async def test_who_waits_for_a_lock_says_so_and_can_be_stopped(database, monkeypatch, caplog):
+async def test_wait_for_a_lock_is_logged_and_can_be_stopped(database, monkeypatch, caplog):
     taken = await take(applicant(database), asyncio.Event())
     await taken.link.row(GIVE_BACK, taken.epoch, 0)
     taken.link.drop()
@@ -154,7 +154,7 @@ async def test_who_waits_for_a_lock_says_so_and_can_be_stopped(database, monkeyp
     await holder.close()
 
 
-async def test_who_waits_for_a_commit_of_another_server_says_so(database, monkeypatch, caplog):
+async def test_wait_for_a_commit_of_another_server_is_logged(database, monkeypatch, caplog):
     taken = await take(applicant(database), asyncio.Event())
     monkeypatch.setattr(lease, "LOOK_AFTER_S", 0.1)
     active = await asyncpg.connect(database, server_settings={"application_name": "beanlite first"})
@@ -173,9 +173,7 @@ async def test_who_waits_for_a_commit_of_another_server_says_so(database, monkey
     await active.close()
 
 
-async def test_who_waits_for_a_lock_keeps_its_connection_if_the_database_has_none_left(
-    postgres, database, monkeypatch, caplog
-):
+async def test_wait_for_a_lock_keeps_its_connection_if_none_is_left(postgres, database, monkeypatch, caplog):
     role, url = await by_few(postgres, database)
     taken = await take(applicant(url), asyncio.Event())
     await give_back(taken.link, taken.epoch, 0)
@@ -196,7 +194,7 @@ async def test_who_waits_for_a_lock_keeps_its_connection_if_the_database_has_non
     taken.link.drop()
 
 
-async def test_who_polls_a_lease_that_is_locked_leaves_no_process_behind_in_the_database(database, caplog):
+async def test_poll_of_a_locked_lease_leaves_no_process_in_the_database(database, caplog):
     active = await take(applicant(database), asyncio.Event())
     other = await asyncpg.connect(database)
     stopped = asyncio.Event()
@@ -214,7 +212,7 @@ async def test_who_polls_a_lease_that_is_locked_leaves_no_process_behind_in_the_
     await other.close()
 
 
-async def test_who_finds_only_hosts_that_lack_commits_gives_up_once_it_has_found_them_alone_for_half_of_the_lease():
+async def test_server_gives_up_after_half_a_lease_with_hosts_that_lack_commits():
     now_ns = 0
     patience = Patience(applicant("")._replace(clock_ns=lambda: now_ns))
     for seconds, error in ((0, Behind()), (60, ConnectionError()), (60, Behind()), (0.4 * LEASE_S, Behind())):
