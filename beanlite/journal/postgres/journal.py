@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from beanlite import log, systemd
@@ -12,7 +12,7 @@ from beanlite.clock import Clock, utc_s
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.ledger import Changes
-from beanlite.core.memory import JOB_BYTES
+from beanlite.core.memory import JOB_BYTES, NO_BOUND
 from beanlite.core.restore import StoredJob
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.journal.base import Journal, JournalFacts, Listener
@@ -21,7 +21,6 @@ from beanlite.journal.postgres.batch import Batch, batch_of
 from beanlite.journal.postgres.lease import Applicant, take
 from beanlite.journal.postgres.link import name_of
 from beanlite.journal.postgres.recovery import Reader
-from beanlite.journal.postgres.reserve import Reserve
 from beanlite.journal.postgres.sender import AGAIN_S, Sender
 from beanlite.journal.rows import fitted
 from beanlite.journal.totals import HOUR_S, Totals
@@ -73,7 +72,6 @@ class PostgresJournal(Journal):
         self._failure: Exception | None = None
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
-        self._upkeep: list[asyncio.Task[None]] = []
 
     # -- the start
 
@@ -157,21 +155,17 @@ class PostgresJournal(Journal):
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._measures = self._engine.ledger.measures
-        self._reserve = Reserve(self._engine.admission, self._sender)
-        self._upkeep = [self._loop.create_task(self._keep_up(work)) for work in (self._prune, self._reserve.keep)]
-
-    async def _keep_up(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        try:
-            await work()
-        except Exception as error:  # noqa: BLE001 - a bug of ours, which must not pass in silence
-            self._fails(error)
+        self._pruning = self._loop.create_task(self._prune())
 
     async def _prune(self) -> None:
         """Delete totals and rows of batches that are too old, now, every hour, and after many batches."""
-        while True:
-            self._many = self._loop.create_future()
-            await self._reader.prune(utc_s(self._clock()))
-            await asyncio.wait([self._many], timeout=_PRUNES_EVERY_S)
+        try:
+            while True:
+                self._many = self._loop.create_future()
+                await self._reader.prune(utc_s(self._clock()))
+                await asyncio.wait([self._many], timeout=_PRUNES_EVERY_S)
+        except Exception as error:  # noqa: BLE001 - a bug of ours, which must not pass in silence
+            self._fails(error)
 
     # -- batch by batch
 
@@ -220,25 +214,25 @@ class PostgresJournal(Journal):
         self._listener.ready()
 
     async def _store_when_there_is_room(self, batch: Batch) -> None:
-        full: JournalFull | None = None
+        admission = self._engine.admission
         while True:
             try:
                 await self._sender.store(batch)
             except JournalFull as error:
-                full = error
+                if not admission.disk_full:
+                    log.error("database disk full: puts are refused until there is room again", error=error)
+                    admission.refuse_puts()
             else:
                 break
-            await self._reserve.give_up(full)
             await asyncio.sleep(AGAIN_S)
-        if full is not None:
-            self._reserve.stored()
+        if admission.disk_full:
+            log.info("database disk has room again: puts are accepted")
+            admission.accept_puts(NO_BOUND)
 
     def _fails(self, error: Exception) -> None:
         """End after an error: nothing more becomes durable."""
         self._sender.end()
         self._reader.close()
-        for task in self._upkeep:
-            task.cancel()
         if self._failure is None:
             self._failure = error
             if hasattr(self, "_listener"):
@@ -283,9 +277,8 @@ class PostgresJournal(Journal):
     async def close(self) -> str | None:
         """Give the lease back; see ``Journal.close``."""
         self._reader.close()
-        for task in self._upkeep:
-            task.cancel()
-        await asyncio.wait(self._upkeep)
+        self._pruning.cancel()
+        await asyncio.wait({self._pruning})
         await self._sender.until_quiet()
         return await self._give_back(self._engine.last_id)
 

@@ -8,8 +8,7 @@ the standby has not confirmed, and that would be lost if the standby is promoted
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Final
 
@@ -95,26 +94,7 @@ class Sender:
         """Whether a statement is under way."""
         return self._one_at_a_time.locked()
 
-    @asynccontextmanager
-    async def beside(self) -> AsyncIterator[Link]:
-        """Connect to the host that batches are sent to, as ``link.beside`` does. One of TROUBLE: that can't be done."""
-        if self._link is None:
-            raise ConnectionError("there is no connection")
-        async with beside(self._link) as other:
-            yield other
-
     # -- what is sent
-
-    async def execute(self, statements: str) -> None:
-        """Execute statements between two batches. They must not wait for a standby. Raises what asyncpg raises."""
-        async with self._one_at_a_time:
-            if self._link is None:
-                raise ConnectionError("there is no connection")
-            self.sent_ns = self._clock_ns()
-            try:
-                await self._link.connection.execute(statements)
-            finally:
-                self.sent_ns = None
 
     async def store(self, batch: Batch) -> None:
         """Store a batch. JournalFull: the database has no room or no memory for it, and the call can be repeated.

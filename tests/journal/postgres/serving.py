@@ -62,9 +62,8 @@ class ServingPostgres(Serving):
         """Leave everything as if the process had been killed."""
         self.journal._sender.end()
         self.journal._reader.close()
-        for task in self.journal._upkeep:
-            task.cancel()
-        await asyncio.wait(self.journal._upkeep)
+        self.journal._pruning.cancel()
+        await asyncio.wait({self.journal._pruning})
 
 
 async def served(url, **others):

@@ -200,9 +200,8 @@ async def test_bodies_are_read_while_the_removal_of_old_totals_waits_for_the_sta
 
 async def test_old_totals_that_another_program_has_locked_are_left_for_the_next_hour(postgres, database, caplog):
     serving = await served(database, lease_s=100)
-    pruning, _ = serving.journal._upkeep
-    pruning.cancel()  # its own round, which may still be under way
-    await asyncio.wait({pruning})
+    serving.journal._pruning.cancel()  # its own round of them, which may still be under way
+    await asyncio.wait({serving.journal._pruning})
     reader = reader_beside(serving, database)
     holder = await asyncpg.connect(database)
     async with holder.transaction():
