@@ -40,7 +40,7 @@ from beanlite.journal.sqlite.migrations import (
     read_version,
 )
 from beanlite.journal.sqlite.room import Room
-from beanlite.journal.sqlite.stray import has_stray_wal
+from beanlite.journal.sqlite.stray import forget, has_stray_wal
 from beanlite.journal.sqlite.wal import commit_frames, index_size, min_wal_size, read_frame_count, read_index
 from beanlite.journal.sqlite.wholefile import sync, written_whole
 
@@ -302,6 +302,7 @@ def _cut_off(connection: sqlite3.Connection, path: Path, index: int) -> None:
     connection.execute("BEGIN IMMEDIATE")  # so that no other program appends to it meanwhile
     try:
         with wal_of(path).open("r+b", buffering=0) as wal:
+            forget(wal.fileno())  # what is cut off may have been moved into the file
             os.ftruncate(wal.fileno(), min_wal_size(read_frame_count(index)))
     finally:
         connection.execute("ROLLBACK")

@@ -36,7 +36,7 @@ from beanlite.journal.sqlite.replace import (
     written_at,
 )
 from beanlite.journal.sqlite.replay import COUNTER_MAX
-from beanlite.journal.sqlite.stray import has_stray_wal
+from beanlite.journal.sqlite.stray import has_stray_wal, promised_id_beside
 from beanlite.journal.sqlite.wholefile import partial_of, remove_left, sync, written_whole
 
 
@@ -97,7 +97,7 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
             has_content = os.fstat(held.descriptor).st_size > 0 or wal_size(target) > 0
             stray = has_stray_wal(held.descriptor, target)
             if stray:  # by what can be read of both, the file and the file that had been there
-                _leave_out_ids(partial, _last_id_beside_wal(target))
+                _leave_out_ids(partial, max(_last_id_beside_wal(target), promised_id_beside(target)))
                 del unchanged[1:]
             try:
                 if has_content or earlier:  # an empty file tells an undo that this restore has replaced nothing

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -48,21 +49,23 @@ class _Note(NamedTuple):
     """Those of the -wal, in hexadecimal: they change when it is begun anew, or when another one is copied over it."""
     base: str
     """What the header of the file was when the -wal was begun."""
+    promised_id: int
+    """No id above it had been given out then; later promises are in the -wal."""
 
     @classmethod
     def read(cls, wal: int) -> _Note | None:
         """Read the note on an open -wal; None if there is none that belongs to it."""
         try:
-            inode, boot, salts, base = os.getxattr(wal, ATTRIBUTE).decode().split(" ")
+            inode, boot, salts, base, promised_id = os.getxattr(wal, ATTRIBUTE).decode().split(" ")
+            note = cls(int(inode), boot, salts, base, int(promised_id))
         except (OSError, ValueError):  # there is none, or there can't be one
             return None
-        note = _note(wal, base)
-        return note if note == (int(inode), boot, salts, base) else None
+        return note if note == _note(wal, base, note.promised_id) else None
 
 
-def _note(wal: int, base: str) -> _Note | None:
+def _note(wal: int, base: str, promised_id: int) -> _Note | None:
     salts, boot = read_salts(wal), boot_id()
-    return None if salts is None or boot is None else _Note(os.fstat(wal).st_ino, boot, salts.hex(), base)
+    return None if salts is None or boot is None else _Note(os.fstat(wal).st_ino, boot, salts.hex(), base, promised_id)
 
 
 def _changing(header: bytes) -> str:
@@ -95,14 +98,16 @@ class Tie:
         """To be called after a checkpoint that has moved ``moved`` of the frames. OSError: the file can't be read."""
         self.base = _changing(read_at(self._file, HEADER_BYTES, 0)) if 0 <= frames == moved else None
 
-    def committed(self, *, others_came: bool) -> None:
+    def committed(self, promised_id: int, others_came: Callable[[], bool]) -> None:
         """To be called after a commit if ``base`` is set. OSError: the -wal can't be read.
 
         ``others_came``: other programs have committed something as well, and that may have been moved into the file.
         """
         base, self.base = self.base, None
-        note = None if base is None or others_came else _note(self._wal, base)
-        if note is not None:
+        if base is None:
+            return
+        note = _note(self._wal, base, promised_id)
+        if note is not None and not others_came():  # in this order: they may come in between, and begin it anew
             with contextlib.suppress(OSError):  # not supported, or no room: nothing is known then
                 os.setxattr(self._wal, ATTRIBUTE, " ".join(map(str, note)).encode())
 
@@ -117,7 +122,10 @@ def has_stray_wal(file: int, path: Path) -> bool:
         return False
     if header[18:20] != WAL_MODE:
         return True
-    wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # its server has just stopped
+        return False
     try:
         note = _Note.read(wal)
         if note is None:
@@ -125,6 +133,23 @@ def has_stray_wal(file: int, path: Path) -> bool:
         possible = chain([note.base], map(_changing, headers_in(wal, bytes.fromhex(note.salts))))
         if _changing(header) in possible:
             return False
-        return _Note.read(wal) == note  # otherwise a server writes to it
+        # Otherwise a server is writing to them.
+        return _Note.read(wal) == note and read_at(file, HEADER_BYTES, 0) == header
     finally:
         os.close(wal)
+
+
+def forget(wal: int) -> None:
+    """Remove the note from an open -wal."""
+    with contextlib.suppress(OSError):  # there is none, or there can't be one
+        os.removexattr(wal, ATTRIBUTE)
+
+
+def promised_id_beside(path: Path) -> int:
+    """The promise that is noted on the -wal beside a file; 0 if there is none. OSError: the -wal can't be read."""
+    wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        note = _Note.read(wal)
+    finally:
+        os.close(wal)
+    return 0 if note is None else note.promised_id

@@ -195,6 +195,7 @@ class Writer:
         if not self._outsiders.check():
             return False
         self.others_came = True
+        self._tie.base = None  # they may have begun the -wal anew
         self.frames.read()
         return True
 
@@ -255,7 +256,7 @@ class Writer:
         with failing(self._database.path):
             before, kept = self.frames.committed, self.frames.count()
             if self._tie.base is not None:
-                self._tie.committed(others_came=self._look_for_others())
+                self._tie.committed(self._promised_id, self._look_for_others)
         self._watch.committed(kept, anew=kept < before)
 
     def audit(self, engine: Engine) -> Iterator[None]:
@@ -308,6 +309,7 @@ class Writer:
         Every page has to be written to the -wal first, so on a full disk there may be room for only some of them.
         """
         pages = SHRINK_PAGES
+        self._tie.base = None  # what is given back is committed as well
         while True:
             try:
                 self.frames.allocate(FRAMES_PER_ROW * pages + FRAMES_BESIDE_ROWS)
