@@ -21,7 +21,8 @@ async def test_each_commit_is_one_line(tmp_path, caplog, fsync):
         await ask(client, PUT)
         await ask(client, PUT + PUT)
     first, second, *_ = commits(caplog)
-    assert (second["batch"] - first["batch"], first["jobs"], second["jobs"]) == (1, 1, 2)
+    assert (first["jobs"], second["jobs"]) == (1, 2)
+    assert second["batch"] > first["batch"]  # there may be one of totals in between
     assert 0 < first["seconds"] < 60
 
 

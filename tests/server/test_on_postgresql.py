@@ -69,7 +69,7 @@ def test_a_server_that_stands_by_is_alive_and_not_ready(served, database):
         assert ask(where, "/readyz") == (503, "standing by\n")
         assert metrics(where)["beanlite_ready",] == 0
         other.send_signal(signal.SIGHUP)
-        assert "reloaded when it is active" in other.stderr.readline()
+        assert "reload postponed" in other.stderr.readline()
         served[0].stop()
         wait_for_line(other, ": reloaded\n")
         until(lambda: ask(where, "/readyz")[0] == 200)
@@ -177,7 +177,7 @@ def test_a_database_that_no_server_has_used_is_told(database, capsys, clean_envi
     assert main(["cluster", "status", database]) == 3
     assert "no server has used it yet" in capsys.readouterr().err
     assert main(["cluster", "status"]) == 2
-    assert "jobs are in a file" in capsys.readouterr().err
+    assert "settings keep jobs in a file" in capsys.readouterr().err
 
 
 def test_reply_is_sent_though_a_commit_waits_longer_than_the_lease(pair, tmp_path):
