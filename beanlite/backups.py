@@ -14,9 +14,9 @@ from typing import IO, Final
 
 from beanlite import log
 from beanlite.config import bare_environment
-from beanlite.journal.sqlite.dated import dated_backups
-from beanlite.journal.sqlite.fileformat import size_of
-from beanlite.journal.sqlite.room import RESERVE_BYTES
+from beanlite.journal.sqlite.file.dated import dated_backups
+from beanlite.journal.sqlite.file.fileformat import size_of
+from beanlite.journal.sqlite.file.room import RESERVE_BYTES
 from beanlite.signals import how_ended
 
 # The interval at which the server checks whether a backup has ended.

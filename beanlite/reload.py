@@ -76,7 +76,7 @@ async def reload(before: Settings, load: Callable[[], Settings], parts: Parts) -
 def _merged(before: Settings, wanted: Settings, connections: int) -> Settings:
     """The settings as wanted as far as they can be changed now, else as before. Raises ConfigError if that fails."""
     if before.journal and wanted.max_job_size != before.max_job_size:
-        from beanlite.journal.sqlite.database import check_body_size  # noqa: PLC0415 - not with --no-journal
+        from beanlite.journal.sqlite.file.database import check_body_size  # noqa: PLC0415 - not with --no-journal
 
         check_body_size(wanted.max_job_size)
     new = {key: getattr(wanted, key) for key in APPLIED}

@@ -120,8 +120,8 @@ def make_journal(settings: Settings, listener: Listener, clock: Clock, forwarder
         stand_by = listener.stand_by if forwarder is None else forwarder.stand_by
         return PostgresJournal(place, clock.since_boot_ns, stand_by)
     # Imported only here, since --no-journal starts faster without them.
-    from beanlite.journal.sqlite.history import HistoryBounds  # noqa: PLC0415
-    from beanlite.journal.sqlite.journal import SqliteJournal  # noqa: PLC0415
+    from beanlite.journal.sqlite.served.history import HistoryBounds  # noqa: PLC0415
+    from beanlite.journal.sqlite.served.journal import SqliteJournal  # noqa: PLC0415
 
     history = HistoryBounds(settings.history_s, settings.history_bytes, settings.history_bodies)
     return SqliteJournal(

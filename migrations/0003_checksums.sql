@@ -1,6 +1,6 @@
 -- What a disk has changed by itself is noticed in the rows, too, and not only in the bodies.
 
--- Of the row but for its body: beanlite/journal/sqlite/checksum.py tells how. NULL: an older version has written the row,
+-- Of the row but for its body: beanlite/journal/sqlite/file/checksum.py tells how. NULL: an older version has written the row,
 -- and nothing has happened to the job since.
 ALTER TABLE jobs ADD COLUMN row_crc32 INTEGER;
 

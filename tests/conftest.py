@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, settings
 from beanlite import signals
 from beanlite.clock import Clock
 from beanlite.defaults import ENV_PREFIX
-from beanlite.journal.sqlite import writer
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.writer import Writer
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.served import writer
+from beanlite.journal.sqlite.served.writer import Writer
 from tests.support.core import Core
 from tests.support.inside import Disk
 from tests.support.journal_files import NO_HISTORY

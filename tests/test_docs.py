@@ -11,7 +11,7 @@ import typer
 from beanlite import cli, config, signals
 from beanlite.cli.serve import EXIT_CODES
 from beanlite.errors import BeanliteError
-from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.file.database import open_database
 from beanlite.net.refusals import Refusals
 from beanlite.reload import APPLIED
 from tests import reference_page

@@ -91,6 +91,29 @@ def test_only_the_journal_knows_sql():
     assert knowing <= {"journal"}
 
 
+# Inside the journal in a file: the server does not know the commands about a file, nor these the server.
+SQLITE_MAY_IMPORT = {"file": {"file"}, "served": {"file", "served"}, "tools": {"file", "tools"}}
+KNOW_TOOLS = {"cli", "web", "operators", "binlog", "journal"}
+
+
+def sqlite_rooms(file):
+    """Return the rooms inside the journal in a file from which a file imports."""
+    modules = [module.removeprefix("beanlite.journal.sqlite.") for module, _ in imports(file)]
+    return {room for module in modules if (room := module.partition(".")[0]) in SQLITE_MAY_IMPORT}
+
+
+@pytest.mark.parametrize("room", SQLITE_MAY_IMPORT)
+def test_rooms_of_the_sqlite_journal_import_from_file_alone(room):
+    files = list((ROOT / "journal" / "sqlite" / room).glob("*.py"))
+    assert len(files) > 10
+    assert {other for file in files for other in sqlite_rooms(file)} - SQLITE_MAY_IMPORT[room] == set()
+
+
+def test_server_does_not_import_the_tools_for_files():
+    assert {room_of(file) for file in FILES if "tools" in sqlite_rooms(file)} == KNOW_TOOLS
+    assert {room_of(file) for file in FILES if "served" in sqlite_rooms(file)} == {"server", "journal"}
+
+
 def test_circles_are_found():
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"d"}, "e": {"a"}}
     assert circles(graph) == [["b", "c"], ["d"]]
@@ -108,7 +131,7 @@ def test_the_picture_leaves_out_what_follows_and_shows_what_is_wrong():
 
 def test_the_picture_is_of_all_imports():
     assert {"config", "server"} <= room_graph()["cli"]
-    assert {"core.engine", "journal.sqlite.batch"} <= module_graph()["journal.sqlite.writer"]
+    assert {"core.engine", "journal.sqlite.served.batch"} <= module_graph()["journal.sqlite.served.writer"]
 
 
 # -- nothing grows too large to be read in one go

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from beanlite.binlog.survey import LeftOut, Survey, find_files, held
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite.filling import filling
+from beanlite.journal.sqlite.tools.filling import filling
 
 # How many jobs are written between two calls of ``progress``.
 _JOBS_PER_CALL = 1000

@@ -28,7 +28,7 @@ from beanlite.binlog.records import (
     records,
 )
 from beanlite.errors import BeanliteError, BinlogRefused
-from beanlite.journal.sqlite.filling import NewJob
+from beanlite.journal.sqlite.tools.filling import NewJob
 
 _NAME: Final = re.compile(r"binlog\.(0|[1-9][0-9]*)")
 # Reserved jobs become ready, because the clients that had reserved them are gone.

@@ -60,8 +60,8 @@ def backup(
     """
     source = path_of_db(db, config_file, "backup")
 
-    from beanlite.journal.sqlite import dated  # noqa: PLC0415 - `serve` starts faster without it
-    from beanlite.journal.sqlite.backup import backup as copy  # noqa: PLC0415 - likewise
+    from beanlite.journal.sqlite.file import dated  # noqa: PLC0415 - `serve` starts faster without it
+    from beanlite.journal.sqlite.tools.backup import backup as copy  # noqa: PLC0415 - likewise
 
     file = Path(dest)
     folder = file if os.path.isdir(file) else None  # noqa: PTH112 - Path.is_dir raises an error without permission

@@ -25,7 +25,7 @@ def compact(*, db: Db = None, config_file: ConfigFile = None, as_json: AsJson = 
     """
     path = path_of_db(db, config_file, "compact")
 
-    from beanlite.journal.sqlite.compact import compact as shrink  # noqa: PLC0415 - `serve` starts faster without it
+    from beanlite.journal.sqlite.tools.compact import compact as shrink  # noqa: PLC0415 - `serve` starts faster without it
 
     began_s = time.monotonic()
     with counting(mebibytes) as progress:

@@ -52,7 +52,7 @@ def export(
 
         write, write_file = partial(postgres.export, url), partial(postgres.export_to_file, url)
     else:
-        from beanlite.journal.sqlite import dump as sqlite  # noqa: PLC0415 - `serve` starts faster without it
+        from beanlite.journal.sqlite.tools import dump as sqlite  # noqa: PLC0415 - `serve` starts faster without it
 
         source = path_of_db(db, config_file)
         write, write_file = partial(sqlite.export, source), partial(sqlite.export_to_file, source)

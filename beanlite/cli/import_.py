@@ -47,7 +47,7 @@ def import_(
     target = path_of_db(db, config_file) if url is None else None
     with opened(file) as source, counting(lines) as progress:
         if target is not None:
-            from beanlite.journal.sqlite.load import load  # noqa: PLC0415 - `serve` starts faster without it
+            from beanlite.journal.sqlite.tools.load import load  # noqa: PLC0415 - `serve` starts faster without it
 
             result = load(read_lines(source), target, new_ids=new_ids, progress=progress)
             jobs, pauses, name = result.jobs, result.pauses, str(target)

@@ -7,7 +7,7 @@ from typing import Final
 
 from beanlite import log
 from beanlite.errors import ConfigError, JournalRefused
-from beanlite.journal.sqlite.fileformat import size_of, wal_of
+from beanlite.journal.sqlite.file.fileformat import size_of, wal_of
 
 # How to name a place for the database.
 _NAME_ONE: Final = (

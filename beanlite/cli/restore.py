@@ -49,7 +49,7 @@ def restore(
         raise ConfigError("name either a FILE or --undo")
     target = path_of_db(db, config_file, "restore")
 
-    from beanlite.journal.sqlite import restore as journal  # noqa: PLC0415 - `serve` starts faster without it
+    from beanlite.journal.sqlite.tools import restore as journal  # noqa: PLC0415 - `serve` starts faster without it
 
     began_s = time.monotonic()
     with counting(mebibytes) as progress:

@@ -15,7 +15,7 @@ from beanlite.errors import JournalRefused
 from beanlite.operators import units
 
 if TYPE_CHECKING:
-    from beanlite.journal.sqlite.salvage import Salvaged
+    from beanlite.journal.sqlite.tools.salvage import Salvaged
 
 EPILOG: Final = (
     "Exit codes: 0 everything is saved; 1 something could not be read or written, and there is no DEST; 2 a wrong flag;"
@@ -42,7 +42,7 @@ def salvage(
     """
     expect_file(source, "salvage")
 
-    from beanlite.journal.sqlite.salvage import salvage as save  # noqa: PLC0415 - `serve` starts faster without it
+    from beanlite.journal.sqlite.tools.salvage import salvage as save  # noqa: PLC0415 - `serve` starts faster without it
 
     began_s = time.monotonic()
     with counting(lambda percent: f"{percent} %") as progress:

@@ -37,7 +37,7 @@ def verify(
     """
     expect_file(file, "verify")
 
-    from beanlite.journal.sqlite.verify import verify as look  # noqa: PLC0415 - `serve` starts faster without it
+    from beanlite.journal.sqlite.tools.verify import verify as look  # noqa: PLC0415 - `serve` starts faster without it
 
     unsound = []
     with terminable():

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from beanlite.errors import BeanliteError, ConfigError
-from beanlite.journal.sqlite.look import Look, looking
+from beanlite.journal.sqlite.tools.look import Look, looking
 from beanlite.operators.filters import Record
 from beanlite.operators.live import similar
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from beanlite.backups import why_failed
 from beanlite.config import bare_environment
 from beanlite.errors import BeanliteError
-from beanlite.journal.sqlite.dated import dated_backups
+from beanlite.journal.sqlite.file.dated import dated_backups
 
 
 class Backup(NamedTuple):

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from beanlite.errors import ConfigError, JournalRefused
-from beanlite.journal.sqlite.look import Look, looking
+from beanlite.journal.sqlite.tools.look import Look, looking
 from beanlite.operators import listing
 from beanlite.operators.bodies import FORMS, body_lines
 from beanlite.operators.filters import Filter, Record, encode_tube

@@ -11,7 +11,7 @@ import pytest
 from beanlite.binlog.importing import import_binlog
 from beanlite.binlog.survey import held
 from beanlite.errors import BinlogRefused
-from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.file.database import open_database
 from tests.support.beanstalkd_jobs import TUBES, Producer, as_beanstalkd_reads, kick_order, stats_of_all
 from tests.support.journal_files import snapshot
 from tests.support.servers import ServerDied, beanstalkd_program, start_beanlite, start_beanstalkd

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from beanlite.cli import main
-from beanlite.journal.sqlite.backup import BackupResult
-from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.tools.backup import BackupResult
 from tests.support.streams import DONE_UNPRINTED, onto_full_disk, without_reader
 
 pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
@@ -61,7 +61,7 @@ def test_backup_shows_its_progress_on_a_terminal_only(terminal, shown, capsys, m
         return BackupResult(0, 0)
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    monkeypatch.setattr("beanlite.journal.sqlite.backup.backup", copy)
+    monkeypatch.setattr("beanlite.journal.sqlite.tools.backup.backup", copy)
     assert main(["backup", "copy.db"]) == 0
     assert capsys.readouterr().err == shown
 

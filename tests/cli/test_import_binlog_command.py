@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from beanlite.cli import main
-from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.file.database import open_database
 from tests.support.binlogs import begin, record, write
 from tests.support.journal_files import ROOT, make
 from tests.support.streams import DONE_UNPRINTED, onto_full_disk, without_reader

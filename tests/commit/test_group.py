@@ -13,8 +13,8 @@ import pytest
 from beanlite.commit import group
 from beanlite.core.ledger import TALLIES
 from beanlite.errors import JournalFailed
-from beanlite.journal.sqlite import awake, leisure, sync, upkeep, writer
-from beanlite.journal.sqlite.fileformat import PAGE_SIZE
+from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
+from beanlite.journal.sqlite.served import awake, leisure, sync, upkeep, writer
 from tests.support.inside import PUT, ask, connect, is_silent, serving, until
 
 

@@ -4,8 +4,8 @@ import random
 from contextlib import closing
 
 from beanlite.clock import utc_s
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.mark import boot_id
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.mark import boot_id
 from tests.support.journal_files import put_by_chance, unchecked
 
 PAGE, SECTOR = 4096, 512

@@ -172,7 +172,8 @@ def serve(request, library, trace, listener, stderr):
     os.dup2(listener.fileno(), HANDED_OVER)
     os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
     if request["migrations"]:
-        from beanlite.journal.sqlite import database, journal
+        from beanlite.journal.sqlite.file import database
+        from beanlite.journal.sqlite.served import journal
 
         opened = partial(database.open_database, migrations_folder=Path(request["migrations"]))
         journal.open_database = opened  # type: ignore[attr-defined]
@@ -329,11 +330,11 @@ def main(library):
     import uvloop
 
     import beanlite.cli
-    import beanlite.journal.sqlite.backup
-    import beanlite.journal.sqlite.compact
-    import beanlite.journal.sqlite.dated
-    import beanlite.journal.sqlite.journal
-    import beanlite.journal.sqlite.restore
+    import beanlite.journal.sqlite.file.dated
+    import beanlite.journal.sqlite.served.journal
+    import beanlite.journal.sqlite.tools.backup
+    import beanlite.journal.sqlite.tools.compact
+    import beanlite.journal.sqlite.tools.restore
     import beanlite.server
 
     del caio, uvloop

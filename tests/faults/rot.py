@@ -27,16 +27,17 @@ from unittest import mock
 from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.errors import BeanliteError
-from beanlite.journal.sqlite import journal as journal_module, replay
-from beanlite.journal.sqlite.backup import backup
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.dump import dump
-from beanlite.journal.sqlite.journal import SqliteJournal
-from beanlite.journal.sqlite.look import looking
-from beanlite.journal.sqlite.pages import Pages
-from beanlite.journal.sqlite.reading import reading
-from beanlite.journal.sqlite.salvage import salvage
-from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.file import replay
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.served import journal as journal_module
+from beanlite.journal.sqlite.served.journal import SqliteJournal
+from beanlite.journal.sqlite.tools.backup import backup
+from beanlite.journal.sqlite.tools.dump import dump
+from beanlite.journal.sqlite.tools.look import looking
+from beanlite.journal.sqlite.tools.pages import Pages
+from beanlite.journal.sqlite.tools.reading import reading
+from beanlite.journal.sqlite.tools.salvage import salvage
+from beanlite.journal.sqlite.tools.verify import verify
 from tests.faults.damages import JOBS, NOW_NS, PAGE, SINCE_BOOT_NS, damage, make
 from tests.support.inside import abandon
 from tests.support.journal_files import NO_HISTORY

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from beanlite import is_compiled
 from beanlite.core.restore import StoredJob
 from beanlite.journal.migrations import FOLDER
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.migrations import read_version
-from beanlite.journal.sqlite.replay import read_jobs, read_state
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.migrations import read_version
+from beanlite.journal.sqlite.file.replay import read_jobs, read_state
 from tests.faults.forker import DATABASE, Forker, Step
 from tests.support.journal_files import VERSION
 
@@ -246,11 +246,11 @@ NUMBER, SIZE = (170, 60_000) if is_compiled() else (4, 20_000)
 LARGE = [f"large{number}" for number in range(NUMBER)]
 SHRINKING = [*(put(name, SIZE) for name in LARGE), *map(delete, LARGE), wait(), *NEXT]
 SOON = (
-    ("beanlite.journal.sqlite.frames.CHECKPOINT_FRAMES", 12),
-    ("beanlite.journal.sqlite.leisure.LOOSE_LOOK_S", 0.001),
-    ("beanlite.journal.sqlite.leisure.SHRINK_REST_S", 0.001),
-    ("beanlite.journal.sqlite.writer.LOOSE_TIMES", 0),
-    ("beanlite.journal.sqlite.writer.SPARE_PAGES", 2),
+    ("beanlite.journal.sqlite.served.frames.CHECKPOINT_FRAMES", 12),
+    ("beanlite.journal.sqlite.served.leisure.LOOSE_LOOK_S", 0.001),
+    ("beanlite.journal.sqlite.served.leisure.SHRINK_REST_S", 0.001),
+    ("beanlite.journal.sqlite.served.writer.LOOSE_TIMES", 0),
+    ("beanlite.journal.sqlite.served.writer.SPARE_PAGES", 2),
 )
 
 

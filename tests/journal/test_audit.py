@@ -10,8 +10,8 @@ import pytest
 
 from beanlite.core import table as jobs
 from beanlite.errors import JournalFailed
-from beanlite.journal.sqlite import upkeep
-from beanlite.journal.sqlite.load import load
+from beanlite.journal.sqlite.served import upkeep
+from beanlite.journal.sqlite.tools.load import load
 from tests.support.inside import ask, connect, serving, until
 from tests.support.journal_files import VERSION
 
@@ -36,7 +36,7 @@ COMMANDS = (
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setattr(upkeep, "AUDIT_REST_S", 0.0)
-    monkeypatch.setattr("beanlite.journal.sqlite.audit.SLICE_JOBS", 7)
+    monkeypatch.setattr("beanlite.journal.sqlite.served.audit.SLICE_JOBS", 7)
     monkeypatch.setattr(jobs, "NEWEST_MAX", 50)
 
 

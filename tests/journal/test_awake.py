@@ -2,7 +2,7 @@
 
 import pytest
 
-from beanlite.journal.sqlite.awake import AWAKE_S, StayAwake
+from beanlite.journal.sqlite.served.awake import AWAKE_S, StayAwake
 
 SHORT_S = AWAKE_S / 2
 LONG_S = AWAKE_S * 2

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.sqlite import backup as backup_module, wholefile
-from beanlite.journal.sqlite.backup import backup
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.dump import export_to_file
-from beanlite.journal.sqlite.replay import read_jobs, read_state
-from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.file import wholefile
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.replay import read_jobs, read_state
+from beanlite.journal.sqlite.tools import backup as backup_module
+from beanlite.journal.sqlite.tools.backup import backup
+from beanlite.journal.sqlite.tools.dump import export_to_file
+from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import (
     KEPT_BATCHES,
     LARGE,

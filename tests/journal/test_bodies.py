@@ -9,13 +9,14 @@ import pytest
 
 from beanlite.core.memory import NO_BOUND
 from beanlite.errors import JournalFailed, JournalRefused
-from beanlite.journal.sqlite import journal as journal_module, replay
-from beanlite.journal.sqlite.bodies import BodyReader
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.fileformat import ADVICE
-from beanlite.journal.sqlite.journal import SqliteJournal
-from beanlite.journal.sqlite.replay import BELOW_ALL, read_jobs
-from beanlite.journal.sqlite.rows import INLINE_MAX
+from beanlite.journal.sqlite.file import replay
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.fileformat import ADVICE
+from beanlite.journal.sqlite.file.replay import BELOW_ALL, read_jobs
+from beanlite.journal.sqlite.file.rows import INLINE_MAX
+from beanlite.journal.sqlite.served import journal as journal_module
+from beanlite.journal.sqlite.served.bodies import BodyReader
+from beanlite.journal.sqlite.served.journal import SqliteJournal
 from tests.support.core import Core, put as put_to
 from tests.support.journal_files import NO_HISTORY, put
 

@@ -8,12 +8,12 @@ import pytest
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.checksum import checksum_of_row
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.dump import export
-from beanlite.journal.sqlite.migrations import allow_writing
-from beanlite.journal.sqlite.replay import read_jobs, read_state
-from beanlite.journal.sqlite.rows import ROW_COLUMNS
+from beanlite.journal.sqlite.file.checksum import checksum_of_row
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.migrations import allow_writing
+from beanlite.journal.sqlite.file.replay import read_jobs, read_state
+from beanlite.journal.sqlite.file.rows import ROW_COLUMNS
+from beanlite.journal.sqlite.tools.dump import export
 from tests.support.inside import connect, serving
 from tests.support.journal_files import put
 

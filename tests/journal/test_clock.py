@@ -13,13 +13,13 @@ from beanlite.clock import EPOCH_S, Clock
 from beanlite.commit.group import GroupCommit
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite import heartbeat
-from beanlite.journal.sqlite.dump import dump
-from beanlite.journal.sqlite.filling import filling
-from beanlite.journal.sqlite.history import HistoryBounds
-from beanlite.journal.sqlite.journal import SqliteJournal
-from beanlite.journal.sqlite.load import load
-from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.file import heartbeat
+from beanlite.journal.sqlite.served.history import HistoryBounds
+from beanlite.journal.sqlite.served.journal import SqliteJournal
+from beanlite.journal.sqlite.tools.dump import dump
+from beanlite.journal.sqlite.tools.filling import filling
+from beanlite.journal.sqlite.tools.load import load
+from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.core import Core, put
 from tests.support.inside import abandon
 

@@ -5,10 +5,11 @@ import stat
 import pytest
 
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.sqlite import replace, wholefile
-from beanlite.journal.sqlite.compact import compact
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.replay import read_jobs, read_state
+from beanlite.journal.sqlite.file import wholefile
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.replay import read_jobs, read_state
+from beanlite.journal.sqlite.tools import replace
+from beanlite.journal.sqlite.tools.compact import compact
 from tests.support.journal_files import (
     LARGE,
     files_of_at_most,

@@ -19,14 +19,14 @@ from beanlite.core.engine import Engine
 from beanlite.core.restore import StoredJob
 from beanlite.core.snapshot import job_snapshot, tube_snapshot
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.sqlite import journal as journal_module
-from beanlite.journal.sqlite.backup import backup
-from beanlite.journal.sqlite.batch import batch_of
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.fileformat import WHAT_TO_DO
-from beanlite.journal.sqlite.journal import SqliteJournal
-from beanlite.journal.sqlite.pages import Pages
-from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.fileformat import WHAT_TO_DO
+from beanlite.journal.sqlite.served import journal as journal_module
+from beanlite.journal.sqlite.served.batch import batch_of
+from beanlite.journal.sqlite.served.journal import SqliteJournal
+from beanlite.journal.sqlite.tools.backup import backup
+from beanlite.journal.sqlite.tools.pages import Pages
+from beanlite.journal.sqlite.tools.verify import verify
 from beanlite.protocol.stats import job_stats, tube_stats
 from tests.support.inside import abandon
 from tests.support.journal_files import NO_HISTORY, make, put, put_by_chance, unchecked
@@ -214,9 +214,8 @@ def test_memory_that_runs_out_while_jobs_are_restored(stopped, start, monkeypatc
 
 
 def test_a_server_without_enough_memory_for_the_jobs(tmp_path, path):
-    program = (
-        "import beanlite.cli, beanlite.server, beanlite.journal.sqlite.writer; print(open('/proc/self/status').read())"
-    )
+    modules = "beanlite.cli, beanlite.server, beanlite.journal.sqlite.served.writer"
+    program = f"import {modules}; print(open('/proc/self/status').read())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     (without_jobs_kb,) = map(int, re.findall(r"VmPeak:\s+(\d+) kB", done.stdout))
     database = open_database(path)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import JournalFailed, JournalRefused
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.replay import read_state
-from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.replay import read_state
+from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import (
     VERSION,
     files_of_at_most,

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from beanlite.journal.sqlite import dated, wholefile
-from beanlite.journal.sqlite.dated import dated_backups, delete_left, delete_oldest, stamp
-from beanlite.journal.sqlite.wholefile import partial_of
+from beanlite.journal.sqlite.file import dated, wholefile
+from beanlite.journal.sqlite.file.dated import dated_backups, delete_left, delete_oldest, stamp
+from beanlite.journal.sqlite.file.wholefile import partial_of
 from tests.support.journal_files import make
 
 DAY_S = 86400

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.sqlite import filling as filling_module
-from beanlite.journal.sqlite.database import Database, open_database
-from beanlite.journal.sqlite.filling import NewJob, filling
-from beanlite.journal.sqlite.rows import INLINE_MAX
-from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.file.database import Database, open_database
+from beanlite.journal.sqlite.file.rows import INLINE_MAX
+from beanlite.journal.sqlite.tools import filling as filling_module
+from beanlite.journal.sqlite.tools.filling import NewJob, filling
+from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import files_of_at_most, writer
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite import mark
-from beanlite.journal.sqlite.backup import backup
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.mark import ATTRIBUTE, Mark
-from beanlite.journal.sqlite.replay import read_state
-from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.file import mark
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.mark import ATTRIBUTE, Mark
+from beanlite.journal.sqlite.file.replay import read_state
+from beanlite.journal.sqlite.tools.backup import backup
+from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import make, refusal, writer
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire

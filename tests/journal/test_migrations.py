@@ -13,9 +13,9 @@ import pytest
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import FOLDER, find_migrations
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.migrations import read_version
-from beanlite.journal.sqlite.replay import read_jobs, read_state
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.migrations import read_version
+from beanlite.journal.sqlite.file.replay import read_jobs, read_state
 from tests.support.journal_files import ROOT, VERSION, make, snapshot
 
 NEXT = f"{VERSION + 1:04}_notes.sql"

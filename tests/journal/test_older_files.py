@@ -8,13 +8,13 @@ from zlib import crc32
 import pytest
 
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.backup import backup
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.migrations import read_version, stand_in
-from beanlite.journal.sqlite.reading import reading
-from beanlite.journal.sqlite.replay import read_jobs
-from beanlite.journal.sqlite.restore import restore
-from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.migrations import read_version, stand_in
+from beanlite.journal.sqlite.file.replay import read_jobs
+from beanlite.journal.sqlite.tools.backup import backup
+from beanlite.journal.sqlite.tools.reading import reading
+from beanlite.journal.sqlite.tools.restore import restore
+from beanlite.journal.sqlite.tools.verify import verify
 
 
 @pytest.fixture

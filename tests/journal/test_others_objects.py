@@ -8,14 +8,14 @@ import pytest
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.backup import backup
-from beanlite.journal.sqlite.compact import compact
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.dump import export_to_file
-from beanlite.journal.sqlite.look import looking
-from beanlite.journal.sqlite.migrations import allow_writing
-from beanlite.journal.sqlite.restore import restore
-from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.migrations import allow_writing
+from beanlite.journal.sqlite.tools.backup import backup
+from beanlite.journal.sqlite.tools.compact import compact
+from beanlite.journal.sqlite.tools.dump import export_to_file
+from beanlite.journal.sqlite.tools.look import looking
+from beanlite.journal.sqlite.tools.restore import restore
+from beanlite.journal.sqlite.tools.verify import verify
 from tests.journal.test_restore import ids
 from tests.support.journal_files import make
 

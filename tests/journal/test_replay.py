@@ -5,9 +5,9 @@ from zlib import crc32
 import pytest
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.fileformat import WHAT_TO_DO
-from beanlite.journal.sqlite.replay import count_jobs, read_jobs, read_state
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.fileformat import WHAT_TO_DO
+from beanlite.journal.sqlite.file.replay import count_jobs, read_jobs, read_state
 from tests.support.journal_files import flip, make, put, snapshot
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.sqlite import replace, restore as restore_module, wholefile
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.fileformat import journal_of, wal_of
-from beanlite.journal.sqlite.replay import read_jobs, read_state
-from beanlite.journal.sqlite.restore import restore, undo_restore
-from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.file import wholefile
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.fileformat import journal_of, wal_of
+from beanlite.journal.sqlite.file.replay import read_jobs, read_state
+from beanlite.journal.sqlite.tools import replace, restore as restore_module
+from beanlite.journal.sqlite.tools.restore import restore, undo_restore
+from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import (
     LARGE,
     VERSION,

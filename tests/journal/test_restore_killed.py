@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite.restore import restore, undo_restore
+from beanlite.journal.sqlite.tools.restore import restore, undo_restore
 from tests.journal.test_restore import damage, ids, source, target
 from tests.support.journal_files import ROOT, make, make_killed
 
@@ -16,8 +16,8 @@ __all__ = ["source", "target"]  # fixtures
 KILLER = """
 import os, shutil, sys
 from pathlib import Path
-from beanlite.journal.sqlite.compact import compact
-from beanlite.journal.sqlite.restore import restore, undo_restore
+from beanlite.journal.sqlite.tools.compact import compact
+from beanlite.journal.sqlite.tools.restore import restore, undo_restore
 
 EVENTS = {"open", "os.rename", "os.remove", "os.chmod", "os.chown", "fcntl.flock", "sqlite3.connect", "shutil.copyfile"}
 DO = {"restore": lambda target: restore(source, target), "undo": undo_restore, "compact": compact}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import BeanliteError
-from beanlite.journal.sqlite.restore import restore, undo_restore
+from beanlite.journal.sqlite.tools.restore import restore, undo_restore
 from tests.journal.test_restore import ids, kept_by, names, source, target
 from tests.support.journal_files import make
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from beanlite.journal.sqlite.room import RESERVE_BYTES, Room
+from beanlite.journal.sqlite.file.room import RESERVE_BYTES, Room
 from tests.journal.test_database import unprivileged
 
 __all__ = ["unprivileged"]  # a fixture

@@ -10,12 +10,12 @@ import pytest
 
 from beanlite.cli import main
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.fileformat import PAGE_SIZE
-from beanlite.journal.sqlite.pages import LEAF_TABLE, Pages
-from beanlite.journal.sqlite.replay import COUNTER_MAX, read_state
-from beanlite.journal.sqlite.salvage import salvage
-from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
+from beanlite.journal.sqlite.file.replay import COUNTER_MAX, read_state
+from beanlite.journal.sqlite.tools.pages import LEAF_TABLE, Pages
+from beanlite.journal.sqlite.tools.salvage import salvage
+from beanlite.journal.sqlite.tools.verify import verify
 from tests.faults.rot import Rot, jobs_of
 from tests.support.journal_files import LARGE, flip, make, make_killed, put, snapshot, unchecked, writer
 from tests.support.sqlite_tool import tell

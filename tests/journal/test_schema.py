@@ -7,8 +7,8 @@ import time
 import pytest
 
 from beanlite.clock import Clock
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.heartbeat import Heartbeat
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.heartbeat import Heartbeat
 from tests.support.journal_files import put
 from tests.support.sqlite_tool import need_it
 

@@ -13,14 +13,14 @@ import pytest
 
 from beanlite.clock import Clock
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.sqlite import replace
-from beanlite.journal.sqlite.backup import backup
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.mark import ATTRIBUTE
-from beanlite.journal.sqlite.replay import read_state
-from beanlite.journal.sqlite.restore import restore, undo_restore
-from beanlite.journal.sqlite.verify import verify
-from beanlite.journal.sqlite.writer import Writer
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.mark import ATTRIBUTE
+from beanlite.journal.sqlite.file.replay import read_state
+from beanlite.journal.sqlite.served.writer import Writer
+from beanlite.journal.sqlite.tools import replace
+from beanlite.journal.sqlite.tools.backup import backup
+from beanlite.journal.sqlite.tools.restore import restore, undo_restore
+from beanlite.journal.sqlite.tools.verify import verify
 from tests.journal.test_restore import ids, kept_by, names
 from tests.support.journal_files import NO_HISTORY, make, refusal, write_batch
 from tests.support.sqlite_tool import outsider

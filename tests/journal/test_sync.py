@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from beanlite.journal.sqlite.sync import KernelSync, SoonestSync
+from beanlite.journal.sqlite.served.sync import KernelSync, SoonestSync
 
 IO_SETUP = {"x86_64": 206, "aarch64": 0}  # the system call's number
 
 # Makes the kernel refuse the system call, as a sandbox or an exhausted fs.aio-max-nr does; then syncs a file.
 PROGRAM = """
 import asyncio, ctypes, struct, sys
-from beanlite.journal.sqlite.sync import background_sync
+from beanlite.journal.sqlite.served.sync import background_sync
 
 def refuse(call, error):
     steps = [(0x20, 0, 0, 0), (0x15, 0, 1, call), (0x06, 0, 0, 0x50000 | error), (0x06, 0, 0, 0x7FFF0000)]

@@ -6,7 +6,7 @@ from itertools import count, cycle
 
 import pytest
 
-from beanlite.journal.sqlite.sync import SyncChoice
+from beanlite.journal.sqlite.served.sync import SyncChoice
 
 
 class Machine:

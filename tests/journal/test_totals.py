@@ -7,11 +7,11 @@ import pytest
 from beanlite.clock import Clock
 from beanlite.core.totals import Tally
 from beanlite.journal import totals as totals_module
-from beanlite.journal.sqlite.batch import Batch
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.totals import add_totals, resume_totals
-from beanlite.journal.sqlite.verify import verify
-from beanlite.journal.sqlite.writer import Writer
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.served.batch import Batch
+from beanlite.journal.sqlite.served.totals import add_totals, resume_totals
+from beanlite.journal.sqlite.served.writer import Writer
+from beanlite.journal.sqlite.tools.verify import verify
 from beanlite.journal.totals import DAY_S, HOUR_S, REST, TUBES_MAX, Totals
 from tests.support.journal_files import NO_HISTORY, unchecked
 

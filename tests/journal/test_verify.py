@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import BeanliteError
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.fileformat import PAGE_SIZE
-from beanlite.journal.sqlite.migrations import allow_writing
-from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
+from beanlite.journal.sqlite.file.migrations import allow_writing
+from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import LARGE, flip, make, make_killed, snapshot, write_batch, writer
 
 CHECKS = ["file", "log", "sqlite", "schema", "state", "jobs", "bodies"]

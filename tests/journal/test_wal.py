@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite import wal as module
-from beanlite.journal.sqlite.backup import backup
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.dump import export_to_file
-from beanlite.journal.sqlite.load import load
-from beanlite.journal.sqlite.replay import read_state
-from beanlite.journal.sqlite.restore import restore, undo_restore
-from beanlite.journal.sqlite.verify import verify
-from beanlite.journal.sqlite.wal import commit_frames
+from beanlite.journal.sqlite.file import wal as module
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.replay import read_state
+from beanlite.journal.sqlite.file.wal import commit_frames
+from beanlite.journal.sqlite.tools.backup import backup
+from beanlite.journal.sqlite.tools.dump import export_to_file
+from beanlite.journal.sqlite.tools.load import load
+from beanlite.journal.sqlite.tools.restore import restore, undo_restore
+from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import flip, make, make_killed, write_batch
 
 FRAME = 24 + 4096

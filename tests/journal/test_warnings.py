@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from beanlite.journal.sqlite import frames, timing, upkeep
+from beanlite.journal.sqlite.served import frames, timing, upkeep
 from tests.support.inside import PUT, ask, connect, serving, until
 from tests.support.wire import put_bytes
 

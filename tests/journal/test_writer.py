@@ -8,12 +8,12 @@ import pytest
 
 from beanlite.clock import Clock
 from beanlite.errors import JournalFailed, JournalRefused
-from beanlite.journal.sqlite.batch import batch_of
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES
-from beanlite.journal.sqlite.migrations import allow_writing
-from beanlite.journal.sqlite.replay import read_jobs
-from beanlite.journal.sqlite.writer import IDS_AHEAD, Writer
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.migrations import allow_writing
+from beanlite.journal.sqlite.file.replay import read_jobs
+from beanlite.journal.sqlite.served.batch import batch_of
+from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES
+from beanlite.journal.sqlite.served.writer import IDS_AHEAD, Writer
 from tests.support.core import Core
 from tests.support.journal_files import NO_HISTORY
 

@@ -8,7 +8,7 @@ import pytest
 
 from beanlite.clock import Clock
 from beanlite.config import Settings
-from beanlite.journal.sqlite.journal import SqliteJournal
+from beanlite.journal.sqlite.served.journal import SqliteJournal
 from beanlite.net import health
 from beanlite.net.listener import open_listener
 from beanlite.server import Server, make_journal

@@ -9,7 +9,7 @@ import pytest
 from beanlite.commit import group
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS, SLICE
-from beanlite.journal.sqlite import writer
+from beanlite.journal.sqlite.served import writer
 from beanlite.net import turns
 from beanlite.net.connection import ONE_BY_ONE_MAX
 from beanlite.net.turns import RESUMED_NS, RESUMED_STEPS, TURN_BYTES, TURN_NS, Turns

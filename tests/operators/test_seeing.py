@@ -16,8 +16,8 @@ from rich.console import Console
 
 from beanlite.cli import main
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.look import looking
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.tools.look import looking
 from beanlite.operators import tables
 from beanlite.values import DB_NAME
 from tests.support.journal_files import make
@@ -32,7 +32,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLU
 PRESSING = """
 import gc, os, signal, sys
 from beanlite.cli import main, see
-from beanlite.journal.sqlite import look, reading
+from beanlite.journal.sqlite.tools import look, reading
 from beanlite.operators import file
 
 files = {module.__file__ for module in (see, file, look, reading)}

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from beanlite.clock import Clock
 from beanlite.core.engine import Engine
-from beanlite.journal.sqlite.batch import batch_of
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.history import HistoryBounds
-from beanlite.journal.sqlite.writer import Writer
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.served.batch import batch_of
+from beanlite.journal.sqlite.served.history import HistoryBounds
+from beanlite.journal.sqlite.served.writer import Writer
 
 BODY_SIZES = (100, 1000, 65535)  # bytes
 BATCHES = (1, 10, 100, 1000)

@@ -7,7 +7,7 @@ import gc
 import sys
 import tracemalloc
 
-from beanlite.journal.sqlite.batch import batch_of
+from beanlite.journal.sqlite.served.batch import batch_of
 
 PUT = b"put 1024 0 60 100\r\n" + b"x" * 100 + b"\r\n"
 # Calls of Python functions, and of C functions from Python. The len() in a reserve asks if very many tubes are watched.

@@ -10,8 +10,8 @@ import pytest
 
 from beanlite import log
 from beanlite.backups import Backups
-from beanlite.journal.sqlite.dated import dated, dated_backups
-from beanlite.journal.sqlite.verify import verify
+from beanlite.journal.sqlite.file.dated import dated, dated_backups
+from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.inside import until
 from tests.support.journal_files import make
 from tests.support.servers import start_beanlite

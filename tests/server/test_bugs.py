@@ -7,7 +7,7 @@ import pytest
 
 from beanlite.core.queues import Outcome, Queues
 from beanlite.errors import spares_others
-from beanlite.journal.sqlite import writer
+from beanlite.journal.sqlite.served import writer
 from beanlite.protocol.framing import FramedSession
 from tests.support.inside import PUT, ask, connect, is_silent, serving, until
 

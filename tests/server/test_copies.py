@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from beanlite.cli import main
-from beanlite.journal.sqlite.mark import ATTRIBUTE
+from beanlite.journal.sqlite.file.mark import ATTRIBUTE
 from tests.support.servers import ServerDied, start_beanlite
 from tests.support.wire import Wire, put_bytes
 

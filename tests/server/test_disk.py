@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from beanlite.journal.sqlite.fileformat import ADVICE
+from beanlite.journal.sqlite.file.fileformat import ADVICE
 from tests.support.needs import need
 from tests.support.servers import ServerDied, start_beanlite
 from tests.support.sqlite_tool import ask, tell

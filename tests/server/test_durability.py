@@ -14,7 +14,7 @@ from functools import partial
 
 import pytest
 
-from beanlite.journal.sqlite.writer import IDS_AHEAD
+from beanlite.journal.sqlite.served.writer import IDS_AHEAD
 from tests.support.history import Owner, Shared
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, put_bytes

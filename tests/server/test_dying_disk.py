@@ -9,9 +9,9 @@ import pytest
 
 from beanlite.clock import Clock
 from beanlite.errors import JournalFailed
-from beanlite.journal.sqlite import writer
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.writer import Writer
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.served import writer
+from beanlite.journal.sqlite.served.writer import Writer
 from tests.support.inside import PUT, ask, connect, serving, until
 from tests.support.journal_files import NO_HISTORY
 

@@ -12,8 +12,8 @@ import uvloop
 
 from beanlite.clock import Clock
 from beanlite.config import Settings
-from beanlite.journal.sqlite.frames import CHECKPOINT_FRAMES
-from beanlite.journal.sqlite.journal import SqliteJournal
+from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES
+from beanlite.journal.sqlite.served.journal import SqliteJournal
 from beanlite.net.listener import open_listener
 from beanlite.server import Server, make_journal
 

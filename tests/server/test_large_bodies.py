@@ -10,8 +10,8 @@ import pytest
 from beanlite.clock import Clock
 from beanlite.config import Settings
 from beanlite.errors import ConfigError
-from beanlite.journal.sqlite import journal
-from beanlite.journal.sqlite.database import ROW_BYTES
+from beanlite.journal.sqlite.file.database import ROW_BYTES
+from beanlite.journal.sqlite.served import journal
 from beanlite.net.listener import open_listener
 from beanlite.server import UNNOTICED_BYTES, Server, make_journal
 from tests.support.inside import PUT, ask, connect, is_silent, serving, until

@@ -22,11 +22,11 @@ from typing import NamedTuple
 import pytest
 
 from beanlite.core.engine import Engine
-from beanlite.journal.sqlite.batch import batch_of
-from beanlite.journal.sqlite.fileformat import wal_of
-from beanlite.journal.sqlite.history import HistoryBounds
-from beanlite.journal.sqlite.journal import SqliteJournal
-from beanlite.journal.sqlite.writer import IDS_AHEAD
+from beanlite.journal.sqlite.file.fileformat import wal_of
+from beanlite.journal.sqlite.served.batch import batch_of
+from beanlite.journal.sqlite.served.history import HistoryBounds
+from beanlite.journal.sqlite.served.journal import SqliteJournal
+from beanlite.journal.sqlite.served.writer import IDS_AHEAD
 from tests.support.journal_files import NO_HISTORY, make
 from tests.support.model_queues import SECOND_NS, Job
 from tests.support.sessions import (

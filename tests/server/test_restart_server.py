@@ -15,7 +15,7 @@ import time
 from itertools import count
 from typing import NamedTuple
 
-from beanlite.journal.sqlite.writer import IDS_AHEAD
+from beanlite.journal.sqlite.served.writer import IDS_AHEAD
 from tests.server.test_restart import SEED, STEPS
 from tests.support.model import Model
 from tests.support.model_queues import Job

@@ -13,8 +13,9 @@ import pytest
 from beanlite.clock import Clock
 from beanlite.config import Settings
 from beanlite.errors import JournalBusy, ListenError
-from beanlite.journal.sqlite import database, journal, replay
-from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.file import database, replay
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.served import journal
 from beanlite.net.listener import open_listener
 from beanlite.server import Server, make_journal
 from tests.support.inside import PUT, ask, connect, serving, until

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from beanlite.journal.sqlite import journal
-from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.served import journal
 from tests.support.inside import PUT, ask, connect, serving, until as until_inside
 from tests.support.journal_files import put
 from tests.support.servers import start_beanlite

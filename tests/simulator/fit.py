@@ -7,7 +7,8 @@ from pathlib import Path
 
 from beanlite import log, machine, reload
 from beanlite.commit import group
-from beanlite.journal.sqlite import database, heartbeat, journal, mark, migrations, replay, room, stray, writer
+from beanlite.journal.sqlite.file import database, heartbeat, mark, migrations, replay, room, stray
+from beanlite.journal.sqlite.served import journal, writer
 from beanlite.protocol.replies import FOUND
 from beanlite.protocol.session import Session
 from tests.simulator import world as worlds

@@ -21,17 +21,17 @@ class Mutant(NamedTuple):
 
 MUTANTS = {
     "a sync left out": Mutant(
-        "journal.sqlite.journal",
+        "journal.sqlite.served.journal",
         "        if self._sync_interval_ms != 0:\n            self._writer.check()",
         "        if True:\n            self._writer.check()",
     ),
     "a sync that failed is taken for one that did not": Mutant(
-        "journal.sqlite.writer",
+        "journal.sqlite.served.writer",
         "        if error is not None:\n            return JournalFailed(",
         "        if False:\n            return JournalFailed(",
     ),
     "syncs by time left out": Mutant(
-        "journal.sqlite.upkeep",
+        "journal.sqlite.served.upkeep",
         "            await asyncio.sleep(interval_s)\n            if self._unsynced_since_s:",
         "            await asyncio.sleep(interval_s)\n            if False:",
     ),
@@ -42,12 +42,12 @@ MUTANTS = {
     ),
     "replies out of order": Mutant("net.connection", "elif not self._owed:", "elif True:"),
     "a batch not stored as a whole": Mutant(
-        "journal.sqlite.writer",
+        "journal.sqlite.served.writer",
         "                changed = db.executemany(",
         '                db.execute("COMMIT"), db.execute("BEGIN")\n                changed = db.executemany(',
     ),
     "a batch forgotten on a full disk": Mutant(
-        "journal.sqlite.upkeep",
+        "journal.sqlite.served.upkeep",
         "            try:\n                self._writer.write(batch)",
         "            try:\n                pass",
     ),
@@ -62,7 +62,7 @@ MUTANTS = {
     "a bury not journaled": Mutant("core.engine", ".buried += 1\n        self.ledger.note(job)", ".buried += 1"),
     "a move by an operator not journaled": Mutant("core.operator", "        self._ledger.note(job)\n", ""),
     "the new pri of a release not journaled": Mutant(
-        "journal.sqlite.batch",
+        "journal.sqlite.served.batch",
         "UPDATE jobs SET tube = ?2, state = ?3, pri = ?4,",
         "UPDATE jobs SET tube = ?2, state = ?3, pri = max(?4, pri),",
     ),
@@ -72,7 +72,7 @@ MUTANTS = {
         "core.heap", "            heappush(self.keys, key)", "            self.keys.append(key)"
     ),
     "ids not promised ahead": Mutant(
-        "journal.sqlite.writer",
+        "journal.sqlite.served.writer",
         "(_UPDATE_META, (batch.number, promised_id))",
         "(_UPDATE_META, (batch.number, batch.last_id))",
     ),
@@ -88,10 +88,10 @@ MUTANTS = {
         "core.restore", "elif state == _DELAYED and place is not None and place > now_ns:", "elif False:"
     ),
     "a pause forgotten at a restart": Mutant(
-        "journal.sqlite.journal", "engine.restore_pause(name, pause_s, until_ns)", "pass"
+        "journal.sqlite.served.journal", "engine.restore_pause(name, pause_s, until_ns)", "pass"
     ),
     "the reserve file forgotten": Mutant(
-        "journal.sqlite.writer",
+        "journal.sqlite.served.writer",
         "            self.room.give_up_reserve()\n        except",
         "            pass\n        except",
     ),
@@ -100,12 +100,12 @@ MUTANTS = {
     ),
     "a batch of reserves told too early": Mutant("protocol.batches", "        session.show(job)\n", ""),
     "a batch forgotten while the file is locked": Mutant(
-        "journal.sqlite.upkeep",
+        "journal.sqlite.served.upkeep",
         "                await asyncio.sleep(BUSY_RETRY_S)\n            try:",
         "                break\n            try:",
     ),
     "a disk that can't be read taken for a damaged file": Mutant(
-        "journal.sqlite.fileformat",
+        "journal.sqlite.file.fileformat",
         "                rule_out_disk(path)\n",
         "                pass\n",
     ),

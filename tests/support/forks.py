@@ -150,7 +150,7 @@ def import_everything():
     import uvloop
 
     import beanlite.journal.postgres.journal
-    import beanlite.journal.sqlite.journal
+    import beanlite.journal.sqlite.served.journal
     import beanlite.metrics.families
     import beanlite.server
 
@@ -170,7 +170,7 @@ def prepare():
     from typer.main import get_command
 
     from beanlite import cli
-    from beanlite.journal.sqlite.database import open_database
+    from beanlite.journal.sqlite.file.database import open_database
 
     build_app = cli.build_app
     serve: Any = get_command(build_app(["serve"]))

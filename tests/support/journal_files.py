@@ -17,11 +17,11 @@ from zlib import crc32
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.checksum import checksum_of_row
-from beanlite.journal.sqlite.database import open_database
-from beanlite.journal.sqlite.history import HistoryBounds
-from beanlite.journal.sqlite.migrations import allow_writing
-from beanlite.journal.sqlite.rows import ROW_COLUMNS
+from beanlite.journal.sqlite.file.checksum import checksum_of_row
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.migrations import allow_writing
+from beanlite.journal.sqlite.file.rows import ROW_COLUMNS
+from beanlite.journal.sqlite.served.history import HistoryBounds
 
 ROOT = Path(__file__).parents[2]
 VERSION = len(find_migrations())  # of the files that this version makes

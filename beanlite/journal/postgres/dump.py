@@ -19,7 +19,7 @@ from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.postgres.address import shown
 from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, said
 from beanlite.journal.postgres.schema import NOW, check, has_batches, make
-from beanlite.journal.sqlite.wholefile import not_linked, unserved, written_whole
+from beanlite.journal.sqlite.file.wholefile import not_linked, unserved, written_whole
 
 # An import holds the lease while it runs, as a server would, and takes it only if no server has it.
 _TAKE: Final = f"""
@@ -123,7 +123,7 @@ def load(lines: Iterable[bytes], url: str, *, new_ids: bool, progress: Callable[
     The lines are first loaded into a database file, which checks them as any import does. BeanliteError: a line is
     wrong, an id is taken, or a server has the queue.
     """
-    from beanlite.journal.sqlite.load import load as load_file  # noqa: PLC0415 - a server needs none of it
+    from beanlite.journal.sqlite.tools.load import load as load_file  # noqa: PLC0415 - a server needs none of it
 
     with TemporaryDirectory(prefix="beanlite-import-") as folder:
         file = Path(folder) / "queue.db"

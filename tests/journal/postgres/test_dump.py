@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from beanlite.journal.postgres import dump
-from beanlite.journal.sqlite.load import load
+from beanlite.journal.sqlite.tools.load import load
 from tests.journal.postgres.serving import served
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire

@@ -5,7 +5,7 @@ import sqlite3
 
 from beanlite.clock import Clock
 from beanlite.core.job import BURIED, DELAYED, ID_BITS, READY, SECOND_NS
-from beanlite.journal.sqlite.database import open_database
+from beanlite.journal.sqlite.file.database import open_database
 from tests.journal.postgres.serving import Postgres, ServingPostgres, served, sql
 
 

@@ -1,0 +1,339 @@
+"""Opening and closing the database file.
+
+Two kinds of locks protect the file. Ours (flock) keeps a second server out, and is taken before SQLite opens the file.
+SQLite's own locks (fcntl) are lost as soon as this process closes any descriptor of the file. The descriptor that holds
+our lock therefore stays open until SQLite has closed the file, and nothing else here opens it.
+"""
+
+import fcntl
+import os
+import shutil
+import sqlite3
+import time
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from beanlite.errors import ConfigError, JournalFailed, JournalRefused
+from beanlite.journal.migrations import FOLDER, find_migrations
+from beanlite.journal.sqlite.file.fileformat import (
+    PAGE_SIZE,
+    check_file,
+    check_version,
+    damaged,
+    is_full,
+    open_regular,
+    refused,
+    said,
+    shm_of,
+    stray_wal,
+    wal_of,
+    wal_size,
+)
+from beanlite.journal.sqlite.file.mark import Mark, check_mark, serving_mark, stopped_mark
+from beanlite.journal.sqlite.file.migrations import (
+    allow_writing,
+    check_foreign,
+    check_schema,
+    check_texts,
+    migrate,
+    read_version,
+)
+from beanlite.journal.sqlite.file.room import Room
+from beanlite.journal.sqlite.file.stray import forget, has_stray_wal
+from beanlite.journal.sqlite.file.wal import commit_frames, index_size, min_wal_size, read_frame_count, read_index
+from beanlite.journal.sqlite.file.wholefile import sync, written_whole
+
+# The first version with STRICT tables.
+_OLDEST_SQLITE = (3, 37, 0)
+# More than a row needs apart from its body.
+ROW_BYTES = 1000
+# How long to wait for a reader's lock. Readers hold one only briefly, to recover the -wal or as the last to close.
+# During this wait no signal is heeded, so a start waits for a writer's lock by trying again.
+_BUSY_TIMEOUT_S = 1.0
+# How many commits in the -wal may be unsynced, and therefore unacknowledged, at the same time: a batch, and a slice of
+# the upkeep that runs alongside.
+UNSYNCED_MAX = 2
+# The unit of st_blocks, whatever the file system's block size is.
+_BLOCK_BYTES = 512
+# The disk space that SQLite needs to start a -wal.
+_NEW_WAL_BYTES = 32 << 10
+# A checkpoint truncates the -wal to this size. It is several times the growth between two checkpoints, so that the -wal
+# is truncated only after a reader has held checkpoints up for long.
+WAL_BYTES_MAX = 64 << 20
+# How the connection is set up. The writer decides when to checkpoint. Debian builds SQLite with secure_delete on, which
+# makes deleting large bodies slow. The cache (in KiB) is large enough for a whole batch, because a batch that does not
+# fit is written to the -wal twice. The guard triggers refer to a function of ours, which only a trusted schema may do.
+_PRAGMAS = (
+    "synchronous = FULL",
+    "wal_autocheckpoint = 0",
+    f"journal_size_limit = {WAL_BYTES_MAX}",
+    "secure_delete = OFF",
+    "mmap_size = 0",
+    "temp_store = MEMORY",
+    f"cache_size = {-8 << 10}",
+    "trusted_schema = ON",
+)
+
+
+@dataclass(slots=True)
+class Database:
+    """An open database file that no other server can open and no other program can write to."""
+
+    connection: sqlite3.Connection
+    """In autocommit mode; may be used from any thread, but only from one at a time."""
+    path: Path
+    """Absolute, symbolic links resolved."""
+    lost_batches: int
+    """How many batches are in the -wal after the point where SQLite's recovery ended."""
+    damaged_wal: Path | None
+    """A copy of that -wal; None if nothing is lost but what a power failure may legitimately lose."""
+    objects: frozenset[str]
+    """The names of our tables and views."""
+    room: Room
+    file: int
+    """The file descriptor that holds our lock."""
+    index: int
+    """A descriptor of the -shm, SQLite's index of the -wal."""
+
+    def close(self) -> str | None:
+        """Move everything into a single file and close it; returns what is left beside it and why, or None.
+
+        JournalFailed: the disk failed meanwhile. Not to be called after a failed commit, because it writes: the process
+        must then end without calling this, and the next start recovers.
+        """
+        left = None
+        try:
+            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            if not is_full(error, self.path):
+                raise JournalFailed(f"the last checkpoint of {self.path} failed: {said(error)}") from error
+            left = "a -wal, because the disk is full"
+        finally:
+            self.connection.close()
+            os.close(self.index)
+            if not wal_size(self.path):
+                left = None
+                stopped_mark(self.file, self.path).write(self.file)
+            os.close(self.file)
+        return left or ("a -wal that a reader is using" if wal_size(self.path) else None)
+
+
+def open_database(
+    path: Path, migrations_folder: Path = FOLDER, *, fsync: str = "always", whole: bool = False
+) -> Database:
+    """Lock, check, recover and migrate the database file; create it if it is missing or empty.
+
+    ``fsync`` is the setting under which the file will be served, noted for the next start. JournalRefused: the file
+    can't be used, and has not been written to. With ``whole`` this includes a file that has lost commits with its -wal.
+    JournalLocked: another program writes to the file, or keeps it from being read. A process must not have
+    the same file open twice.
+    """
+    _check_sqlite()
+    migrations = find_migrations(migrations_folder)
+    path = Path(os.path.realpath(path))
+    with refused(path), ExitStack() as undo:
+        file = lock_file(path, undo)
+        mark = _check_unopened(file, path, len(migrations))
+        commits = commit_frames(path)
+        index_before = read_index(path) if mark is not None and mark.is_of_this_boot else None
+        room = Room(path, file)
+        if not room.has_room_for(_bytes_to_start(path)):
+            raise JournalRefused(f"no space left on the disk of {path}, not even to read it")
+        after_sqlite = undo.enter_context(ExitStack())
+        bystander = undo.enter_context(ExitStack())
+        connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        undo.callback(connection.close)
+        _set_up(connection)
+        if commits:
+            _open_bystander(path, bystander)
+        version = read_version(connection)
+        check_version(path, version, len(migrations))
+        check_schema(connection, path, migrations[:version])
+        check_foreign(connection, path, migrations[:version])
+        check_texts(connection, path, migrations[:version])
+        index = _open_index(path, after_sqlite) if commits else -1
+        written = index_before.frames if index_before is not None else None
+        lost_batches = _lost_batches(commits, read_frame_count(index), written) if commits else 0
+        if version:  # otherwise this would already make a first page, without auto_vacuum
+            connection.executescript("BEGIN IMMEDIATE; ROLLBACK")  # nothing is begun that a lock would then interrupt
+        damaged_wal = None
+        if lost_batches and not _has_unsynced(mark, fsync):
+            if whole:
+                raise damaged(path, f"{lost_batches} commits follow a damaged frame of its -wal")
+            damaged_wal = _keep_wal(path)
+        bystander.close()
+        if lost_batches:
+            _cut_off(connection, path, index)
+        _move_wal(connection, path)
+        if version == 0:
+            connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+        migrate(connection, path, migrations)
+        objects = check_schema(connection, path, migrations)
+        _switch_to_wal(connection, path)
+        sync(path.parent)  # a rollback journal that came back after a power failure would undo this
+        if index < 0:
+            index = _open_index(path, after_sqlite)
+        serving_mark(file, path, fsync).write(file)
+        os.fsync(file)  # after a power failure, the mark determines which commits may legitimately be lost
+        undo.pop_all()
+    return Database(connection, path, lost_batches, damaged_wal, objects, room, file, index)
+
+
+def _check_sqlite() -> None:
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        raise JournalRefused(f"this Python has SQLite {sqlite3.sqlite_version}; 3.37 or newer is needed")
+    if sqlite3.threadsafety != 3:
+        raise JournalRefused("this Python's SQLite was built without thread safety (serialized mode), which is needed")
+
+
+def check_body_size(max_job_size: int) -> None:
+    """Raise ConfigError if this Python's SQLite can't store bodies of this size."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        most = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) - ROW_BYTES
+    if max_job_size > most:
+        raise ConfigError(
+            f"max_job_size = {max_job_size} is more than this Python's SQLite can store; it may be {most} at most"
+        )
+
+
+def lock_file(path: Path, undo: ExitStack) -> int:
+    """Open the file, creating it if necessary, and lock it against other servers; the descriptor holds the lock.
+
+    JournalRefused: the file can't be opened, or a server has locked it.
+    """
+    created = False
+    try:
+        try:
+            lock = open_regular(path, os.O_RDWR)
+        except FileNotFoundError:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            created = True
+    except OSError as error:
+        needed = "it must be a file to read and write, in a directory that exists and is writable"
+        raise JournalRefused(f"{path} can't be opened: {error.strerror}; {needed}") from error
+    undo.callback(os.close, lock)
+    if created:
+        undo.callback(path.unlink)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise JournalRefused(f"another server holds {path}; stop it, or name another file") from error
+    if not os.path.samestat(os.fstat(lock), path.stat()):
+        raise JournalRefused(f"{path} has just been replaced; try again")
+    if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):
+        raise JournalRefused(f"the directory {path.parent} is not writable; SQLite must keep files beside {path} there")
+    return lock
+
+
+def _check_unopened(file: int, path: Path, newest: int) -> Mark | None:
+    """Check a locked file before SQLite opens it, which may change it; returns its mark, if it has one."""
+    check_file(file, path, newest)
+    mark = Mark.read(file)
+    if mark is not None:
+        check_mark(mark, file, path)
+    if has_stray_wal(file, path):
+        raise stray_wal(path)
+    if not os.fstat(file).st_size:
+        # A first start that failed may have emptied it without a sync. SQLite deletes the journal beside an empty file,
+        # and then nothing would empty the file again if some of its pages came back after a power failure.
+        os.fsync(file)
+        sync(path.parent)
+    return mark
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    for pragma in _PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    allow_writing(connection)
+
+
+def _bytes_to_start(path: Path) -> int:
+    """How much more disk space SQLite needs to read the file and to begin writing."""
+    wal_bytes = wal_size(path)
+    needed = index_size(wal_bytes // PAGE_SIZE) + (0 if wal_bytes else _NEW_WAL_BYTES)
+    with suppress(FileNotFoundError):
+        needed -= shm_of(path).stat().st_blocks * _BLOCK_BYTES  # SQLite will reuse these blocks for a new -shm
+    return max(0, needed)
+
+
+def _open_index(path: Path, after_sqlite: ExitStack) -> int:
+    """Open the -shm; closed only after SQLite has closed its own descriptor, whose locks would be lost otherwise."""
+    index = os.open(shm_of(path), os.O_RDWR | os.O_CLOEXEC)
+    after_sqlite.callback(os.close, index)
+    return index
+
+
+def _open_bystander(path: Path, bystander: ExitStack) -> None:
+    """Open the file a second time, read-only, until the file has been accepted.
+
+    Otherwise a refusal would close the last connection to the file, and that moves the -wal into it. When a read-only
+    connection is the last to close, it never does so.
+    """
+    reader = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
+    bystander.callback(reader.close)
+    reader.execute("SELECT 1 FROM sqlite_schema").fetchone()
+
+
+def _has_unsynced(mark: Mark | None, fsync: str) -> bool:
+    """Whether a power failure may legitimately have lost the last commits; ``fsync`` decides if there is no mark."""
+    return fsync != "always" if mark is None else mark.has_unsynced
+
+
+def _lost_batches(commits: list[int], recovered: int, written: int | None) -> int:
+    """How many of these commits SQLite has not recovered, given that its recovery ended at frame ``recovered``.
+
+    ``written`` is the number of frames that a killed server had written, if known; if another program has opened the
+    file since, it is the number that SQLite recovered then. Where ``written`` is of no use, up to UNSYNCED_MAX missing
+    commits do not count as lost: they were being written when the power failed.
+    """
+    if written is not None and recovered < written:
+        return sum(recovered < number <= written for number in commits)
+    lost = sum(number > recovered for number in commits)
+    return lost if lost > UNSYNCED_MAX else 0
+
+
+def _cut_off(connection: sqlite3.Connection, path: Path, index: int) -> None:
+    """Shorten the -wal to the frames that SQLite knows of, according to the open -shm.
+
+    Otherwise, if this start ended before it wrote anything, or if the -wal can't be moved because the disk is full or
+    somebody reads, the next start would take the lost commits for commits of this one.
+    """
+    connection.execute("BEGIN IMMEDIATE")  # so that no other program appends to it meanwhile
+    try:
+        with wal_of(path).open("r+b", buffering=0) as wal:
+            forget(wal.fileno())  # what is cut off may have been moved into the file
+            os.ftruncate(wal.fileno(), min_wal_size(read_frame_count(index)))
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _move_wal(connection: sqlite3.Connection, path: Path) -> None:
+    """Checkpoint, so that the -wal is reused from its beginning and takes no more room; skipped if the disk is full."""
+    try:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    except sqlite3.Error as error:
+        if not is_full(error, path):
+            raise
+
+
+def _keep_wal(path: Path) -> Path:
+    """Copy the -wal before it is emptied."""
+    wal = wal_of(path)
+    copy = wal.with_name(f"{wal.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+    for partial in path.parent.glob(f".{wal.name}.damaged-*.partial"):  # left by a start that was killed here
+        partial.unlink()
+    try:
+        with written_whole(copy) as partial:
+            shutil.copyfile(wal, partial)
+    except OSError as error:
+        raise JournalRefused(f"{wal} is damaged, and can't be copied to {copy}: {error.strerror}") from error
+    return copy
+
+
+def _switch_to_wal(connection: sqlite3.Connection, path: Path) -> None:
+    """Switch to WAL mode; done last, so that the schema and its version are in the file itself before a -wal exists."""
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise JournalRefused(f"{path} can't have a write-ahead log where it is; put it on a local disk")
+    connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # this creates the -shm

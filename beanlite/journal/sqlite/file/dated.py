@@ -1,0 +1,98 @@
+"""Files named after the time at which they were made: backups in a folder, and files that a restore has set aside.
+
+The names sort by time, which is UTC with milliseconds: queue-20261122T213456.789Z.db.
+"""
+
+import os
+import re
+import time
+from calendar import timegm
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from beanlite.errors import JournalRefused
+from beanlite.journal.migrations import find_migrations
+from beanlite.journal.sqlite.file.fileformat import check_file, open_regular
+from beanlite.journal.sqlite.file.wholefile import remove_left
+
+_STAMP: Final = r"(\d{8}T\d{6})\.(\d{3})Z"
+_SUFFIX: Final = ".db"
+# A partial file, or SQLite's journal of one, that has not been written to for this long was left by a killed backup,
+# even on a file system where nobody can claim one.
+_STALE_S: Final = 86400.0
+
+
+def stamp(at_s: float) -> str:
+    """A time, in UTC seconds, in the form used in names."""
+    at_ms = int(at_s * 1000)
+    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(at_ms // 1000))}.{at_ms % 1000:03}Z"
+
+
+def dated(folder: Path, source: Path, at_s: float) -> Path:
+    """The path in the folder of a backup of the source that is made at ``at_s``, in UTC seconds."""
+    return folder / f"{source.stem}-{stamp(at_s)}{_SUFFIX}"
+
+
+def dated_files(folder: Path, before: str, after: str = "") -> list[tuple[Path, float]]:
+    """The files in the folder named `before`, a time and `after`, oldest first, each with its time in UTC seconds.
+
+    OSError: the folder can't be read.
+    """
+    pattern = re.compile(re.escape(before) + _STAMP + re.escape(after))
+    found = []
+    for name in os.listdir(folder):  # noqa: PTH208 - names are all that is needed
+        match = pattern.fullmatch(name)
+        if match:
+            with suppress(ValueError):  # there is no such time: it is not a file of ours
+                moment_s = timegm(time.strptime(match[1], "%Y%m%dT%H%M%S")) + int(match[2]) / 1000
+                found.append((folder / name, moment_s))
+    return sorted(found)
+
+
+def dated_backups(folder: Path, source: Path) -> list[tuple[Path, float]]:
+    """The backups of the source in the folder, oldest first, each with the time at which it was made.
+
+    Files with such a name that are not databases of ours are left out. OSError: the folder can't be read.
+    """
+    found = dated_files(folder, f"{source.stem}-", _SUFFIX)
+    return [(file, moment_s) for file, moment_s in found if _is_ours(file)]
+
+
+def delete_oldest(folder: Path, source: Path, keep: int, newest: Path) -> list[Path]:
+    """Delete the oldest backups of the source in the folder until `keep` are left, sparing `newest`; returns which.
+
+    Partial files left by backups that were killed are deleted too. OSError: a file can't be deleted.
+    """
+    delete_left(folder, source)
+    others = [file for file, _ in dated_backups(folder, source) if file != newest]
+    surplus = others[: max(0, len(others) + 1 - keep)]
+    for file in surplus:
+        file.unlink(missing_ok=True)
+    return surplus
+
+
+def _is_ours(file: Path) -> bool:
+    try:
+        descriptor = open_regular(file, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        check_file(descriptor, file, len(find_migrations()))
+        return os.fstat(descriptor).st_size > 0
+    except JournalRefused:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def delete_left(folder: Path, source: Path) -> None:
+    """Delete the partial files of backups of the source that were killed. OSError: a file can't be deleted."""
+    name = rf"\.{re.escape(source.stem)}-{_STAMP}{re.escape(_SUFFIX)}\.\w+\.partial"
+    remove_left(folder, re.compile(name))
+    pattern = re.compile(rf"{name}(-journal)?")
+    for each in os.listdir(folder):  # noqa: PTH208 - as above
+        if pattern.fullmatch(each):
+            with suppress(FileNotFoundError):  # meanwhile another backup has been made, or has deleted it
+                if (folder / each).stat().st_mtime < time.time() - _STALE_S:
+                    (folder / each).unlink()

@@ -1,0 +1,134 @@
+"""The room on the disk: how much is left for jobs, and a reserve that lets deletes go on when there is none."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from beanlite import log
+from beanlite.errors import JournalFailed
+from beanlite.journal.sqlite.file.fileformat import has_used_up_quota, is_full
+
+# The size of the reserve: enough to store accepted changes on a full disk, and to let deletes make room.
+RESERVE_BYTES: Final = 8 << 20
+# With less than this there is no reserve.
+_LEAST_BYTES: Final = 1 << 20
+
+
+class Room:
+    """The disk that a database is on, and the reserve file beside it."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """``descriptor`` is an open file descriptor of the database."""
+        self._path = path
+        self._reserve = Path(f"{path}-reserve")
+        self._descriptor = descriptor
+        self._is_unusable = False
+        """Something that is not ours has the name of the reserve, and can't be removed."""
+
+    def take_reserve(self) -> bool:
+        """Take the reserve, or half of what there is towards it; returns whether there is room for jobs beside it.
+
+        What is there of it already, such as a reserve left by a killed server, is kept in any case.
+        """
+        held = self._held()
+        room = held + self._free_bytes()
+        if room < _LEAST_BYTES:
+            return False
+        wanted = min(RESERVE_BYTES, max(room // 2, _LEAST_BYTES))
+        is_whole = self._allocate(wanted)
+        while not is_whole and wanted > max(held, _LEAST_BYTES):  # a quota may be smaller than the disk
+            wanted //= 2
+            if self._allocate(wanted):
+                break
+        return room >= 2 * RESERVE_BYTES and is_whole
+
+    def give_up_reserve(self) -> bool:
+        """Remove the reserve; returns False if there is none. JournalFailed: it can't be removed."""
+        try:
+            self._reserve.unlink()
+        except FileNotFoundError:
+            return False
+        except (PermissionError, IsADirectoryError) as error:
+            self._go_without(error)
+            return False
+        except OSError as error:
+            raise JournalFailed(f"{self._reserve} can't be removed: {error.strerror}") from error
+        return True
+
+    def for_bodies(self) -> int:
+        """How many more bytes of bodies can be put; a body needs room first in the -wal, and later in the file."""
+        return (self._free_bytes() + RESERVE_BYTES) // 2
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether this many bytes are free, if necessary after taking them from a reserve left by a killed server."""
+        if not size or (self._free_bytes() >= RESERVE_BYTES and not has_used_up_quota(self._path, size)):
+            return True
+        held = self._held()
+        has_room = self._allocate(held + size)  # free space need not be available to us
+        left = held
+        if not has_room:
+            left = max(0, held - size - _LEAST_BYTES)  # reading the file takes a little more
+            self._cut(left)
+            has_room = self._allocate(left + size)
+        self._cut(left)
+        return has_room
+
+    def _held(self) -> int:
+        """The size of the reserve in bytes."""
+        try:
+            return 0 if self._is_unusable else self._reserve.stat(follow_symlinks=False).st_size
+        except OSError:
+            return 0
+
+    def _cut(self, size: int) -> None:
+        """Cut the reserve to this size. Raises as ``give_up_reserve``."""
+        if size:
+            try:
+                os.truncate(self._reserve, size)
+            except OSError as error:
+                raise JournalFailed(f"{self._reserve} can't be cut: {error.strerror}") from error
+        else:
+            self.give_up_reserve()
+
+    def _allocate(self, size: int) -> bool:
+        """Enlarge the reserve to this size. False: there is no room for that, and it is as it was."""
+        held = self._held()
+        try:
+            descriptor = self._open()
+        except OSError as error:
+            if is_full(error, self._path):
+                return False
+            self._go_without(error)
+            return True
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError:
+            self._cut(held)
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _open(self) -> int:
+        """Open the reserve, and in place of what is not ours a new one. OSError: it can't be opened."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(self._reserve, flags, 0o600)
+        except OSError as error:
+            if self._is_unusable or is_full(error, self._path):
+                raise
+            self._reserve.unlink()
+            return os.open(self._reserve, flags, 0o600)
+
+    def _go_without(self, error: OSError) -> None:
+        if not self._is_unusable:
+            self._is_unusable = True
+            why = error.strerror or str(error)
+            log.warning("no reserve for a full disk: another file has its name", file=self._reserve, error=why)
+
+    def _free_bytes(self) -> int:
+        try:
+            disk = os.fstatvfs(self._descriptor)
+        except OSError as error:
+            raise JournalFailed(f"the disk of {self._path} does not report its free space: {error.strerror}") from error
+        return disk.f_bavail * disk.f_frsize

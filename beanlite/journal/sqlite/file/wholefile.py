@@ -1,0 +1,174 @@
+"""Files that appear complete or not at all: written under another name, synced, and renamed."""
+
+import errno
+import fcntl
+import os
+import re
+import sqlite3
+import struct
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from beanlite.errors import BeanliteError
+from beanlite.journal.sqlite.file.fileformat import journal_of, open_regular, wal_size
+
+# The byte by which a process claims its partial file, beyond all that files have and that SQLite locks.
+_CLAIMED: Final = 1 << 62
+# struct flock of the system, as for fcntl(2): type, whence, start, length, pid.
+_LOCK_FORMAT: Final = "hhqqi4x"
+# A file that was written to so recently may not be claimed yet.
+_YOUNG_S: Final = 1.0
+# What ends the names of the files beside a database, in which changes may be that are not in the database itself yet.
+_BESIDE: Final = re.compile("-(wal|shm|journal|reserve)$")
+
+
+def not_linked(dest: Path) -> Path:
+    """Return the path of a file to be written, with all links among its folders resolved.
+
+    BeanliteError: it is a symbolic link, so that another file would be written than the one that was named.
+    """
+    if os.path.islink(dest):  # noqa: PTH114 - Path.is_symlink raises an error without permission
+        raise BeanliteError(f"{dest} is a symbolic link; name the file to write itself")
+    return Path(os.path.realpath(dest.parent)) / dest.name
+
+
+@contextmanager
+def partial_of(dest: Path) -> Iterator[Path]:
+    """Yield the path of an empty file of mode 0600 beside `dest`, to be filled, synced and renamed by the caller.
+
+    If it has not been renamed at the end of the block, it is removed. Those that killed processes have left for the
+    same `dest` are removed at the beginning. OSError: it can't be written there.
+    """
+    remove_left(dest.parent, re.compile(rf"\.{re.escape(dest.name)}\.\w+\.partial"))
+    descriptor, name = tempfile.mkstemp(dir=dest.parent, prefix=f".{dest.name}.", suffix=".partial")
+    try:
+        _claim(descriptor)
+        partial = Path(name)
+        try:
+            yield partial
+        finally:
+            partial.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def remove_left(folder: Path, names: re.Pattern[str]) -> None:
+    """Remove partial files with such names of which the process was killed, each with SQLite's journal of it.
+
+    OSError: the folder can't be read, or a file can't be removed.
+    """
+    for name in os.listdir(folder):  # noqa: PTH208 - names are all that is needed
+        if names.fullmatch(name):
+            partial = folder / name
+            with suppress(FileNotFoundError):  # it has got its name, or another process has removed it
+                if _is_left(partial):
+                    partial.unlink()
+                    partial.with_name(f"{name}-journal").unlink(missing_ok=True)
+
+
+def _claim(partial: int) -> bool:
+    """Lock an open partial file for as long as it is open; returns False if another process has, or nobody can.
+
+    SQLite locks other bytes, and locks of this kind are not lost when it closes the file.
+    """
+    lock = struct.pack(_LOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, _CLAIMED, 1, 0)
+    try:
+        fcntl.fcntl(partial, fcntl.F_OFD_SETLK, lock)
+    except OSError:
+        return False
+    return True
+
+
+def _is_left(partial: Path) -> bool:
+    """Whether the process that has made this file has ended without removing it. FileNotFoundError: it is gone."""
+    try:
+        descriptor = open_regular(partial, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another user's, for example
+        return False
+    try:
+        is_old = os.fstat(descriptor).st_mtime < time.time() - _YOUNG_S
+        return is_old and _claim(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def written_whole(dest: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield the path of an empty file of mode 0600 beside `dest`; at the end of the block it is renamed to `dest`.
+
+    If the block raises, the file is removed. OSError: `dest` exists and is not to be replaced, or the file can't be
+    written, synced or renamed.
+    """
+    if not replace:
+        _check_missing(dest)
+    with partial_of(dest) as partial:
+        ours = partial.stat()
+        try:
+            yield partial
+            sync(partial)
+            if not replace:
+                _check_missing(dest)  # a server may have been started on it meanwhile
+            partial.rename(dest)
+            sync(dest.parent)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                if not replace and os.path.samestat(dest.stat(), ours):  # it had already been renamed
+                    dest.unlink()
+            raise
+
+
+def _check_missing(dest: Path) -> None:
+    if os.path.lexists(dest):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(dest))
+
+
+@contextmanager
+def unserved(dest: Path, source: Path | None) -> Iterator[bool]:
+    """Lock servers out of `dest` while it is replaced by a file made from `source`, if that is a file.
+
+    Yields whether `dest` exists. BeanliteError: it is `source` itself, a live database, or a file that SQLite or a
+    server keeps beside one. OSError: it can't be opened, or is no regular file.
+    """
+    database = Path(_BESIDE.sub("", str(dest)))
+    if database != dest and database.exists():
+        raise BeanliteError(f"{dest} was not replaced: it belongs to the database {database}")
+    try:
+        descriptor = open_regular(dest)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        if source is not None and os.path.samestat(os.fstat(descriptor), source.stat()):
+            raise BeanliteError(f"{dest} was not replaced: it is the database itself")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BeanliteError(f"{dest} was not replaced: a server holds it") from error
+        if wal_size(dest):
+            raise BeanliteError(f"{dest} was not replaced: it is a database with a -wal")
+        if os.path.lexists(journal_of(dest)):
+            raise BeanliteError(f"{dest} was not replaced: {journal_of(dest)} would be taken for a part of it")
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def vacuum_into(connection: sqlite3.Connection, dest: Path) -> None:
+    """Write the contents of a database to an empty file. Raises sqlite3.Error."""
+    # As bytes, because a name need not be UTF-8, and Python passes only valid text to SQLite.
+    connection.execute("VACUUM INTO CAST(? AS TEXT)", (os.fsencode(dest),))
+
+
+def sync(path: Path) -> None:
+    """Sync a file, or the names in a folder, to the disk. OSError: the sync failed."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

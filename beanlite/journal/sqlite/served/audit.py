@@ -1,0 +1,133 @@
+"""Checks that the file still holds what the server wrote, after another program has written to it.
+
+The triggers keep other programs from changing our rows, but can't stop a program that is determined to. Comparing all
+rows takes long, so it is done in slices while clients are served.
+"""
+
+import sqlite3
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TypeGuard
+from zlib import crc32
+
+from beanlite.core.engine import Engine
+from beanlite.core.job import Job
+from beanlite.errors import JournalFailed
+from beanlite.journal.rows import row_of
+from beanlite.journal.sqlite.file.checksum import checksum_of_row
+from beanlite.journal.sqlite.file.fileformat import failing
+from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX
+
+# A slice ends after this many jobs, or when its bodies add up to more than this many bytes.
+SLICE_JOBS: Final = 500
+SLICE_BYTES: Final = 1 << 20
+# Times in the file are rounded, and may differ from those in memory by less than this.
+_NEAR_S: Final = 0.001
+
+_ROWS: Final = f"SELECT {COLUMNS} FROM jobs WHERE id > ? AND id <= ?"  # noqa: S608 - our own words
+_BODIES: Final = "SELECT id, body FROM bodies WHERE id > ? AND id <= ?"
+_Row = tuple[object, ...]
+# Their index in a row.
+_SINCE: Final = 14
+_ROW_CRC32: Final = 18
+
+
+def audit(connection: sqlite3.Connection, path: Path, engine: Engine, promised_id: int) -> Iterator[None]:
+    """Compare the file with memory, one slice per step, to be run while no batch is being written.
+
+    JournalFailed: another program has changed the file.
+    """
+    try:
+        with failing(path):
+            yield from _slices(connection, engine, promised_id)
+    except _Different as error:
+        raise JournalFailed(f"another program has changed {error} in {path}; it no longer is what was served") from None
+
+
+class _Different(Exception):
+    """Something in the file is not what the server wrote; the text names it."""
+
+
+def _slices(connection: sqlite3.Connection, engine: Engine, promised_id: int) -> Iterator[None]:
+    if connection.execute("SELECT last_id FROM meta").fetchall() != [(promised_id,)]:
+        raise _Different("the last id")
+    if connection.execute("SELECT 1 FROM jobs WHERE id > ? LIMIT 1", (engine.ledger.taken_id,)).fetchone():
+        raise _Different("jobs")
+    _compare_pauses(connection, engine)
+    last_id = engine.ledger.taken_id
+    for before_id, jobs in engine.jobs.segments():
+        ids = list(jobs)
+        del ids[bisect_right(ids, last_id) :]  # jobs put since the audit began
+        above_id = before_id
+        for part in _parts(engine, ids):
+            _compare_jobs(connection, engine, above_id, part[-1], part)
+            above_id = part[-1]
+            yield
+        _compare_jobs(connection, engine, above_id, last_id, [])  # there may be rows without a job
+        last_id = before_id
+
+
+def _parts(engine: Engine, ids: list[int]) -> Iterator[list[int]]:
+    """The ids in slices small enough that clients don't notice the time they take."""
+    part: list[int] = []
+    size = 0
+    for job_id in ids:
+        job = engine.jobs.find(job_id)
+        size += job.size if job is not None else 0
+        part.append(job_id)
+        if len(part) >= SLICE_JOBS or size > SLICE_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _compare_pauses(connection: sqlite3.Connection, engine: Engine) -> None:
+    stored = dict(connection.execute("SELECT CAST(tube AS BLOB), pause_s FROM pauses"))
+    paused = {name: tube.pause_s for name, tube in engine.tubes.items() if tube.pause_until_ns}
+    for name in stored.keys() | paused.keys():
+        if name not in engine.ledger.pauses and stored.get(name) != paused.get(name):
+            raise _Different(f"the pause of {name!r}")
+
+
+def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int, to_id: int, ids: list[int]) -> None:
+    """Compare the jobs with these ids to all rows above ``above_id`` and up to ``to_id``."""
+    rows: dict[object, _Row] = {row[0]: row for row in connection.execute(_ROWS, (above_id, to_id))}
+    bodies = dict(connection.execute(_BODIES, (above_id, to_id)))
+    for job_id in {*ids, *rows, *bodies}:
+        job = engine.jobs.find(job_id)
+        if not engine.ledger.is_stored(job_id):
+            continue  # its row is about to be written or deleted
+        row, body = rows.get(job_id), bodies.get(job_id)
+        if job is None:
+            sound = row is None and body is None
+        else:
+            stored = body if job.size > INLINE_MAX else (row[-1] if row is not None and body is None else None)
+            sound = row is not None and _is_body(stored, job) and all(map(_alike, row, _row_with(row, job, stored)))
+        if not sound:
+            raise _Different(f"job {job_id}")
+
+
+def _row_with(row: _Row, job: Job, body: bytes) -> _Row:
+    """The row as it should be.
+
+    Until the job changes, a row that was imported may lack the time since when the job is in its state, and one that an
+    older version wrote the checksum as well.
+    """
+    checksum = None if row[_ROW_CRC32] is None else checksum_of_row(row[:_ROW_CRC32])
+    values = row_of(job)
+    if row[_SINCE] is None:
+        values = (*values[:_SINCE], None, *values[_SINCE + 1 :])
+    return *values, checksum, crc32(body)
+
+
+def _is_body(stored: object, job: Job) -> TypeGuard[bytes]:
+    """Whether this may be the body of a job; if the body is not in memory, the checksum settles the rest."""
+    return stored == job.body if job.body is not None else isinstance(stored, bytes) and len(stored) == job.size
+
+
+def _alike(stored: object, written: object) -> bool:
+    if isinstance(written, float):
+        return isinstance(stored, float) and abs(stored - written) < _NEAR_S
+    return stored == written

@@ -1,0 +1,368 @@
+"""The hot path of the journal: each batch of changes is one transaction on the state table.
+
+There is no separate log: the table is the journal.
+
+Batches are written on the caller's thread, because that only fills the page cache; in a thread of its own a batch would
+wait too long for the GIL while clients are busy. Long operations, such as a checkpoint or a batch with large bodies,
+are awaited and run in aiosqlite's thread on the same connection. Only one connection writes and checkpoints, because
+SQLite before 3.51.3 can corrupt the file when two do. While such an operation is awaited, nothing may be written; a
+sync is the exception.
+"""
+
+import asyncio
+import contextlib
+import os
+import resource
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+import aiosqlite
+
+from beanlite.clock import Clock
+from beanlite.core.engine import Engine
+from beanlite.errors import JournalBusy, JournalFailed, JournalFull
+from beanlite.journal.sqlite.file.database import Database
+from beanlite.journal.sqlite.file.fileformat import (
+    WHAT_TO_DO,
+    failing,
+    is_full,
+    is_locked,
+    refused,
+    said,
+    said_with_advice,
+    wal_of,
+    wal_size,
+)
+from beanlite.journal.sqlite.file.stray import CHANGE_HEADER, Tie
+from beanlite.journal.sqlite.served.audit import audit
+from beanlite.journal.sqlite.served.batch import FRAMES_BESIDE_ROWS, FRAMES_PER_ROW, Batch
+from beanlite.journal.sqlite.served.chronicle import Chronicle
+from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES, Frames
+from beanlite.journal.sqlite.served.history import HistoryBounds
+from beanlite.journal.sqlite.served.sync import SoonestSync, background_sync
+from beanlite.journal.sqlite.served.watch import Outsiders, Watch
+
+# Ids are promised this many at a time, because writing the last id with each batch would add a page to the batch, which
+# a lone client would notice.
+IDS_AHEAD: Final = 1000
+
+# Pages given back at a time while the disk is full. If there is no room for that, fewer are tried, down to the minimum.
+SHRINK_PAGES: Final = 2000
+SHRINK_PAGES_MIN: Final = 20
+# Free pages are kept up to this many times the number in use, since giving pages back means moving those in use ...
+LOOSE_TIMES: Final = 3
+# ... and in any case up to this number, for the next backlog.
+SPARE_PAGES: Final = 2000
+
+# The errors that can end a transaction without there being a bug of ours.
+_FAILURES: Final = (sqlite3.Error, OSError, MemoryError)
+# The facts about the last batch; the table has one row.
+_UPDATE_META: Final = "UPDATE meta SET batch = ?, last_id = ?"
+_END_META: Final = "UPDATE meta SET batch = coalesce(?, batch), last_id = coalesce(?, last_id), jobs = ?"
+
+
+_Written = TypeVar("_Written")
+
+
+def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> JournalFailed:
+    if isinstance(error, MemoryError):
+        return JournalBusy(f"there is not enough memory to write to {path}")
+    if isinstance(error, sqlite3.Error) and is_locked(error):
+        return JournalBusy(f"another program holds the write lock of {path}")
+    if is_full(error, path):
+        return JournalFull(f"no room on the disk of {path}")
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    known = "" if limit == resource.RLIM_INFINITY else f"; no file may have more than {limit} bytes (ulimit -f)"
+    return JournalFailed(f"writing to {path} failed: {said_with_advice(error)}{known}")
+
+
+def _write_pauses(db: sqlite3.Connection, pauses: list[tuple[str, tuple[int, float] | None]]) -> None:
+    for name, pause in pauses:
+        db.execute("DELETE FROM pauses WHERE tube = ?", (name,))
+        if pause is not None:
+            db.execute("INSERT INTO pauses VALUES (?, ?, ?)", (name, *pause))
+
+
+def _disagreement(database: Database, outsiders: Outsiders, statement: str, jobs: int, changed: int) -> Exception:
+    """The error to raise when memory and file disagree, which is a bug of ours if nothing has happened to the file."""
+    (found,) = database.connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        return JournalFailed(f"{database.path} is damaged ({said(found)}); {WHAT_TO_DO}")
+    what = f"{jobs} jobs to change, {changed} found: {statement}"
+    if outsiders.came:
+        return JournalFailed(f"{database.path} no longer is what was served; another program has been at it ({what})")
+    return RuntimeError(what)
+
+
+class Writer:
+    """Writes batches to a database that no other writer uses, and gives unneeded space back."""
+
+    def __init__(self, database: Database, address: str, bounds: HistoryBounds, clock: Clock, jobs: int) -> None:
+        """``address`` is where the server listens, ``clock`` is its clock, and ``jobs`` is how many jobs are stored."""
+        self._database = database
+        self.chronicle = Chronicle(database.connection, address, bounds, clock)
+        self._db = database.connection
+        self._worker = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
+        self.room = database.room
+        self.frames = Frames(database.index)
+        self._wal = -1  # a file descriptor of the -wal
+        self._promised_id = 0
+        """The last id according to the file: no id above it has been given out."""
+        self._last: tuple[int, int] | None = None
+        """The number of the last batch, and the last id in it."""
+        self.others_came = False
+        """Another program has committed something, and the file should be audited. The audit's caller resets this."""
+        self.records, self._jobs = 0, jobs  # rows written; jobs in the file
+        self._outsiders = Outsiders(database.connection, database.path, database.objects)
+
+    def prepare(self) -> bool:
+        """Prepare to write. False: no room for the reserve. JournalRefused: impossible; JournalLocked: try again."""
+        path = self._database.path
+        # synchronous = NORMAL leaves syncing commits to us, while checkpoints are still synced. Check constraints are
+        # off because SQLite would rebuild the list of states for each row, to check values that can't be wrong.
+        with refused(path):
+            self._db.executescript("PRAGMA synchronous = NORMAL; PRAGMA ignore_check_constraints = ON")
+            (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
+            self.frames.allocate(CHECKPOINT_FRAMES)
+            self._db.execute("UPDATE meta SET jobs = NULL")  # creates the -wal; it takes no additional space
+            # SQLite takes no locks on the -wal and keeps using the same file, so another descriptor does no harm.
+            self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
+            self._tie = Tie(self._db, self._database.file, self._wal)
+            has_room = self.room.take_reserve()
+            self._db.execute("BEGIN IMMEDIATE")  # of more commits, a power failure could lose more than a start expects
+            self.chronicle.begin(has_room=has_room)
+            if has_room:
+                self._db.execute(CHANGE_HEADER)
+            self._db.execute("COMMIT")
+            if has_room:
+                self._tie.begin()
+            self._watch = Watch(path, self._database.file, self._wal, self._database.index)
+            self._db.execute("PRAGMA busy_timeout = 0")  # only now: a start waits for a lock that is held briefly
+            os.fdatasync(self._wal)  # so that a power failure loses no more than a batch and a slice
+        self._sync = SoonestSync(background_sync())
+        return has_room
+
+    async def start(self) -> None:
+        """Start the worker thread, which only ``close`` ends; ``prepare`` has done everything that can fail."""
+        await self._worker
+
+    def write(self, batch: Batch) -> None:
+        """Commit a batch. It then survives the end of this process, and once synced, a power failure too.
+
+        JournalFull and JournalBusy leave nothing behind, and the same batch may be tried again. After any other
+        JournalFailed the batch may or may not be in the file.
+        """
+        db = self._db
+        try:
+            self._begin(batch)
+            for statement, jobs, parameters in batch.changes:
+                changed = db.executemany(statement, parameters).rowcount
+                if changed != jobs:
+                    raise _disagreement(self._database, self._outsiders, statement, jobs, changed)
+            promised_id = self._end(batch)
+            db.execute("COMMIT")
+        except _FAILURES as error:
+            raise self._undo(error) from error
+        self._committed(batch, promised_id)
+
+    async def write_apart(self, batch: Batch) -> None:
+        """Like ``write``, but in the worker thread, so that only clients waiting for a commit have to wait."""
+        worker = self._worker
+        try:
+            self._begin(batch)
+            for statement, jobs, parameters in batch.changes:
+                cursor = await worker.executemany(statement, parameters)
+                changed = cursor.rowcount
+                await cursor.close()
+                if changed != jobs:
+                    raise _disagreement(self._database, self._outsiders, statement, jobs, changed)
+            promised_id = self._end(batch)
+            await worker.execute_fetchall("COMMIT")
+        except _FAILURES as error:
+            raise self._undo(error) from error
+        self._committed(batch, promised_id)
+
+    def _begin(self, batch: Batch) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        self._look_for_others()
+        self._watch.check_wal(self.frames.committed)  # before writing, which would extend a truncated -wal again
+        self.frames.allocate(batch.frames)
+
+    def _look_for_others(self) -> bool:
+        """Return whether other programs have committed something since the last call."""
+        if not self._outsiders.check():
+            return False
+        self.others_came = True
+        self._tie.base = None  # they may have begun the -wal anew
+        self.frames.read()
+        return True
+
+    def _end(self, batch: Batch) -> int:
+        """Write the parts of the batch that are not about jobs; returns the last promised id after this batch."""
+        db = self._db
+        _write_pauses(db, batch.pauses)
+        promised_id = self._promised_id
+        if batch.last_id > promised_id:
+            promised_id = batch.last_id + IDS_AHEAD
+            db.execute(_UPDATE_META, (batch.number, promised_id))
+        self.chronicle.write(batch)
+        return promised_id
+
+    def _committed(self, batch: Batch, promised_id: int) -> None:
+        self._promised_id = promised_id
+        self._last = batch.number, batch.last_id
+        self.records += batch.jobs
+        self._jobs += batch.growth
+        self._count_frames()
+
+    def begin_sync(self, done: Callable[[JournalFailed | None], None]) -> None:
+        """Sync everything that is committed to the disk, then call ``done`` with None or the failure.
+
+        ``done`` may be called before this returns, or later in the loop. More may be written meanwhile.
+        """
+        self._sync(self._wal, lambda error: done(self._after_sync(error)))
+
+    def poll(self) -> None:
+        """Report a completed sync at once, without waiting for the loop to do so."""
+        self._sync.background.poll()
+
+    def check(self) -> None:
+        """Raise JournalFailed unless the files are still the ones that were written to.
+
+        To be called before a commit that was not synced is acknowledged. A sync includes this check.
+        """
+        self._watch.check(self.frames.committed)
+
+    async def sync(self) -> None:
+        """Sync in the background, where latency does not matter. JournalFailed: the sync failed."""
+        ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._sync.background(self._wal, ended.set_result)
+        failure = self._after_sync(await ended)
+        if failure is not None:
+            raise failure
+
+    def _after_sync(self, error: Exception | None) -> JournalFailed | None:
+        if error is not None:
+            return JournalFailed(f"syncing the -wal of {self._database.path} failed: {error}")
+        try:
+            self.check()
+        except JournalFailed as failure:
+            return failure
+        return None
+
+    def _count_frames(self) -> None:
+        with failing(self._database.path):
+            before, kept = self.frames.committed, self.frames.count()
+            if self._tie.base is not None:
+                self._tie.committed(self._promised_id, self._look_for_others)
+        self._watch.committed(kept, anew=kept < before)
+
+    def audit(self, engine: Engine) -> Iterator[None]:
+        """Compare the file with the engine's state, one slice per step, to be run while no batch is being written.
+
+        JournalFailed: another program has changed the file.
+        """
+        yield
+        yield from audit(self._db, self._database.path, engine, self._promised_id)
+
+    async def checkpoint(self) -> None:
+        """Move the -wal into the database file, as far as readers allow."""
+        self._watch.check_names()
+        self.check()
+        self.frames.begin_checkpoint()
+        try:
+            ((_, frames, moved),) = await self._worker.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
+        except sqlite3.Error as error:
+            raise self._undo(error) from error
+        self._watch.note_size()
+        self.frames.end_checkpoint(frames, moved)
+        with failing(self._database.path):
+            self._tie.moved(frames, moved)
+
+    @property
+    def loose(self) -> bool:
+        """Whether enough pages of the file are free for some to be worth giving back."""
+        with failing(self._database.path):
+            free, pages = (self._db.execute(f"PRAGMA {each}_count").fetchone()[0] for each in ("freelist", "page"))
+        return bool(free > max(SPARE_PAGES, LOOSE_TIMES * (pages - free)))
+
+    def give_back(self, pages: int) -> None:
+        """Free some pages at the end of the file, which the next checkpoint truncates. Raises what ``write`` raises."""
+        vacuum = f"PRAGMA incremental_vacuum({pages})"
+        self.write_slice(pages, lambda: self._db.executescript(vacuum))  # execute() would free only one page
+
+    def write_slice(self, rows: int, write: Callable[[], _Written]) -> _Written:
+        """Call ``write``, for at most ``rows`` rows or pages, and return its result. Raises as ``give_back`` does."""
+        try:
+            self.frames.allocate(FRAMES_PER_ROW * rows + FRAMES_BESIDE_ROWS)
+            written = write()
+        except _FAILURES as error:
+            raise self._undo(error) from error
+        self._count_frames()
+        return written
+
+    async def shrink(self) -> None:
+        """Give free pages of the file, and the -wal, back to the file system; to be called after a checkpoint.
+
+        Every page has to be written to the -wal first, so on a full disk there may be room for only some of them.
+        """
+        pages = SHRINK_PAGES
+        self._tie.base = None  # what is given back is committed as well
+        while True:
+            try:
+                self.frames.allocate(FRAMES_PER_ROW * pages + FRAMES_BESIDE_ROWS)
+                await self._worker.executescript(f"PRAGMA incremental_vacuum({pages})")
+                ((_, frames, moved),) = await self._worker.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+                self._tie.moved(frames, moved)
+            except _FAILURES as error:
+                failure = self._undo(error)
+                pages //= 4
+                if not isinstance(failure, JournalFull) or pages < SHRINK_PAGES_MIN:
+                    raise failure from error
+            else:
+                break
+        self._watch.note_size()
+
+    @property
+    def wal_bytes(self) -> int:
+        """Size of the -wal file."""
+        with failing(self._database.path):
+            return wal_size(self._database.path)
+
+    async def close(self) -> str | None:
+        """Leave one file with everything in it; returns what else is left and why. JournalFailed: the disk failed."""
+        failure: Exception | None = None
+        left = None
+        try:
+            self.room.give_up_reserve()
+        except JournalFailed as error:  # raised below, once everything else has been stored
+            failure = error
+        try:
+            with contextlib.suppress(JournalBusy, JournalFull):  # the only cost is a gap before the next ids
+                self.write_slice(0, self._note_end)
+            with failing(self._database.path):
+                self._watch.close()
+                os.close(self._wal)
+                left = self._database.close()
+        except Exception as error:  # noqa: BLE001 - raised below, once the thread has ended
+            failure = error
+        await self._worker.close()
+        if failure is not None:
+            raise failure
+        return left
+
+    def _note_end(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")  # of several commits, a power failure could lose more than a start expects
+        self._db.execute(_END_META, (*(self._last or (None, None)), self._jobs))
+        self.chronicle.end()
+        self._db.execute("COMMIT")
+
+    def _undo(self, error: sqlite3.Error | OSError | MemoryError) -> JournalFailed:
+        if self._db.in_transaction:
+            with failing(self._database.path):
+                self._db.execute("ROLLBACK")
+        failure = _failure(error, self._database.path)
+        self._outsiders.may_be_us |= not isinstance(failure, JournalBusy)
+        return failure

@@ -1,0 +1,1 @@
+"""Commands about a file, in processes of their own: ``backup``, ``restore``, ``verify``, ``salvage`` and so on."""

@@ -1,0 +1,116 @@
+"""Exports a database file as the lines of ``journal/lines.py``; ``load`` is the inverse."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Generator
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+from zlib import crc32
+
+from beanlite.errors import BeanliteError
+from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
+from beanlite.journal.sqlite.file.checksum import checksum_of_row
+from beanlite.journal.sqlite.file.fileformat import damaged, refused
+from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
+from beanlite.journal.sqlite.file.replay import check_count, read_state, read_unchecked_id
+from beanlite.journal.sqlite.file.wholefile import not_linked, unserved, written_whole
+from beanlite.journal.sqlite.tools.verify import reading_whole
+
+# The columns that hold times: in UTC in a line, by the server's clock in a row.
+TIMES: Final = ("created_at", "due_at", "since")
+# The columns that a line lacks: the checksums, and the body, which is in "body" or "base64" instead.
+LEFT_OUT: Final = ("row_crc32", "crc32", "body")
+_PAUSES: Final = "SELECT tube, pause_s, until FROM pauses ORDER BY tube"
+
+
+def columns_of_jobs(connection: sqlite3.Connection) -> list[str]:
+    """The columns of a job in this database, except body and checksums, in the order of rows.py."""
+    rows = connection.execute("SELECT name FROM pragma_table_info('jobs') ORDER BY cid")
+    return [name for (name,) in rows if name not in LEFT_OUT]
+
+
+def export(source: Path, sink: BinaryIO, progress: Callable[[int], None] | None = None) -> int:
+    """Write the lines of a database, served or not, and return their number; `progress` is given it now and then.
+
+    JournalRefused: the source is not ours, or damaged. OSError: writing to the sink has failed.
+    """
+    source = Path(os.path.realpath(source))
+    with reading_whole(source) as connection:
+        return _write(connection, source, sink, progress)
+
+
+def export_to_file(
+    source: Path, dest: Path, progress: Callable[[int], None] | None = None, *, replace: bool = False
+) -> int:
+    """Write the lines of a database to a file of mode 0600, which appears when it is complete; returns their number.
+
+    JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists and is not to be replaced, is the
+    source or a live database, or can't be written.
+    """
+    source, resolved = Path(os.path.realpath(source)), not_linked(dest)
+    try:
+        with (
+            reading_whole(source) as connection,
+            unserved(resolved, source) if replace else nullcontext(enter_result=False) as is_there,
+            written_whole(resolved, replace=is_there) as partial,
+            partial.open("wb") as sink,
+        ):
+            return _write(connection, source, sink, progress)
+    except OSError as error:
+        raise BeanliteError(f"nothing was exported to {dest}: {error.strerror}") from error
+
+
+def _write(connection: sqlite3.Connection, source: Path, sink: BinaryIO, progress: Callable[[int], None] | None) -> int:
+    with closing(dump(connection, source)) as lines:  # or SQLite would leave a -wal if this is interrupted
+        return write_lines(lines, sink, progress)
+
+
+def dump(connection: sqlite3.Connection, path: Path) -> Generator[str]:
+    """The lines of a database, a snapshot of its state: pauses, then jobs by ascending id.
+
+    JournalRefused: the database is damaged.
+    """
+    with refused(path):
+        connection.execute("BEGIN")
+        yield line_of("queue", {"format": FORMAT, "last_id": read_state(connection, path).last_id})
+        ahead_s = read_ahead_s(connection)
+        for tube, pause_s, until in connection.execute(_PAUSES):
+            yield line_of("pause", {"tube": tube, "pause_s": pause_s, "until": until - ahead_s})
+        names = columns_of_jobs(connection)
+        jobs = f"""
+            SELECT {", ".join(names)}, row_crc32, crc32,
+                   coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
+            FROM jobs ORDER BY id
+        """  # noqa: S608 - our own names
+        unchecked_id = read_unchecked_id(connection)
+        count = last_id = 0
+        for *values, of_row, checksum, body in connection.execute(jobs):
+            is_unchecked = of_row is None and values[0] <= unchecked_id
+            if not is_unchecked and checksum_of_row(tuple(values)) != of_row:
+                raise damaged(path, f"the row of job {values[0]} has changed")
+            if values[0] <= last_id:  # a page is in the place of another
+                raise damaged(path, f"job {values[0]} stands behind {last_id}")
+            last_id = values[0]
+            if not isinstance(body, bytes) or crc32(body) != checksum:
+                raise damaged(path, f"the body of job {values[0]} has changed")
+            job = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+            if not _is_whole(job):
+                raise damaged(path, f"the row of job {values[0]} has changed")
+            job |= {name: job[name] - ahead_s for name in TIMES if name in job}
+            yield line_of("job", job | body_of(body))
+            count += 1
+        check_count(connection, path, count)
+        yield line_of("end", {})
+
+
+def _is_whole(job: dict[str, Any]) -> bool:
+    """Whether a job has exactly the values that its state requires: the checksum can't tell some values from NULL."""
+    state = job.get("state")
+    return (
+        ("due_at" in job) == (state in {"delayed", "reserved"})
+        and ("buried_seq" in job) == (state == "buried")
+        and ("holder" in job) == ("holder_conn" in job)
+        and all(isinstance(job[name], float | int) for name in TIMES if name in job)
+        and state is not None
+    )

@@ -1,0 +1,113 @@
+"""Adds jobs from elsewhere to a database that no server has open: all of them or none."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+from beanlite import signals
+from beanlite.errors import BeanliteError, JournalFailed
+from beanlite.journal.sqlite.file.checksum import checksum_of_row
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.fileformat import said, shm_of, wal_of
+from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
+from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY
+
+_INSERT = """
+    INSERT INTO jobs (id, tube, state, pri, delay_s, ttr_s, created_at, due_at, buried_seq,
+                      reserves, timeouts, releases, buries, kicks, row_crc32, crc32, body)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+
+class NewJob(NamedTuple):
+    """A job as stored in the table. Times are UTC seconds since 1970."""
+
+    id: int
+    tube: str
+    state: str
+    pri: int
+    delay_s: int
+    ttr_s: int
+    created_at: float
+    due_at: float | None
+    """When the job becomes ready, if it is delayed."""
+    buried_seq: int | None
+    """The job's place in the order of burials, if it is buried."""
+    reserves: int
+    timeouts: int
+    releases: int
+    buries: int
+    kicks: int
+    body: bytes
+
+
+class Filling:
+    """The single transaction that adds jobs to a database."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self._ahead_s = read_ahead_s(connection)
+        self.left: str | None = None
+        """Set at the end: what is left beside the file and why, None if nothing is."""
+
+    def has_jobs(self) -> bool:
+        """Whether the database holds any jobs, including those just added."""
+        return bool(self.connection.execute("SELECT EXISTS (SELECT 1 FROM jobs)").fetchone()[0])
+
+    def is_unused(self) -> bool:
+        """Whether the database has never held a job."""
+        return not self.connection.execute("SELECT last_id FROM meta").fetchone()[0]
+
+    def add(self, job: NewJob) -> None:
+        """Add a job. This is fastest in the order of ascending ids."""
+        body = job.body
+        created_at = job.created_at + self._ahead_s
+        due_at = None if job.due_at is None else job.due_at + self._ahead_s
+        job = job._replace(created_at=created_at, due_at=due_at)
+        is_large = len(body) > INLINE_MAX
+        row = job[:-1]
+        of_row = checksum_of_row((*row, None, None, None, None))
+        self.connection.execute(_INSERT, (*row, of_row, crc32(body), None if is_large else body))
+        if is_large:
+            self.connection.execute(INSERT_BODY, (job.id, body))
+
+    def set_last_id(self, last_id: int) -> None:
+        """Make the ids of later jobs start above this one."""
+        self.connection.execute("UPDATE meta SET last_id = max(last_id, ?)", (last_id,))
+
+
+@contextmanager
+def filling(path: Path) -> Iterator[Filling]:
+    """Open a database, creating it if it is missing, for a transaction that is committed at the end of the block.
+
+    If the block raises, nothing is added, and a newly created file is removed. JournalRefused: the database can't be
+    used. BeanliteError: it can't be written. Until the end, the -wal takes as much room as what has been added.
+    """
+    path = Path(os.path.realpath(path))
+    is_new = not os.path.exists(path)  # noqa: PTH110 - Path.exists raises an error if access is denied
+    database = open_database(path, whole=True)  # only a server tells what is lost, and keeps a copy
+    queue = Filling(database.connection)
+    is_new = is_new and queue.is_unused()  # another program may have made it just before it was locked
+    with ExitStack() as finishing:
+        finishing.callback(os.close, os.dup(database.file))  # keeps our lock until a new file is removed again
+        try:
+            database.connection.execute("BEGIN IMMEDIATE")
+            database.connection.execute("UPDATE meta SET jobs = NULL")
+            yield queue
+            finishing.enter_context(signals.unheard())  # to be interrupted now would look as if nothing had been added
+            database.connection.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error, JournalFailed):  # even if this fails, nothing uncommitted is in the file
+                database.connection.rollback()
+                database.close()
+            if is_new:
+                for file in (path, wal_of(path), shm_of(path)):
+                    file.unlink(missing_ok=True)
+            if isinstance(error, sqlite3.Error):
+                raise BeanliteError(f"nothing was added to {path}: {said(error)}") from error
+            raise
+        queue.left = database.close()

@@ -1,0 +1,203 @@
+"""Answers operators' queries about a database file, whether a server is running on it or not.
+
+The answers have the same form as a server's (docs/protocol.md). To be used in a separate process: in the server's own,
+closing the file would drop SQLite's locks on it.
+"""
+
+import fnmatch
+import json
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from beanlite.errors import JournalRefused
+from beanlite.journal.migrations import find_migrations
+from beanlite.journal.sqlite.file.fileformat import damaged, refused, said
+from beanlite.journal.sqlite.file.migrations import check_texts, read_version
+from beanlite.journal.sqlite.tools.reading import reading
+
+Record = dict[str, Any]
+
+# The facts about a job. A preview, of the length requested, is selected separately.
+_JOB: Final = """
+    SELECT id, tube, state, pri, delay_s, ttr_s, reserves, timeouts, releases, buries, kicks, size, created_at, age_s,
+           in_state_s, max(due_in_s, 0) AS left_s, holder, holder_conn, why
+"""
+# The events of a job, with the fields that a server sends to watchers.
+_HISTORY: Final = "SELECT at, job AS id, tube, what, by, conn, pri, delay_s FROM history WHERE job = :id ORDER BY n"
+# Tubes, with their rates per minute over this hour and the previous one.
+_TUBES: Final = """
+    SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
+           rates.put AS puts_per_min, rates.reserved AS reserves_per_min, rates.deleted AS deletes_per_min,
+           rates.wait_s, rates.hold_s
+    FROM tubes LEFT JOIN rates USING (tube)
+"""
+# The conditions that the keys of a filter stand for. Their values are passed as parameters.
+_CONDITIONS: Final = {
+    "tube": "tube = :tube",
+    "state": "state = :state",
+    "older_s": "age_s >= :older_s",
+    "newer_s": "age_s < :newer_s",
+    "in_state_s": "in_state_s >= :in_state_s",
+    "pri_min": "pri >= :pri_min",
+    "pri_max": "pri <= :pri_max",
+    "holder": "state = 'reserved' AND holder_conn = :holder",
+    "text": "instr(body, CAST(:text AS BLOB))",
+    "up_to_id": "id <= :up_to_id",
+}
+# The recent totals of some tubes, by the hour or by the day.
+_TOTALS: Final = """
+    SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s FROM totals
+    WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
+          AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
+"""
+# How the history marks actions of operators, and on whose behalf they acted.
+_OPERATOR: Final = "operator "
+_FOR: Final = " for "
+# The order in which the jobs of each queue leave it.
+_QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
+# The types of the values, unless the disk has changed them: SQLite does not check types when it reads.
+_TYPES: Final = {
+    **dict.fromkeys(("pri", "delay_s", "ttr_s", "size", "reserves", "timeouts", "releases", "buries", "kicks"), int),
+    **dict.fromkeys(("age_s", "in_state_s", "left_s", "holder_conn"), int | None),
+    **dict.fromkeys(("holder", "why"), str | None),
+    "tube": str,
+    "created_at": float | int,
+    "body": bytes,
+    "preview": bytes | None,
+}
+# The last second that can be converted to a date.
+_LAST_S: Final = 253_402_300_799
+# How long another program may lock the file. Somebody waits for the answer, and a stop of the page in the browser for
+# the thread that asks.
+_WAIT_S: Final = 5.0
+
+
+class Look:
+    """A read-only view of an open file. Its methods raise JournalRefused if the file is damaged."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def list_jobs(self, request: Mapping[str, Any]) -> Record:
+        """The jobs that match a filter; the cursor is the last id, or in queue order the number of jobs so far."""
+        given = {key: value for key, value in request.items() if value is not None}
+        conditions = [_CONDITIONS[key] for key in given if key in _CONDITIONS]
+        after = int(given.get("after", 0))
+        given |= {"after": after, "preview": request.get("preview", 0)}
+        if given.get("order") == "queue":
+            end = f"ORDER BY {_QUEUES[given['state']]} LIMIT :limit OFFSET :after"
+        else:
+            conditions.append("id > :after")
+            end = "ORDER BY id LIMIT :limit"
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview FROM all_jobs {where} {end}", given)
+        jobs = [self._job(row) for row in rows]
+        cursor = None
+        if jobs and len(jobs) == given["limit"]:
+            cursor = str(after + len(jobs) if given.get("order") == "queue" else jobs[-1]["id"])
+        return {"jobs": jobs, "next": cursor}
+
+    def show_job(self, job_id: int) -> Record | None:
+        """Everything known about a job, with the history that is kept; a job that is gone may still have a history."""
+        rows = self._rows(f"{_JOB}, body FROM all_jobs WHERE id = :id", {"id": job_id})
+        history = self._rows(_HISTORY, {"id": job_id})
+        if not rows and not history:
+            return None
+        return {**(self._job(rows[0]) if rows else {"id": job_id}), "history": [_event(row) for row in history]}
+
+    def list_tubes(self, request: Mapping[str, Any]) -> Record:
+        """All tubes whose name matches, without paging: counting their jobs reads every job anyway."""
+        fits = re.compile(fnmatch.translate(request.get("like") or "*")).match  # as a server does; GLOB has other rules
+        rows = self._rows(_TUBES, {})
+        if any(not isinstance(row["tube"], str) for row in rows):
+            raise damaged(self._path, "a job is in a tube that has no name")
+        return {"tubes": [{"name": row.pop("tube"), **row} for row in rows if fits(row["tube"])], "next": None}
+
+    def stats(self) -> Record:
+        """The server that has the file, or had it last, and the number of jobs by state."""
+        servers = self._rows("SELECT * FROM alive", {})
+        counts = self._rows("SELECT state, count(*) AS jobs FROM jobs GROUP BY state", {})
+        if not {row["state"] for row in counts} <= {"reserved", *_QUEUES}:
+            raise damaged(self._path, "a job is in no state")
+        jobs = dict.fromkeys(("ready", "reserved", "delayed", "buried"), 0) | {
+            row["state"]: row["jobs"] for row in counts
+        }
+        return {**(servers[0] if servers else {}), **jobs}
+
+    def totals(self, span_s: int, spans: int, tubes: Sequence[str]) -> list[Record]:
+        """The totals of these tubes in the last ``spans`` hours or days, as given by ``span_s``."""
+        return self._rows(_TOTALS, {"span_s": span_s, "spans": spans, "tubes": json.dumps(tubes)})
+
+    def _job(self, row: Record) -> Record:
+        for name, types in _TYPES.items():
+            if name in row and not isinstance(row[name], types):
+                raise damaged(self._path, f"the {name} of job {row['id']} has changed")
+        if (row["state"] not in _QUEUES and row["state"] != "reserved") or abs(row["created_at"]) > _LAST_S:
+            raise damaged(self._path, f"the row of job {row['id']} has changed")
+        return _job(row)
+
+    def _rows(self, statement: str, given: Mapping[str, Any]) -> list[Record]:
+        bound = {key: _bound(given[key]) for key in given}
+        with refused(self._path):
+            try:
+                cursor = self._connection.execute(statement, bound)
+            except sqlite3.OperationalError as error:
+                views = check_texts(self._connection, self._path, find_migrations())
+                if error.sqlite_errorcode != sqlite3.SQLITE_ERROR or not views:
+                    raise
+                why = f"{said(error)}; these views are not as beanlite makes them: {', '.join(views)}"
+                raise JournalRefused(f"{self._path} can't be looked into: {why}; no job depends on them") from error
+            with closing(cursor):
+                names = [column[0] for column in cursor.description]
+                return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes
+    """A value to search for, as bytes if it is text from a command line that is not UTF-8, which SQLite can't take."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode(errors="surrogateescape")
+    return value
+
+
+def _job(row: Record) -> Record:
+    """A row in the form in which a server describes a job."""
+    address, number = row.pop("holder"), row.pop("holder_conn")
+    row["holder"] = None if address is None else {"address": address, "number": number}
+    if row["state"] not in {"delayed", "reserved"}:
+        row["left_s"] = None
+    if "preview" in row:
+        row["preview"] = (row["preview"] or b"").decode(errors="replace")  # SQLite's substr of b"" is NULL
+    return row
+
+
+def _event(row: Record) -> Record:
+    """A row of the history in the form in which a server describes an event."""
+    by, number = row.pop("by"), row.pop("conn")
+    if by is None:
+        row["by"] = None
+    else:
+        address, _, person = by.removeprefix(_OPERATOR).partition(_FOR)
+        is_operator = by.startswith(_OPERATOR)
+        row["by"] = {"address": address, "number": number, "operator": is_operator, "person": person or None}
+    return row
+
+
+@contextmanager
+def looking(path: Path) -> Iterator[Look]:
+    """Open a file for reading only. JournalRefused: it can't be opened, is not ours, or has an older version."""
+    with reading(path, _WAIT_S) as connection:
+        with refused(path):
+            version = read_version(connection)
+        if version < len(find_migrations()):
+            raise JournalRefused(
+                f"{path} has version {version}, and can be looked into when a server of this version has served it"
+            )
+        yield Look(connection, path)

@@ -1,0 +1,217 @@
+"""Replaces a database file by a new one while no server can open it.
+
+Whenever this is killed, a server that starts finds either the old database or the new one, complete. For that, the
+files that SQLite keeps beside the old database must be gone: its -wal would be taken for the new database's.
+"""
+
+import fcntl
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from beanlite import signals
+from beanlite.errors import BeanliteError, JournalLocked, JournalRefused
+from beanlite.journal.sqlite.file.database import lock_file
+from beanlite.journal.sqlite.file.fileformat import (
+    HEADER_BYTES,
+    is_damage,
+    journal_of,
+    refused,
+    said,
+    shm_of,
+    wal_of,
+    wal_size,
+)
+from beanlite.journal.sqlite.file.replay import count_jobs
+from beanlite.journal.sqlite.file.wholefile import sync
+from beanlite.journal.sqlite.tools.backup import copy
+from beanlite.journal.sqlite.tools.reading import reading
+from beanlite.journal.sqlite.tools.verify import findings, reading_whole
+
+# How long to wait for others who have the file open: most of them only look at it for a moment.
+_WAIT_S: Final = 1.0
+# The bytes of a database file that each program that has it open locks (https://sqlite.org/src/file/src/os.h).
+_SHARED_FIRST: Final = 0x40000002
+_SHARED_BYTES: Final = 510
+# The header of the old file once it is replaced: no program takes it for a database, or for one that it has cached.
+_REPLACED: Final = b"This database was replaced; the new one has its name.".ljust(HEADER_BYTES)
+
+
+class Held(NamedTuple):
+    """A database file out of which servers are locked."""
+
+    descriptor: int
+    """The file, opened."""
+    undo: ExitStack
+    """Lets servers in again, and removes the file if it was not there before."""
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Held]:
+    """Lock servers out of the target, creating it if it is missing, until the end of the block or ``take_place``.
+
+    JournalRefused: a server holds the target. BeanliteError: the target can't be replaced.
+    """
+    try:
+        with ExitStack() as undo:
+            with refused(target):
+                descriptor = lock_file(target, undo)
+            yield Held(descriptor, undo)
+    except OSError as error:
+        raise BeanliteError(f"{target} was not replaced: {error.strerror or said(error)}") from error
+
+
+def written_at(target: Path) -> list[tuple[int, int]]:
+    """When the file and its -wal were last written, and their sizes; who only reads changes none of that."""
+    found = []
+    for file in (target, wal_of(target)):
+        with suppress(FileNotFoundError):
+            status = file.stat()
+            if status.st_size:  # who reads may make an empty -wal
+                found.append((status.st_mtime_ns, status.st_size))
+    return found
+
+
+def take_place(
+    partial: Path,
+    target: Path,
+    held: Held,
+    unchanged: list[tuple[int, int]],
+    adopt: Callable[[sqlite3.Connection], None] = lambda _: None,
+) -> bool:
+    """Give a new file the target's name, owner and mode, unless ``written_at`` no longer is ``unchanged``.
+
+    Returns whether the old file was sound as far as SQLite can tell.
+
+    ``adopt`` is called with a connection to the target once nobody else can write to it, and may change the new file.
+    JournalRefused: another program has the target open, or has written to it. BeanliteError: it failed, or came too
+    late to keep the target, as the text says then; ``partial`` is gone then.
+    """
+    before = os.fstat(held.descriptor)
+    if before.st_size:
+        partial.chmod(stat.S_IMODE(before.st_mode))
+        give_to_owner(partial, before)
+    new = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
+    held.undo.callback(os.close, new)
+    fcntl.flock(new, fcntl.LOCK_EX)  # otherwise a server could start before the following steps are done
+    with refused(target):
+        connection = sqlite3.connect(target, timeout=_WAIT_S, isolation_level=None)
+    with closing(connection):
+        will_change = journal_of(target).exists()  # SQLite rolls back what that holds before it locks the file
+        is_sound = before.st_size == 0 or _lock_out_others(connection, target)
+        if not will_change and written_at(target) != unchanged:
+            raise JournalRefused(f"another program has written to {target} meanwhile; try again")
+        adopt(connection)
+        sync(partial)
+        if not (is_sound and _move_wal(connection, target)):
+            # The old file is damaged, so no server could start on it; nor on the new file while the old -wal is there.
+            journal_of(target).unlink(missing_ok=True)
+        sync(target.parent)
+        _rename(partial, target, held, connection, new)
+    return is_sound
+
+
+@contextmanager
+def without_stray_wal(partial: Path, target: Path, held: Held, moved_to: Path) -> Iterator[None]:
+    """Move a -wal that belongs to another file away from the target, and back unless ``partial`` takes its place.
+
+    SQLite would put that -wal into the target. JournalLocked: another program has the target open.
+    """
+    try:
+        fcntl.lockf(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_BYTES, _SHARED_FIRST)
+    except BlockingIOError as error:
+        raise JournalLocked(f"another program has {target} open: end what that does there, and try again") from error
+    wal_of(target).rename(moved_to)
+    try:
+        shm_of(target).unlink(missing_ok=True)
+        sync(target.parent)
+        yield
+    except BaseException:
+        if partial.exists():
+            with signals.unheard():
+                moved_to.rename(wal_of(target))
+        raise
+
+
+def _rename(partial: Path, target: Path, held: Held, connection: sqlite3.Connection, new: int) -> None:
+    with signals.unheard():  # an interrupted command would look as if it had changed nothing
+        partial.rename(target)
+        held.undo.pop_all()
+        try:
+            sync(target.parent)
+            _spoil(held.descriptor)
+            connection.close()  # this removes the -wal by its name, which must not be that of a server yet
+            for beside in (wal_of(target), shm_of(target), journal_of(target)):
+                beside.unlink(missing_ok=True)
+            sync(target.parent)
+        except OSError as error:
+            why = error.strerror or said(error)
+            raise BeanliteError(f"{target} is replaced, but a power failure may undo that: {why}") from error
+        finally:
+            os.close(new)
+            os.close(held.descriptor)
+
+
+def _spoil(old: int) -> None:
+    """Make a database file that has no name any more one that nobody can write to.
+
+    A program that opened it before it lost its name, and has waited for a lock since, would else lose what it writes.
+    """
+    os.pwrite(old, _REPLACED, 0)
+
+
+def give_to_owner(copy: Path, original: os.stat_result) -> None:
+    """Give a copy the original's owner and group. BeanliteError: this user may not."""
+    try:
+        os.chown(copy, original.st_uid, original.st_gid)
+    except PermissionError as error:
+        owner = f"{original.st_uid}:{original.st_gid}"
+        raise BeanliteError(f"the new file can't be given the old one's owner and group ({owner}); be root") from error
+
+
+def _lock_out_others(connection: sqlite3.Connection, target: Path) -> bool:
+    """Have nobody else use the file while the connection is open, since what they wrote would be lost.
+
+    Returns whether the file is sound as far as SQLite can tell; to one that is not, nobody else can write either.
+    JournalRefused: another program has it open, or it can't be read for another reason than damage.
+    """
+    try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchone()
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("ROLLBACK")  # the lock remains
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        if is_damage(error) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
+            return False
+        with refused(target):
+            raise
+    return True
+
+
+def _move_wal(connection: sqlite3.Connection, target: Path) -> bool:
+    """Let SQLite move everything that it keeps beside the old file into it; returns whether that succeeded."""
+    # The connection does without the -shm, as nobody else uses the file. By that of a killed server, the next start
+    # would miss in the -wal what has been moved, if this ended too soon.
+    shm_of(target).unlink(missing_ok=True)
+    with suppress(sqlite3.Error, UnicodeDecodeError):
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    with suppress(FileNotFoundError):
+        sync(wal_of(target))  # SQLite leaves it to the system when the truncation reaches the disk
+    return not wal_size(target) and not journal_of(target).exists()
+
+
+def copy_checked(source: Path, partial: Path, progress: Callable[[int], None] | None) -> int:
+    """Copy the source into the partial file, check the copy as verify does, and return the number of jobs.
+
+    JournalRefused: the source is not ours, or damaged.
+    """
+    with reading_whole(source) as connection:
+        copy(connection, source, partial, progress)
+    with reading(partial) as connection:
+        for finding in findings(connection, source):
+            if not finding.sound:
+                raise JournalRefused(finding.said)
+        return count_jobs(connection, source)

@@ -1,0 +1,245 @@
+"""Restores a database from a backup, and undoes that with the database that was set aside."""
+
+import glob
+import os
+import re
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from beanlite import signals
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite.file.dated import dated_files, stamp
+from beanlite.journal.sqlite.file.fileformat import (
+    APPLICATION_ID,
+    HEADER_BYTES,
+    check_names,
+    journal_of,
+    read_at,
+    refused,
+    shm_of,
+    size_of,
+    wal_of,
+    wal_size,
+)
+from beanlite.journal.sqlite.file.migrations import allow_writing
+from beanlite.journal.sqlite.file.replay import COUNTER_MAX
+from beanlite.journal.sqlite.file.stray import has_stray_wal, promised_id_beside
+from beanlite.journal.sqlite.file.wholefile import partial_of, remove_left, sync, written_whole
+from beanlite.journal.sqlite.tools.replace import (
+    copy_checked,
+    give_to_owner,
+    replacing,
+    take_place,
+    without_stray_wal,
+    written_at,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """The database that is in place after a restore, and where the previous one is."""
+
+    restored: str
+    """The file that was copied."""
+    jobs: int
+    kept: str | None
+    """The path at which the previous database is kept; None if there was none."""
+
+
+def restore(source: Path, target: Path, progress: Callable[[int], None] | None = None) -> RestoreResult:
+    """Replace the target by a copy of the source; the previous file is kept beside it under a dated name.
+
+    Ids that the target has given out since the backup are not given out again. `progress` is called as for a backup.
+    JournalRefused: the source is damaged or not ours; or the target is held by a server or not a queue, or another
+    program has it open or writes to it meanwhile. BeanliteError: the restore failed, for want of room for example. The
+    target is unchanged then, unless the text says that it is replaced.
+    """
+    source, target = Path(os.path.realpath(source)), Path(os.path.realpath(target))
+    if source == target:
+        raise BeanliteError(f"{source} can't be restored to itself")
+    return _replace(target, lambda: source, progress)
+
+
+def undo_restore(target: Path, progress: Callable[[int], None] | None = None) -> RestoreResult:
+    """Bring back the database that the last restore set aside; the present one is set aside in turn.
+
+    Raises what ``restore`` raises, and BeanliteError if nothing was set aside.
+    """
+    target = Path(os.path.realpath(target))
+    _last_replaced(target)  # if there is none, or it can't be told, that is what is wrong
+    result = _replace(target, lambda: _last_replaced(target), progress)
+    restored = Path(result.restored)
+    with signals.unheard():  # a large file takes a while to remove, and another undo would undo this one
+        try:
+            for file in (restored, wal_of(restored), shm_of(restored)):
+                file.unlink(missing_ok=True)
+        except OSError as error:
+            why = f"{restored} can't be removed: {error.strerror}"
+            raise BeanliteError(f"{target} is as it was before the restore, but {why}") from error
+    return result
+
+
+def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int], None] | None) -> RestoreResult:
+    """Replace the target by a copy of the file that is chosen while no other restore can be under way."""
+    with replacing(target) as held:
+        _check_target(target, held.descriptor)
+        source, earlier = choose(), _set_aside_earlier(target)
+        kept, restored = _names(target, earlier)
+        with partial_of(restored) as partial:
+            jobs = copy_checked(source, partial, progress)
+            sync(target.parent)  # not even after a power failure may the copy be there without the partial file
+            unchanged = written_at(target)
+            has_content = os.fstat(held.descriptor).st_size > 0 or wal_size(target) > 0
+            stray = has_stray_wal(held.descriptor, target)
+            if stray:  # by what can be read of both, the file and the file that had been there
+                _leave_out_ids(partial, max(_last_id_beside_wal(target), promised_id_beside(target)))
+                del unchanged[1:]
+            try:
+                if has_content or earlier:  # an empty file tells an undo that this restore has replaced nothing
+                    _set_aside(target, kept, has_wal=not stray)
+                moved_to = kept.with_name(f"{kept.name}.stray-wal")
+                with without_stray_wal(partial, target, held, moved_to) if stray else nullcontext():
+                    is_sound = take_place(
+                        partial, target, held, unchanged, lambda old: _leave_out_ids(partial, _last_id(old))
+                    )
+            except BaseException as error:
+                if partial.exists():  # the target is still in place
+                    with signals.unheard():
+                        _remove(kept)
+                elif isinstance(error, BeanliteError) and kept.exists():
+                    raise BeanliteError(f"{error}; what was there is {kept}") from error
+                raise
+            if has_content and is_sound:
+                _remove_unfinished(target, earlier)
+    return RestoreResult(str(source), jobs, str(kept) if has_content else None)
+
+
+def _remove_unfinished(target: Path, earlier: list[tuple[Path, float]]) -> None:
+    """Remove what restores that were killed have left: the target was still in place then, and has been set aside now.
+
+    What they had set aside goes first, since the partial file tells an undo to pass over that. To be called while no
+    other restore can be under way.
+    """
+    with signals.unheard():
+        for kept, _ in earlier:
+            for partial in target.parent.glob(
+                f".{glob.escape(_restored(target, _stamp_of(target, kept)).name)}.*.partial"
+            ):
+                _remove(kept)
+                sync(target.parent)
+                partial.unlink(missing_ok=True)
+                Path(f"{partial}-journal").unlink(missing_ok=True)
+        begin = re.escape(_prefix(target))
+        remove_left(target.parent, re.compile(rf"\.{begin}[-.\w]+\.partial"))
+
+
+def _stamp_of(target: Path, kept: Path) -> str:
+    return kept.name.removeprefix(_prefix(target))
+
+
+def _last_replaced(target: Path) -> Path:
+    """The database that the last completed restore has replaced. BeanliteError: there is none.
+
+    A restore that was killed before the new file took its place has left that as a partial file.
+    """
+    try:
+        names = os.listdir(target.parent)  # noqa: PTH208 - names are all that is needed
+        found = _set_aside_earlier(target)
+    except (FileNotFoundError, NotADirectoryError):
+        found = []
+    except OSError as error:
+        raise BeanliteError(f"{target.parent} can't be read: {error.strerror}") from error
+    for kept, _ in reversed(found):
+        unfinished = f".{_restored(target, _stamp_of(target, kept)).name}."
+        if not any(name.startswith(unfinished) for name in names):
+            try:
+                if kept.stat().st_size or wal_size(kept):
+                    return kept
+            except OSError as error:
+                raise BeanliteError(f"{kept} can't be read: {error.strerror}") from error
+            raise BeanliteError(f"there is nothing to bring back: the last restore of {target} replaced no database")
+    raise BeanliteError(f"there is no {target.parent / _prefix(target)}… to bring back")
+
+
+def _set_aside_earlier(target: Path) -> list[tuple[Path, float]]:
+    """What restores have set aside, in their order, completed or not. OSError: the folder can't be read."""
+    return dated_files(target.parent, _prefix(target))
+
+
+def _names(target: Path, earlier: list[tuple[Path, float]]) -> tuple[Path, Path]:
+    """The name under which the target is set aside, and the one after which its successor's partial file is named.
+
+    They sort behind earlier ones even if the clock has been set back since then.
+    """
+    at_s = time.time()
+    if earlier:
+        at_s = max(at_s, earlier[-1][1] + 0.0015)  # a millisecond later, however it is rounded
+    return target.with_name(f"{_prefix(target)}{stamp(at_s)}"), _restored(target, stamp(at_s))
+
+
+def _prefix(target: Path) -> str:
+    """The beginning of the names that restores give to files that they set aside."""
+    return f"{target.name}.replaced-"
+
+
+def _restored(target: Path, stamped: str) -> Path:
+    """The path after which the partial file of a restore is named."""
+    return target.with_name(f"{target.name}.restored-{stamped}")
+
+
+def _check_target(target: Path, held: int) -> None:
+    """Raise JournalRefused if the target never was a queue, or has two names; a damaged queue may be replaced."""
+    check_names(held, target)
+    header = read_at(held, HEADER_BYTES, 0)
+    if header and int.from_bytes(header[68:72]) != APPLICATION_ID:
+        raise JournalRefused(f"{target} is not a beanlite database; move it away, or name another file")
+
+
+def _last_id(connection: sqlite3.Connection) -> int:
+    """The last id that a database has given out, of whatever version it is; 0 if it is too damaged to tell."""
+    last_id = None
+    with suppress(sqlite3.Error, UnicodeDecodeError, TypeError):
+        (last_id,) = connection.execute("SELECT last_id FROM meta").fetchone()
+    return last_id if isinstance(last_id, int) and 0 < last_id < COUNTER_MAX else 0
+
+
+def _last_id_beside_wal(target: Path) -> int:
+    """The last id in a file and the -wal of the file that was there before; 0 if they are too different to tell."""
+    with (
+        suppress(sqlite3.Error, UnicodeDecodeError),
+        closing(sqlite3.connect(f"{target.as_uri()}?mode=ro", uri=True)) as connection,
+    ):
+        return _last_id(connection)
+    return 0
+
+
+def _leave_out_ids(partial: Path, last_id: int) -> None:
+    """Make the server continue with ids above this one."""
+    with refused(partial), closing(sqlite3.connect(partial, isolation_level=None)) as connection:
+        allow_writing(connection)
+        connection.execute("UPDATE meta SET last_id = ? WHERE last_id < ?", (last_id, last_id))
+
+
+def _set_aside(target: Path, kept: Path, *, has_wal: bool) -> None:
+    """Copy the file, sound or not, with its rollback journal and, if that is its own, its -wal."""
+    _copy(target, kept)
+    for old, new in ((wal_of(target), wal_of(kept)), (journal_of(target), journal_of(kept))):
+        if size_of(old) and (has_wal or old != wal_of(target)):  # a reader leaves an empty -wal
+            _copy(old, new)
+
+
+def _remove(kept: Path) -> None:
+    for file in (kept, wal_of(kept), journal_of(kept)):
+        file.unlink(missing_ok=True)
+
+
+def _copy(old: Path, new: Path) -> None:
+    with written_whole(new) as partial:
+        shutil.copyfile(old, partial)
+        shutil.copymode(old, partial)
+        give_to_owner(partial, old.stat())

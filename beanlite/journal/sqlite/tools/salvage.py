@@ -1,0 +1,297 @@
+"""Saves the sound contents of a damaged file: every job that is as it was written, wherever in the file it is."""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from beanlite.core.job import U32_MAX
+from beanlite.core.tube import is_tube_name
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite.file.checksum import checksum_of_row
+from beanlite.journal.sqlite.file.fileformat import open_regular
+from beanlite.journal.sqlite.file.heartbeat import last_seen
+from beanlite.journal.sqlite.file.replay import COUNTER_MAX, is_number, is_sound
+from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
+from beanlite.journal.sqlite.tools.filling import filling
+from beanlite.journal.sqlite.tools.pages import Pages, Spans, Value
+
+# The span of a page that can't be reached in any b-tree because another page is damaged.
+_ANYWHERE: Final = ((None, 0, 0),)
+# The number of columns in the row of a job, in each version.
+_WIDTHS: Final = (16, 20, 21)
+_BODY_WIDTH: Final = 2
+_WIDTHS_OF_BOTH: Final = (_BODY_WIDTH, *_WIDTHS)
+_META_WIDTH: Final = 6
+_PAUSE_WIDTH: Final = 4
+_SERVER_WIDTH: Final = 11
+# The positions of a job's columns in the table: those that ``row_of`` makes, and the times among them.
+_ROW: Final = (*range(14), 16, 17, 18, 19)
+_TIMES: Final = (6, 7, 16)
+_CRC32, _BODY, _ROW_CRC32 = 14, 15, 20
+# The tables on whose pages there may be bodies, even if the disk has exchanged some of them.
+_OURS: Final = {"sqlite_schema", "jobs", "bodies", "pauses", "meta", "server", "totals", "history"}
+# How far above the last known id new ids start, if it is unknown which ids have been given out.
+_GAP: Final = 1_000_000
+_PAGES_PER_CALL: Final = 100
+_INSERT_PAUSE: Final = "INSERT OR IGNORE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
+# Of the server's row, only the values by which the next server sets its clock.
+_INSERT_SERVER: Final = """
+    REPLACE INTO server (one, version, pid, address, started_at, seen_at, ahead_s, boot, offset_ns)
+    VALUES (1, '', 0, '', :seen_at, :seen_at, :ahead_s, :boot, :offset_ns)
+"""
+
+
+def _said(values: list[Value]) -> str:
+    """The values of a row as the text of its column ``said``."""
+    return " ".join("-" if value is None else str(value) for value in values)
+
+
+def _time_said(time_s: float) -> int:
+    """A time as in ``said``: all its bits, as a whole number (see migrations/0003_checksums.sql)."""
+    return int(time_s * 4194304)
+
+
+def _is_of_pause(tube: Value, said: Value) -> bool:
+    """Whether this is a row of the pauses table, even if a value has changed, and not one of a foreign table."""
+    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+    if not isinstance(text, str):
+        return False
+    return text.count(" ") == _PAUSE_WIDTH - 2 or (isinstance(tube, str) and tube != "" and text.startswith(tube))
+
+
+@dataclass
+class Salvaged:
+    """What was saved to the new database, and what was lost."""
+
+    jobs: int = 0
+    pauses: int = 0
+    last_id: int | None = None
+    """The last id given out, according to the file; None: that record is damaged."""
+    lost: list[int] = field(default_factory=list)
+    """The ids of jobs of which only a part is left."""
+    lost_pauses: int = 0
+    lost_clock: bool = False
+    """Whether it is unknown by which clock the times are."""
+    unreadable: int = 0
+    """The number of pages in use that can't be read or are malformed. It is unknown whether they held jobs."""
+    jobs_at_stop: int | None = None
+    """The number of jobs at the orderly stop, if the file has not been served since."""
+    doubtful: list[int] = field(default_factory=list)
+    """The ids of saved jobs that may have been deleted before, because another page is identical to theirs."""
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing is known to be lost, and nothing is in doubt."""
+        is_whole = not (self.lost or self.lost_pauses or self.lost_clock or self.unreadable or self.last_id is None)
+        return is_whole and not self.doubtful and self.jobs_at_stop in {None, self.jobs}
+
+
+def salvage(source: Path, dest: Path, progress: Callable[[int], None] | None = None) -> Salvaged:
+    """Create a new database of all sound jobs and pauses of the source; the source is only read.
+
+    `progress` is given the percentage of the work done. JournalRefused: a server holds the source, or it contains
+    nothing of ours. BeanliteError: `dest` exists, or something can't be read or written.
+    """
+    source = Path(os.path.realpath(source))
+    if os.path.lexists(dest):
+        raise BeanliteError(f"{dest} exists; name a file that does not")
+    with _held(source), closing(_open(source)) as pages, filling(dest) as queue:
+        saving = _Saving(pages, queue.connection)
+        saving.save(progress)
+        if not (saving.found.jobs or saving.found.lost or saving.found.last_id is not None):
+            raise JournalRefused(f"{source} has nothing that can be saved")
+    return saving.found
+
+
+def _open(source: Path) -> Pages:
+    try:
+        return Pages(source)
+    except OSError as error:
+        raise BeanliteError(f"{source} can't be read: {error.strerror}") from error
+
+
+@contextmanager
+def _held(source: Path) -> Iterator[None]:
+    """Lock servers out of the file. JournalRefused: a server holds it. BeanliteError: it can't be opened."""
+    try:
+        descriptor = open_regular(source)
+    except OSError as error:
+        raise BeanliteError(f"{source} can't be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise JournalRefused(f"a server holds {source}; stop it") from error
+    finally:
+        os.close(descriptor)
+
+
+class _Saving:
+    """One pass over the pages to find the bodies, pauses, meta and clock, and a second one to save the jobs."""
+
+    def __init__(self, pages: Pages, connection: sqlite3.Connection) -> None:
+        self._pages = pages
+        self._connection = connection
+        self._bodies: dict[int, list[int]] = {}
+        """The pages with the body of each job, normally one."""
+        self._unchecked_id = COUNTER_MAX
+        self._saved: set[int] = set()
+        self._lost: set[int] = set()
+        self._copies: set[int] = set()
+        """Pages that have an identical copy, but may be in their proper place."""
+        self._on_copies: set[int] = set()
+        self._has_clock = False
+        self.found = Salvaged()
+
+    def save(self, progress: Callable[[int], None] | None) -> None:
+        """Save everything that is sound."""
+        in_use = self._pages.in_use()
+        copies = self._pages.copies(in_use)
+        spans = self._pages.spans(in_use)
+        misplaced = self._misplaced(copies, in_use, spans)
+        self._copies = copies - misplaced
+        self._pages.unreadable |= misplaced
+        in_use = [number for number in in_use if number not in misplaced]
+        for step, look in enumerate((self._note, self._save)):
+            for done, number in enumerate(in_use):
+                for rowid, values in self._pages.rows(number):
+                    look(number, rowid, values)
+                if progress is not None and done % _PAGES_PER_CALL == 0:
+                    progress(50 * step + 50 * done // len(in_use))
+        found = self.found
+        foreign = {number for number, each in spans.items() if not any(table in _OURS for table, _, _ in each)}
+        alone = {job_id for job_id, on in self._bodies.items() if not foreign.issuperset(on)}
+        found.lost = sorted((self._lost | alone) - self._saved)
+        found.jobs = len(self._saved)
+        if found.jobs_at_stop is not None and not self._has_clock:  # an orderly stop always records the clock
+            found.lost_clock = True
+        if found.jobs != found.jobs_at_stop:
+            found.doubtful = sorted(self._on_copies)
+        found.unreadable = len(self._pages.unreadable)
+        last_id = max([0, *self._saved, *(job_id for job_id in found.lost if job_id < COUNTER_MAX - _GAP)])
+        last_id = last_id + _GAP if found.last_id is None else max(last_id, found.last_id)
+        self._connection.execute("UPDATE meta SET last_id = ?", (last_id,))
+
+    def _misplaced(self, copies: set[int], in_use: list[int], spans: Spans) -> set[int]:
+        """Pages that the disk has written in place of others: if they are old, their jobs have been deleted."""
+        if not copies:
+            return copies
+        inner = self._pages.inner(in_use)
+        return {
+            number
+            for number in copies
+            if number in inner or not any(self._fits(number, *span) for span in spans.get(number, _ANYWHERE))
+        }
+
+    def _fits(self, number: int, table: Value, above: int, to: int) -> bool:
+        """Whether the rows of a page can belong to this span of this table, as far as jobs and bodies are concerned."""
+        widths = {"jobs": _WIDTHS, "bodies": (_BODY_WIDTH,)}.get(str(table))
+        return all(
+            table is None
+            or (above < rowid <= to and (len(row) in widths if widths else len(row) not in _WIDTHS_OF_BOTH))
+            for rowid, row in self._pages.rows(number)
+        )
+
+    def _note(self, number: int, rowid: int, values: list[Value]) -> None:
+        width = len(values)
+        if width == _BODY_WIDTH and values[0] is None and isinstance(values[1], bytes) and rowid > 0:
+            self._bodies.setdefault(rowid, []).append(number)
+        elif width == _PAUSE_WIDTH:
+            self._save_pause(values)
+        elif width == _SERVER_WIDTH and rowid == 1 and values[0] is None:
+            self._save_clock(values)
+        elif width == _META_WIDTH and values[5] == _said(values[1:5]):
+            last_id, unchecked_id, jobs = values[2:5]
+            if is_number(last_id, COUNTER_MAX - 1) and is_number(unchecked_id, COUNTER_MAX - 1):
+                self.found.last_id, self._unchecked_id = last_id, unchecked_id
+                self.found.jobs_at_stop = jobs if isinstance(jobs, int) else None
+
+    def _save_pause(self, values: list[Value]) -> None:
+        tube, pause_s, until, said = values
+        if not _is_of_pause(tube, said):
+            return
+        if (
+            isinstance(tube, str)
+            and is_tube_name(tube.encode())
+            and is_number(pause_s, U32_MAX)
+            and isinstance(until, int | float)
+            and isfinite(until)
+            and said == _said([tube, pause_s, _time_said(until)])
+        ):
+            self._connection.execute(_INSERT_PAUSE, (tube, pause_s, float(until)))
+            self.found.pauses += 1
+        else:
+            self.found.lost_pauses += 1
+
+    def _save_clock(self, values: list[Value]) -> None:
+        self._has_clock = True
+        seen_at, _, ahead_s, boot, offset_ns, said = values[5:]
+        if (
+            isinstance(seen_at, int | float)
+            and isinstance(ahead_s, int | float)
+            and isinstance(boot, str | None)
+            and last_seen(seen_at, ahead_s, None, offset_ns) is not None
+            and said == _said([_time_said(seen_at), _time_said(ahead_s), boot, offset_ns])
+        ):
+            clock = {"seen_at": seen_at, "ahead_s": ahead_s, "boot": boot, "offset_ns": offset_ns}
+            self._connection.execute(_INSERT_SERVER, clock)
+        else:
+            self.found.lost_clock = True
+
+    def _save(self, number: int, rowid: int, values: list[Value]) -> None:
+        if len(values) not in _WIDTHS or values[0] is not None or rowid in self._saved:
+            return
+        if 0 < rowid < COUNTER_MAX and self._save_job(rowid, values + [None] * (_WIDTHS[-1] - len(values))):
+            self._saved.add(rowid)
+            if number in self._copies:
+                self._on_copies.add(rowid)
+        else:
+            self._lost.add(rowid)
+
+    def _save_job(self, job_id: int, values: list[Value]) -> bool:
+        values[0] = job_id
+        for time in _TIMES:
+            value = values[time]
+            if isinstance(value, int):  # SQLite stores a float without a fraction as an integer
+                values[time] = float(value)
+        row = tuple(values[place] for place in _ROW)
+        checksum = checksum_of_row(row)
+        is_unchecked = values[_ROW_CRC32] is None and job_id <= self._unchecked_id
+        body = self._body(job_id, values)
+        if checksum is None or body is None or not (is_unchecked or checksum == values[_ROW_CRC32]):
+            return False
+        is_large = len(body) > INLINE_MAX
+        try:
+            self._connection.execute(INSERT_JOB, (*row, checksum, crc32(body), None if is_large else body))
+            if not is_sound(self._connection, job_id):
+                self._connection.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+                return False
+        except sqlite3.IntegrityError:  # no server would write such a row
+            return False
+        if is_large:
+            self._connection.execute(INSERT_BODY, (job_id, body))
+        return True
+
+    def _body(self, job_id: int, values: list[Value]) -> bytes | None:
+        """The body that was put; None if it can't be found."""
+        candidates: Iterable[Value] = (
+            (values[_BODY],)
+            if values[_BODY] is not None
+            else (
+                each[1]
+                for number in self._bodies.get(job_id, ())
+                for rowid, each in self._pages.rows(number)
+                if rowid == job_id and len(each) == _BODY_WIDTH
+            )
+        )
+        for body in candidates:
+            if isinstance(body, bytes) and crc32(body) == values[_CRC32]:
+                return body
+        return None

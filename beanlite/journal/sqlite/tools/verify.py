@@ -1,0 +1,212 @@
+"""Checks thoroughly whether a database file, live or not, is what a server would have written."""
+
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from beanlite.errors import BeanliteError, JournalRefused, NotOurs
+from beanlite.journal.migrations import find_migrations
+from beanlite.journal.sqlite.file.fileformat import (
+    damaged,
+    open_regular,
+    refused,
+    rule_out_disk,
+    said,
+    shm_of,
+    wal_size,
+)
+from beanlite.journal.sqlite.file.mark import Mark
+from beanlite.journal.sqlite.file.migrations import (
+    check_foreign,
+    check_schema,
+    check_texts,
+    names_of_ours,
+    read_version,
+)
+from beanlite.journal.sqlite.file.replay import changed_bodies, changed_rows, check_count, read_state
+from beanlite.journal.sqlite.file.wal import commit_frames, is_header_damaged, read_open_index
+from beanlite.journal.sqlite.tools.reading import check_readable, reading
+
+# Bodies that belong to no job, or to a job that has its body in its own row.
+_ORPHANS: Final = """
+    SELECT bodies.id FROM bodies LEFT JOIN jobs ON jobs.id = bodies.id
+    WHERE jobs.id IS NULL OR jobs.body IS NOT NULL
+"""
+# How many faults are reported one by one, in rows and in bodies each.
+MOST: Final = 20
+# What integrity_check says of a value or of an index: "NULL value in jobs.pri", "row 2 missing from index by_tube".
+_ABOUT: Final = re.compile(r"(?:value in|constraint failed in|from index|in index) ([^.]+)(?:\.[^.]+)?$")
+_Check = Callable[[sqlite3.Connection], Iterator[str]]
+_STATES: Final = "SELECT state, count(*) FROM jobs GROUP BY state ORDER BY state"
+
+
+class Finding(NamedTuple):
+    """The result of one check."""
+
+    check: str
+    sound: bool
+    said: str
+    """What was found, or what is wrong with it, in one line."""
+    ours: bool = True
+    """False: it is no database of beanlite's, or one of a newer version, and can't be checked."""
+
+
+def verify(path: Path) -> Iterator[Finding]:
+    """Check the file in a single read transaction, yielding each finding as it is made.
+
+    BeanliteError: there is no such file, or it can't be opened.
+    """
+    path = Path(os.path.realpath(path))
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            mark = Mark.read(file.fileno())
+    except OSError as error:
+        raise BeanliteError(f"{path} can't be opened: {error.strerror}") from error
+    try:
+        with ExitStack() as after_sqlite, reading(path) as connection:
+            yield Finding("file", sound=True, said=f"{path.stat().st_size} bytes, and {wal_size(path)} in a -wal")
+            with refused(path):
+                connection.execute("BEGIN")
+            yield _look("log", partial(_log, connection, path, after_sqlite, mark))
+            yield from findings(connection, path)
+    except JournalRefused as error:
+        yield Finding("file", sound=False, said=str(error), ours=not isinstance(error, NotOurs))
+
+
+@contextmanager
+def reading_whole(path: Path) -> Iterator[sqlite3.Connection]:
+    """Like ``reading``, but also raises JournalRefused if the -wal is damaged, and SQLite would pass over commits."""
+    check_readable(path)
+    with refused(path), os.fdopen(open_regular(path), "rb") as file:
+        mark = Mark.read(file.fileno())
+    with ExitStack() as after_sqlite, reading(path) as connection:
+        _log(connection, path, after_sqlite, mark)
+        yield connection
+
+
+def findings(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+    """Check the database and yield the findings, which refer to it as `path`."""
+    connection.text_factory = _text
+    for name, check in _CHECKS:
+        yield _look(name, partial(check, connection, path))
+    for name, each in (("jobs", _jobs), ("bodies", _bodies)):
+        yield from _look_at_each(name, each, connection, path)
+
+
+def _text(stored: bytes) -> str:
+    """Decode a text, even if damage has made it invalid."""
+    return stored.decode(errors="surrogateescape")
+
+
+def _look_at_each(name: str, check: _Check, connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+    """Yield a finding for each fault, up to MOST, and one for the rest; or a summary if there are no faults."""
+    wrong = 0
+    try:
+        with refused(path):
+            for what in check(connection):
+                wrong += 1
+                if wrong <= MOST:
+                    yield Finding(name, sound=False, said=str(damaged(path, what)))
+            if not wrong:
+                yield Finding(name, sound=True, said=_summary(connection, path, name))
+    except JournalRefused as error:
+        yield Finding(name, sound=False, said=str(error))
+    if wrong > MOST:
+        yield Finding(name, sound=False, said=str(damaged(path, f"{wrong - MOST} more of {name} have changed")))
+
+
+def _look(name: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, sound=True, said=check())
+    except JournalRefused as error:
+        return Finding(name, sound=False, said=str(error))
+
+
+def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack, mark: Mark | None) -> str:
+    """Check whether SQLite has read the -wal to its end; at a damaged frame it stops silently."""
+    with refused(path):
+        connection.execute("SELECT 1 FROM meta").fetchone()  # this creates the -shm, or finds one
+        try:
+            index = os.open(shm_of(path), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return "no -wal"
+        after_sqlite.callback(os.close, index)  # not before SQLite closes its descriptor, whose locks would be lost
+        before = read_open_index(index)
+        commits: list[int] = []
+        if before is not None:
+            # With a damaged header, SQLite has passed over all frames, and the index has nothing of theirs.
+            commits = commit_frames(path, None if not before.frames and is_header_damaged(path) else before.salts)
+        after = read_open_index(index)
+    if before is not None and after is not None and before.salts == after.salts:  # the -wal was not restarted meanwhile
+        lost = sum(number > after.frames for number in commits)
+        if lost > 1 and mark is not None and mark.has_unsynced:
+            return f"{len(commits) - lost} commits in the -wal; {lost} were not synced when the power failed"
+        if lost > 1:  # a single commit may be under way
+            raise damaged(path, f"{lost} commits follow a damaged frame of its -wal")
+    return f"{len(commits)} commits in the -wal"
+
+
+def _sqlite(connection: sqlite3.Connection, path: Path) -> str:
+    with refused(path):
+        found = [line for (line,) in connection.execute("PRAGMA integrity_check")]
+    if found == ["ok"]:
+        return "integrity_check finds nothing"
+    more = f", and {len(found) - 1} more" if found[1:] else ""
+    what = f"SQLite says {said(found[0])}{more}"
+    if _is_all_of_others(found):
+        return f"{what}, which is not about beanlite's own tables"
+    rule_out_disk(path)
+    raise damaged(path, what)
+
+
+def _is_all_of_others(found: list[str]) -> bool:
+    """Whether each of these lines is about the contents of a table, or an index, that is not ours."""
+    named = [_ABOUT.search(line) for line in found]
+    return not {match[1] if match else None for match in named} & {None, *names_of_ours(find_migrations())}
+
+
+def _schema(connection: sqlite3.Connection, path: Path) -> str:
+    with refused(path):
+        version = read_version(connection)
+        check_schema(connection, path, find_migrations()[:version])
+        check_foreign(connection, path, find_migrations()[:version])
+        views = check_texts(connection, path, find_migrations()[:version])
+    return f"version {version}" + (f"; views that are not as beanlite makes them: {', '.join(views)}" if views else "")
+
+
+def _state(connection: sqlite3.Connection, path: Path) -> str:
+    state = read_state(connection, path)
+    return f"last id {state.last_id}, {len(state.pauses)} pauses"
+
+
+def _jobs(connection: sqlite3.Connection) -> Iterator[str]:
+    for job_id, what in changed_rows(connection):
+        yield f"the row of job {job_id} has changed ({what})"
+
+
+def _bodies(connection: sqlite3.Connection) -> Iterator[str]:
+    """Yield each body that is missing, does not match the checksum from its put, or belongs to no row."""
+    for job_id, what in changed_bodies(connection):
+        yield f"the body of job {job_id} {what}"
+    for (job_id,) in connection.execute(_ORPHANS):
+        yield f"a body that stands apart, of job {job_id}, belongs to no row"
+
+
+def _summary(connection: sqlite3.Connection, path: Path, name: str) -> str:
+    counts = connection.execute(_STATES).fetchall()
+    check_count(connection, path, sum(count for _, count in counts))
+    if name == "bodies":
+        return f"{sum(count for _, count in counts)} checksums are right"
+    return ", ".join(f"{count} {state}" for state, count in counts) or "none"
+
+
+_CHECKS: Final = (
+    ("sqlite", _sqlite),
+    ("schema", _schema),
+    ("state", _state),
+)
