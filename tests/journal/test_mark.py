@@ -20,6 +20,7 @@ from beanlite.journal.sqlite.file.replay import read_state
 from beanlite.journal.sqlite.tools.backup import backup
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import make, refusal, writer
+from tests.support.needs import need_attributes
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
 
@@ -28,12 +29,7 @@ FRAME = 24 + 4096
 
 @pytest.fixture
 def path(tmp_path):
-    try:
-        os.setxattr(tmp_path, ATTRIBUTE, b"")
-    except OSError as error:
-        if error.errno != errno.ENOTSUP or "CI" in os.environ:
-            raise
-        pytest.skip("the file system has no extended attributes")
+    need_attributes(tmp_path)
     return tmp_path / "queue.db"
 
 

@@ -14,7 +14,6 @@ import pytest
 from beanlite.clock import Clock
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.file.database import open_database
-from beanlite.journal.sqlite.file.mark import ATTRIBUTE
 from beanlite.journal.sqlite.file.replay import read_state
 from beanlite.journal.sqlite.served.writer import Writer
 from beanlite.journal.sqlite.tools import replace
@@ -23,6 +22,7 @@ from beanlite.journal.sqlite.tools.restore import restore, undo_restore
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.journal.test_restore import ids, kept_by, names
 from tests.support.journal_files import NO_HISTORY, make, refusal, write_batch
+from tests.support.needs import need_attributes
 from tests.support.sqlite_tool import outsider
 
 STRAY = "-wal belongs to another file than"
@@ -30,12 +30,7 @@ STRAY = "-wal belongs to another file than"
 
 @pytest.fixture
 def path(tmp_path):
-    try:
-        os.setxattr(tmp_path, ATTRIBUTE, b"")
-    except OSError as error:
-        if error.errno != errno.ENOTSUP or "CI" in os.environ:
-            raise
-        pytest.skip("the file system has no extended attributes")
+    need_attributes(tmp_path)
     (tmp_path / "data").mkdir()
     return tmp_path / "data" / "queue.db"
 

@@ -9,10 +9,16 @@ import pytest
 
 from beanlite.cli import main
 from beanlite.journal.sqlite.file.mark import ATTRIBUTE
+from tests.support.needs import need_attributes
 from tests.support.servers import ServerDied, start_beanlite
 from tests.support.wire import Wire, put_bytes
 
 STRAY = "-wal belongs to another file than"
+
+
+@pytest.fixture(autouse=True)
+def _attributes(tmp_path):
+    need_attributes(tmp_path)
 
 
 def put_all(wire, number, size=3):

@@ -280,6 +280,8 @@ def refuses(node):
             wire.send(b"list-tube-used\r\n")
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # as it began to refuse
+        return False
     return False
 
 
