@@ -13,14 +13,14 @@ def main() -> int:
     """
     args = sys.argv[1:]
     try:
-        from beanlite import signals  # noqa: PLC0415 - Ctrl-C during an import is to be no traceback
-        from beanlite.defaults import COMPLETES  # noqa: PLC0415 - likewise
+        from beanlite.host import signals  # noqa: PLC0415 - Ctrl-C during an import is to be no traceback
+        from beanlite.settings.defaults import COMPLETES  # noqa: PLC0415 - likewise
 
         serves = COMPLETES not in os.environ
         if serves:
             signals.hold_early(args)
 
-        from beanlite import stderr  # noqa: PLC0415 - not before signals are held
+        from beanlite.host import stderr  # noqa: PLC0415 - not before signals are held
         from beanlite.net.listener import listen_early  # noqa: PLC0415 - likewise
 
         # For good: a server makes no garbage that only the collector finds (a test verifies that), and searching a

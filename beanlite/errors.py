@@ -24,7 +24,7 @@ import sys
 from typing import ClassVar, Final
 
 # The code of the state that all clients share: an error raised in it or below may have left that state half changed.
-SHARED: Final = ("beanlite/core/", "beanlite/commit/", "beanlite/net/turns.py", "beanlite/server.py")
+SHARED: Final = ("beanlite/core/", "beanlite/commit/", "beanlite/net/turns.py", "beanlite/server/server.py")
 # Code that only reads this state, for the statistics and for operators: a function of the server, and files.
 _READER: Final = "_facts"
 READS: Final = ("beanlite/core/snapshot.py", "beanlite/core/operator_find.py")

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from beanlite import signals
-from beanlite.clock import Clock
-from beanlite.defaults import ENV_PREFIX
+from beanlite.host import signals
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served import writer
 from beanlite.journal.sqlite.served.writer import Writer
+from beanlite.settings.defaults import ENV_PREFIX
 from tests.support.core import Core
 from tests.support.inside import Disk
 from tests.support.journal_files import NO_HISTORY

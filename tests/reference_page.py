@@ -6,9 +6,10 @@ from typing import Any
 
 import typer
 
-from beanlite import cli, config
+from beanlite import cli
 from beanlite.cli.serve import EXIT_CODES
-from beanlite.reload import APPLIED
+from beanlite.server.reload import APPLIED
+from beanlite.settings import config
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/reference.md"

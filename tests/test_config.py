@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from beanlite import config
 from beanlite.errors import ConfigError
+from beanlite.settings import config
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

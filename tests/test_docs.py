@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import typer
 
-from beanlite import cli, config, signals
+from beanlite import cli
 from beanlite.cli.serve import EXIT_CODES
 from beanlite.errors import BeanliteError
+from beanlite.host import signals
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.net.refusals import Refusals
-from beanlite.reload import APPLIED
+from beanlite.server.reload import APPLIED
+from beanlite.settings import config
 from tests import reference_page
 
 ROOT = Path(__file__).parent.parent

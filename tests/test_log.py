@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from beanlite import log
+from beanlite.host import log
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (.*)")
 

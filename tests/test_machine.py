@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from beanlite.machine import MemoryLimit, default_max_memory, memory_limit
+from beanlite.host.machine import MemoryLimit, default_max_memory, memory_limit
 
 GIB = 1 << 30
 RESIDENT_PAGES = 1000
@@ -72,7 +72,7 @@ def test_without_a_cgroup_that_has_a_limit_it_is_the_machine(limit_of, lines, li
 @pytest.mark.parametrize(("limit", "name"), [("RLIMIT_AS", "ulimit -v"), ("RLIMIT_DATA", "ulimit -d")])
 def test_a_ulimit_counts_what_is_taken_already(limit, name):
     program = (
-        "import resource\nfrom beanlite.machine import memory_limit\n"
+        "import resource\nfrom beanlite.host.machine import memory_limit\n"
         f"resource.setrlimit(resource.{limit}, (1 << 29, -1))\nlimit = memory_limit()\n"
         "taken = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "print((1 << 29) - taken - limit.room_bytes, limit.source)"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from beanlite.stderr import Stderr, last_words
+from beanlite.host.stderr import Stderr, last_words
 from tests.support.servers import ServerDied, start_beanlite
 from tests.support.wire import Wire, until
 

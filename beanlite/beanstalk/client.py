@@ -4,7 +4,7 @@ import socket
 from typing import Final, Self
 
 from beanlite.errors import ConfigError
-from beanlite.places import as_place, is_port
+from beanlite.host.places import as_place, is_port
 
 Address = tuple[str, int] | tuple[str]
 """Host and port, or the path of a Unix socket."""

@@ -13,9 +13,9 @@ from typing import Final, NoReturn
 import typer
 
 from beanlite.cli.printing import print_no_more
-from beanlite.defaults import COMPLETES
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
-from beanlite.stderr import last_words
+from beanlite.host.stderr import last_words
+from beanlite.settings.defaults import COMPLETES
 
 # Each command's file in this folder. It has a function named after the command, an EPILOG, and perhaps EXAMPLES. Only
 # the file of the command that was typed is imported: a server starts faster without the others.
@@ -133,7 +133,7 @@ def _mistake(error: typer.TyperException) -> str:
     if isinstance(error, typer.BadParameter) and cause is not None:
         from pydantic import ValidationError  # noqa: PLC0415 - only for a mistake
 
-        from beanlite.wording import in_our_words  # noqa: PLC0415 - likewise
+        from beanlite.settings.wording import in_our_words  # noqa: PLC0415 - likewise
 
         if isinstance(cause, ValidationError):
             error.message = in_our_words(cause.errors()[0])

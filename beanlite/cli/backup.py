@@ -13,8 +13,8 @@ import typer
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, path_of_db
 from beanlite.cli.paths import path_given
 from beanlite.cli.printing import print_done
+from beanlite.console import units
 from beanlite.errors import BeanliteError, ConfigError
-from beanlite.operators import units
 
 EPILOG: Final = (
     "Exit codes: 0 the backup is in place; 1 it could not be made, or an old one could not be deleted; 2 a wrong"

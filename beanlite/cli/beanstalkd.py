@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from beanlite.values import MAX_JOB_SIZE_LIMIT
+from beanlite.settings.values import MAX_JOB_SIZE_LIMIT
 
 # The longest interval that the setting fsync takes, in milliseconds.
 _INTERVAL_MAX_MS: Final = 999_999_999

@@ -12,12 +12,12 @@ import typer
 from beanlite.cli.groups import Ids, Json, Server, Which, age_option, grouped, seconds_of
 from beanlite.cli.options import listed
 from beanlite.cli.printing import print_done
+from beanlite.console import changes, units
+from beanlite.console.filters import Filter, Record, encode_tube
+from beanlite.console.live import Live
+from beanlite.console.person import login_name, on_behalf_of
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
-from beanlite.operators import changes, units
-from beanlite.operators.filters import Filter, Record, encode_tube
-from beanlite.operators.live import Live
-from beanlite.operators.person import login_name, on_behalf_of
 
 EPILOG: Final = (
     "Jobs are changed in slices, each durable before the next, so that no client waits; jobs put after the command"

@@ -39,8 +39,8 @@ def status(
     if asked is None:
         raise ConfigError("settings keep jobs in a file; name a PostgreSQL database")
 
+    from beanlite.console import tables  # noqa: PLC0415 - `serve` starts faster without it
     from beanlite.journal.postgres.status import status as ask  # noqa: PLC0415 - it may not be installed
-    from beanlite.operators import tables  # noqa: PLC0415 - `serve` starts faster without it
 
     found = ask(asked)
     if as_json:

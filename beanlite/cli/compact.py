@@ -7,7 +7,7 @@ from typing import Final
 
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, path_of_db
 from beanlite.cli.printing import print_done
-from beanlite.operators import units
+from beanlite.console import units
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 a server holds the database or was killed"

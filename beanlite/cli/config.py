@@ -9,9 +9,9 @@ import typer
 
 from beanlite.cli.options import AsJson
 from beanlite.cli.serve import flags_of, serve
-from beanlite.config import load, mistakes, sources
 from beanlite.errors import ConfigError
-from beanlite.stderr import last_words
+from beanlite.host.stderr import last_words
+from beanlite.settings.config import load, mistakes, sources
 
 EPILOG = "Exit codes: 0 the settings are right; 2 a setting or flag is wrong."
 EXAMPLES = {

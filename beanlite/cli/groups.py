@@ -8,16 +8,16 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from beanlite import config
 from beanlite.beanstalk.client import Address, parse_address
 from beanlite.cli.options import ConfigFile, path_of_db
+from beanlite.console import units
+from beanlite.console.file import File
+from beanlite.console.filters import STATES, Filter
+from beanlite.console.live import Live
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
-from beanlite.operators import units
-from beanlite.operators.file import File
-from beanlite.operators.filters import STATES, Filter
-from beanlite.operators.live import Live
-from beanlite.places import reached_at
+from beanlite.host.places import reached_at
+from beanlite.settings import config
 
 Result = TypeVar("Result")
 

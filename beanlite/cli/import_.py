@@ -10,8 +10,8 @@ from beanlite.cli.options import AsJson, ConfigFile, Database, Db, counting, lin
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
 from beanlite.cli.source import opened
+from beanlite.console import units
 from beanlite.journal.lines import read_lines
-from beanlite.operators import units
 
 EPILOG: Final = (
     "Exit codes: 0 everything is imported; 1 FILE can't be read, a line is wrong, or an id is taken; 2 a wrong setting"

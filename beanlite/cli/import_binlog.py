@@ -11,7 +11,7 @@ import typer
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, listed, path_of_db
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
-from beanlite.operators import units
+from beanlite.console import units
 
 EPILOG: Final = (
     "Exit codes: 0 the jobs are in the database; 1 something could not be read or written; 2 a wrong setting or flag;"

@@ -8,10 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite import config
 from beanlite.cli.paths import as_path, expect_file, instead_of
 from beanlite.cli.terminable import terminable
 from beanlite.errors import ConfigError
+from beanlite.settings import config
 
 Db = Annotated[
     str | None,

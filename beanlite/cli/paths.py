@@ -6,7 +6,7 @@ from typing import Final
 import typer
 
 from beanlite.errors import ConfigError
-from beanlite.values import is_postgresql, of_path
+from beanlite.settings.values import is_postgresql, of_path
 
 # What PostgreSQL has instead of a command for database files.
 _INSTEAD: Final = {

@@ -7,8 +7,8 @@ import typer
 
 from beanlite.cli.groups import Json, Server, age_option, grouped, seconds_of
 from beanlite.cli.printing import print_done
-from beanlite.operators import units
-from beanlite.operators.live import Live
+from beanlite.console import units
+from beanlite.console.live import Live
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such tube; 2 a wrong"

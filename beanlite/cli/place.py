@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from beanlite import log
 from beanlite.errors import ConfigError, JournalRefused
+from beanlite.host import log
 from beanlite.journal.sqlite.file.fileformat import size_of, wal_of
 
 # How to name a place for the database.
@@ -64,7 +64,7 @@ def _refuse_to_pass_over_binlog(path: Path) -> None:
     if not files:
         return
     from beanlite.binlog.survey import Survey  # noqa: PLC0415 - as above
-    from beanlite.operators import units  # noqa: PLC0415 - as above
+    from beanlite.console import units  # noqa: PLC0415 - as above
 
     survey = Survey(salvage=True)
     for number, file in enumerate(files, 1):

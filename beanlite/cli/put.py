@@ -11,13 +11,13 @@ from beanlite.cli.groups import Json, Server, age_option, grouped, seconds_of
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
 from beanlite.cli.source import STDIN, opened
+from beanlite.console.filters import encode_tube
+from beanlite.console.live import Live
+from beanlite.console.person import login_name
+from beanlite.console.putting import NewJob, put as put_all, read_jobs
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.journal.lines import read_lines
-from beanlite.operators.filters import encode_tube
-from beanlite.operators.live import Live
-from beanlite.operators.person import login_name
-from beanlite.operators.putting import NewJob, put as put_all, read_jobs
 
 EPILOG: Final = (
     "The ids are printed; if they can't be, the jobs are put all the same, and a line on stderr says so. Jobs are put"

@@ -11,8 +11,8 @@ import typer
 from beanlite.cli.options import AsJson, ConfigFile, Db, counting, mebibytes, path_of_db
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
+from beanlite.console import units
 from beanlite.errors import ConfigError
-from beanlite.operators import units
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 FILE is damaged or not a beanlite"

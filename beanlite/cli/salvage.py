@@ -11,8 +11,8 @@ import typer
 from beanlite.cli.options import AsJson, counting, listed
 from beanlite.cli.paths import as_new_file, as_path, expect_file
 from beanlite.cli.printing import print_done
+from beanlite.console import units
 from beanlite.errors import JournalRefused
-from beanlite.operators import units
 
 if TYPE_CHECKING:
     from beanlite.journal.sqlite.tools.salvage import Salvaged

@@ -6,13 +6,13 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.groups import NUMBER_MAX, Json, Limit, Place, Server, Which, grouped
+from beanlite.console import listing, tables
+from beanlite.console.bodies import FORMS
+from beanlite.console.filters import encode_tube
+from beanlite.console.live import Live
 from beanlite.core.events import WORDS
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
-from beanlite.operators import listing, tables
-from beanlite.operators.bodies import FORMS
-from beanlite.operators.filters import encode_tube
-from beanlite.operators.live import Live
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such job or tube; 2 a"

@@ -6,11 +6,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from beanlite import __version__, config, is_compiled, log
+from beanlite import __version__, is_compiled
 from beanlite.cli.beanstalkd import as_settings_take_them
 from beanlite.cli.paths import as_path
 from beanlite.errors import ConfigError, JournalRefused
-from beanlite.values import default_db
+from beanlite.host import log
+from beanlite.settings import config
+from beanlite.settings.values import default_db
 
 EXIT_CODES: Final = {
     0: "orderly stop",
@@ -176,7 +178,7 @@ def serve(
 
         check_place(settings.file, is_default=is_default)
 
-    from beanlite.server import run  # noqa: PLC0415 - only here, after the flags are checked
+    from beanlite.server.server import run  # noqa: PLC0415 - only here, after the flags are checked
 
     try:
         return run(settings, load)

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from typing import Final
 
 from beanlite.cli.groups import Server, grouped
+from beanlite.console.live import Live
 from beanlite.errors import ConfigError, missing
-from beanlite.operators.live import Live
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 the server can't be reached, or refuses the command; 2 a wrong setting or flag, no"
@@ -30,7 +30,7 @@ def top(*, server: Server) -> None:
     with Live(server.address) as live:  # a server that can't be reached is reported in one line
         live.list_tubes({"limit": 1})
 
-    from beanlite.operators.top.app import Top  # noqa: PLC0415 - no other command needs it, and importing it is slow
+    from beanlite.console.top.app import Top  # noqa: PLC0415 - no other command needs it, and importing it is slow
 
     gc.enable()  # unlike a server, it makes cyclic garbage
     Top(server.address).run()

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from beanlite import config, log
 from beanlite.beanstalk.client import parse_address
 from beanlite.cli.groups import Server, grouped
 from beanlite.cli.options import path_of_db
 from beanlite.cli.paths import as_path
 from beanlite.cli.source import STDIN, opened
 from beanlite.cli.terminable import terminable
+from beanlite.console.file import File
 from beanlite.errors import ConfigError
-from beanlite.operators.file import File
+from beanlite.host import log
+from beanlite.settings import config
 
 if TYPE_CHECKING:
     from beanlite.web.backups import Folder

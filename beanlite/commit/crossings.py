@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from beanlite import log
 from beanlite.core.memory import Memory
+from beanlite.host import log
 
 # Memory has room again when a sixteenth of it is free. With a smaller margin, memory that is just full would be logged
 # over and over.

@@ -20,9 +20,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.core.ledger import Changes
+from beanlite.host.clock import Clock
 
 
 class JournalFacts(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.core.ledger import Changes
+from beanlite.host.clock import Clock
 from beanlite.journal.base import Journal, JournalFacts, Listener
 
 

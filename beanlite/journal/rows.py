@@ -2,10 +2,10 @@
 
 from typing import cast
 
-from beanlite.clock import utc_s
 from beanlite.core.job import BURIED, ID_BITS, READY, Job
 from beanlite.core.memory import BODY_BYTES
 from beanlite.core.restore import StoredJob
+from beanlite.host.clock import utc_s
 
 
 def condition_of(job: Job) -> tuple[object, ...]:

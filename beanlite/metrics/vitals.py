@@ -4,20 +4,20 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from beanlite.clock import utc_s
 from beanlite.commit.latencies import Latencies
-from beanlite.config import Settings
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.measures import Measures
+from beanlite.host.clock import utc_s
 from beanlite.journal.base import Journal
 from beanlite.metrics.families import Source
 from beanlite.metrics.page import PAGE_TYPE, Page
-from beanlite.net.forward import Forwarder
 from beanlite.net.health import Health
 from beanlite.protocol.replies import ERRORS
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
+from beanlite.settings.config import Settings
+from beanlite.standby.forward import Forwarder
 
 # The server is not ready if a batch has not become durable for this long.
 STUCK_S: Final = 10

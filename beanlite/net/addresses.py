@@ -7,7 +7,7 @@ import socket
 from ipaddress import IPv6Address
 from typing import Final
 
-from beanlite.places import as_place
+from beanlite.host.places import as_place
 
 # A provider's customer has at least the addresses with this prefix for itself, and can use any of them.
 _IPV6_BYTES: Final = 8

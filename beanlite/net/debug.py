@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from beanlite import log
+from beanlite.host import log
 from beanlite.net.connection import Connection
 from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.session import Service

@@ -15,7 +15,7 @@ from beanlite.core.events import WORDS, Event
 from beanlite.core.ledger import Ledger
 from beanlite.core.tube import Client
 from beanlite.net.connection import Connection
-from beanlite.protocol.operator_replies import event_reply, lost_reply
+from beanlite.protocol.operators.replies import event_reply, lost_reply
 
 # Events that are kept for the clients; one that lags further behind loses the earlier ones.
 KEPT_MAX: Final = 10_000

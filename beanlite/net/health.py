@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from typing import Final, cast
 
-from beanlite import log
+from beanlite.host import log
 from beanlite.net.listener import tcp_sockets
-from beanlite.values import is_loopback
+from beanlite.settings.values import is_loopback
 
 # Connections served at a time; for a further one the one is closed that has kept us waiting longest.
 CONNECTIONS_MAX: Final = 8

@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from beanlite.defaults import ENV_PREFIX, HOST, PORT
 from beanlite.errors import ConfigError, ListenError
-from beanlite.places import as_place, is_port
+from beanlite.host.places import as_place, is_port
+from beanlite.settings.defaults import ENV_PREFIX, HOST, PORT
 
 if TYPE_CHECKING:
-    from beanlite.config import Settings
+    from beanlite.settings.config import Settings
 
 # How many connections the kernel queues until they are accepted.
 BACKLOG: Final = 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
-from beanlite.values import operator_networks
+from beanlite.settings.values import operator_networks
 
 
 class Operators:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from beanlite import log
+from beanlite.host import log
 
 # The log message for each kind of refusal.
 _EVENTS: Final = {

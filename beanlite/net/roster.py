@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 from typing import Final
 
-from beanlite import log
 from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
 from beanlite.core.tube import Client
 from beanlite.errors import place_of, spares_others
+from beanlite.host import log
 from beanlite.net.addresses import Addresses
 from beanlite.net.connection import Connection
 from beanlite.net.operators import Operators

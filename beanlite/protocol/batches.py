@@ -11,8 +11,8 @@ from beanlite.core.ticker import is_deadline_soon
 from beanlite.core.tube import Client, Peer, Tube
 from beanlite.protocol import replies
 from beanlite.protocol.blocked import WAITING, WORKING
-from beanlite.protocol.operator_replies import as_json
-from beanlite.protocol.operator_requests import PutJobs
+from beanlite.protocol.operators.replies import as_json
+from beanlite.protocol.operators.requests import PutJobs
 from beanlite.protocol.session import REPLIES_MAX, Session
 
 DRAINING: Final = "DRAINING"

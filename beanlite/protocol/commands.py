@@ -19,7 +19,7 @@ from beanlite.core.tube import is_tube_name
 from beanlite.protocol import arguments, replies
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import KICKING, WAITING, WORKING
-from beanlite.protocol.operator import finish_request
+from beanlite.protocol.operators.commands import finish_request
 from beanlite.protocol.session import Command, Session, at_leisure
 from beanlite.protocol.stats import job_stats, server_stats, tube_list, tube_stats
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from beanlite.protocol import commands, replies
 from beanlite.protocol.arguments import parse_pause
 from beanlite.protocol.blocked import CLOSING
-from beanlite.protocol.operator import give
+from beanlite.protocol.operators.commands import give
 from beanlite.protocol.session import NO_COMMANDS, Session
 from beanlite.protocol.strangers import UNKNOWN_MAX, is_foreign
 

@@ -18,8 +18,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from beanlite.console.live import Unreachable
 from beanlite.errors import BeanliteError, ConfigError
-from beanlite.operators.live import Unreachable
 from beanlite.web import changing, seeing
 from beanlite.web.guesses import EVERY_S, TooMany
 from beanlite.web.pages import render

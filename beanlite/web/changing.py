@@ -7,13 +7,13 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from beanlite.console import units
+from beanlite.console.changes import DONE_WORDS, Outcome, slices
+from beanlite.console.filters import Filter, Record, encode_tube
+from beanlite.console.live import Live
+from beanlite.console.person import on_behalf_of
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
-from beanlite.operators import units
-from beanlite.operators.changes import DONE_WORDS, Outcome, slices
-from beanlite.operators.filters import Filter, Record, encode_tube
-from beanlite.operators.live import Live
-from beanlite.operators.person import on_behalf_of
 from beanlite.web.pages import chosen, form, link, number, render, whole_seconds
 from beanlite.web.running import described
 from beanlite.web.safety import User

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from beanlite.operators.filters import Record
+from beanlite.console.filters import Record
 
 # In the picture's own units; pages scale it. The margin at the top keeps a line there from being cut in half.
 WIDTH: Final = 600

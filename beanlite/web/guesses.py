@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from beanlite import log
+from beanlite.host import log
 from beanlite.web.safety import Passwords, User, login_in
 
 # How many wrong passwords an address may give at once, and how long it takes until it may give one more.

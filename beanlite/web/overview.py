@@ -4,9 +4,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from beanlite.operators import listing, units
-from beanlite.operators.filters import Record
-from beanlite.operators.live import COUNTERS, Live
+from beanlite.console import listing, units
+from beanlite.console.filters import Record
+from beanlite.console.live import COUNTERS, Live
 
 # Tubes on one page.
 PAGE: Final = 50

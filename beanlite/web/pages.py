@@ -12,11 +12,11 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from beanlite.console import units
+from beanlite.console.filters import STATES, Filter
+from beanlite.console.units import parse_age
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
-from beanlite.operators import units
-from beanlite.operators.filters import STATES, Filter
-from beanlite.operators.units import parse_age
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.web.site import site_of
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeVar
 
 from beanlite.beanstalk.client import Address
+from beanlite.console.live import Live, Unreachable
 from beanlite.errors import BeanliteError
-from beanlite.operators.live import Live, Unreachable
 
 Answer = TypeVar("Answer")
 

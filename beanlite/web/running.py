@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from beanlite.console import units
+from beanlite.console.changes import DONE_WORDS, Outcome, slices
+from beanlite.console.filters import Filter, Record
+from beanlite.console.live import Live
 from beanlite.errors import BeanliteError
-from beanlite.operators import units
-from beanlite.operators.changes import DONE_WORDS, Outcome, slices
-from beanlite.operators.filters import Filter, Record
-from beanlite.operators.live import Live
 
 # How many changes are remembered, and how many may run at a time.
 KEPT: Final = 50

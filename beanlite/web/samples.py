@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Iterable
 from typing import Final
 
+from beanlite.console.filters import Record
+from beanlite.console.live import Live
 from beanlite.errors import BeanliteError
-from beanlite.operators.filters import Record
-from beanlite.operators.live import Live
 from beanlite.web.overview import all_tubes
 from beanlite.web.questions import Questions
 

@@ -10,13 +10,13 @@ from typing import Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from beanlite.console import listing
+from beanlite.console.bodies import FORMS, body_lines
+from beanlite.console.filters import Filter, Record, encode_tube
+from beanlite.console.live import Live, Unreachable
+from beanlite.console.units import on_one_line
 from beanlite.errors import ConfigError, JournalRefused
 from beanlite.journal.sqlite.tools.look import Look, looking
-from beanlite.operators import listing
-from beanlite.operators.bodies import FORMS, body_lines
-from beanlite.operators.filters import Filter, Record, encode_tube
-from beanlite.operators.live import Live, Unreachable
-from beanlite.operators.units import on_one_line
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.web import overview as looks
 from beanlite.web.backups import Backup

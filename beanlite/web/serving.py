@@ -8,10 +8,11 @@ from typing import Final
 
 import uvicorn
 
-from beanlite import signals, values
 from beanlite.beanstalk.client import Address, address_text
 from beanlite.errors import BeanliteError, in_system_words
-from beanlite.places import as_place
+from beanlite.host import signals
+from beanlite.host.places import as_place
+from beanlite.settings import values
 from beanlite.web.app import make_app
 from beanlite.web.site import Site
 from beanlite.web.visits import CONNECTIONS_MAX, Visit

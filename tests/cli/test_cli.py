@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from beanlite import __version__, cli, config, log
+from beanlite import __version__, cli
 from beanlite.cli import main
 from beanlite.errors import BeanliteError, JournalFailed, JournalRefused, ListenError
+from beanlite.host import log
+from beanlite.settings import config
 
 pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
 
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
 @pytest.fixture
 def server(monkeypatch):
     """In the server's place: keeps the settings that it was to run with, and returns or raises what it is told."""
-    module: Any = types.ModuleType("beanlite.server")
+    module: Any = types.ModuleType("beanlite.server.server")
     module.settings, module.ends = None, 0
 
     def run(settings, load):
@@ -33,7 +35,7 @@ def server(monkeypatch):
         return module.ends
 
     module.run = run
-    monkeypatch.setitem(sys.modules, "beanlite.server", module)
+    monkeypatch.setitem(sys.modules, "beanlite.server.server", module)
     return module
 
 

@@ -39,7 +39,7 @@ def test_a_shell_that_completes_a_line_starts_no_server(tmp_path):
     }
     done = subprocess.run(ask, capture_output=True, check=False, text=True, cwd=tmp_path, env=environment)
     assert done.stdout.split() == ["--db"]
-    assert "beanlite.server" not in done.stderr
+    assert "beanlite.server.server" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -54,10 +54,10 @@ def test_serve_is_imported_alone():
         "beanlite.cli.paths",
         "beanlite.cli.printing",
     }
-    assert imported & {"rich", "textual", "aiosqlite", "beanlite.operators"} == set()
+    assert imported & {"rich", "textual", "aiosqlite", "beanlite.console"} == set()
 
 
-@pytest.mark.parametrize("module", ["beanlite.signals", "beanlite.cli"])
+@pytest.mark.parametrize("module", ["beanlite.host.signals", "beanlite.cli"])
 def test_ctrl_c_while_it_is_imported_is_no_traceback(module):
     program = f"""
 import signal, sys

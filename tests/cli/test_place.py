@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from beanlite import config
 from beanlite.cli import main
 from beanlite.errors import JournalRefused
+from beanlite.settings import config
 from tests.support.binlogs import begin, record, write
 from tests.support.journal_files import make
 
@@ -23,7 +23,7 @@ EMPTY = begin() + record(1, b"one") + record(1, size=3, state=0)
 @pytest.fixture(autouse=True)
 def server(monkeypatch, tmp_path):
     """In the server's place: it notes its database, or raises what it is told to."""
-    module: Any = types.ModuleType("beanlite.server")
+    module: Any = types.ModuleType("beanlite.server.server")
     module.file, module.ends = None, None
 
     def run(settings, _load):
@@ -33,7 +33,7 @@ def server(monkeypatch, tmp_path):
         return 0
 
     module.run = run
-    monkeypatch.setitem(sys.modules, "beanlite.server", module)
+    monkeypatch.setitem(sys.modules, "beanlite.server.server", module)
     monkeypatch.chdir(tmp_path)
     return module
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from beanlite.cli import main
-from beanlite.operators import listing
-from beanlite.operators.file import File
-from beanlite.operators.filters import Filter
+from beanlite.console import listing
+from beanlite.console.file import File
+from beanlite.console.filters import Filter
 from tests.support.journal_files import make, writer
 from tests.support.streams import DONE_UNPRINTED, onto_full_disk, without_reader
 

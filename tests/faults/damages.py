@@ -3,7 +3,7 @@
 import random
 from contextlib import closing
 
-from beanlite.clock import utc_s
+from beanlite.host.clock import utc_s
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.mark import boot_id
 from tests.support.journal_files import put_by_chance, unchecked

@@ -24,9 +24,9 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
-from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.errors import BeanliteError
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file import replay
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served import journal as journal_module

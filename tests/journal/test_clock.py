@@ -9,10 +9,10 @@ from contextlib import closing
 
 import pytest
 
-from beanlite.clock import EPOCH_S, Clock
 from beanlite.commit.group import GroupCommit
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalRefused
+from beanlite.host.clock import EPOCH_S, Clock
 from beanlite.journal.sqlite.file import heartbeat
 from beanlite.journal.sqlite.served.history import HistoryBounds
 from beanlite.journal.sqlite.served.journal import SqliteJournal

@@ -14,11 +14,11 @@ from zlib import crc32
 import pytest
 
 from beanlite.cli import main
-from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.core.restore import StoredJob
 from beanlite.core.snapshot import job_snapshot, tube_snapshot
 from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import WHAT_TO_DO
 from beanlite.journal.sqlite.served import journal as journal_module
@@ -214,7 +214,7 @@ def test_memory_that_runs_out_while_jobs_are_restored(stopped, start, monkeypatc
 
 
 def test_a_server_without_enough_memory_for_the_jobs(tmp_path, path):
-    modules = "beanlite.cli, beanlite.server, beanlite.journal.sqlite.served.writer"
+    modules = "beanlite.cli, beanlite.server.server, beanlite.journal.sqlite.served.writer"
     program = f"import {modules}; print(open('/proc/self/status').read())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     (without_jobs_kb,) = map(int, re.findall(r"VmPeak:\s+(\d+) kB", done.stdout))

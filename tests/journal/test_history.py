@@ -6,10 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from beanlite.clock import Clock, utc_s
 from beanlite.core.job import RESERVED, SECOND_NS, SLICE
 from beanlite.core.totals import Tally
 from beanlite.errors import JournalFull
+from beanlite.host.clock import Clock, utc_s
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.room import Room
 from beanlite.journal.sqlite.file.wal import commit_frames

@@ -5,9 +5,9 @@ from contextlib import closing
 
 import pytest
 
-from beanlite.clock import EPOCH_S, Clock
 from beanlite.core.events import PUT, Event
 from beanlite.core.job import SECOND_NS
+from beanlite.host.clock import EPOCH_S, Clock
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served.history import INSERT, ROW_BYTES, History, HistoryBounds
 from beanlite.journal.totals import DAY_S

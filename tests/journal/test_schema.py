@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from beanlite.clock import Clock
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.heartbeat import Heartbeat
 from tests.support.journal_files import put

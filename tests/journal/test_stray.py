@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from beanlite.clock import Clock
 from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.replay import read_state
 from beanlite.journal.sqlite.served.writer import Writer

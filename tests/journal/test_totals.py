@@ -4,8 +4,8 @@ from contextlib import closing
 
 import pytest
 
-from beanlite.clock import Clock
 from beanlite.core.totals import Tally
+from beanlite.host.clock import Clock
 from beanlite.journal import totals as totals_module
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served.batch import Batch

@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from beanlite.clock import Clock
 from beanlite.errors import JournalFailed, JournalRefused
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import allow_writing
 from beanlite.journal.sqlite.file.replay import read_jobs

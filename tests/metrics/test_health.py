@@ -6,12 +6,12 @@ import socket
 
 import pytest
 
-from beanlite.clock import Clock
-from beanlite.config import Settings
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.served.journal import SqliteJournal
 from beanlite.net import health
 from beanlite.net.listener import open_listener
-from beanlite.server import Server, make_journal
+from beanlite.server.server import Server, make_journal
+from beanlite.settings.config import Settings
 from tests.support.health import ask, start_watched
 from tests.support.inside import PUT, connect, serving, until
 from tests.support.servers import ServerDied, start_beanlite

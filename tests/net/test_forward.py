@@ -7,12 +7,12 @@ import struct
 
 import uvloop
 
-from beanlite.config import Settings
 from beanlite.net.addresses import Addresses
-from beanlite.net.forward import Forwarder
 from beanlite.net.listener import open_listener
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
+from beanlite.settings.config import Settings
+from beanlite.standby.forward import Forwarder
 from tests.support.inside import until
 from tests.support.servers import free_port
 

@@ -9,13 +9,13 @@ import struct
 import pytest
 import uvloop
 
-from beanlite.config import Settings
 from beanlite.net.addresses import Addresses
-from beanlite.net.ends import End, Guest, ServerEnd
-from beanlite.net.forward import Forwarder
 from beanlite.net.listener import open_listener
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
+from beanlite.settings.config import Settings
+from beanlite.standby.ends import End, Guest, ServerEnd
+from beanlite.standby.forward import Forwarder
 from tests.support.inside import until
 
 RESET = struct.pack("ii", 1, 0)

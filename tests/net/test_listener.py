@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import pytest
 
 from beanlite.cli.serve import flags_of, serve
-from beanlite.config import Settings
 from beanlite.net import health, listener as listen
 from beanlite.net.addresses import peer_name
+from beanlite.settings.config import Settings
 from beanlite.web import serving
 from tests.support.servers import free_port, start_beanlite
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from beanlite import config
 from beanlite.net.operators import Operators
+from beanlite.settings import config
 
 DEFAULT = config.Settings().operators
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from beanlite.cli import main
-from beanlite.operators.file import File
-from beanlite.operators.live import Live
+from beanlite.console.file import File
+from beanlite.console.live import Live
 from tests.support.servers import RunningServer, start_beanlite
 from tests.support.wire import Wire, until
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from beanlite.console.bodies import body_lines
 from beanlite.errors import ConfigError
-from beanlite.operators.bodies import body_lines
 
 
 @pytest.mark.parametrize(

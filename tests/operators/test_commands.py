@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from beanlite.cli import main
-from beanlite.operators import listing
-from beanlite.operators.changes import change
-from beanlite.operators.filters import Filter
-from beanlite.operators.live import Live
+from beanlite.console import listing
+from beanlite.console.changes import change
+from beanlite.console.filters import Filter
+from beanlite.console.live import Live
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
 

@@ -10,7 +10,7 @@ from sqlite3 import connect
 import pytest
 
 from beanlite.cli import COMMANDS, main
-from beanlite.operators.file import File
+from beanlite.console.file import File
 from tests.operators.conftest import filled
 from tests.support.servers import start_beanlite
 from tests.support.wire import until

@@ -2,12 +2,12 @@
 
 import pytest
 
+from beanlite.console import listing
+from beanlite.console.file import File
+from beanlite.console.filters import Filter
+from beanlite.console.listing import first
+from beanlite.console.live import Live
 from beanlite.errors import BeanliteError, ConfigError
-from beanlite.operators import listing
-from beanlite.operators.file import File
-from beanlite.operators.filters import Filter
-from beanlite.operators.listing import first
-from beanlite.operators.live import Live
 from tests.support.wire import Wire
 
 

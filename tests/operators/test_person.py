@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from beanlite.console.person import login_name, on_behalf_of
 from beanlite.core.tube import is_person
-from beanlite.operators.person import login_name, on_behalf_of
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from beanlite.cli import main
-from beanlite.operators.live import Live
+from beanlite.console.live import Live
 from tests.operators.test_commands import ENVIRONMENT, ids
 from tests.support.servers import start_beanlite
 from tests.support.streams import (

@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
+from beanlite.console.live import Live
+from beanlite.console.putting import NewJob, _batches, put, read_jobs
 from beanlite.errors import ConfigError
-from beanlite.operators.live import Live
-from beanlite.operators.putting import NewJob, _batches, put, read_jobs
 
 DEFAULTS = {"tube": "default", "pri": 1024, "delay_s": 0, "ttr_s": 60}
 

@@ -15,11 +15,11 @@ import pytest
 from rich.console import Console
 
 from beanlite.cli import main
+from beanlite.console import tables
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.tools.look import looking
-from beanlite.operators import tables
-from beanlite.values import DB_NAME
+from beanlite.settings.values import DB_NAME
 from tests.support.journal_files import make
 from tests.support.needs import need
 from tests.support.servers import beanstalkd_program, start_beanlite, start_beanstalkd
@@ -33,7 +33,7 @@ PRESSING = """
 import gc, os, signal, sys
 from beanlite.cli import main, see
 from beanlite.journal.sqlite.tools import look, reading
-from beanlite.operators import file
+from beanlite.console import file
 
 files = {module.__file__ for module in (see, file, look, reading)}
 

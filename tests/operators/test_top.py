@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from beanlite.operators.live import Live
-from beanlite.operators.top import sampling
-from beanlite.operators.top.app import Job, Jobs, Table, Top, Tubes, summary
-from beanlite.operators.top.sampling import Sampler
+from beanlite.console.live import Live
+from beanlite.console.top import sampling
+from beanlite.console.top.app import Job, Jobs, Table, Top, Tubes, summary
+from beanlite.console.top.sampling import Sampler
 from tests.support.wire import Wire
 
 SMALL, LARGE = (80, 24), (200, 50)

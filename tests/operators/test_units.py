@@ -2,7 +2,7 @@
 
 import pytest
 
-from beanlite.operators import units
+from beanlite.console import units
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from beanlite.clock import Clock
 from beanlite.core.engine import Engine
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served.batch import batch_of
 from beanlite.journal.sqlite.served.history import HistoryBounds

@@ -10,7 +10,7 @@ import pytest
 
 from beanlite.core.operator import CONCERNS
 from beanlite.protocol.blocked import CLOSING
-from beanlite.protocol.operator import REQUEST_MAX, new_operator_commands
+from beanlite.protocol.operators.commands import REQUEST_MAX, new_operator_commands
 from tests.support.core import Core, put
 from tests.support.operators import Operator, recount, told
 

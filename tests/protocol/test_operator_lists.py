@@ -9,8 +9,8 @@ import pytest
 
 from beanlite.core import operator_find
 from beanlite.core.table import JobTable
-from beanlite.protocol import operator_lists
 from beanlite.protocol.blocked import LOOKING
+from beanlite.protocol.operators import lists as operator_lists
 from tests.support.core import Core, put
 from tests.support.fetching import FetchingCore
 from tests.support.operators import Operator, told

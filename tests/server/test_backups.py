@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from beanlite import log
-from beanlite.backups import Backups
+from beanlite.beside.backups import Backups
+from beanlite.host import log
 from beanlite.journal.sqlite.file.dated import dated, dated_backups
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.inside import until

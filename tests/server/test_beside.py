@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from beanlite import log, page
-from beanlite.beside import _reached_at
+from beanlite.beside import page
+from beanlite.beside.beside import _reached_at
+from beanlite.beside.page import Page
 from beanlite.errors import ConfigError
-from beanlite.page import Page
+from beanlite.host import log
 from tests.support.inside import until as until_inside
 from tests.support.servers import free_port, start_beanlite
 from tests.support.wire import Wire, until

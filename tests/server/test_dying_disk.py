@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from beanlite.clock import Clock
 from beanlite.errors import JournalFailed
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served import writer
 from beanlite.journal.sqlite.served.writer import Writer
@@ -76,7 +76,7 @@ async def test_an_error_of_the_system_in_the_loop_itself_does_not(tmp_path):
 # Does what a thread of aiosqlite does when its call has ended.
 LATE = """
 import asyncio, threading
-from beanlite.loop import loop_factory, run_loop
+from beanlite.host.loop import loop_factory, run_loop
 
 over = threading.Event()
 

@@ -10,12 +10,12 @@ import sys
 import pytest
 import uvloop
 
-from beanlite.clock import Clock
-from beanlite.config import Settings
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES
 from beanlite.journal.sqlite.served.journal import SqliteJournal
 from beanlite.net.listener import open_listener
-from beanlite.server import Server, make_journal
+from beanlite.server.server import Server, make_journal
+from beanlite.settings.config import Settings
 
 SESSION = (
     b"use garbage\r\nwatch garbage\r\nput 0 0 60 1\r\nx\r\nput 0 0 60 5000\r\n" + b"x" * 5000 + b"\r\n",

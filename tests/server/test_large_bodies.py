@@ -7,13 +7,13 @@ from contextlib import closing
 
 import pytest
 
-from beanlite.clock import Clock
-from beanlite.config import Settings
 from beanlite.errors import ConfigError
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import ROW_BYTES
 from beanlite.journal.sqlite.served import journal
 from beanlite.net.listener import open_listener
-from beanlite.server import UNNOTICED_BYTES, Server, make_journal
+from beanlite.server.server import UNNOTICED_BYTES, Server, make_journal
+from beanlite.settings.config import Settings
 from tests.support.inside import PUT, ask, connect, is_silent, serving, until
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, put_bytes

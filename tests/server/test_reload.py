@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from beanlite.config import Settings
-from beanlite.reload import APPLIED
+from beanlite.server.reload import APPLIED
+from beanlite.settings.config import Settings
 from tests.support.servers import start_beanlite
 from tests.support.sqlite_tool import ask
 from tests.support.wire import Wire, until

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from beanlite.clock import Clock
-from beanlite.config import Settings
 from beanlite.errors import JournalBusy, ListenError
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file import database, replay
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served import journal
 from beanlite.net.listener import open_listener
-from beanlite.server import Server, make_journal
+from beanlite.server.server import Server, make_journal
+from beanlite.settings.config import Settings
 from tests.support.inside import PUT, ask, connect, serving, until
 from tests.support.journal_files import put
 

@@ -5,12 +5,13 @@ import logging
 import tempfile
 from pathlib import Path
 
-from beanlite import log, machine, reload
 from beanlite.commit import group
+from beanlite.host import log, machine
 from beanlite.journal.sqlite.file import database, heartbeat, mark, migrations, replay, room, stray
 from beanlite.journal.sqlite.served import journal, writer
 from beanlite.protocol.replies import FOUND
 from beanlite.protocol.session import Session
+from beanlite.server import reload
 from tests.simulator import world as worlds
 from tests.simulator.ledger import BrokenPromiseError
 from tests.simulator.world import SimulatedSync, World

@@ -5,9 +5,9 @@ import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from beanlite.clock import Clock
+from beanlite.host.clock import Clock
 from beanlite.net.listener import Listener
-from beanlite.server import Server, make_journal
+from beanlite.server.server import Server, make_journal
 from tests.faults.forker import CHANGES
 from tests.simulator.clients import TUBES, Client
 from tests.simulator.disk import EIO, READ, SYNC, beside

@@ -5,8 +5,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from beanlite.config import Settings
 from beanlite.errors import BeanliteError
+from beanlite.settings.config import Settings
 from tests.simulator import disk as disks, fit, world as worlds
 from tests.simulator.disk import FaultyDisk
 from tests.simulator.ledger import Ledger, must

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiosqlite
 
-from beanlite import signals
+from beanlite.host import signals
 from tests.simulator.disk import SYNC, FaultyDisk
 
 LOOK_NS = 300  # what reading a clock takes

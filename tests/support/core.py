@@ -1,12 +1,12 @@
 """The core without a server: an engine whose time stands still until a test advances it."""
 
-from beanlite.clock import Clock, utc_s
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
+from beanlite.host.clock import Clock, utc_s
 from beanlite.protocol.blocked import LOOKING, WORKING, YIELDING
 from beanlite.protocol.commands import new_commands
 from beanlite.protocol.framing import FramedSession
-from beanlite.protocol.operator import new_operator_commands
+from beanlite.protocol.operators.commands import new_operator_commands
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
 

@@ -152,7 +152,7 @@ def import_everything():
     import beanlite.journal.postgres.journal
     import beanlite.journal.sqlite.served.journal
     import beanlite.metrics.families
-    import beanlite.server
+    import beanlite.server.server
 
     del beanlite, caio, uvloop
 

@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import os
 
-from beanlite.clock import Clock
-from beanlite.config import Settings
 from beanlite.errors import JournalFailed
+from beanlite.host.clock import Clock
 from beanlite.net.listener import open_listener
-from beanlite.server import Server, make_journal
+from beanlite.server.server import Server, make_journal
+from beanlite.settings.config import Settings
 
 PUT = b"put 0 0 10 1\r\nx\r\n"
 

@@ -5,13 +5,13 @@ import selectors
 from collections import deque
 from typing import Any
 
-from beanlite.clock import Clock
-from beanlite.config import Settings
 from beanlite.core.job import SECOND_NS
+from beanlite.host.clock import Clock
 from beanlite.journal.base import Journal, JournalFacts
 from beanlite.net.connection import Connection
 from beanlite.net.listener import Listener
-from beanlite.server import Server
+from beanlite.server.server import Server
+from beanlite.settings.config import Settings
 
 TURNS = 50  # of the loop: more than any exchange takes
 

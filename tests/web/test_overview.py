@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from beanlite.operators.live import Live
+from beanlite.console.live import Live
 from beanlite.web import overview, questions
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, put_bytes

@@ -7,7 +7,7 @@ import sys
 import pytest
 from argon2 import PasswordHasher
 
-from beanlite.operators.file import File
+from beanlite.console.file import File
 from beanlite.web import safety
 from beanlite.web.safety import Passwords, User
 from tests.support.servers import start_beanlite

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from beanlite.errors import ConfigError
-from beanlite.protocol.operator_requests import IDS_MAX
+from beanlite.protocol.operators.requests import IDS_MAX
 from beanlite.web.pages import chosen
 from tests.support.servers import start_beanlite
 from tests.support.web import Web

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from beanlite.clock import utc_s
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
+from beanlite.host.clock import utc_s
 from beanlite.journal.postgres.schema import NOW
 from beanlite.journal.rows import condition_of
 from beanlite.journal.totals import Totals

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, NoReturn
 
-from beanlite import log, systemd
-from beanlite.clock import Clock, utc_s
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import JOB_BYTES, NO_BOUND
 from beanlite.core.restore import StoredJob
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
+from beanlite.host import log, systemd
+from beanlite.host.clock import Clock, utc_s
 from beanlite.journal.base import Journal, JournalFacts, Listener
 from beanlite.journal.postgres.address import shown
 from beanlite.journal.postgres.batch import Batch, batch_of

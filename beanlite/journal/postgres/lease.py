@@ -20,9 +20,10 @@ from typing import Final, NamedTuple, TypeVar
 
 import asyncpg
 
-from beanlite import __version__, log, systemd
+from beanlite import __version__
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import BeanliteError, JournalFailed, JournalRefused
+from beanlite.host import log, systemd
 from beanlite.journal.postgres.link import (
     CROWDED,
     LOOK_AFTER_S,

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, cast
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
-from beanlite import log
 from beanlite.errors import JournalRefused
+from beanlite.host import log
 from beanlite.journal.postgres.address import hosts_of, shown
 
 # The time limit for connecting to one of the hosts.

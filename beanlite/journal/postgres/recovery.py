@@ -10,11 +10,11 @@ from zlib import crc32
 
 import asyncpg
 
-from beanlite import log
-from beanlite.clock import EPOCH_S, clock_ns
 from beanlite.core.restore import StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import JournalFailed, JournalRefused
+from beanlite.host import log
+from beanlite.host.clock import EPOCH_S, clock_ns
 from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, said
 from beanlite.journal.postgres.standing import State
 from beanlite.journal.totals import KEPT_S, Totals, began_s

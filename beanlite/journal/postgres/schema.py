@@ -6,8 +6,8 @@ from typing import Final
 
 import asyncpg
 
-from beanlite import log
 from beanlite.errors import JournalRefused
+from beanlite.host import log
 from beanlite.journal.migrations import FOLDER, find_migrations
 from beanlite.journal.postgres.link import CONNECT_S, Link, said
 

@@ -14,9 +14,9 @@ from typing import Final
 
 import asyncpg
 
-from beanlite import log
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
+from beanlite.host import log
 from beanlite.journal.postgres.batch import Batch
 from beanlite.journal.postgres.lease import BEAT, Applicant, Taken, give_back
 from beanlite.journal.postgres.link import (

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 import asyncpg
 
-from beanlite import log
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed, LeaseLost
+from beanlite.host import log
 from beanlite.journal.postgres.address import shown
 from beanlite.journal.postgres.lease import BEAT, Applicant
 from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Behind, History, Link, connect, said

@@ -6,8 +6,8 @@ import re
 import asyncpg
 import pytest
 
-from beanlite.clock import Clock
 from beanlite.errors import JournalRefused
+from beanlite.host.clock import Clock
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.postgres.journal import Place, PostgresJournal
 from beanlite.journal.postgres.schema import MIGRATIONS

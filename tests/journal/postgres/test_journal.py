@@ -3,8 +3,8 @@
 import re
 import sqlite3
 
-from beanlite.clock import Clock
 from beanlite.core.job import BURIED, DELAYED, ID_BITS, READY, SECOND_NS
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
 from tests.journal.postgres.serving import Postgres, ServingPostgres, served, sql
 

@@ -7,13 +7,13 @@ import socket
 import asyncpg
 import pytest
 
-from beanlite.clock import Clock
-from beanlite.config import load
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import LeaseLost, ListenError
+from beanlite.host.clock import Clock
 from beanlite.journal.postgres.journal import Place, PostgresJournal
 from beanlite.journal.postgres.link import Link
 from beanlite.net.listener import open_listener
+from beanlite.settings.config import load
 from tests.journal.postgres.serving import (
     LEASE_S,
     SOON_S,

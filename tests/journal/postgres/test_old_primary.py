@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from beanlite import log
+from beanlite.host import log
 from beanlite.journal.postgres import lease, link, sender, standing
 from beanlite.journal.postgres.dump import export
 from beanlite.journal.postgres.link import Link, connect

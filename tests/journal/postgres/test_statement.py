@@ -6,7 +6,7 @@ import time
 import asyncpg
 import pytest
 
-from beanlite.clock import Clock
+from beanlite.host.clock import Clock
 from beanlite.journal.postgres.batch import batch_of
 from beanlite.journal.postgres.lease import BEAT, Applicant, take
 from beanlite.journal.postgres.recovery import MARK, PRUNE_BATCHES

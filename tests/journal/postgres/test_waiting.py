@@ -6,9 +6,9 @@ import time
 import asyncpg
 import pytest
 
-from beanlite.clock import Clock
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed
+from beanlite.host.clock import Clock
 from beanlite.journal.postgres import lease, schema
 from beanlite.journal.postgres.lease import BEAT, GIVE_BACK, Applicant, _Waiting, give_back, take
 from beanlite.journal.postgres.link import Behind

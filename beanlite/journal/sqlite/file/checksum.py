@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 from zlib import crc32
 
-from beanlite.clock import clock_ns
 from beanlite.core.restore import StoredJob
+from beanlite.host.clock import clock_ns
 
 # pri, delay_s, ttr_s and created_ns.
 _PUT: Final = struct.Struct("<4q").pack

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from beanlite import __version__
-from beanlite.clock import Clock, clock_ns, utc_s
 from beanlite.core.job import SECOND_NS
 from beanlite.core.restore import FAR_NS
+from beanlite.host.clock import Clock, clock_ns, utc_s
 from beanlite.journal.sqlite.file.fileformat import damaged, refused
 from beanlite.journal.sqlite.file.mark import boot_id
 

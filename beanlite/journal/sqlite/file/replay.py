@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple, TypeGuard
 from zlib import crc32
 
-from beanlite.clock import EPOCH_S, clock_ns
 from beanlite.core.job import U32_MAX
 from beanlite.core.restore import FAR_NS, StoredJob
 from beanlite.core.tube import is_tube_name
+from beanlite.host.clock import EPOCH_S, clock_ns
 from beanlite.journal.sqlite.file.checksum import find_changed
 from beanlite.journal.sqlite.file.fileformat import damaged, refused, said
 from beanlite.journal.sqlite.file.heartbeat import read_last_seen

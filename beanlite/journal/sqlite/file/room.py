@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from beanlite import log
 from beanlite.errors import JournalFailed
+from beanlite.host import log
 from beanlite.journal.sqlite.file.fileformat import has_used_up_quota, is_full
 
 # The size of the reserve: enough to store accepted changes on a full disk, and to let deletes make room.

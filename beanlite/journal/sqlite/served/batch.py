@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from beanlite.clock import utc_s
 from beanlite.core.job import GONE, NO_PAST, READY, Job
 from beanlite.core.ledger import Changes
 from beanlite.core.totals import Tally
+from beanlite.host.clock import utc_s
 from beanlite.journal.rows import row_of
 from beanlite.journal.sqlite.file.checksum import checksum_of_put, checksum_of_row, with_id
 from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX, INSERT_BODY, INSERT_JOB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 
-from beanlite.clock import Clock
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.heartbeat import BUSY_S, IDLE_S, Heartbeat
 from beanlite.journal.sqlite.served.batch import Batch
 from beanlite.journal.sqlite.served.history import PRUNED_EACH, PRUNED_MAX, History, HistoryBounds

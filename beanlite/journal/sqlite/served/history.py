@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final, NamedTuple
 
-from beanlite.clock import Clock
 from beanlite.core.events import DELETE, Event
+from beanlite.host.clock import Clock
 
 _DAY_S: Final = 24 * 3600
 # How long the actions of operators are kept if no other history is.

@@ -10,13 +10,13 @@ from os import sched_yield
 from pathlib import Path
 from typing import Final, TypeVar
 
-from beanlite import log, signals, systemd
-from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import JOB_BYTES
 from beanlite.core.restore import StoredJob
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull, JournalLocked, JournalRefused
+from beanlite.host import log, signals, systemd
+from beanlite.host.clock import Clock
 from beanlite.journal.base import Journal, JournalFacts, Listener
 from beanlite.journal.rows import fitted
 from beanlite.journal.sqlite.file.database import WAL_BYTES_MAX, Database, check_body_size, open_database

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from beanlite import log
 from beanlite.core.job import SECOND_NS
 from beanlite.core.measures import Measures
+from beanlite.host import log
 from beanlite.journal.sqlite.served.batch import Batch
 
 # A sync that takes longer than this is logged.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from beanlite import log
+from beanlite.host import log
 from beanlite.journal.sqlite.file.fileformat import said
 from beanlite.journal.totals import KEPT_S, Totals, TotalsRow, began_s
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Final
 
-from beanlite import log
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
+from beanlite.host import log
 from beanlite.journal.sqlite.served.batch import Batch
 from beanlite.journal.sqlite.served.writer import Writer
 

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from beanlite import log
 from beanlite.errors import JournalFailed
+from beanlite.host import log
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.fileformat import HEADER_BYTES, claimed_size, failing, read_at, refused, wal_of
 from beanlite.journal.sqlite.file.migrations import check_foreign, meddling, told_foreign

@@ -20,9 +20,9 @@ from typing import Final, TypeVar
 
 import aiosqlite
 
-from beanlite.clock import Clock
 from beanlite.core.engine import Engine
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
+from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import Database
 from beanlite.journal.sqlite.file.fileformat import (
     WHAT_TO_DO,

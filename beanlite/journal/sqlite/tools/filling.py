@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from beanlite import signals
 from beanlite.errors import BeanliteError, JournalFailed
+from beanlite.host import signals
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import said, shm_of, wal_of

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from beanlite.clock import EPOCH_S
 from beanlite.core.job import SECOND_NS, U32_MAX
 from beanlite.core.restore import FAR_NS
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError
+from beanlite.host.clock import EPOCH_S
 from beanlite.journal.lines import FORMAT, LINES_PER_CALL
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import refused, said

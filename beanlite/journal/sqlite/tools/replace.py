@@ -13,8 +13,8 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from beanlite import signals
 from beanlite.errors import BeanliteError, JournalLocked, JournalRefused
+from beanlite.host import signals
 from beanlite.journal.sqlite.file.database import lock_file
 from beanlite.journal.sqlite.file.fileformat import (
     HEADER_BYTES,

@@ -11,8 +11,8 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from beanlite import signals
 from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.host import signals
 from beanlite.journal.sqlite.file.dated import dated_files, stamp
 from beanlite.journal.sqlite.file.fileformat import (
     APPLICATION_ID,

@@ -1,0 +1,1 @@
+"""The processes that the server runs beside itself."""

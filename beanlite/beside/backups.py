@@ -1,0 +1,164 @@
+"""Scheduled backups, each made by a process of its own, so that no client waits for one."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, Final
+
+from beanlite.host import log
+from beanlite.host.signals import how_ended
+from beanlite.journal.sqlite.file.dated import dated_backups
+from beanlite.journal.sqlite.file.fileformat import size_of
+from beanlite.journal.sqlite.file.room import RESERVE_BYTES
+from beanlite.settings.config import bare_environment
+
+# The interval at which the server checks whether a backup has ended.
+_LOOK_S: Final = 0.1
+# After a failure the next backup is made this soon, or when it would be due anyway.
+_AGAIN_S: Final = 60
+# A backup on the disk of the database has to leave this much room for jobs: else it would have puts refused.
+_LEFT_BYTES: Final = 2 * RESERVE_BYTES
+# How long a backup may take to tidy up after it has been terminated.
+_ENDS_WITHIN_S: Final = 5.0
+# By how much a backup is nicer than the server, as in nice(1).
+_NICE: Final = 19
+
+
+def _last_line(said: bytes) -> str:
+    return said.decode(errors="replace").strip().rpartition("\n")[2]
+
+
+def why_failed(said: bytes, returncode: int) -> str:
+    """Why a process that was to make a backup failed: its last line or, if it said nothing, how it ended."""
+    return _last_line(said).removeprefix("beanlite: ") or how_ended(returncode)
+
+
+class Backups:
+    """Makes backups of a database into a folder; the first is due one interval after the newest one in the folder."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, db: Path, folder: Path, every_s: int, keep: int) -> None:
+        self._loop = loop
+        self._db = Path(os.path.realpath(db))
+        self._folder = Path(os.path.realpath(folder))
+        self._every_s = every_s
+        self._command = [sys.executable, "-m", "beanlite", "backup", str(self._folder)]
+        self._command += ["--db", str(self._db), "--keep", str(keep), "--json"]
+        self._timer: asyncio.TimerHandle | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output: IO[bytes]
+        """What the backup's process prints."""
+        self.succeeded_at = 0
+        """When the newest backup was made, in UTC seconds; 0: there is none."""
+        self._is_over = False
+        """Set once no more backups are to be made."""
+        self.failed_at = 0
+        """When a backup last failed, in UTC seconds; 0: none has since the start."""
+
+    def begin(self) -> None:
+        """Schedule the first backup for when it is due: at once if there is none in the folder yet."""
+        with contextlib.suppress(OSError):  # the first backup will report what is wrong with the folder
+            made = dated_backups(self._folder, self._db)
+            if made:
+                self.succeeded_at = int(made[-1][1])
+            if self._shares_disk():
+                log.warning("backup_dir is on the disk of the database", backup_dir=self._folder)
+        in_s = self.succeeded_at + self._every_s - time.time()
+        self._timer = self._loop.call_later(min(max(0.0, in_s), self._every_s), self._make)
+
+    def _make(self) -> None:
+        self._timer = self._loop.call_later(self._every_s, self._make)
+        if self._process is not None:
+            log.warning("backup takes longer than backup_every", seconds=self._every_s)
+            return
+        if not self._has_room():
+            self._failed(
+                f"it would leave too little room for jobs on the disk of {self._db}, which {self._folder} shares"
+            )
+            return
+        with contextlib.ExitStack() as undo:
+            try:
+                output = undo.enter_context(tempfile.TemporaryFile())  # not a pipe: it is only read at the end
+                process = subprocess.Popen(  # noqa: S603 - the command is our own
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=bare_environment(),
+                )
+            except OSError as error:
+                self._failed(str(error))
+                return
+            undo.pop_all()
+        with contextlib.suppress(OSError):  # it has ended already
+            os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
+        self._process, self._output = process, output
+        self._loop.call_later(_LOOK_S, self._look)
+
+    def _shares_disk(self) -> bool:
+        return self._db.stat().st_dev == self._folder.stat().st_dev
+
+    def _has_room(self) -> bool:
+        """Whether a backup leaves room for jobs. An error is left for the backup to report."""
+        with contextlib.suppress(OSError):
+            if self._shares_disk():
+                return shutil.disk_usage(self._folder).free >= size_of(self._db) + _LEFT_BYTES
+        return True
+
+    def _look(self) -> None:
+        """Check whether the backup has ended, and how."""
+        process = self._process
+        if process is None or self._is_over:
+            return  # ``ended`` sees to it: the server is about to end, or the settings have changed
+        if process.poll() is None:
+            self._loop.call_later(_LOOK_S, self._look)
+            return
+        self._process = None
+        with self._output as output:
+            output.seek(0)
+            said = output.read()
+        if process.returncode:
+            self._failed(why_failed(said, process.returncode))
+            return
+        result = json.loads(_last_line(said))
+        self.succeeded_at = int(time.time())
+        log.info(
+            "backup made", file=result["file"], jobs=result["jobs"], bytes=result["size"], seconds=result["seconds"]
+        )
+
+    def _failed(self, why: str) -> None:
+        self.failed_at = int(time.time())
+        in_s = min(self._every_s, _AGAIN_S)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(in_s, self._make)
+        log.error("backup failed", error=why, next_in_s=in_s)
+
+    def end(self) -> None:
+        """Make no more backups; one that is being made is terminated, and leaves nothing behind."""
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._process is not None:
+            self._process.terminate()
+
+    async def ended(self) -> None:
+        """Wait until no backup reads the database any more; to be called after ``end``."""
+        process = self._process
+        if process is None:
+            return
+        until_s = self._loop.time() + _ENDS_WITHIN_S
+        while process.poll() is None:
+            if self._loop.time() > until_s:
+                process.kill()
+            await asyncio.sleep(_LOOK_S / 10)
+        if self._process is process:  # at a stop amid a reload, this has been called twice
+            self._process = None
+            self._output.close()
+            log.info("stopped during a backup")

@@ -1,0 +1,108 @@
+"""The processes that the server runs beside itself: scheduled backups, and the page in the browser."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from beanlite.errors import ConfigError
+from beanlite.host.places import as_place, reached_at
+
+if TYPE_CHECKING:
+    from beanlite.beside.backups import Backups
+    from beanlite.beside.page import Page
+    from beanlite.settings.config import Settings
+
+
+class Beside:
+    """Starts these processes with the server, and ends them with it. Code that is not needed is not even imported."""
+
+    def __init__(self, sockets: Sequence[socket.socket]) -> None:
+        """``sockets``: those on which the server listens."""
+        self._sockets = sockets
+        self._backups: Backups | None = None
+        self._page: Page | None = None
+
+    @property
+    def backup_succeeded_at(self) -> int:
+        """When the newest backup was made, in UTC seconds; 0: there is none."""
+        return 0 if self._backups is None else self._backups.succeeded_at
+
+    @property
+    def backup_failed_at(self) -> int:
+        """When a backup last failed, in UTC seconds; 0: none has since the start."""
+        return 0 if self._backups is None else self._backups.failed_at
+
+    async def back_up(self, settings: Settings) -> None:
+        """Make backups as these settings ask for, from now on."""
+        failed_at = self.backup_failed_at
+        if self._backups is not None:
+            self._backups.end()
+            await self._backups.ended()
+        self._backups = _backups(settings)
+        if self._backups is not None:
+            self._backups.failed_at = failed_at
+            self._backups.begin()
+        if self._page is not None:
+            self._page.change(self._page_command(settings))
+
+    def show(self, settings: Settings) -> None:
+        """Have the page served, if the settings ask for it; to be called when the server serves."""
+        if settings.web is None:
+            return
+        from beanlite.beside.page import Page  # noqa: PLC0415 - the start is faster without it
+
+        self._page = Page(asyncio.get_running_loop(), self._page_command(settings))
+        self._page.begin()
+
+    def _page_command(self, settings: Settings) -> list[str]:
+        from beanlite.beside.page import page_command  # noqa: PLC0415 - as above
+
+        assert settings.web is not None
+        asked = {"server": _reached_at(self._sockets), "listen": settings.web}
+        if settings.file is not None:
+            asked["db"] = os.path.realpath(settings.file)
+        if settings.backup_dir is not None:
+            asked["backups"] = os.path.realpath(settings.backup_dir)
+        return page_command(asked)
+
+    def end(self) -> None:
+        """Have these processes end."""
+        for each in (self._page, self._backups):
+            if each is not None:
+                each.end()
+
+    async def ended(self) -> None:
+        """Wait until none of them reads the database any more; to be called after ``end``."""
+        for each in (self._page, self._backups):
+            if each is not None:
+                await each.ended()
+
+
+def check_page(settings: Settings, sockets: Sequence[socket.socket]) -> None:
+    """Raise ConfigError if the page is asked for and can't be served."""
+    if settings.web is not None:
+        _reached_at(sockets)
+
+
+def _backups(settings: Settings) -> Backups | None:
+    if settings.backup_every_s is None or settings.backup_dir is None:
+        return None
+    from beanlite.beside.backups import Backups  # noqa: PLC0415 - as above
+
+    loop = asyncio.get_running_loop()
+    return Backups(loop, settings.db, settings.backup_dir, settings.backup_every_s, settings.backup_keep)
+
+
+def _reached_at(sockets: Sequence[socket.socket]) -> str:
+    """Where a client on this machine reaches a server on these sockets: HOST:PORT or unix:PATH. Raises ConfigError."""
+    for sock in sockets:
+        name = sock.getsockname()
+        if sock.family != socket.AF_UNIX:
+            return as_place(reached_at(name[0]), name[1])
+        if isinstance(name, str) and name:  # the name of an abstract socket is in bytes
+            return f"unix:{os.path.realpath(name)}"
+    raise ConfigError("web: the page can't reach the server at an abstract socket alone")

@@ -1,0 +1,166 @@
+"""The page in the browser, as a process beside the server, so that it can't hold up the queue.
+
+The process is started when the server serves, and again if it ends by itself. It ends with the server, however the
+server ends: it reads from a pipe whose other end only the server has.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from beanlite.host import log
+from beanlite.host.signals import how_ended
+from beanlite.settings.config import bare_environment
+
+# The delay before a restart: the first one, which doubles each time, and the longest.
+FIRST_S: Final = 1.0
+MOST_S: Final = 300.0
+# After the process has run for this long, the delay is the first one again.
+STEADY_S: Final = 60.0
+# How long the process may take to end after it has been terminated.
+ENDS_WITHIN_S: Final = 5.0
+# The interval of the checks for its end, while it is about to end.
+_LOOK_S: Final = 0.01
+# How many bytes of its output are read at once, and kept of an incomplete line.
+_READ_BYTES: Final = 1 << 16
+_LINE_BYTES: Final = 1 << 12
+
+
+def page_command(asked: Mapping[str, str]) -> list[str]:
+    """The command that serves the page; ``beanlite/web/__main__.py`` describes what can be asked for."""
+    return [sys.executable, "-m", "beanlite.web", json.dumps(asked)]
+
+
+class Page:
+    """The process that serves the page. Its output goes to the server's log, in the form of the log."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, command: list[str]) -> None:
+        self._loop = loop
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began_s = 0.0
+        self._wait_s = FIRST_S
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending = False
+        self._changing = False
+        """The process has been terminated to be started anew."""
+        self._rest = b""
+        """The beginning of an incomplete line of its output."""
+        self._why = ""
+        """The last error that it has printed."""
+        self._oddities = log.Seldom()
+
+    def begin(self) -> None:
+        """Start the process."""
+        self._began_s, self._rest, self._why = self._loop.time(), b"", ""
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the command is our own
+                self._command,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=bare_environment(),
+            )
+        except OSError as error:
+            self._start_again(str(error))
+            return
+        self._process = process
+        assert process.stderr is not None
+        os.set_blocking(process.stderr.fileno(), False)
+        self._loop.add_reader(process.stderr.fileno(), self._read, process)
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        """Read output of the process; at the end of it, wait for the process to end."""
+        assert process.stderr is not None
+        data = process.stderr.read(_READ_BYTES)
+        if data is None:  # a spurious wakeup
+            return
+        if not data:
+            self._loop.remove_reader(process.stderr.fileno())
+            self._look()
+            return
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-_LINE_BYTES:]
+        self._hear(process.pid, [line.decode(errors="replace") for line in lines if line])
+
+    def _hear(self, pid: int, lines: list[str]) -> None:
+        odd = ""
+        for line in lines:
+            if line.startswith("http://"):
+                log.info("serving the web page", at=line, pid=pid)
+            elif line.startswith("beanlite: "):
+                self._why = line.removeprefix("beanlite: ")
+            else:
+                log.debug("the page says", line=line)
+                odd = line
+        if odd:  # the last line of a traceback is the error itself
+            self._why = odd
+            self._oddities.warning("web page error", error=odd)
+
+    def _look(self) -> None:
+        """Check whether the process has ended, and how."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            self._timer = self._loop.call_later(_LOOK_S, self._look)
+            return
+        self._let_go(process)
+        if self._changing and not self._ending:
+            self._changing = False
+            self.begin()
+        elif not self._ending:
+            self._start_again(self._why or how_ended(process.returncode))
+
+    def _start_again(self, why: str) -> None:
+        if self._loop.time() - self._began_s >= STEADY_S:
+            self._wait_s = FIRST_S
+        log.warning("web page process ended; starting it again", error=why, in_s=self._wait_s)
+        self._timer = self._loop.call_later(self._wait_s, self.begin)
+        self._wait_s = min(2 * self._wait_s, MOST_S)
+
+    def _let_go(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = None
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.close()
+        process.stderr.close()
+
+    def change(self, command: list[str]) -> None:
+        """Have the page served by another command from now on."""
+        if command == self._command:
+            return
+        self._command = command
+        if self._process is not None:
+            self._changing = True
+            self._process.terminate()
+
+    def end(self) -> None:
+        """Terminate the process, and don't start it again."""
+        self._ending = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._process is not None:
+            self._process.terminate()
+
+    async def ended(self) -> None:
+        """Wait until the process has ended; to be called after ``end``."""
+        process = self._process
+        if process is None:
+            return
+        assert process.stderr is not None
+        self._loop.remove_reader(process.stderr.fileno())
+        until_s = self._loop.time() + ENDS_WITHIN_S
+        is_killed = False
+        while process.poll() is None:
+            if not is_killed and self._loop.time() > until_s:
+                log.warning("web page process did not end; killed", seconds=ENDS_WITHIN_S)
+                process.kill()
+                is_killed = True
+            await asyncio.sleep(_LOOK_S)
+        self._let_go(process)

@@ -1,0 +1,129 @@
+"""Changes many jobs, in slices so that clients are not held up."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from beanlite.console.filters import Filter, Record
+from beanlite.console.live import Live, explained
+from beanlite.errors import BeanliteError
+
+# The word in messages for the jobs that a command has changed.
+DONE_WORDS: Final = {
+    "kick": "kicked",
+    "bury": "buried",
+    "delete": "deleted",
+    "release": "released",
+    "move": "moved",
+    "copy": "copied",
+    "reprioritise": "reprioritised",
+    "delay": "delayed",
+}
+# How many ids a request may list.
+_IDS: Final = 1000
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The progress of a change."""
+
+    done: int = 0
+    """Jobs that were changed, or would be in a dry run."""
+    skipped: int = 0
+    """Jobs that are in the wrong state for the change."""
+    changed: set[int] = field(default_factory=set, repr=False)
+    """The ids of the jobs that were changed, if the jobs were given by their ids."""
+    left: set[int] = field(default_factory=set, repr=False)
+    """The ids of those that were skipped, likewise."""
+    interrupted: bool = False
+    """Whether the change was interrupted before it was complete."""
+    ended: bool = False
+    """Whether the change is complete."""
+    last_id: int | None = field(default=None, repr=False)
+    """The last id that had been given out when the change began: jobs with higher ids are not examined."""
+
+
+class Interrupt:
+    """Whether Ctrl-C or SIGTERM has asked us to end."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """In this block only note the first signal; a second one raises KeyboardInterrupt."""
+
+        def note(*_: object) -> None:
+            if self.came:
+                raise KeyboardInterrupt
+            self.came = True
+
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def change(server: Live, what: Record, which: Filter, progress: Callable[[Outcome], None] = lambda _: None) -> Outcome:
+    """Change all jobs that the filter selects; `what` is a request without its filter. BeanliteError: that fails.
+
+    A tube that does not exist is an error, too. Each slice is durable before the next one is requested. Ctrl-C stops
+    between two slices.
+    """
+    outcome = Outcome()
+    interrupt = Interrupt()
+    with interrupt.noted():
+        for _ in slices(server, what, which, outcome):
+            progress(outcome)
+            if interrupt.came and not outcome.ended:
+                outcome.interrupted = True
+                break
+    if which.tube is not None and not outcome.done + outcome.skipped:
+        server.check_tube(which.tube)
+    return outcome
+
+
+def slices(server: Live, what: Record, which: Filter, outcome: Outcome) -> Iterator[Outcome]:
+    """Like ``change``, but yield the progress after each slice, and don't handle Ctrl-C. BeanliteError: it fails."""
+    requests = [{**what, **part.request()} for part in _parts(which)]
+    while requests:
+        reply = _slice(server, requests[0], outcome)
+        outcome.done += reply["done"]
+        outcome.skipped += reply["skipped"]
+        outcome.changed.update(reply.get("changed", ()))
+        outcome.left.update(reply.get("left", ()))
+        outcome.last_id = outcome.last_id or reply["last_id"]
+        if "stopped" in reply:
+            raise BeanliteError(f"{server.name} refused a put: {explained(reply['stopped'])}{_so_far(what, outcome)}")
+        if reply["next"] is None:
+            requests.pop(0)
+        else:
+            requests[0]["after"] = reply["next"]
+        outcome.ended = not requests
+        yield outcome
+
+
+def _parts(which: Filter) -> list[Filter]:
+    """Return the filter, or split it into several if it has more ids than a request may list."""
+    if which.ids is None:
+        return [which]
+    ids = sorted(set(which.ids))
+    return [replace(which, ids=tuple(ids[at : at + _IDS])) for at in range(0, len(ids), _IDS)]
+
+
+def _slice(server: Live, request: Record, outcome: Outcome) -> Record:
+    try:
+        return server.ask("change-jobs", request)
+    except BeanliteError as error:
+        if not outcome.done:
+            raise
+        raise BeanliteError(f"{error}{_so_far(request, outcome)}") from error
+
+
+def _so_far(what: Record, outcome: Outcome) -> str:
+    would = "would be" if what.get("dry_run") else "had been"
+    return f"; {outcome.done} jobs {would} {DONE_WORDS[what['do']]} before"

@@ -1,0 +1,56 @@
+"""A database file, with the same methods for questions as a server."""
+
+import re
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Self
+
+from beanlite.console.filters import Record
+from beanlite.console.live import similar
+from beanlite.errors import BeanliteError, ConfigError
+from beanlite.journal.sqlite.tools.look import Look, looking
+
+# Where to continue in a list: an id, or the number of jobs so far. More digits than this no number in SQLite has.
+_CURSOR: Final = re.compile("[0-9]{1,18}")
+
+
+class File:
+    """An open file. JournalRefused: it can't be read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stack = ExitStack()  # all that holds the file, so that Ctrl-C just before the `with` closes it as well
+        self._look: Look = self._stack.enter_context(looking(path.resolve()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def list_jobs(self, request: Record) -> Record:
+        """Return a slice of the jobs. ConfigError: the cursor is none, or is a server's."""
+        after = request.get("after")
+        if after is not None and _CURSOR.fullmatch(after) is None:
+            raise ConfigError(f"--after: {after!r} is not from a list of a file's jobs")
+        return self._look.list_jobs(request)
+
+    def list_tubes(self, request: Record) -> Record:
+        """Return all tubes."""
+        return self._look.list_tubes(request)
+
+    def show_job(self, job_id: int) -> Record | None:
+        """Return all facts about a job, of which its history may be the only one left; None if there are none."""
+        return self._look.show_job(job_id)
+
+    def check_tube(self, tube: str) -> None:
+        """Check that the file has a tube. BeanliteError: it has no job in it, and no pause of it."""
+        if all(each["name"] != tube for each in self.list_tubes({"like": tube})["tubes"]):
+            suggestion = similar(tube, (each["name"] for each in self.list_tubes({"like": "*"})["tubes"]))
+            raise BeanliteError(
+                f"there is no tube {tube} in {self._path}: it has no job, and is not paused{suggestion}"
+            )
+
+    def stats(self) -> Record:
+        """Return who has the file open, and how many jobs it has."""
+        return self._look.stats()

@@ -1,0 +1,115 @@
+"""Lists of jobs, tubes and clients, slice by slice from a server or a file, as described in docs/protocol.md."""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple, Protocol
+
+from beanlite.console.filters import Filter, Record
+from beanlite.errors import ConfigError
+
+# How many records to ask for at a time.
+_SLICE: Final = 200
+# How many bytes of each body are shown in a list.
+_PREVIEW: Final = 200
+
+# The facts that jobs can be sorted by, besides by id and by queue, and whether the largest comes first.
+_SORTS: Final[dict[str, tuple[str, bool]]] = {
+    "age": ("age_s", True),
+    "in-state": ("in_state_s", True),
+    "pri": ("pri", False),
+    "size": ("size", True),
+    "timeouts": ("timeouts", True),
+}
+JOB_SORTS: Final = ("id", "queue", *_SORTS)
+# What tubes can be sorted by: names from a to z, all else with the largest first.
+TUBE_SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "oldest", "bytes", "waiting")
+# Those that only a file or only a server knows.
+_UNKNOWN: Final = {
+    "bytes": "--sort bytes needs --db: a server does not add up the sizes of jobs",
+    "waiting": "--sort waiting needs a server: a file has no clients",
+}
+
+
+class Source(Protocol):
+    """A source of jobs and tubes: a server or a file."""
+
+    def list_jobs(self, request: Record) -> Record:
+        """Return a slice of the jobs."""
+
+    def list_tubes(self, request: Record) -> Record:
+        """Return a slice of the tubes."""
+
+
+class Listed(NamedTuple):
+    """A part of a list."""
+
+    records: list[Record]
+    after: str | None
+    """Where to continue; None: there is nothing more, or the list can't be continued."""
+
+
+def everything(ask: Callable[[Record], Record], request: Record, key: str) -> Iterator[Record]:
+    """Yield the records of all slices of a list."""
+    for records, _ in slices(ask, {**request, "limit": _SLICE}, key):
+        yield from records
+
+
+def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None) -> Listed:
+    """Return up to `limit` jobs, 0 meaning all, sorted. ConfigError: there is no such order, or not of these jobs."""
+    if sort not in JOB_SORTS:
+        raise ConfigError(f"jobs are sorted by {', '.join(JOB_SORTS)}, not by {sort!r}")
+    request: Record = {**which.request(), "preview": _PREVIEW}
+    if sort in _SORTS:
+        if after is not None:
+            raise ConfigError("--after goes on only in a list that is sorted by id or queue")
+        key, largest = _SORTS[sort]
+        return Listed(first(everything(source.list_jobs, request, "jobs"), key, largest=largest, limit=limit), None)
+    if sort == "queue" and (which.tube is None or which.state in {None, "reserved"}):
+        raise ConfigError("--sort queue needs --tube, and --state ready, delayed or buried")
+    found: list[Record] = []
+    request |= {"order": sort, "after": after, "limit": _next_slice(limit, 0)}
+    for records, cursor in slices(source.list_jobs, request, "jobs"):
+        found += records
+        if limit and len(found) == limit:
+            return Listed(found, cursor)
+        request["limit"] = _next_slice(limit, len(found))
+    return Listed(found, None)
+
+
+def tubes(source: Source, like: str, sort: str, limit: int) -> tuple[list[Record], int]:
+    """Return up to `limit` tubes whose names match, 0 meaning all, sorted; and their number. ConfigError: bad order."""
+    if sort not in TUBE_SORTS:
+        raise ConfigError(f"tubes are sorted by {', '.join(TUBE_SORTS)}, not by {sort!r}")
+    found = list(everything(source.list_tubes, {"like": like}, "tubes"))
+    if sort == "oldest":  # a server knows only how long the next job has been ready
+        sort = "oldest_ready_s" if found and "oldest_ready_s" in found[0] else "first_ready_s"
+    if found and sort not in found[0]:
+        raise ConfigError(_UNKNOWN[sort])
+    return first(found, sort, largest=sort != "name", limit=limit), len(found)
+
+
+def first(records: Iterable[Record], key: str, *, largest: bool, limit: int) -> list[Record]:
+    """Return the first `limit` records sorted by one fact, 0 meaning all; records that lack the fact come last."""
+
+    def order(record: Record) -> tuple[bool, Any]:
+        value = record.get(key)
+        return (value is not None) == largest, 0 if value is None else value
+
+    if not limit:
+        return sorted(records, key=order, reverse=largest)
+    return (heapq.nlargest if largest else heapq.nsmallest)(limit, records, key=order)
+
+
+def _next_slice(limit: int, found: int) -> int:
+    """Return how many records to ask for, so that the cursor ends up right after the last one wanted."""
+    return min(_SLICE, limit - found) if limit else _SLICE
+
+
+def slices(ask: Callable[[Record], Record], request: Record, key: str) -> Iterator[tuple[list[Record], str | None]]:
+    """Yield each slice of a list, and where to continue; `request` may be changed in between."""
+    while True:
+        reply = ask(request)
+        request["after"] = reply["next"]
+        yield reply[key], reply["next"]
+        if reply["next"] is None:
+            return

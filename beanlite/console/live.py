@@ -1,0 +1,194 @@
+"""A connection to a running server, for the operators' commands that are described in docs/protocol.md."""
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import Final, Self
+
+from beanlite.beanstalk.client import Address, Client, UnexpectedReply, address_text
+from beanlite.console.filters import Record, encode_tube
+from beanlite.errors import BeanliteError, ConfigError
+
+# The counters in the reply to ``stats`` from which the rates of a server are computed. cmd-put does not count jobs that
+# are put in batches.
+COUNTERS: Final = {
+    "puts": ("total-jobs",),
+    "reserves": ("cmd-reserve", "cmd-reserve-with-timeout"),
+    "deletes": ("cmd-delete",),
+    "batches": ("journal-batches",),
+}
+
+# What the protocol's words for a refused put leave open.
+_REFUSALS: Final = {
+    "OUT_OF_MEMORY": "the disk is full, max_memory is used up, or there are max_tubes tubes",
+    "JOB_TOO_BIG": "the body is larger than max_job_size",
+    "DRAINING": "no more jobs are taken until the server is restarted",
+}
+# How many names of tubes are compared with one that does not exist: some 0.1 s.
+_COMPARED_MAX: Final = 20_000
+# Where to continue in a list of a server's.
+_CURSOR: Final = re.compile("[0-9]{1,40}-[0-9]{1,20}")
+
+
+class Unreachable(BeanliteError):
+    """The server can't be reached, or the connection was lost."""
+
+
+class Live:
+    """A connection to a server. BeanliteError: it can't be reached, or refuses or does not know a command."""
+
+    def __init__(self, address: Address) -> None:
+        self.name = address_text(address)
+        self._understands = False
+        try:
+            self.client = Client(address)
+        except OSError as error:
+            raise Unreachable(f"no server can be reached at {self.name}: {error.strerror or error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.client.close()
+
+    def stats(self) -> Record:
+        """Return the reply to ``stats``, its numbers as numbers."""
+        with self.conversation():
+            return {key: _value(text) for key, text in self.client.stats().items()}
+
+    def list_jobs(self, request: Record) -> Record:
+        """Return a slice of the jobs. ConfigError: the cursor is none, or is a file's."""
+        after = request.get("after")
+        if after is not None and _CURSOR.fullmatch(after) is None:
+            raise ConfigError(f"--after: {after!r} is not from a list of a server's jobs")
+        return self.ask("list-jobs", request)
+
+    def list_tubes(self, request: Record) -> Record:
+        """Return a slice of the tubes."""
+        return self.ask("list-tube-stats", request)
+
+    def list_clients(self, request: Record) -> Record:
+        """Return a slice of the clients."""
+        return self.ask("list-clients", request)
+
+    def show_job(self, job_id: int) -> Record | None:
+        """Return all facts about a job, its body as bytes; None if there is no such job."""
+        self._check()
+        job = self._read(b"show-job %d\r\n" % job_id)
+        return None if job is None else {**job, "body": base64.b64decode(job["body"])}
+
+    def ask(self, word: str, request: Record) -> Record:
+        """Return the reply to a command that takes a JSON object. ConfigError: something in it is no text."""
+        self._check()
+        try:
+            body = json.dumps(request, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:  # bytes of the command line, in Python's notation for them
+            raise ConfigError(
+                f"{self.name} can be asked for UTF-8 only, and not for {error.object[error.start]!r}"
+            ) from None
+        reply = self._read(b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
+        if reply is None:
+            raise BeanliteError(f"{self.name} answered NOT_FOUND to {word}")
+        return reply
+
+    def check_tube(self, tube: str) -> None:
+        """Check that a tube exists. BeanliteError: it does not. ConfigError: it can't."""
+        encode_tube(tube)
+        if not self.list_tubes({"names": [tube]})["tubes"]:
+            raise self.no_tube(tube)
+
+    def no_tube(self, tube: str) -> BeanliteError:
+        """Return the error that there is no such tube, with one whose name is similar, if there is one."""
+        suggestion = similar(tube, self._names())
+        return BeanliteError(f"there is no tube {tube}: it has no job, and nobody uses or watches it{suggestion}")
+
+    def _names(self) -> list[str]:
+        """The names of the tubes; of very many, a part."""
+        request: Record = {"only": ["name"]}
+        names: list[str] = []
+        while len(names) < _COMPARED_MAX:
+            reply = self.list_tubes(request)
+            names += (name for (name,) in reply["tubes"])
+            if reply["next"] is None:
+                break
+            request["after"] = reply["next"]
+        return names
+
+    def pause(self, tube: str, pause_s: int) -> None:
+        """Pause a tube: nothing is reserved from it for ``pause_s`` seconds. ConfigError: no tube has such a name."""
+        name = encode_tube(tube)
+        with self.conversation():
+            line = self.client.ask(b"pause-tube %b %d\r\n" % (name, pause_s))
+        if line == b"NOT_FOUND\r\n":
+            raise self.no_tube(tube)
+        if line != b"PAUSED\r\n":
+            raise BeanliteError(f"{self.name} refused pause-tube: {line.decode(errors='replace').strip()}")
+
+    def watch(self, request: Record) -> Iterator[Record]:
+        """Yield events as they happen, until the connection is lost, which raises BeanliteError."""
+        self.ask("watch-events", request)
+        self.client.wait_as_long_as_it_takes()
+        while True:
+            with self.conversation():
+                event: Record = json.loads(self.client.body(self.client.line()))
+            yield event
+
+    def _check(self) -> None:
+        """Check that the server knows beanlite's own commands, by one that is harmless to other servers."""
+        if not self._understands:
+            with self.conversation():
+                line = self.client.ask(b"show-job 0\r\n")
+            if line == b"UNKNOWN_COMMAND\r\n":
+                why = "it is another server, an older one, or its setting operators does not have this address"
+                raise BeanliteError(f"{self.name} does not understand the commands of operators: {why}")
+            self._understands = True
+
+    def _read(self, command: bytes) -> Record | None:
+        with self.conversation():
+            line = self.client.ask(command)
+            reply: Record = json.loads(self.client.body(line)) if line.startswith((b"OK ", b"REFUSED ")) else {}
+        if line.startswith(b"OK "):
+            return reply
+        if line == b"NOT_FOUND\r\n":
+            return None
+        word = command.split(maxsplit=1)[0].decode()
+        why = reply.get("error") or explained(line.decode(errors="replace").strip())
+        raise BeanliteError(f"{self.name} refused {word}: {why}")
+
+    @contextmanager
+    def conversation(self) -> Iterator[None]:
+        """Turn the errors of the connection into a BeanliteError."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise Unreachable(f"{self.name} does not answer") from error
+        except (OSError, UnexpectedReply) as error:
+            raise Unreachable(f"{self.name}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def explained(word: str) -> str:
+    """Return what a server has answered, with what it means if it is a word for a refused put."""
+    return f"{word} ({_REFUSALS[word]})" if word in _REFUSALS else word
+
+
+def similar(tube: str, tubes: Iterable[str]) -> str:
+    """Return the end of a message that there is no such tube: the one that may be meant, if there is one."""
+    close = get_close_matches(tube, tubes, n=1, cutoff=0.7)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _value(text: str) -> int | float | str:
+    """Return the value of a statistic: a number if its text is one."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,143 @@
+"""Puts jobs from arguments, from stdin, or from a file of JSON lines."""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Final, Self
+
+from beanlite.console.changes import Interrupt
+from beanlite.console.filters import Record
+from beanlite.console.live import Live, explained
+from beanlite.console.person import on_behalf_of
+from beanlite.core.job import U32_MAX
+from beanlite.core.tube import is_tube_name
+from beanlite.errors import BeanliteError, ConfigError
+from beanlite.journal.lines import body_of
+
+# How many jobs, and how many bytes of bodies, are put at a time: all of them or none. Escaping a body as JSON can make
+# it six times as long, and a request may have 1 MiB.
+_BATCH_JOBS: Final = 500
+_BATCH_BYTES: Final = 128 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to put."""
+
+    body: bytes
+    tube: str
+    pri: int
+    delay_s: int
+    ttr_s: int
+
+    @classmethod
+    def from_line(cls, line: bytes, defaults: Mapping[str, object]) -> Self:
+        """Parse a job from a JSON object, in which all but the body may be left out. ValueError: it is malformed."""
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise ValueError("it is not a JSON object")  # noqa: TRY004 - one kind of error for a line
+        if ("body" in record) == ("base64" in record):
+            raise ValueError("it needs either body or base64")
+        given = {**defaults, **record}
+        given["body"] = _body(given.pop("base64") if "base64" in given else given["body"], encoded="base64" in record)
+        if unknown := given.keys() - {field.name for field in fields(cls)}:
+            known = "body, base64, tube, pri, delay_s and ttr_s"
+            raise ValueError(f"{min(unknown)!r} is not a part of a job; these are: {known}")
+        tube = given["tube"]
+        if not isinstance(tube, str) or not is_tube_name(tube.encode(errors="surrogatepass")):
+            raise ValueError(f"no tube can have the name {tube!r}")
+        for key in ("pri", "delay_s", "ttr_s"):
+            value = given[key]
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= U32_MAX:
+                raise ValueError(f"{key}: {value!r} is not allowed; it is a whole number from 0 to {U32_MAX}")
+        return cls(**given)
+
+    def record(self) -> Record:
+        """Return the job as a part of a request."""
+        return {
+            **body_of(self.body),
+            "tube": self.tube,
+            "pri": self.pri,
+            "delay_s": self.delay_s,
+            "ttr_s": self.ttr_s,
+        }
+
+
+def _body(value: object, *, encoded: bool) -> bytes:
+    if not isinstance(value, str):
+        raise ValueError(f"the body is {value!r}, and not text")  # noqa: TRY004 - likewise
+    return base64.b64decode(value, validate=True) if encoded else value.encode()
+
+
+def read_jobs(lines: Iterable[bytes], name: str, defaults: Mapping[str, object]) -> Iterator[NewJob]:
+    """Yield the jobs of a file of JSON lines. ConfigError: a line is malformed."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield NewJob.from_line(line, defaults)
+            except UnicodeDecodeError:
+                raise ConfigError(f"{name}, line {number}: it is not UTF-8, and so not JSON") from None
+            except json.JSONDecodeError as error:
+                why = f"it is not JSON: {error.msg} (character {error.pos + 1})"
+                raise ConfigError(f"{name}, line {number}: {why}") from None
+            except RecursionError:
+                raise ConfigError(f"{name}, line {number}: it is nested too deeply") from None
+            except ValueError as error:
+                raise ConfigError(f"{name}, line {number}: {error}") from None
+
+
+def put(server: Live, jobs: Iterable[NewJob], person: str) -> Iterator[list[int]]:
+    """Put jobs on behalf of a person, and yield the ids of each batch when it is durable.
+
+    BeanliteError, also from `jobs`: that fails; it says how many were put before. Ctrl-C stops between two batches, so
+    that the ids are exactly those of the jobs put.
+    """
+    done = 0
+    interrupt = Interrupt()
+    try:
+        for batch in _batches(jobs):
+            with interrupt.noted():
+                ids = _put_batch(server, batch, person)
+            done += len(ids)
+            yield ids
+            if interrupt.came:
+                raise KeyboardInterrupt
+    except BeanliteError as error:
+        if not done:
+            raise
+        raise type(error)(f"{error}; {done} jobs were put before") from error
+
+
+def _batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
+    batch: list[NewJob] = []
+    size = 0
+    for job in jobs:
+        if batch and (len(batch) == _BATCH_JOBS or size + len(job.body) > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(job)
+        size += len(job.body)
+    if batch:
+        yield batch
+
+
+def _put_batch(server: Live, batch: list[NewJob], person: str) -> list[int]:
+    if len(batch) == 1 and len(batch[0].body) > _BATCH_BYTES:  # too large for a request
+        return [_put_one(server, batch[0])]
+    request = {"jobs": [job.record() for job in batch], **on_behalf_of(person)}
+    ids: list[int] = server.ask("put-jobs", request)["ids"]
+    return ids
+
+
+def _put_one(server: Live, job: NewJob) -> int:
+    """Put a job with ``put``, as any client does, without a person's name."""
+    with server.conversation():
+        used = server.client.ask(b"use %b\r\n" % job.tube.encode())
+        if not used.startswith(b"USING "):
+            raise BeanliteError(f"{server.name} answered {used.decode().strip()} to use {job.tube}")
+        line = b"put %d %d %d %d\r\n" % (job.pri, job.delay_s, job.ttr_s, len(job.body))
+        reply = server.client.ask(line + job.body + b"\r\n")
+    if not reply.startswith(b"INSERTED "):
+        raise BeanliteError(f"{server.name} refused a put: {explained(reply.decode().strip())}")
+    return int(reply.split()[1])

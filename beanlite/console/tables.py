@@ -1,0 +1,211 @@
+"""Tables on a terminal, and JSON for scripts."""
+
+import codecs
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from beanlite.console import units
+from beanlite.console.bodies import body_lines
+from beanlite.console.filters import Record
+
+# The width of output that does not go to a terminal: nothing is cut to fit.
+_ENDLESS: Final = 1 << 20
+# The gap between two columns, and the width that columns of text shrink to before other columns are left out.
+_GAP: Final = "  "
+_SHRUNK: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: the key of the fact that it shows about each record, and how to show it."""
+
+    key: str
+    title: str
+    show: Callable[[Any], str]
+    shrinks: bool = False
+    """Whether the column is cut when the terminal is too narrow. Such a column has text, all others have numbers."""
+    leaves: int = 0
+    """If cutting is not enough, columns with a number here are left out, the largest number first."""
+
+    def text(self, record: Record) -> str:
+        """Return the column's text for a record, on one line."""
+        value = record.get(self.key)
+        return "" if value is None else units.on_one_line(self.show(value))
+
+
+def peer(peer: Record) -> str:
+    """Return a client's address and the number of its connection."""
+    return f"{peer['address']} #{peer['number']}"
+
+
+def doer(by: Record) -> str:
+    """Return the client that did something, and the person on whose behalf it did."""
+    person = f" for {units.on_one_line(by['person'])}" if by["person"] else ""
+    return f"{'operator ' if by['operator'] else ''}{peer(by)}{person}"
+
+
+JOBS: Final = (
+    Column("id", "id", str),
+    Column("tube", "tube", str, shrinks=True),
+    Column("state", "state", str),
+    Column("pri", "pri", str),
+    Column("age_s", "age", units.age, leaves=2),
+    Column("in_state_s", "in state", units.age),
+    Column("left_s", "left", units.age, leaves=4),
+    Column("size", "size", units.size, leaves=1),
+    Column("holder", "last holder", peer, leaves=5),
+    Column("why", "why", str, leaves=3),
+    Column("preview", "body", str, shrinks=True),
+)
+TUBES: Final = (
+    Column("name", "tube", str, shrinks=True),
+    Column("ready", "ready", units.count),
+    Column("reserved", "reserved", units.count),
+    Column("delayed", "delayed", units.count),
+    Column("buried", "buried", units.count),
+    Column("bytes", "bytes", units.size, leaves=1),
+    Column("first_ready_s", "next waits", units.age, leaves=3),
+    Column("oldest_ready_s", "oldest ready", units.age),
+    Column("using", "using", units.count, leaves=6),
+    Column("watching", "watching", units.count, leaves=5),
+    Column("waiting", "waiting", units.count, leaves=4),
+    Column("puts_per_min", "puts/min", units.rate, leaves=7),
+    Column("deletes_per_min", "deletes/min", units.rate, leaves=7),
+    Column("wait_s", "mean wait", units.age, leaves=8),
+    Column("hold_s", "mean hold", units.age, leaves=8),
+    Column("pause_left_s", "paused for", lambda left_s: units.age(left_s) if left_s else "", leaves=2),
+)
+CLIENTS: Final = (
+    Column("number", "number", str),
+    Column("address", "address", str, shrinks=True),
+    Column("uses", "uses", str, shrinks=True),
+    Column("watches", "watches", ", ".join, shrinks=True),
+    Column("waits_s", "waits for", units.age),
+    Column("holds", "holds", units.count),
+    Column("oldest_hold_s", "longest hold", units.age),
+    Column("buffered", "buffered", units.size, leaves=1),
+)
+
+
+def console() -> Console:
+    """Return the console that tables are printed to: as wide as the terminal, or unlimited if stdout is not one."""
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _ENDLESS)
+
+
+def print_table(records: Iterable[Record], columns: Sequence[Column]) -> int:
+    """Print a line for each record, without columns that are empty in all; return how many records there were."""
+    rows = [[column.text(record) for column in columns] for record in records]
+    shown = [at for at in range(len(columns)) if any(row[at] for row in rows)]
+    widths = [max(map(cell_len, [column.title, *(row[at] for row in rows)])) for at, column in enumerate(columns)]
+    target = console()
+    while sum(_least(columns[at], widths[at]) for at in shown) > target.width + len(_GAP):
+        leaving = max(shown, key=lambda at: columns[at].leaves)
+        if not columns[leaving].leaves:
+            break
+        shown.remove(leaving)
+    _shrink(widths, [at for at in shown if columns[at].shrinks], sum(widths[at] for at in shown) - _room(shown, target))
+    # Print line by line: laying out a rich Table of 50,000 rows takes a minute.
+    if rows:
+        title = _GAP.join(_cell(columns[at], columns[at].title, widths[at]) for at in shown)
+        target.print(Text(title.rstrip(), style="bold"), soft_wrap=True)
+    for row in rows:
+        print(_GAP.join(_cell(columns[at], row[at], widths[at]) for at in shown).rstrip())  # noqa: T201 - as the command line does
+    return len(rows)
+
+
+def _room(shown: Sequence[int], target: Console) -> int:
+    """Return how many characters of a line are left for the columns, without the gaps."""
+    return target.width - len(_GAP) * (len(shown) - 1)
+
+
+def _shrink(widths: list[int], shrinking: Sequence[int], over: int) -> None:
+    """Narrow the widest of these columns, one character at a time, by ``over`` in all; each keeps at least one."""
+    for _ in range(over):
+        at = max(shrinking, key=widths.__getitem__, default=None)
+        if at is None or widths[at] == 1:
+            return
+        widths[at] -= 1
+
+
+def _cell(column: Column, text: str, width: int) -> str:
+    """Return a text cut or padded to a width."""
+    blanks = width - cell_len(text)
+    if blanks < 0:
+        return set_cell_size(text, width - 1) + "…"
+    return text + " " * blanks if column.shrinks else " " * blanks + text
+
+
+def _least(column: Column, width: int) -> int:
+    """Return how many characters a column needs at least, including the gap behind it."""
+    return (min(width, _SHRUNK) if column.shrinks else width) + len(_GAP)
+
+
+def print_facts(facts: Record) -> None:
+    """Print facts, one per line; those that are None are left out."""
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, len(_GAP), 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for key, value in facts.items():
+        if value is not None:
+            table.add_row(key, Text(units.on_one_line(str(value)), overflow="fold"))
+    target = console()
+    with target.capture() as capture:
+        target.print(table)
+    for line in capture.get().splitlines():
+        print(line.rstrip())  # noqa: T201 - as the command line does
+
+
+def job_text(job: Record, form: str) -> str:
+    """Return the facts about a job, one per line, its body and its history. ConfigError: the body has no such form."""
+    history = [event_line(event) for event in job.get("history", ())]
+    parts = [] if "body" not in job else ["\n".join(_job_lines(job)), body_lines(job["body"], form)]
+    if history:
+        gone = "" if parts else f"job {job['id']} has gone; "
+        parts.append("\n".join([f"{gone}its history:", *history]))
+    return "\n\n".join(parts)
+
+
+def _job_lines(job: Record) -> list[str]:
+    facts = {column.title: column.text(job) for column in JOBS} | {
+        "put": units.utc(job["created_at"]),
+        "delay": units.age(job["delay_s"]),
+        "ttr": units.age(job["ttr_s"]),
+        **{key: str(job[key]) for key in ("reserves", "timeouts", "releases", "buries", "kicks")},
+    }
+    return [f"{key:<12} {value}" for key, value in facts.items() if value]
+
+
+def event_line(event: Record) -> str:
+    """Return an event of a job or a tube as one line."""
+    if "lost" in event:
+        return f"{event['lost']:,} events were lost, because they were not read in time"
+    if event["id"]:
+        how = [f"pri {event['pri']}", *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ())]
+    else:
+        how = [f"for {units.age(event['delay_s'])}"]
+    return "  ".join(
+        (
+            units.utc(event["at"]),
+            f"{event['id'] or '':>8}",
+            units.on_one_line(event["tube"]),
+            event["what"],
+            *how,
+            *([f"by {doer(event['by'])}"] if event["by"] else ()),
+        )
+    )
+
+
+def print_json(records: Iterable[Record]) -> None:
+    """Print the records as JSON, one object per line; as ASCII if stdout has another encoding than JSON's, UTF-8."""
+    is_utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
+    for record in records:
+        print(json.dumps(record, ensure_ascii=not is_utf8))  # noqa: T201 - as the command line does

@@ -1,0 +1,91 @@
+"""Samples of a server's state, with rates computed from one sample to the next."""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from beanlite.beanstalk.client import Address
+from beanlite.console import listing
+from beanlite.console.filters import Record
+from beanlite.console.live import COUNTERS, Live
+
+# For how many samples latencies are kept: about a minute.
+_LATENCIES: Final = 60
+_SERVER_RATES: Final = {f"{what}_per_s": keys for what, keys in COUNTERS.items()}
+# After listing the tubes, wait this many times as long as it took before listing them again, to spare servers with
+# many.
+_PAUSE_FACTOR: Final = 10
+_TUBE_RATES: Final = {"puts_per_s": ("total_jobs",), "deletes_per_s": ("deletes",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The state of a server at one moment."""
+
+    at_s: float
+    stats: Record
+    """The reply to ``stats``, and rates since the previous sample."""
+    tubes: list[Record]
+    """All tubes, likewise; the same list as in the previous sample, unless it was time to list them again."""
+    tubes_at_s: float
+    """When the tubes were listed."""
+    latencies_s: list[float]
+    """How long a command that does nothing took, in recent samples; this one is the last."""
+
+    @property
+    def latency(self) -> tuple[float, float, float]:
+        """The latest latency, the median and the worst."""
+        return self.latencies_s[-1], median(self.latencies_s), max(self.latencies_s)
+
+
+class Sampler:
+    """Takes samples over a connection. BeanliteError: the server can't be reached, or refuses a command."""
+
+    def __init__(self, address: Address) -> None:
+        self._server = Live(address)
+        self._latencies_s: deque[float] = deque(maxlen=_LATENCIES)
+        self._before: Sample | None = None
+        self._list_at_s = 0.0
+        """When it is time to list the tubes again."""
+
+    def sample(self) -> Sample:
+        """Take a sample."""
+        began_s = time.perf_counter()
+        with self._server.conversation():
+            self._server.client.ask(b"list-tube-used\r\n")
+        self._latencies_s.append(time.perf_counter() - began_s)
+        before, at_s = self._before, time.monotonic()
+        stats = self._server.stats()
+        if before is not None:
+            stats |= _rates(stats, before.stats, _SERVER_RATES, at_s - before.at_s)
+        if before is None or at_s >= self._list_at_s:
+            tubes, tubes_at_s = self._list_tubes(before, at_s), at_s
+        else:
+            tubes, tubes_at_s = before.tubes, before.tubes_at_s
+        self._before = Sample(at_s, stats, tubes, tubes_at_s, list(self._latencies_s))
+        return self._before
+
+    def _list_tubes(self, before: Sample | None, at_s: float) -> list[Record]:
+        tubes = list(listing.everything(self._server.list_tubes, {}, "tubes"))
+        ended_s = time.monotonic()
+        self._list_at_s = ended_s + _PAUSE_FACTOR * (ended_s - at_s)
+        if before is not None:
+            known = {tube["name"]: tube for tube in before.tubes}
+            for tube in tubes:
+                # A tube that did not exist before has had all its jobs since then.
+                tube.update(_rates(tube, known.get(tube["name"], {}), _TUBE_RATES, at_s - before.tubes_at_s))
+        return tubes
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._server.close()
+
+
+def _rates(now: Record, before: Record, rates: Mapping[str, tuple[str, ...]], passed_s: float) -> Record:
+    """Return the rates per second; 0 for a counter that was reset, as when a tube was dropped and made again."""
+    return {
+        name: max(0.0, sum(now[key] - before.get(key, 0) for key in keys)) / passed_s for name, keys in rates.items()
+    }

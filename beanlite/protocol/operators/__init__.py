@@ -1,0 +1,1 @@
+"""The words that operators have in the protocol, beside those of beanstalkd."""

@@ -1,0 +1,151 @@
+"""The operators' command that changes many jobs. ``docs/protocol.md`` describes it and its reply."""
+
+from __future__ import annotations
+
+from beanlite.core.clients import Refusal
+from beanlite.core.engine import Engine
+from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, RELEASE
+from beanlite.core.job import Job
+from beanlite.core.operator import CONCERNS
+from beanlite.core.operator_find import Filter, Found, find
+from beanlite.core.tube import Tube
+from beanlite.protocol.batches import OUT_OF_MEMORY, acting_in, on_behalf_of, refusal_of_puts
+from beanlite.protocol.blocked import WORKING
+from beanlite.protocol.operators.lists import filter_of, place_of, still_fits
+from beanlite.protocol.operators.replies import Record, as_json, cursor
+from beanlite.protocol.operators.requests import CHANGED_MAX, ChangeJobs
+from beanlite.protocol.session import Session
+
+
+def change_jobs(session: Session, request: ChangeJobs, now_ns: int) -> bytes | None:
+    engine = session.engine
+    asked = filter_of(engine, request, now_ns)
+    if asked is None:
+        return Change(session, request, Filter(engine.last_id), Found()).carry_out({}, now_ns)
+    copies = request.do == COPY and not request.dry_run
+    found = find(engine, asked, place_of(request), request.limit or CHANGED_MAX, need_bodies=copies)
+    change = Change(session, request, asked, found)
+    if found.missing:
+        session.gather(found.missing, change.carry_out, WORKING)
+        return None
+    return change.carry_out({}, now_ns)
+
+
+class Change:
+    """A change to the jobs that a slice has found."""
+
+    __slots__ = (
+        "_asked",
+        "_by",
+        "_changed",
+        "_engine",
+        "_found",
+        "_last_id",
+        "_left",
+        "_request",
+        "_session",
+        "_stopped",
+        "_to",
+    )
+
+    def __init__(self, session: Session, request: ChangeJobs, asked: Filter, found: Found) -> None:
+        self._session = session
+        self._engine: Engine = session.engine
+        self._request = request
+        self._asked = asked
+        self._by = on_behalf_of(request.by, session.client)
+        self._found = found
+        self._last_id = session.engine.last_id
+        self._changed: list[int] = []
+        """The ids of the jobs that were changed, or would be."""
+        self._left: list[int] = []
+        """The ids of those that were skipped."""
+        self._to: Tube | None = None
+        """The tube to move or copy to, once a job needs it."""
+        self._stopped: str | None = None
+        """Why the rest was left undone: the word with which a put is refused."""
+
+    def carry_out(self, fetched: dict[Job, bytes | None], now_ns: int) -> bytes:
+        """Make the change, and return the reply. ``fetched``: the bodies that were not in memory."""
+        session, found = self._session, self._found
+        next_place, place = found.next, max(0, place_of(self._request))
+        for job in found.jobs:
+            if fetched and not still_fits(self._asked, job, fetched):
+                continue
+            if not self._concerns(job):
+                self._left.append(job.id)
+            elif self._request.dry_run or self._change(job, fetched.get(job, found.bodies.get(job)), now_ns):
+                self._changed.append(job.id)
+            else:
+                next_place = place
+                break
+            place = job.id
+        if self._changed and not self._request.dry_run:
+            session.waits = True
+        reply: Record = {
+            "done": len(self._changed),
+            "skipped": len(self._left),
+            "next": cursor(next_place, self._asked.up_to_id),
+            "looked": self._found.looked,
+            "last_id": self._last_id,
+        }
+        if self._request.ids is not None:
+            reply["changed"], reply["left"] = self._changed, self._left
+        if self._stopped is not None:
+            reply["stopped"] = self._stopped
+        return session.ok_reply(as_json(reply))
+
+    def _concerns(self, job: Job) -> bool:
+        """Whether the change can apply to this job."""
+        request = self._request
+        return job.state in CONCERNS[request.do] and not (request.do == MOVE and job.tube.name == request.to)
+
+    def _change(self, job: Job, body: bytes | None, now_ns: int) -> bool:
+        """Change one job; returns False if that can't be done now."""
+        request, engine = self._request, self._engine
+        do, operator, by = request.do, engine.operator, self._by
+        pri = job.pri if request.pri is None else request.pri
+        delay_s = request.delay_s or 0
+        if do == COPY:
+            return body is not None and self._copy(body, pri, delay_s, job.ttr_s, now_ns)
+        if do == MOVE:
+            tube = self._tube()
+            if tube is None:
+                return False
+            operator.move(job, tube, by, now_ns)
+        elif do == DELETE:
+            engine.delete(acting_in(job.tube, by), job.id, now_ns, by_operator=True)
+        elif do == KICK:
+            operator.kick(job, by, now_ns)
+        elif do == BURY:
+            operator.bury(job, pri, by, now_ns)
+        elif do == RELEASE:
+            operator.release(job, pri, delay_s, by, now_ns)
+        elif do == DELAY:
+            operator.delay(job, delay_s, by, now_ns)
+        else:
+            operator.reprioritise(job, pri, by, now_ns)
+        return True
+
+    def _copy(self, body: bytes, pri: int, delay_s: int, ttr_s: int, now_ns: int) -> bool:
+        """Put a copy, if puts are accepted; returns whether that was done."""
+        engine, by = self._engine, self._by
+        self._stopped = refusal_of_puts(engine, len(body))
+        tube = None if self._stopped else self._tube()
+        if tube is None:
+            return False
+        copy = engine.put(acting_in(tube, by), pri, delay_s, ttr_s, body, now_ns, by_operator=True)
+        engine.operator.copied(copy, by, now_ns)
+        return True
+
+    def _tube(self) -> Tube | None:
+        """The tube to move or copy to, or None if there are too many tubes."""
+        to = self._request.to
+        if self._to is None and to is not None:
+            tube = self._engine.clients.tube(to)
+            if isinstance(tube, Refusal):
+                self._session.service.refused(tube.value)
+                self._stopped = OUT_OF_MEMORY
+            else:
+                self._to = tube
+        return self._to

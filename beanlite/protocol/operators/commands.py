@@ -1,0 +1,121 @@
+"""Operators' commands, which ``docs/protocol.md`` describes: how a request is received, and the table of commands.
+
+Most of them take a JSON object, which follows the command line as a put's body does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from beanlite.core.operator_find import TooDeep
+from beanlite.protocol import arguments, replies
+from beanlite.protocol.arguments import Put
+from beanlite.protocol.batches import put_jobs, reserve_batch
+from beanlite.protocol.blocked import LOOKING, WORKING, Blocked
+from beanlite.protocol.operators.changes import change_jobs
+from beanlite.protocol.operators.lists import list_clients, list_jobs, list_tube_stats, show_job
+from beanlite.protocol.operators.replies import as_json, refused
+from beanlite.protocol.operators.requests import (
+    ChangeJobs,
+    ListClients,
+    ListJobs,
+    ListTubeStats,
+    PutJobs,
+    Refused,
+    Request,
+    WatchEvents,
+    read,
+)
+from beanlite.protocol.session import Command, Session, at_leisure
+
+REQUEST_MAX: Final = 1 << 20  # bytes in the body of a request
+
+_Given = TypeVar("_Given", bound=Request)
+
+
+class RequestLine(Put):
+    """The line of a command that takes an object, which comes next as its body."""
+
+    __slots__ = ("carry_out", "kind", "model")
+
+    def __init__(
+        self,
+        size: int,
+        model: type[Request],
+        carry_out: Callable[[Session, Any, int], bytes | None],
+        kind: Blocked,
+    ) -> None:
+        super().__init__(0, 0, 0, size, ends_well=True, is_request=True)
+        self.model = model
+        self.carry_out = carry_out
+        self.kind = kind
+        """LOOKING or WORKING."""
+
+
+def give(session: Session, command: Command, args: bytes, now_ns: int) -> bytes | None:
+    """Carry out a command, or have its body received first."""
+    given = args if command.read is None else command.read(args)
+    if given is None:
+        return replies.BAD_FORMAT
+    command.count += 1
+    return command.carry_out(session, given, now_ns)
+
+
+def finish_request(session: Session, line: Put, body: bytes | None) -> bytes | None:
+    """Set a request aside whose body has come. ``body`` is None if CR LF does not follow it."""
+    assert isinstance(line, RequestLine)
+    if body is None:
+        return replies.EXPECTED_CRLF
+    session.set_aside(_carry_out_request, (line, body), line.kind, len(body))
+    return None
+
+
+def _carry_out_request(session: Session, asked: tuple[RequestLine, bytes], now_ns: int) -> bytes | None:
+    line, body = asked
+    try:
+        request = read(line.model, body)
+        return replies.BAD_FORMAT if request is None else line.carry_out(session, request, now_ns)
+    except Refused as why:
+        return refused(str(why))
+    except TooDeep:
+        return refused("the order of a queue is not known so far from its head; ask for the order of ids")
+
+
+def watch_events(session: Session, request: WatchEvents, now_ns: int) -> bytes:
+    """Send the client the events of jobs from now on."""
+    session.service.watch(session.client, request.tube, request.what, now_ns)
+    return session.ok_reply(as_json({}))
+
+
+def _taking(
+    word: bytes,
+    model: type[_Given],
+    carry_out: Callable[[Session, _Given, int], bytes | None],
+    kind: Blocked = LOOKING,
+) -> Command:
+    """Make a command that takes an object described by ``model``; ``kind``: WORKING if it may change jobs."""
+
+    def receive(session: Session, size: int, _now_ns: int) -> bytes | None:
+        line = RequestLine(size, model, carry_out, kind)
+        if size > REQUEST_MAX:
+            session.refuse(line, refused(f"the body of a request has at most {REQUEST_MAX} bytes"))
+        else:
+            session.put = line
+        return None
+
+    return Command(word, arguments.parse_size, receive, in_stats=False)
+
+
+def new_operator_commands() -> list[Command]:
+    """All operators' commands, with counts of 0."""
+    return [
+        _taking(b"list-jobs", ListJobs, list_jobs),
+        Command(b"show-job", arguments.parse_id, at_leisure(show_job), in_stats=False),
+        _taking(b"list-tube-stats", ListTubeStats, list_tube_stats),
+        _taking(b"list-clients", ListClients, list_clients),
+        _taking(b"change-jobs", ChangeJobs, change_jobs, WORKING),
+        _taking(b"put-jobs", PutJobs, put_jobs, WORKING),
+        Command(b"reserve-batch", arguments.parse_batch, at_leisure(reserve_batch, WORKING), in_stats=False),
+        _taking(b"watch-events", WatchEvents, watch_events),
+    ]

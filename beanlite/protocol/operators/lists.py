@@ -1,0 +1,219 @@
+"""Operators' commands that look at jobs, tubes and clients. ``docs/protocol.md`` describes them and their replies."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from base64 import b64encode
+from bisect import bisect_right
+from collections.abc import Mapping
+from heapq import nlargest, nsmallest
+from operator import attrgetter
+from typing import Any, Final
+
+from beanlite.core.engine import Engine
+from beanlite.core.heap import KeyHeap
+from beanlite.core.job import GONE, SECOND_NS, Job, State
+from beanlite.core.operator_find import Filter, find
+from beanlite.core.snapshot import HOLDS_MAX, client_snapshot, first_s
+from beanlite.core.tube import Client, Tube
+from beanlite.protocol import replies
+from beanlite.protocol.blocked import LOOKING
+from beanlite.protocol.operators.replies import Record, as_json, client_record, cursor, job_record, tube_record
+from beanlite.protocol.operators.requests import Chosen, ListClients, ListJobs, ListTubeStats
+from beanlite.protocol.session import Session
+
+# How many records a reply has by default.
+LIMIT: Final = 100
+# Tubes looked at in a slice.
+TUBES_LOOKED_AT: Final = 5000
+# A slice of clients ends with the one that brings it beyond this many names of watched tubes, and jobs looked at.
+CLIENT_FACTS_MAX: Final = 4000
+
+_BEFORE_ALL: Final = -1  # smaller than any id or key
+
+
+def filter_of(engine: Engine, chosen: Chosen, now_ns: int) -> Filter | None:
+    """The filter that a request describes; None if no job can fit, because there is no such tube."""
+    up_to_id = chosen.fixed if chosen.after is not None else engine.last_id
+    asked = Filter(up_to_id if chosen.up_to_id is None else min(up_to_id, chosen.up_to_id))
+    if chosen.tube is not None:
+        asked.tube = engine.tubes.get(chosen.tube)
+        if asked.tube is None:
+            return None
+    asked.ids = chosen.ids
+    asked.state = None if chosen.state is None else State(chosen.state)
+    if chosen.older_s is not None:
+        asked.created_by_ns = now_ns - int(chosen.older_s * SECOND_NS)
+    if chosen.newer_s is not None:
+        asked.created_after_ns = now_ns - int(chosen.newer_s * SECOND_NS)
+    if chosen.in_state_s is not None:
+        asked.since_by_ns = now_ns - int(chosen.in_state_s * SECOND_NS)
+    if chosen.pri_min is not None:
+        asked.pri_min = chosen.pri_min
+    if chosen.pri_max is not None:
+        asked.pri_max = chosen.pri_max
+    asked.holder = chosen.holder
+    asked.text = chosen.text
+    return asked
+
+
+def place_of(request: Chosen) -> int:
+    """The place after which a slice begins."""
+    return _BEFORE_ALL if request.place is None else request.place
+
+
+def list_jobs(session: Session, request: ListJobs, now_ns: int) -> bytes | None:
+    engine = session.engine
+    asked = filter_of(engine, request, now_ns)
+    last_id = engine.last_id
+    if asked is None:
+        return session.ok_reply(as_json({"jobs": [], "next": None, "looked": 0, "last_id": last_id}))
+    found = find(
+        engine,
+        asked,
+        place_of(request),
+        request.limit or LIMIT,
+        by_queue=request.order == "queue",
+        need_bodies=bool(request.preview),
+    )
+    wanted = asked
+
+    def reply(fetched: dict[Job, bytes | None], then_ns: int) -> bytes:
+        jobs = [
+            _listed(session, job, fetched.get(job) or found.bodies.get(job, b""), request.preview or 0, then_ns)
+            for job in found.jobs
+            if not fetched or still_fits(wanted, job, fetched)
+        ]
+        next_one = cursor(found.next, wanted.up_to_id)
+        return session.ok_reply(as_json({"jobs": jobs, "next": next_one, "looked": found.looked, "last_id": last_id}))
+
+    if found.missing:
+        session.gather(found.missing, reply, LOOKING)
+        return None
+    return reply({}, now_ns)
+
+
+def still_fits(asked: Filter, job: Job, fetched: dict[Job, bytes | None]) -> bool:
+    """Whether a job that was found still fits, now that the missing bodies have been fetched."""
+    if job.state is GONE or not asked.fits(job):
+        return False
+    body = fetched.get(job, b"")
+    return job not in fetched or (body is not None and asked.fits_body(body))
+
+
+def _listed(session: Session, job: Job, body: bytes, preview: int, now_ns: int) -> Record:
+    # Without ``session.show``: operators have to see something even while a commit can't be carried out.
+    record = job_record(job, now_ns, session.service.utc_s)
+    if preview:
+        record["preview"] = body[:preview].decode(errors="replace")
+    return record
+
+
+def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
+    job = session.engine.jobs.find(job_id)
+    if job is None:
+        return replies.NOT_FOUND
+    shown = job
+
+    def reply(fetched: dict[Job, bytes | None], then_ns: int) -> bytes:
+        body = fetched.get(shown, shown.body)
+        if body is None or shown.state is GONE:
+            return replies.NOT_FOUND
+        session.show(shown)
+        record = job_record(shown, then_ns, session.service.utc_s)
+        return session.ok_reply(as_json({**record, "body": b64encode(body).decode()}))
+
+    if job.body is None:
+        session.gather([job], reply, LOOKING)
+        return None
+    return reply({}, now_ns)
+
+
+# -- tubes
+
+
+def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> bytes:
+    engine = session.engine
+    if request.names is None:
+        tubes = list(engine.tubes.values())  # these are in the order of their serial numbers
+    else:
+        tubes = sorted({engine.tubes[name] for name in request.names if name in engine.tubes}, key=_serial)
+    first = 0 if request.place is None else bisect_right(tubes, request.place, key=_serial)
+    looked = tubes[first : first + TUBES_LOOKED_AT]
+    chosen = looked
+    if request.like is not None:
+        fits = re.compile(fnmatch.translate(request.like).encode()).match
+        chosen = [tube for tube in looked if fits(tube.name)]
+    limit = request.limit or LIMIT
+    if request.only is not None:
+        limit = len(chosen)
+    elif request.order is not None:
+        chosen = _first(engine, chosen, request.order, limit, now_ns)
+    if len(chosen) > limit:
+        chosen = chosen[:limit]
+        looked = looked[: bisect_right(looked, chosen[-1].serial, key=_serial)]
+    more = first + len(looked) < len(tubes)
+    told: list[Any]
+    if request.only is None:
+        told = [tube_record(engine, tube, session.client, now_ns) for tube in chosen]
+    else:
+        told = list(zip(*[_facts(engine, chosen, fact, now_ns) for fact in request.only], strict=True))
+    reply: Record = {
+        "tubes": told,
+        "next": cursor(looked[-1].serial, 0) if more else None,
+        "looked": len(looked),
+    }
+    return session.ok_reply(as_json(reply))
+
+
+_serial: Final = attrgetter("serial")
+
+
+def _first(engine: Engine, tubes: list[Tube], order: str, limit: int, now_ns: int) -> list[Tube]:
+    """The first ``limit`` tubes by name, or those with the largest numbers of what ``order`` names, largest first."""
+    if order == "name":
+        return nsmallest(limit, tubes, key=attrgetter("name"))
+
+    def number(tube: Tube) -> int:
+        if order == "first_ready_s" or order == "first_buried_s":  # noqa: PLR1714 - compiled it makes no tuple
+            seconds = first_s(engine, tube.ready if order == "first_ready_s" else tube.buried, now_ns)
+            return -1 if seconds is None else seconds
+        facts: int | KeyHeap | Mapping[Client, None] = getattr(tube, order)
+        return facts if isinstance(facts, int) else len(facts)
+
+    return nlargest(limit, tubes, key=number)
+
+
+def _facts(engine: Engine, tubes: list[Tube], fact: str, now_ns: int) -> list[Any]:
+    """One fact about each tube: done fact by fact, because there are many tubes."""
+    if fact == "name":
+        return [tube.name.decode() for tube in tubes]
+    if fact == "first_ready_s":
+        return [first_s(engine, tube.ready, now_ns) for tube in tubes]
+    if fact == "first_buried_s":
+        return [first_s(engine, tube.buried, now_ns) for tube in tubes]
+    facts = list(map(attrgetter(fact), tubes))
+    return facts if not facts or isinstance(facts[0], int) else list(map(len, facts))
+
+
+# -- clients
+
+
+def list_clients(session: Session, request: ListClients, now_ns: int) -> bytes:
+    engine, service = session.engine, session.service
+    connected = engine.clients.connected
+    numbers = list(connected)
+    first = 0 if request.place is None else bisect_right(numbers, request.place)
+    clients: list[Record] = []
+    facts = 0
+    for number in numbers[first : first + (request.limit or LIMIT)]:
+        client = connected[number]
+        facts_of_client = client_snapshot(engine, client, now_ns)
+        clients.append(client_record(facts_of_client, service.buffered(client), asks=client is session.client))
+        facts += len(client.watched) + min(len(client.deadlines), HOLDS_MAX)
+        if facts > CLIENT_FACTS_MAX:
+            break
+    last = first + len(clients)
+    next_one = cursor(numbers[last - 1], 0) if last < len(numbers) else None
+    return session.ok_reply(as_json({"clients": clients, "next": next_one}))

@@ -1,0 +1,216 @@
+"""The objects that operators' commands take as their bodies.
+
+This file is not compiled, because pydantic inspects the classes. ``docs/protocol.md`` describes their fields.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from typing import Annotated, Final, Literal, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from beanlite.core.job import SLICE, U32_MAX
+from beanlite.core.tube import PERSON_BYTES_MAX, is_person, is_tube_name
+from beanlite.protocol.arguments import U64_MAX
+from beanlite.settings.wording import in_our_words
+
+IDS_MAX: Final = 1000
+RECORDS_MAX: Final = 200
+PREVIEW_MAX: Final = 4096
+# How many facts can be asked for with ``only``, which returns them for all tubes that a slice looks at.
+ONLY_MAX: Final = 2
+# Jobs changed by a slice: writing them and their events must not keep others waiting.
+CHANGED_MAX: Final = 100
+# If a request has more mistakes than this, they are only counted: pydantic would list all of them, which takes so long
+# that other clients wait.
+_MISTAKES_MAX: Final = 1000
+# The largest age in seconds: some thousand years.
+_AGE_MAX_S: Final = 1e11
+
+_CURSOR: Final = "^[0-9]{1,40}-[0-9]{1,20}$"
+
+
+def _tube_name(name: bytes) -> bytes:
+    if not is_tube_name(name):
+        raise ValueError("no tube can have this name")
+    return name
+
+
+def _person(name: str) -> str:
+    if not is_person(name):
+        raise ValueError(f"a person's name is printable text of 1 to {PERSON_BYTES_MAX} bytes")
+    return name
+
+
+def _decode(text: bytes) -> bytes:
+    return b64decode(text, validate=True)  # a binascii.Error is a ValueError
+
+
+TubeName = Annotated[bytes, AfterValidator(_tube_name)]
+Person = Annotated[str, AfterValidator(_person)]
+U32 = Annotated[int, Field(ge=0, le=U32_MAX)]
+JobId = Annotated[int, Field(ge=0, le=U64_MAX)]
+AgeS = Annotated[float, Field(ge=0, le=_AGE_MAX_S)]
+TubeFact = Literal[
+    "name", "ready", "reserved", "delayed", "buried", "waiting", "total_jobs", "first_ready_s", "first_buried_s"
+]
+Cursor = Annotated[str, Field(pattern=_CURSOR)]
+Limit = Annotated[int, Field(ge=1, le=RECORDS_MAX)]
+
+
+class Request(BaseModel):
+    """The base of all requests."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Paged(Request):
+    """A request that may take several slices."""
+
+    after: Cursor | None = None
+
+    @property
+    def place(self) -> int | None:
+        """The place to continue after; None: begin at the beginning."""
+        return None if self.after is None else int(self.after.partition("-")[0])
+
+    @property
+    def fixed(self) -> int:
+        """The highest id to look at, fixed by the first slice for the others; 0 where there is no such bound."""
+        return 0 if self.after is None else int(self.after.partition("-")[2])
+
+
+class Chosen(Paged):
+    """A request that selects jobs."""
+
+    ids: list[JobId] | None = Field(None, max_length=IDS_MAX)
+    tube: TubeName | None = None
+    state: Literal["ready", "delayed", "reserved", "buried"] | None = None
+    older_s: AgeS | None = None
+    newer_s: AgeS | None = None
+    in_state_s: AgeS | None = None
+    pri_min: U32 | None = None
+    pri_max: U32 | None = None
+    holder: Annotated[int, Field(ge=0)] | None = None
+    text: bytes | None = None
+    up_to_id: JobId | None = None
+
+
+class ListJobs(Chosen):
+    """The body of ``list-jobs``."""
+
+    order: Literal["id", "queue"] | None = None
+    limit: Limit | None = None
+    preview: Annotated[int, Field(ge=0, le=PREVIEW_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.order == "queue" and (self.tube is None or self.state in {None, "reserved"}):
+            raise ValueError("the order of a queue needs a tube and a state, which is not reserved")
+        return self
+
+
+class ChangeJobs(Chosen):
+    """The body of ``change-jobs``."""
+
+    do: Literal["kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay"]
+    to: TubeName | None = None
+    pri: U32 | None = None
+    delay_s: U32 | None = None
+    by: Person | None = None
+    dry_run: bool | None = None
+    limit: Annotated[int, Field(ge=1, le=CHANGED_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        chosen = self.model_fields_set & Chosen.model_fields.keys() - {"after"}
+        if all(getattr(self, key) is None for key in chosen):
+            raise ValueError("no jobs are named")
+        _require(self.do, "to", self.to, {"move", "copy"}, {"move", "copy"})
+        _require(self.do, "pri", self.pri, {"reprioritise"}, {"bury", "release", "copy", "reprioritise"})
+        _require(self.do, "delay_s", self.delay_s or None, {"delay"}, {"release", "copy", "delay"})
+        return self
+
+
+def _require(do: str, key: str, value: object, required: set[str], allowed: set[str]) -> None:
+    if value is None and do in required:
+        raise ValueError(f"{do} needs {key}")
+    if value is not None and do not in allowed:
+        raise ValueError(f"{do} takes no {key}")
+
+
+class ListTubeStats(Paged):
+    """The body of ``list-tube-stats``."""
+
+    names: list[TubeName] | None = Field(None, max_length=IDS_MAX)
+    like: Annotated[str, Field(max_length=200)] | None = None
+    order: TubeFact | None = None
+    only: list[TubeFact] | None = Field(None, min_length=1, max_length=ONLY_MAX)
+    limit: Limit | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.names is not None and self.like is not None:
+            raise ValueError("it is either names or like")
+        if self.only is not None and (self.order is not None or self.limit is not None):
+            raise ValueError("only takes no order and no limit")
+        return self
+
+
+class ListClients(Paged):
+    """The body of ``list-clients``."""
+
+    limit: Limit | None = None
+
+
+class NewJob(Request):
+    """A job in ``put-jobs``."""
+
+    body: bytes | None = None
+    base64: Annotated[bytes, AfterValidator(_decode)] | None = None
+    tube: TubeName | None = None
+    pri: U32 | None = None
+    delay_s: U32 | None = None
+    ttr_s: U32 | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.body is None) == (self.base64 is None):
+            raise ValueError("it is either body or base64")
+        return self
+
+
+class PutJobs(Request):
+    """The body of ``put-jobs``."""
+
+    jobs: Annotated[list[NewJob], Field(max_length=SLICE)]
+    by: Person | None = None
+
+
+class WatchEvents(Request):
+    """The body of ``watch-events``."""
+
+    tube: TubeName | None = None
+    what: list[str] | None = Field(None, max_length=IDS_MAX)
+
+
+_Model = TypeVar("_Model", bound=Request)
+
+
+class Refused(Exception):
+    """A request that can't be carried out; the text says why."""
+
+
+def read(model: type[_Model], body: bytes) -> _Model | None:
+    """Parse the body of a request; None if it isn't a JSON object. Raises Refused if it isn't a valid request."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        if error.error_count() > _MISTAKES_MAX:
+            raise Refused(f"{error.error_count()} keys or values are wrong") from None
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "json_invalid" or (first["type"] == "model_type" and not first["loc"]):
+            return None
+        place = ".".join(map(str, first["loc"]))
+        raise Refused(f"{place}: {in_our_words(first)}" if place else in_our_words(first)) from None

@@ -1,0 +1,177 @@
+"""Settings that are changed while the server serves: which of them take effect, and what is logged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from beanlite.core.engine import Engine
+from beanlite.errors import BeanliteError
+from beanlite.host import log, systemd
+from beanlite.host.machine import default_max_memory, memory_limit
+from beanlite.journal.base import Journal
+from beanlite.net.addresses import Addresses
+from beanlite.net.buffers import buffers_max_bytes
+from beanlite.net.listener import room_for
+from beanlite.net.operators import Operators
+from beanlite.net.refusals import Refusals
+from beanlite.net.roster import Roster
+from beanlite.protocol.framing import line_closes_from
+from beanlite.protocol.session import Service
+from beanlite.protocol.strangers import UNKNOWN_MAX
+
+if TYPE_CHECKING:
+    from beanlite.settings.config import Settings
+
+_MEMORY: Final = ("max_memory", "body_memory")
+_LIMITS: Final = ("max_job_size", "max_connections", "max_connections_per_address", "max_watched", "max_tubes")
+_BACKUPS: Final = ("backup_every", "backup_dir", "backup_keep")
+# The settings that can change between two turns of the loop. All others need a restart.
+APPLIED: Final = (
+    *_MEMORY,
+    *_BACKUPS,
+    *_LIMITS,
+    "history",
+    "history_bytes",
+    "history_bodies",
+    "operators",
+    "log_level",
+    "log_format",
+)
+
+
+class Parts(NamedTuple):
+    """The parts of a server that settings affect, and what the server itself does with some settings."""
+
+    engine: Engine
+    service: Service
+    journal: Journal
+    refusals: Refusals
+    addresses: Addresses
+    roster: Roster
+    backup: Callable[[Settings], Awaitable[None]]
+    """Has backups made as these settings ask for, from now on."""
+
+
+async def reload(before: Settings, load: Callable[[], Settings], parts: Parts) -> Settings:
+    """Read the settings again, apply those that can be changed now, and return the settings in effect.
+
+    If anything is wrong with them, nothing changes, and the reason is logged.
+    """
+    systemd.reloading()
+    try:
+        wanted = load()
+        now = _merged(before, wanted, len(parts.roster))
+    except BeanliteError as error:
+        log.error("not reloaded: settings unchanged", error=error)
+        now = before
+    else:
+        await _apply(before, now, parts)
+        _tell(before, wanted, now)
+    systemd.tell("READY=1")
+    return now
+
+
+def _merged(before: Settings, wanted: Settings, connections: int) -> Settings:
+    """The settings as wanted as far as they can be changed now, else as before. Raises ConfigError if that fails."""
+    if before.journal and wanted.max_job_size != before.max_job_size:
+        from beanlite.journal.sqlite.file.database import check_body_size  # noqa: PLC0415 - not with --no-journal
+
+        check_body_size(wanted.max_job_size)
+    new = {key: getattr(wanted, key) for key in APPLIED}
+    if wanted.max_connections != before.max_connections:
+        new["max_connections"] = room_for(wanted.max_connections, connections)
+    return before.model_copy(update=new)
+
+
+async def _apply(before: Settings, now: Settings, parts: Parts) -> None:
+    log.setup(now.log_level, now.log_format)
+    parts.service.max_job_size = now.max_job_size
+    if _differ(before, now, (*_MEMORY, *_LIMITS)):
+        bound(now, parts.engine, parts.refusals, fetches=parts.journal.fetches)
+    parts.addresses.limit(now.connections_per_address, spare_local=now.max_connections_per_address is None)
+    if now.journal:
+        if now.history is not None and before.history is None:
+            parts.engine.ledger.start_recording()
+        if now.history is None and before.history is not None:
+            parts.engine.ledger.stop_recording()
+        parts.journal.reconfigure(now.history_s, now.history_bytes, history_bodies=now.history_bodies)
+    await parts.roster.change(now.max_connections, Operators(now.operators))
+    if _differ(before, now, _BACKUPS):
+        await parts.backup(now)
+
+
+def bound(settings: Settings, engine: Engine, refusals: Refusals, *, fetches: bool) -> str:
+    """Set the engine's bounds on memory, from the settings or from what the machine has, and on tubes.
+
+    Returns what the bound on memory comes from. ``fetches``: the journal can fetch bodies.
+    """
+    limit = memory_limit()
+    max_bytes = default_max_memory(limit) if settings.max_memory is None else int(settings.max_memory)
+    if max_bytes > limit.room_bytes:
+        log.warning(
+            "max_memory is more than what is available",
+            max_memory=max_bytes,
+            available=limit.room_bytes,
+            by=limit.source,
+        )
+    body_max_bytes = max_bytes if settings.body_memory is None else int(settings.body_memory)
+    engine.bound_memory(max_bytes, body_max_bytes, fetches=fetches)
+    engine.clients.max_tubes = settings.max_tubes
+    engine.clients.max_watched = settings.max_watched
+    refusals.limits = {
+        "connections": settings.max_connections,
+        "connections-per-address": settings.connections_per_address,
+        "tubes": settings.max_tubes,
+        "watched": settings.max_watched,
+        "memory": max_bytes,
+        "line": line_closes_from(settings.max_job_size),
+        "protocol": UNKNOWN_MAX,
+        "buffers": buffers_max_bytes(engine.memory),
+    }
+    return limit.source if settings.max_memory is None else "max_memory"
+
+
+def _differ(one: Settings, other: Settings, keys: tuple[str, ...]) -> bool:
+    return any(getattr(one, key) != getattr(other, key) for key in keys)
+
+
+def _tell(before: Settings, wanted: Settings, now: Settings) -> None:
+    """Log which settings have changed, and which need a restart."""
+    for key in type(wanted).model_fields:
+        was, is_now, asked = (getattr(settings, key) for settings in (before, now, wanted))
+        if was != is_now:
+            log.info("setting changed", setting=key, was=was, now=is_now)
+        if is_now != asked and key in APPLIED:
+            log.warning("the limit of open files allows fewer connections", max_connections=asked, room=is_now)
+        elif is_now != asked:
+            log.warning("setting needs a restart", setting=key, now=is_now, then=asked)
+    log.info("reloaded")
+
+
+class Reloads:
+    """Reloads the settings whenever that is requested, one reload after the other."""
+
+    def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
+        self._settings = settings
+        self._load = load
+        self._wanted = asyncio.Event()
+
+    def want(self, *, stands_by: bool) -> None:
+        """Request a reload as soon as the server serves; with ``stands_by``, that is when it becomes active."""
+        self._wanted.set()
+        if stands_by:
+            systemd.reloading()  # systemd waits for this, and for READY
+            log.info("reload postponed until this server is active")
+            systemd.tell("READY=1")
+
+    async def serve(self, parts: Parts, tell_failure: Callable[[Exception], None]) -> None:
+        """Serve requests for reloads until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                self._settings = await reload(self._settings, self._load, parts)
+            except Exception as bug:  # noqa: BLE001 - nothing else would report it
+                tell_failure(bug)

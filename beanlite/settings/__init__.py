@@ -1,0 +1,1 @@
+"""The settings: their names, defaults, units and checks."""

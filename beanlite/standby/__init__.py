@@ -1,0 +1,1 @@
+"""A standby that forwards its clients to the active server."""
