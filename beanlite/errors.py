@@ -21,28 +21,7 @@ It ends the server, unless only one client can have been affected; that client t
 
 import os
 import sys
-from typing import ClassVar, Final
-
-# The code of the state that all clients share: an error raised in it or below may have left that state half changed.
-SHARED: Final = ("beanlite/core/", "beanlite/commit/", "beanlite/net/turns.py", "beanlite/server/server.py")
-# Code that only reads this state, for the statistics and for operators: a function of the server, and files.
-_READER: Final = "_facts"
-READS: Final = ("beanlite/core/snapshot.py", "beanlite/core/operator_find.py")
-
-
-def spares_others(bug: Exception) -> bool:
-    """Whether a bug met by one client can't have harmed the state that all clients share, by its traceback."""
-    if bug.__context__ is not None:  # without memory for the whole traceback, a part of it is in there
-        return False
-    trace = bug.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if code.co_name == _READER or any(place in code.co_filename for place in READS):
-            return True
-        if any(place in code.co_filename for place in SHARED):
-            return False
-        trace = trace.tb_next
-    return True
+from typing import ClassVar
 
 
 def is_ours(error: Exception) -> bool:

@@ -185,5 +185,5 @@ def test_it_is_not_written(kind):
 
 def test_the_compiled_files_are_those_that_are_listed():
     names = {str(file.relative_to(ROOT)) for file in compiled_files()}
-    assert {"clock.py", "core/engine.py", "net/connection.py"} < names
-    assert not {"server.py", "core/transitions.py", "core/__init__.py"} & names
+    assert {"host/clock.py", "core/engine.py", "net/connection.py"} < names
+    assert not {"server/server.py", "core/transitions.py", "core/__init__.py"} & names

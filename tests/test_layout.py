@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from beanlite.errors import READS, SHARED
 from tests.imports import faults, module_graph, picture, room_graph
 from tests.support.layout import FILES, ROOT, ROW, circles, imports, parsed, room_of, rooms_used, statements
 
@@ -34,10 +33,6 @@ SQL = {"aiosqlite", "sqlite3"}
 
 def test_each_file_has_its_row():
     assert {room_of(file) for file in FILES} - set(ROW) == set()
-
-
-def test_what_clients_share_is_named_as_it_is():
-    assert all((ROOT.parent / place).exists() for place in (*SHARED, *READS))
 
 
 def test_the_documentation_lists_each_room_above_those_that_it_imports_from():
@@ -93,7 +88,7 @@ def test_only_the_journal_knows_sql():
 
 # Inside the journal in a file: the server does not know the commands about a file, nor these the server.
 SQLITE_MAY_IMPORT = {"file": {"file"}, "served": {"file", "served"}, "tools": {"file", "tools"}}
-KNOW_TOOLS = {"cli", "web", "operators", "binlog", "journal"}
+KNOW_TOOLS = {"cli", "web", "console", "binlog", "journal"}
 
 
 def sqlite_rooms(file):
@@ -130,7 +125,7 @@ def test_the_picture_leaves_out_what_follows_and_shows_what_is_wrong():
 
 
 def test_the_picture_is_of_all_imports():
-    assert {"config", "server"} <= room_graph()["cli"]
+    assert {"settings", "server"} <= room_graph()["cli"]
     assert {"core.engine", "journal.sqlite.served.batch"} <= module_graph()["journal.sqlite.served.writer"]
 
 

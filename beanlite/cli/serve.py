@@ -178,7 +178,7 @@ def serve(
 
         check_place(settings.file, is_default=is_default)
 
-    from beanlite.server.server import run  # noqa: PLC0415 - only here, after the flags are checked
+    from beanlite.server.start import run  # noqa: PLC0415 - only here, after the flags are checked
 
     try:
         return run(settings, load)

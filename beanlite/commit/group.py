@@ -54,6 +54,7 @@ class GroupCommit:
         loop: asyncio.AbstractEventLoop,
         engine: Engine,
         journal: Journal,
+        *,
         tell_failure: Callable[[Exception], None],
         tell_room: Callable[[], None],
         tell_events: Callable[[list[Event]], None],

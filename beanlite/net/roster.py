@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Final
 
 from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
 from beanlite.core.tube import Client
-from beanlite.errors import place_of, spares_others
+from beanlite.errors import place_of
 from beanlite.host import log
 from beanlite.net.addresses import Addresses
 from beanlite.net.connection import Connection
@@ -34,13 +35,16 @@ class Roster:
         addresses: Addresses,
         operators: Operators,
         refusals: Refusals,
+        spares_others: Callable[[Exception], bool],
     ) -> None:
+        """``spares_others`` says of a bug that a client has met that it can't have harmed what clients share."""
         self.connections: dict[Client, Connection] = {}
         self._loop = loop
         self._max = max_connections
         self._addresses = addresses
         self._operators = operators
         self._refusals = refusals
+        self._spares_others = spares_others
         self._farewells: dict[Client, Farewell] = {}
         """The farewells of clients that are done, the earliest first."""
         self._closed = False
@@ -129,7 +133,7 @@ class Roster:
 
     def spare_others(self, bug: Exception) -> None:
         """Log a bug that one client has met, if it can't have harmed what clients share; raise any other."""
-        if not spares_others(bug):
+        if not self._spares_others(bug):
             raise bug
         place = place_of(bug)
         times = self._bugs[place] = self._bugs.get(place, 0) + 1

@@ -89,6 +89,7 @@ class Service:
     def __init__(
         self,
         engine: Engine,
+        *,
         max_job_size: int,
         facts: Callable[[], Facts],
         commands: list[Command],
@@ -97,7 +98,6 @@ class Service:
         buffered: Callable[[Client], int],
         watch: Callable[[Client, bytes | None, list[str] | None, int], None],
         utc_s: Callable[[int], float],
-        *,
         journaled: bool,
     ) -> None:
         """``refused`` is called with the limit that refuses a client.

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
-from beanlite.core.engine import Engine
+from beanlite.beside.beside import Beside
 from beanlite.errors import BeanliteError
 from beanlite.host import log, systemd
-from beanlite.host.machine import default_max_memory, memory_limit
-from beanlite.journal.base import Journal
-from beanlite.net.addresses import Addresses
-from beanlite.net.buffers import buffers_max_bytes
 from beanlite.net.listener import room_for
 from beanlite.net.operators import Operators
-from beanlite.net.refusals import Refusals
-from beanlite.net.roster import Roster
-from beanlite.protocol.framing import line_closes_from
-from beanlite.protocol.session import Service
-from beanlite.protocol.strangers import UNKNOWN_MAX
+from beanlite.server.wiring import Parts, bound
 
 if TYPE_CHECKING:
     from beanlite.settings.config import Settings
@@ -41,20 +33,7 @@ APPLIED: Final = (
 )
 
 
-class Parts(NamedTuple):
-    """The parts of a server that settings affect, and what the server itself does with some settings."""
-
-    engine: Engine
-    service: Service
-    journal: Journal
-    refusals: Refusals
-    addresses: Addresses
-    roster: Roster
-    backup: Callable[[Settings], Awaitable[None]]
-    """Has backups made as these settings ask for, from now on."""
-
-
-async def reload(before: Settings, load: Callable[[], Settings], parts: Parts) -> Settings:
+async def reload(before: Settings, load: Callable[[], Settings], parts: Parts, beside: Beside) -> Settings:
     """Read the settings again, apply those that can be changed now, and return the settings in effect.
 
     If anything is wrong with them, nothing changes, and the reason is logged.
@@ -67,7 +46,7 @@ async def reload(before: Settings, load: Callable[[], Settings], parts: Parts) -
         log.error("not reloaded: settings unchanged", error=error)
         now = before
     else:
-        await _apply(before, now, parts)
+        await _apply(before, now, parts, beside)
         _tell(before, wanted, now)
     systemd.tell("READY=1")
     return now
@@ -85,7 +64,7 @@ def _merged(before: Settings, wanted: Settings, connections: int) -> Settings:
     return before.model_copy(update=new)
 
 
-async def _apply(before: Settings, now: Settings, parts: Parts) -> None:
+async def _apply(before: Settings, now: Settings, parts: Parts, beside: Beside) -> None:
     log.setup(now.log_level, now.log_format)
     parts.service.max_job_size = now.max_job_size
     if _differ(before, now, (*_MEMORY, *_LIMITS)):
@@ -99,38 +78,7 @@ async def _apply(before: Settings, now: Settings, parts: Parts) -> None:
         parts.journal.reconfigure(now.history_s, now.history_bytes, history_bodies=now.history_bodies)
     await parts.roster.change(now.max_connections, Operators(now.operators))
     if _differ(before, now, _BACKUPS):
-        await parts.backup(now)
-
-
-def bound(settings: Settings, engine: Engine, refusals: Refusals, *, fetches: bool) -> str:
-    """Set the engine's bounds on memory, from the settings or from what the machine has, and on tubes.
-
-    Returns what the bound on memory comes from. ``fetches``: the journal can fetch bodies.
-    """
-    limit = memory_limit()
-    max_bytes = default_max_memory(limit) if settings.max_memory is None else int(settings.max_memory)
-    if max_bytes > limit.room_bytes:
-        log.warning(
-            "max_memory is more than what is available",
-            max_memory=max_bytes,
-            available=limit.room_bytes,
-            by=limit.source,
-        )
-    body_max_bytes = max_bytes if settings.body_memory is None else int(settings.body_memory)
-    engine.bound_memory(max_bytes, body_max_bytes, fetches=fetches)
-    engine.clients.max_tubes = settings.max_tubes
-    engine.clients.max_watched = settings.max_watched
-    refusals.limits = {
-        "connections": settings.max_connections,
-        "connections-per-address": settings.connections_per_address,
-        "tubes": settings.max_tubes,
-        "watched": settings.max_watched,
-        "memory": max_bytes,
-        "line": line_closes_from(settings.max_job_size),
-        "protocol": UNKNOWN_MAX,
-        "buffers": buffers_max_bytes(engine.memory),
-    }
-    return limit.source if settings.max_memory is None else "max_memory"
+        await beside.back_up(now)
 
 
 def _differ(one: Settings, other: Settings, keys: tuple[str, ...]) -> bool:
@@ -166,12 +114,12 @@ class Reloads:
             log.info("reload postponed until this server is active")
             systemd.tell("READY=1")
 
-    async def serve(self, parts: Parts, tell_failure: Callable[[Exception], None]) -> None:
+    async def serve(self, parts: Parts, beside: Beside, tell_failure: Callable[[Exception], None]) -> None:
         """Serve requests for reloads until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             try:
-                self._settings = await reload(self._settings, self._load, parts)
+                self._settings = await reload(self._settings, self._load, parts, beside)
             except Exception as bug:  # noqa: BLE001 - nothing else would report it
                 tell_failure(bug)

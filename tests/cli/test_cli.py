@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
 @pytest.fixture
 def server(monkeypatch):
     """In the server's place: keeps the settings that it was to run with, and returns or raises what it is told."""
-    module: Any = types.ModuleType("beanlite.server.server")
+    module: Any = types.ModuleType("beanlite.server.start")
     module.settings, module.ends = None, 0
 
     def run(settings, load):
@@ -35,7 +35,7 @@ def server(monkeypatch):
         return module.ends
 
     module.run = run
-    monkeypatch.setitem(sys.modules, "beanlite.server.server", module)
+    monkeypatch.setitem(sys.modules, "beanlite.server.start", module)
     return module
 
 

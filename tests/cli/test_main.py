@@ -39,7 +39,7 @@ def test_a_shell_that_completes_a_line_starts_no_server(tmp_path):
     }
     done = subprocess.run(ask, capture_output=True, check=False, text=True, cwd=tmp_path, env=environment)
     assert done.stdout.split() == ["--db"]
-    assert "beanlite.server.server" not in done.stderr
+    assert "beanlite.server" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

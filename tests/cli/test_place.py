@@ -23,7 +23,7 @@ EMPTY = begin() + record(1, b"one") + record(1, size=3, state=0)
 @pytest.fixture(autouse=True)
 def server(monkeypatch, tmp_path):
     """In the server's place: it notes its database, or raises what it is told to."""
-    module: Any = types.ModuleType("beanlite.server.server")
+    module: Any = types.ModuleType("beanlite.server.start")
     module.file, module.ends = None, None
 
     def run(settings, _load):
@@ -33,7 +33,7 @@ def server(monkeypatch, tmp_path):
         return 0
 
     module.run = run
-    monkeypatch.setitem(sys.modules, "beanlite.server.server", module)
+    monkeypatch.setitem(sys.modules, "beanlite.server.start", module)
     monkeypatch.chdir(tmp_path)
     return module
 

@@ -53,7 +53,7 @@ async def test_a_stop_that_is_halted_for_long_is_still_one_in_order(tmp_path, mo
         client[1].write(PUT)
         assert await is_silent(client, other)
         server._stopped.set()
-        await until(lambda: server._journal._upkeep.stopping)
+        await until(lambda: server.parts.journal._upkeep.stopping)
         now_s = server.loop.time
         monkeypatch.setattr(server.loop, "time", lambda: now_s() + 3600.0)
         for _ in range(10):
@@ -141,9 +141,9 @@ async def test_a_stop_waits_for_the_sync_of_an_interval_and_hears_of_its_failure
         disk.free.clear()
         monkeypatch.setattr(group, "FLUSH_S", 0)  # not for this
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        await until(lambda: not server._journal._upkeep._no_timed_sync.is_set())
+        await until(lambda: not server.parts.journal._upkeep._no_timed_sync.is_set())
         server._stopped.set()
-        await until(lambda: server._journal._upkeep.stopping)
+        await until(lambda: server.parts.journal._upkeep.stopping)
         for _ in range(20):
             await asyncio.sleep(0)
         assert not task.done()
@@ -193,7 +193,7 @@ async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_tim
         await until(lambda: file.stat().st_size <= (writer.SPARE_PAGES + 50) * PAGE_SIZE)
         assert [pages for pages, _ in slices[:9]] == [1, 2, 4, 8, 16, 32, 64, 100, 100]
         assert all(given <= pages + 2 for pages, given in slices)  # and what had told where they belong
-        assert not server._journal._writer.loose  # what is left is kept for the next backlog
+        assert not server.parts.journal._writer.loose  # what is left is kept for the next backlog
         slices.clear()
         await fill_and_drain(server, jobs, size, first=jobs + 1)
         await until(lambda: len(slices) > 1)
@@ -214,7 +214,7 @@ async def test_the_real_sync_works_in_each_way(tmp_path, monkeypatch, way):
     if way == "a thread":
         monkeypatch.setitem(sys.modules, "caio.linux_aio", None)
     async with serving(tmp_path / "q.db") as (server, _):
-        writer = server._journal._writer
+        writer = server.parts.journal._writer
         assert isinstance(writer._sync.background, sync.ThreadSync) is (way == "a thread")
         if way == "on the spot":
             writer._sync.choice.inline = True
@@ -222,7 +222,7 @@ async def test_the_real_sync_works_in_each_way(tmp_path, monkeypatch, way):
             monkeypatch.setattr(writer._sync, "background", None)
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        os.close(server._journal._writer._wal)  # the next sync fails, and so does what waits for it
+        os.close(server.parts.journal._writer._wal)  # the next sync fails, and so does what waits for it
         client[1].write(PUT)
         await until(lambda: server._failure is not None)
         assert isinstance(server._failure, JournalFailed)
@@ -266,12 +266,12 @@ async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path,
     async with serving(tmp_path / "q.db") as (server, _):
         client, other = await connect(server), await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        journal = server._journal._writer
+        journal = server.parts.journal._writer
         monkeypatch.setattr(journal.room, "take_reserve", lambda: False)
         (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
         journal._db.execute(f"PRAGMA max_page_count = {pages}")
         client[1].write(b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n")
-        await until(lambda: server.engine.admission.disk_full)
+        await until(lambda: server.parts.engine.admission.disk_full)
         assert await ask(other, PUT) == b"OUT_OF_MEMORY\r\n"
         assert not client[0]._buffer
         assert not (tmp_path / "q.db-reserve").exists()
@@ -280,7 +280,7 @@ async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path,
         assert await ask(other, b"delete 1\r\n") == b"DELETED\r\n"
         assert await ask(other, PUT) == b"OUT_OF_MEMORY\r\n"
         monkeypatch.undo()
-        await until(lambda: not server.engine.admission.disk_full)
+        await until(lambda: not server.parts.engine.admission.disk_full)
         assert await ask(other, PUT) == b"INSERTED 3\r\n"
 
 
@@ -288,7 +288,7 @@ async def test_the_loop_stays_awake_for_the_end_of_a_short_sync_and_for_no_other
     monkeypatch.setattr(awake, "AWAKE_S", 60.0)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
-        upkeep, stay_awake = server._journal._upkeep, server._journal._awake
+        upkeep, stay_awake = server.parts.journal._upkeep, server.parts.journal._awake
         disk.free.clear()
         client[1].write(PUT)
         await until(lambda: upkeep.syncing)

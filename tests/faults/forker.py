@@ -335,7 +335,7 @@ def main(library):
     import beanlite.journal.sqlite.tools.backup
     import beanlite.journal.sqlite.tools.compact
     import beanlite.journal.sqlite.tools.restore
-    import beanlite.server.server
+    import beanlite.server.start
 
     del caio, uvloop
     # Otherwise this would be done at each call.

@@ -76,7 +76,7 @@ async def test_what_the_server_writes_during_an_audit_is_not_taken_for_a_change(
     over = asyncio.Event()
     slices, ends = [], []
     async with serving(path, fsync) as (server, _):
-        audit = server._journal._writer.audit
+        audit = server.parts.journal._writer.audit
 
         def seen(engine):
             for each in audit(engine):
@@ -84,10 +84,10 @@ async def test_what_the_server_writes_during_an_audit_is_not_taken_for_a_change(
                 yield
             ends.append(len(slices))
 
-        server._journal._writer.audit = seen
+        server.parts.journal._writer.audit = seen
         clients = [await connect(server) for _ in range(4)]
         working = [asyncio.create_task(work(each, random.Random(n), over)) for n, each in enumerate(clients)]
-        await until(lambda: len(server.engine.jobs) > 100)
+        await until(lambda: len(server.parts.engine.jobs) > 100)
         with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as outsider:
             for audits in range(5):
                 await until(lambda: change_nothing(outsider))
@@ -114,13 +114,13 @@ async def test_imported_jobs_without_a_time_in_their_state_are_not_taken_for_cha
     load([json.dumps({**job, **counters, "body": "x"}).encode()], path)
     audited = []
     async with serving(path) as (server, _):
-        audit = server._journal._writer.audit
+        audit = server.parts.journal._writer.audit
 
         def seen(engine):
             yield from audit(engine)
             audited.append(engine.jobs[1].since_ns)
 
-        server._journal._writer.audit = seen
+        server.parts.journal._writer.audit = seen
         client = await connect(server)
         with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as outsider:
             await until(lambda: change_nothing(outsider))

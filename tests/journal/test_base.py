@@ -159,9 +159,9 @@ class Serving:
             asyncio.get_running_loop(),
             self.core.engine,
             self.journal,
-            self.failures.append,
-            lambda: None,
-            lambda _: None,
+            tell_failure=self.failures.append,
+            tell_room=lambda: None,
+            tell_events=lambda _: None,
         )
         return self
 

@@ -81,7 +81,14 @@ class Running:
         core.now_ns = self.clock()
         self.client = core.client(operator=True)
         loop = asyncio.get_running_loop()
-        self.group = GroupCommit(loop, core.engine, self.journal, raise_it, lambda: None, lambda _: None)
+        self.group = GroupCommit(
+            loop,
+            core.engine,
+            self.journal,
+            tell_failure=raise_it,
+            tell_room=lambda: None,
+            tell_events=lambda _: None,
+        )
 
     def send(self, data):
         self.core.now_ns = self.clock()

@@ -214,7 +214,7 @@ def test_memory_that_runs_out_while_jobs_are_restored(stopped, start, monkeypatc
 
 
 def test_a_server_without_enough_memory_for_the_jobs(tmp_path, path):
-    modules = "beanlite.cli, beanlite.server.server, beanlite.journal.sqlite.served.writer"
+    modules = "beanlite.cli, beanlite.server.start, beanlite.journal.sqlite.served.writer"
     program = f"import {modules}; print(open('/proc/self/status').read())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     (without_jobs_kb,) = map(int, re.findall(r"VmPeak:\s+(\d+) kB", done.stdout))

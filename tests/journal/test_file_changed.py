@@ -191,7 +191,7 @@ async def test_what_changes_in_the_tick_in_which_the_names_were_checked_is_notic
     async with serving(tmp_path / "queue.db") as (server, task):
         client = await connect(server)
         os.utime(tmp_path, ns=(tick_ns, tick_ns))
-        server._journal._writer._watch.check_names()
+        server.parts.journal._writer._watch.check_names()
         removed(tmp_path / "queue.db")
         os.utime(tmp_path, ns=(tick_ns, tick_ns))
         client[1].write(PUT)
@@ -205,7 +205,7 @@ async def test_a_wal_that_is_cut_during_a_commit_has_a_hole(tmp_path):
     async with serving(tmp_path / "queue.db") as (server, task):
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        writer = server._journal._writer
+        writer = server.parts.journal._writer
         count = writer._count_frames
 
         def cut_and_count():
@@ -228,8 +228,8 @@ async def test_a_file_that_is_cut_during_a_checkpoint_has_a_hole(tmp_path):
         for number in range(1, 101):
             put = b"put 0 0 60 5000\r\n%b\r\n" % bytes(5000)
             assert await ask(client, put) == b"INSERTED %d\r\n" % number
-        await server._journal._writer.checkpoint()
-        note_size = server._journal._writer._watch.note_size
+        await server.parts.journal._writer.checkpoint()
+        note_size = server.parts.journal._writer._watch.note_size
 
         def cut_and_note():
             os.truncate(path, 0)
@@ -238,8 +238,8 @@ async def test_a_file_that_is_cut_during_a_checkpoint_has_a_hole(tmp_path):
                 file.write(bytes(4096))
             note_size()
 
-        server._journal._writer._watch.note_size = cut_and_note
-        server._journal._writer.frames.added = 1000
+        server.parts.journal._writer._watch.note_size = cut_and_note
+        server.parts.journal._writer.frames.added = 1000
         client[1].write(PUT)
         with pytest.raises(JournalFailed, match=r"queue\.db was cut short while it was served"):
             await asyncio.wait_for(asyncio.shield(task), 10)

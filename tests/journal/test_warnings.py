@@ -36,10 +36,10 @@ async def test_a_reader_that_keeps_the_wal_from_shrinking(tmp_path, monkeypatch,
             with contextlib.closing(sqlite3.connect(tmp_path / "q.db", isolation_level=None)) as reader:
                 reader.execute("BEGIN")
                 reader.execute("SELECT count(*) FROM jobs").fetchone()
-                while server._journal._writer.frames.at_checkpoint < 30 << 3:
+                while server.parts.journal._writer.frames.at_checkpoint < 30 << 3:
                     await put(client, LARGE)
                 assert logged("a reader keeps the -wal from shrinking") == reading * 3  # at 30, 60 and 120
-            while server._journal._writer.frames.at_checkpoint > 30:
+            while server.parts.journal._writer.frames.at_checkpoint > 30:
                 await put(client, LARGE)
 
 
@@ -68,7 +68,7 @@ async def test_a_program_that_never_ends_its_checkpoint(tmp_path, monkeypatch, l
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         with checkpointing(tmp_path / "q.db"):
-            while server._journal._writer.frames.committed < 30 << 3:
+            while server.parts.journal._writer.frames.committed < 30 << 3:
                 await put(client, LARGE)
         assert logged("a reader keeps the -wal from shrinking") == 3
 
@@ -95,10 +95,10 @@ async def test_commits_that_wait_for_a_lock(tmp_path, monkeypatch, logged):
             with contextlib.closing(sqlite3.connect(tmp_path / "q.db", isolation_level=None)) as outsider:
                 outsider.execute("BEGIN IMMEDIATE")
                 client[1].write(PUT)
-                await until(lambda: server._journal.busy)
+                await until(lambda: server.parts.journal.busy)
                 await asyncio.sleep(0)
             assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"INSERTED")
-        assert dropped(server._journal._upkeep) == TIMES - 1
+        assert dropped(server.parts.journal._upkeep) == TIMES - 1
     assert logged("commits wait") == 1
 
 
@@ -106,13 +106,15 @@ async def test_commits_that_wait_for_room(tmp_path, monkeypatch, logged):
     monkeypatch.setattr(upkeep, "FULL_RETRY_S", 0.001)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
-        db = server._journal._writer._db
+        db = server.parts.journal._writer._db
         for times in range(1, TIMES + 1):
-            await until(lambda: not server.engine.admission.disk_full)
+            await until(lambda: not server.parts.engine.admission.disk_full)
             (pages,) = db.execute("PRAGMA page_count").fetchone()
             db.execute(f"PRAGMA max_page_count = {pages}")
             client[1].write(LARGE)
-            await until(lambda times=times: logged("commits are waiting") + dropped(server._journal._upkeep) == times)
+            await until(
+                lambda times=times: logged("commits are waiting") + dropped(server.parts.journal._upkeep) == times
+            )
             db.execute("PRAGMA max_page_count = 1000000")
             assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"INSERTED")
     assert logged("commits are waiting") == 1

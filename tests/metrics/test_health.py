@@ -10,7 +10,8 @@ from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.served.journal import SqliteJournal
 from beanlite.net import health
 from beanlite.net.listener import open_listener
-from beanlite.server.server import Server, make_journal
+from beanlite.server.server import Server
+from beanlite.server.start import make_journal
 from beanlite.settings.config import Settings
 from tests.support.health import ask, start_watched
 from tests.support.inside import PUT, connect, serving, until
@@ -205,18 +206,18 @@ async def test_a_bug_in_the_metrics_harms_nobody_else(tmp_path, caplog):
 async def test_ready_only_while_puts_are_accepted_and_stored(tmp_path, disk):
     async with serving(tmp_path / "queue.db", health="127.0.0.1:0") as (server, _):
         assert await status_of(server) == (200, "ready\n")
-        server.engine.admission.refuse_puts()
+        server.parts.engine.admission.refuse_puts()
         assert await status_of(server) == (503, "the disk is full\n")
-        server.engine.admission.accept_puts(1 << 30)
+        server.parts.engine.admission.accept_puts(1 << 30)
         disk.free.clear()
         (await connect(server))[1].write(PUT)
-        await until(lambda: server.group_commit.syncing)
+        await until(lambda: server.wiring.group_commit.syncing)
         assert await status_of(server) == (200, "ready\n")
         clock = server._vitals.latencies._clock
         server._vitals.latencies._clock = lambda: clock() + 11 * 1_000_000_000
         assert await status_of(server) == (503, "the journal has not stored anything for 10 s\n")
         disk.free.set()
-        await until(lambda: not server.group_commit.syncing)
+        await until(lambda: not server.wiring.group_commit.syncing)
         assert await status_of(server) == (200, "ready\n")
         server._drain()
         assert await status_of(server) == (503, "draining\n")

@@ -84,17 +84,17 @@ async def test_replies_that_are_not_read_before_a_quit_count_until_they_are(tmp_
     async with serving(tmp_path / "q.db") as (server, _):
         reader, writer = client = await connect(server)
         assert await ask(client, b"put 0 0 60 60000\r\n%b\r\n" % body) == b"INSERTED 1\r\n"
-        (connection,) = server.roster.connections.values()
+        (connection,) = server.parts.roster.connections.values()
         connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 15)
         writer.transport.pause_reading()
         writer.write(b"peek 1\r\n" * peeks + b"quit\r\n")
         await inside.until(lambda: connection.session.client.gone)
-        assert server.engine.memory.buffer_bytes > 100_000
+        assert server.parts.engine.memory.buffer_bytes > 100_000
         writer.transport.resume_reading()
         assert await reader.read() == b"FOUND 1 60000\r\n%b\r\n" % body * peeks
         writer.close()
-        await inside.until(lambda: not server.engine.memory.buffer_bytes)
+        await inside.until(lambda: not server.parts.engine.memory.buffer_bytes)
 
 
 def test_room_for_puts_is_what_the_buffers_leave_without_waiting_for_a_batch(memory):

@@ -90,30 +90,30 @@ async def test_client_that_quits_without_closing_is_closed_in_the_end(tmp_path, 
         client = await connect(server)
         client[1].write(b"quit\r\n")
         assert await client[0].read() == b""
-        await until(lambda: not len(server.roster))
+        await until(lambda: not len(server.parts.roster))
 
 
 async def test_connection_that_ended_is_not_waited_for(tmp_path, monkeypatch):
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         assert await ask(client, b"list-tube-used\r\n") == b"USING default\r\n"
-        (connection,) = server.roster.connections.values()
+        (connection,) = server.parts.roster.connections.values()
         later = []
         with monkeypatch.context() as patch:
             patch.setattr(Turns, "leave", lambda _, leave: later.append(leave))
             connection.transport.abort()
             await until(lambda: later)
         connection.part()
-        assert len(server.roster) == 1
+        assert len(server.parts.roster) == 1
         later.pop()()
-        assert len(server.roster) == 0
+        assert len(server.parts.roster) == 0
 
 
 async def test_connections_are_kept_alive(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
-        await until(lambda: server.roster.connections)
-        (connection,) = server.roster.connections.values()
+        await until(lambda: server.parts.roster.connections)
+        (connection,) = server.parts.roster.connections.values()
         sock = connection.transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
@@ -125,14 +125,14 @@ async def test_of_many_that_leave_at_once_some_leave_in_later_turns(tmp_path, mo
         for _ in range(many):
             assert await ask(await connect(server), b"list-tube-used\r\n") == b"USING default\r\n"
         times_ns = iter(range(1 << 50, 1 << 51, TURN_NS // 4))
-        monkeypatch.setattr(server.turns, "_clock", lambda: next(times_ns))
-        for connection in list(server.roster.connections.values()):
+        monkeypatch.setattr(server.wiring.turns, "_clock", lambda: next(times_ns))
+        for connection in list(server.parts.roster.connections.values()):
             connection.eof_received() if way == "eof_received" else connection.connection_lost(None)
-        assert 0 < server.engine.counts.clients < many
-        before = server.engine.counts.clients
+        assert 0 < server.parts.engine.counts.clients < many
+        before = server.parts.engine.counts.clients
         await asyncio.sleep(0)
-        assert 0 < server.engine.counts.clients < before
-        await until(lambda: not server.engine.counts.clients)
+        assert 0 < server.parts.engine.counts.clients < before
+        await until(lambda: not server.parts.engine.counts.clients)
         for _, writer in CLIENTS:
             writer.transport.abort()
 
@@ -141,15 +141,15 @@ async def test_a_client_that_is_gone_gets_no_job_although_its_turn_to_leave_has_
     async with serving(tmp_path / "q.db") as (server, _):
         gone, there = await connect(server), await connect(server)
         gone[1].write(b"reserve\r\n")
-        await until(lambda: server.engine.counts.waiting)
-        (connection,) = [each for each in server.roster.connections.values() if each.session.blocked is WAITING]
+        await until(lambda: server.parts.engine.counts.waiting)
+        (connection,) = [each for each in server.parts.roster.connections.values() if each.session.blocked is WAITING]
         monkeypatch.setattr(Turns, "now_unless_late", lambda _: LATE)
         connection.connection_lost(None)
         monkeypatch.undo()
         connection.data_received(b"list-tube-used\r\n")  # and is told nothing any more
-        assert not server.engine.counts.waiting
+        assert not server.parts.engine.counts.waiting
         assert not connection.session.client.gone
         assert await ask(there, b"put 0 0 60 1\r\nx\r\n") == b"INSERTED 1\r\n"
-        assert server.engine.jobs.find(1).reserves == 0
+        assert server.parts.engine.jobs.find(1).reserves == 0
         await until(lambda: connection.session.client.gone)
         gone[1].transport.abort()

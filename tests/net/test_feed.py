@@ -94,7 +94,7 @@ def test_without_a_journal_what_changes_nothing_in_the_end_is_told_at_once_too(m
 
 def test_events_are_made_only_while_somebody_watches():
     async def play(server, _journal):
-        ledger = server.engine.ledger
+        ledger = server.parts.engine.ledger
         first, second, producer = Client(server), Client(server), Client(server)
         assert not ledger.recording
         for watcher in (first, second, second):
@@ -105,7 +105,7 @@ def test_events_are_made_only_while_somebody_watches():
             await settle()
             await producer.ask(PUT)
         assert not ledger.recording
-        assert not server.feed._watchers
+        assert not server.parts.feed._watchers
 
     assert simulated(play) is None
 
@@ -115,11 +115,11 @@ def test_client_gets_no_more_events_after_losing_its_rights():
         watcher, producer = Client(server), Client(server)
         await watcher.ask(WATCH)
         watcher.said = b""
-        await server.roster.change(100, Operators("none"))
+        await server.parts.roster.change(100, Operators("none"))
         await producer.ask(PUT)
         await settle()
         assert watcher.said == b""
-        assert not server.engine.ledger.recording
+        assert not server.parts.engine.ledger.recording
         assert await watcher.ask(b"list-tube-used\r\n") == b"USING default\r\n"
 
     assert simulated(play) is None
@@ -204,12 +204,12 @@ def test_slow_reader_keeps_no_bodies_of_deleted_jobs_in_memory(monkeypatch):
         await watcher.ask(WATCH)
         monkeypatch.setattr(watcher, "get_write_buffer_size", lambda: feed.UNREAD_MAX + 1)
         await producer.ask(PUT + b"delete 1\r\n")
-        assert [(event.what, event.body) for event in server.feed._events] == [("put", None), ("delete", None)]
+        assert [(event.what, event.body) for event in server.parts.feed._events] == [("put", None), ("delete", None)]
         watcher.close()
         await settle()
         await producer.ask(PUT)
         await asyncio.sleep(feed.RETRY_S)
-        assert server.feed._events == []
+        assert server.parts.feed._events == []
 
     assert simulated(play) is None
 
@@ -249,7 +249,7 @@ def test_what_a_client_watches_that_is_no_word_of_ours_is_not_kept():
         watcher, producer = Client(server), Client(server)
         what = json.dumps({"what": ["x" * 100_000, "delete"]}).encode()
         await watcher.ask(b"watch-events %d\r\n%b\r\n" % (len(what), what))
-        (watching,) = server.feed._watchers.values()
+        (watching,) = server.parts.feed._watchers.values()
         assert watching.wishes[0].words == {"delete"}
         watcher.said = b""
         await producer.ask(PUT + b"delete 1\r\n")
@@ -286,7 +286,7 @@ def test_one_that_changes_its_mind_again_and_again_takes_no_memory(monkeypatch):
         for _ in range(2 * feed.CHANGES_MAX):
             await producer.ask(PUT)
             await watcher.ask(WATCH)
-        (watching,) = server.feed._watchers.values()
+        (watching,) = server.parts.feed._watchers.values()
         assert len(watching.wishes) == feed.CHANGES_MAX
 
     assert simulated(play) is None

@@ -14,10 +14,10 @@ async def prepared(server, disk):
     client = await connect(server)
     client[1].write(b"put 0 0 10 %d\r\n%b\r\n" % (len(BODY), BODY))
     assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 1\r\n"
-    server.engine.memory.held_max_bytes = BOUND
+    server.parts.engine.memory.held_max_bytes = BOUND
     disk.free.clear()
     client[1].write(PUT)
-    await until(lambda: server.group_commit.syncing)
+    await until(lambda: server.wiring.group_commit.syncing)
     return client
 
 
@@ -34,9 +34,9 @@ async def test_those_that_come_when_too_much_is_held_are_served_when_it_has_been
         many = [await connect(server) for _ in range(20)]
         for client in many:
             client[1].write(PUT + b"peek 1\r\n" * 4)
-        await until(lambda: server.group_commit.flooded)
-        memory = server.engine.memory
-        last_id = server.engine.last_id
+        await until(lambda: server.wiring.group_commit.flooded)
+        memory = server.parts.engine.memory
+        last_id = server.parts.engine.last_id
         assert last_id < 2 + len(many)  # some are not served
         assert BOUND < memory.client_buffer_bytes < BOUND + 5 * len(BODY)
         other = await connect(server)
@@ -45,7 +45,7 @@ async def test_those_that_come_when_too_much_is_held_are_served_when_it_has_been
         operator[1].write(SEEN)
         assert await asyncio.wait_for(operator[0].readline(), 10) == b"OK 14\r\n"
         assert not other[0]._buffer
-        assert server.engine.last_id == last_id
+        assert server.parts.engine.last_id == last_id
         disk.free.set()
         for client in many:
             await hear(client, 4)
@@ -59,11 +59,11 @@ async def test_what_waits_for_a_held_reply_counts_as_well(tmp_path, disk):
         many = [await connect(server) for _ in range(10)]
         for client in many:
             client[1].write(PUT)
-        await until(lambda: server.engine.last_id == 2 + len(many))
+        await until(lambda: server.parts.engine.last_id == 2 + len(many))
         for client in many:
             client[1].write(b"peek 1\r\n" * 4)
-        await until(lambda: server.group_commit.flooded)
-        memory = server.engine.memory
+        await until(lambda: server.wiring.group_commit.flooded)
+        memory = server.parts.engine.memory
         assert BOUND < memory.client_buffer_bytes < BOUND + 5 * len(BODY)
         many[0][1].close()  # nothing is counted for it any more
         disk.free.set()
@@ -76,15 +76,15 @@ async def test_bodies_are_not_fetched_for_replies_that_nobody_can_be_sent(tmp_pa
     async with serving(tmp_path / "q.db") as (server, _):
         await prepared(server, disk)
         client, other = await connect(server), await connect(server)
-        await until(lambda: len(server.roster.connections) == 3)
-        server.engine.bodies.unload(server.engine.jobs.find(1))
-        server.engine.memory.held_max_bytes = 100
+        await until(lambda: len(server.parts.roster.connections) == 3)
+        server.parts.engine.bodies.unload(server.parts.engine.jobs.find(1))
+        server.parts.engine.memory.held_max_bytes = 100
         client[1].write(PUT + b"peek 1\r\n")
         other[1].write(SEEN)
         await asyncio.wait_for(other[0].readline(), 10)
-        server.engine.memory.held_max_bytes = 10
+        server.parts.engine.memory.held_max_bytes = 10
         await asyncio.sleep(0)
-        assert server.engine.memory.fetched <= 1
+        assert server.parts.engine.memory.fetched <= 1
         disk.free.set()
         await hear(client, 1)
 

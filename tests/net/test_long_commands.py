@@ -117,7 +117,7 @@ async def test_a_command_that_takes_long_is_not_carried_out_where_it_is_read(tmp
         client[1].write(b"put 0 0 10 1\r\nx\r\n" + b"put 0 100 10 1\r\nx\r\n" * 11)
         for _ in range(12):
             await client[0].readline()
-        (connection,) = server.roster.connections.values()
+        (connection,) = server.parts.roster.connections.values()
         connection.data_received(command)
         assert (connection.session.aside is not None) is (command in LONG)
         assert await asyncio.wait_for(client[0].readline(), 10)
@@ -130,12 +130,12 @@ async def test_each_slice_of_a_kick_lets_others_be_served(tmp_path):
         kicker[1].write(b"put 0 100 10 1\r\nx\r\n" * 3 * SLICE)
         for _ in range(3 * SLICE):
             await kicker[0].readline()
-        (connection,) = server.roster.connections.values()
+        (connection,) = server.parts.roster.connections.values()
         connection.data_received(b"kick %d\r\n" % (3 * SLICE))
         seen = []
         async with asyncio.timeout(10):
-            while server.engine.counts.delayed:
-                seen.append(server.engine.counts.delayed)
+            while server.parts.engine.counts.delayed:
+                seen.append(server.parts.engine.counts.delayed)
                 await asyncio.sleep(0)  # until others have had their turn
         assert sorted(set(seen)) == [SLICE, 2 * SLICE, 3 * SLICE]
         assert await asyncio.wait_for(kicker[0].readline(), 10) == b"KICKED %d\r\n" % (3 * SLICE)
@@ -145,14 +145,14 @@ async def test_a_request_that_waits_for_its_turn_is_counted(tmp_path):
     size = 500_000
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
-        await until(lambda: server.roster.connections)
-        (connection,) = server.roster.connections.values()
+        await until(lambda: server.parts.roster.connections)
+        (connection,) = server.parts.roster.connections.values()
         connection.data_received(b"list-jobs %d\r\n" % size)
         connection.data_received(b"{}" + b" " * (size - 2))
         connection.data_received(b"\r\n")
         assert connection.session.aside is not None
-        assert server.engine.memory.buffer_bytes == size
-        await until(lambda: not server.engine.memory.buffer_bytes)
+        assert server.parts.engine.memory.buffer_bytes == size
+        await until(lambda: not server.parts.engine.memory.buffer_bytes)
 
 
 @pytest.mark.parametrize("command", [b"stats\r\n", b"reserve-batch 5 0\r\n"])

@@ -24,16 +24,16 @@ async def test_the_end_of_a_sync_is_seen_while_the_loop_is_busy_with_others(tmp_
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
         await connect(server)
-        await until(lambda: len(server.roster.connections) == 2)
-        client, other = server.roster.connections.values()
+        await until(lambda: len(server.parts.roster.connections) == 2)
+        client, other = server.parts.roster.connections.values()
         disk.free.clear()
         client.data_received(PUT)
-        await until(lambda: server.group_commit.syncing)
+        await until(lambda: server.wiring.group_commit.syncing)
         disk.free.set()
         for _ in range(turns.POLL_EVERY):
-            assert server.group_commit.syncing
+            assert server.wiring.group_commit.syncing
             other.data_received(b"list-tube-used\r\n")
-        assert not server.group_commit.syncing
+        assert not server.wiring.group_commit.syncing
         assert await asyncio.wait_for(CLIENTS[0][0].readline(), 10) == b"INSERTED 1\r\n"
 
 
@@ -42,13 +42,13 @@ async def test_what_is_held_for_a_client_while_a_sync_goes_on_has_its_limit(tmp_
         client, other = await connect(server), await connect(server)
         disk.free.clear()
         other[1].write((b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n") * 40)
-        await until(lambda: server.engine.last_id == 40)
+        await until(lambda: server.parts.engine.last_id == 40)
         for number in range(1, 41):
             client[1].write(b"peek %d\r\n" % number)
             await client[1].drain()
             await asyncio.sleep(0)
-        await until(lambda: any(each.session.blocked for each in server.roster.connections.values()))
-        held = sum(len(replies) for _, replies in server.group_commit._held)
+        await until(lambda: any(each.session.blocked for each in server.parts.roster.connections.values()))
+        held = sum(len(replies) for _, replies in server.wiring.group_commit._held)
         assert held < REPLIES_MAX + 100_000
         disk.free.set()
         for _ in range(40):
@@ -67,14 +67,14 @@ async def test_full_batch_holds_back_only_clients_that_do_not_wait_for_replies(t
         disk.free.clear()
         assert await is_silent(client, other)
         client[1].write(job)
-        await until(lambda: server.group_commit.syncing)
+        await until(lambda: server.wiring.group_commit.syncing)
         client[1].write(job * (jobs - 1))
-        await until(lambda: server.group_commit.full)
+        await until(lambda: server.wiring.group_commit.full)
         assert await is_silent(client, other)
-        assert server.engine.last_id < most
+        assert server.parts.engine.last_id < most
         other[1].write(PUT)
         assert await is_silent(other, await connect(server))
-        (stored,) = [job for job in server.engine.ledger.changed.values() if job.body == b"x" and job.id > 1][-1:]
+        (stored,) = [job for job in server.parts.engine.ledger.changed.values() if job.body == b"x" and job.id > 1][-1:]
         disk.free.set()
         assert await asyncio.wait_for(other[0].readline(), 10) == b"INSERTED %d\r\n" % stored.id
         ids = [int((await asyncio.wait_for(client[0].readline(), 10)).split()[1]) for _ in range(jobs)]
@@ -96,12 +96,12 @@ async def test_what_changes_no_job_fills_a_batch_as_well(tmp_path, disk, command
         client, other = await connect(server), await connect(server)
         disk.free.clear()
         other[1].write(PUT)
-        await until(lambda: server.group_commit.syncing)
+        await until(lambda: server.wiring.group_commit.syncing)
         client[1].write(b"".join(commands))
-        await until(lambda: server.group_commit.full)
+        await until(lambda: server.wiring.group_commit.full)
         assert await is_silent(client, await connect(server))
-        assert server.engine.memory.gathered_bytes < group.BATCH_BYTES + 100_000
-        assert len(server.engine.ledger.pauses) < group.BATCH_JOBS + STEPS_MAX
+        assert server.parts.engine.memory.gathered_bytes < group.BATCH_BYTES + 100_000
+        assert len(server.parts.engine.ledger.pauses) < group.BATCH_JOBS + STEPS_MAX
         disk.free.set()
         assert await asyncio.wait_for(client[0].readexactly(len(replies)), 30) == replies
 
@@ -109,14 +109,14 @@ async def test_what_changes_no_job_fills_a_batch_as_well(tmp_path, disk, command
 async def test_many_small_replies_one_by_one_fill_a_batch_as_well(tmp_path, disk):
     async with serving(tmp_path / "q.db") as (server, _):
         client, other = await connect(server), await connect(server)
-        await until(lambda: len(server.roster.connections) == 2)
+        await until(lambda: len(server.parts.roster.connections) == 2)
         disk.free.clear()
         other[1].write(PUT)
-        await until(lambda: server.group_commit.syncing)
-        (connection,) = [each for each in server.roster.connections.values() if not each.owes()]
+        await until(lambda: server.wiring.group_commit.syncing)
+        (connection,) = [each for each in server.parts.roster.connections.values() if not each.owes()]
         for _ in range(group.BATCH_REPLIES + 100):
             connection.data_received(b"kick 0\r\n")
-        assert len(server.group_commit._held) == group.BATCH_REPLIES + 1
+        assert len(server.wiring.group_commit._held) == group.BATCH_REPLIES + 1
         disk.free.set()
         told = b"KICKED 0\r\n" * (group.BATCH_REPLIES + 100)
         assert await asyncio.wait_for(client[0].readexactly(len(told)), 10) == told
@@ -129,11 +129,11 @@ async def test_short_connections_are_held_back_when_too_many_events_wait(tmp_pat
         putter[1].write(PUT * jobs)
         for _ in range(jobs):
             await putter[0].readline()
-        await until(lambda: server.group_commit.idle and not server.engine.ledger.has_deferred)
+        await until(lambda: server.wiring.group_commit.idle and not server.parts.engine.ledger.has_deferred)
         disk.free.clear()
         putter[1].write(PUT)
-        await until(lambda: server.group_commit.syncing)
-        ledger, connections = server.engine.ledger, server.roster.connections
+        await until(lambda: server.wiring.group_commit.syncing)
+        ledger, connections = server.parts.engine.ledger, server.parts.roster.connections
         for _ in range(group.EVENTS_MAX // jobs):
             client = await connect(server)
             client[1].write(b"reserve\r\n" * jobs)
@@ -180,7 +180,7 @@ async def test_many_who_put_one_large_body_each_do_not_fill_a_batch_beyond_its_l
         first, other = await connect(server), await connect(server)
         disk.free.clear()
         first[1].write(PUT)
-        await until(lambda: server.group_commit.syncing)
+        await until(lambda: server.wiring.group_commit.syncing)
         many = [await connect(server) for _ in range(2 * group.BATCH_BYTES // size)]
         for client in many:
             client[1].write(line + body[:1] if in_pieces else line + body)
@@ -190,9 +190,12 @@ async def test_many_who_put_one_large_body_each_do_not_fill_a_batch_beyond_its_l
                 for piece in (body[1:-1000], body[-1000:]):
                     client[1].write(piece)
                     assert await is_silent(client, other)
-        await until(lambda: server.group_commit.full)
+        await until(lambda: server.wiring.group_commit.full)
         assert await is_silent(many[-1], other)
-        assert server.engine.admission.granted_bytes - server.engine.admission.room_bytes < group.BATCH_BYTES + 2 * size
+        assert (
+            server.parts.engine.admission.granted_bytes - server.parts.engine.admission.room_bytes
+            < group.BATCH_BYTES + 2 * size
+        )
         disk.free.set()
         for client in many:
             assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"INSERTED ")
@@ -202,8 +205,8 @@ async def test_how_many_replies_are_held_for_a_client_has_its_limit(tmp_path, di
     looks = 3 * UNSENT_MAX
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
-        await until(lambda: server.roster.connections)
-        (session,) = [each.session for each in server.roster.connections.values()]
+        await until(lambda: server.parts.roster.connections)
+        (session,) = [each.session for each in server.parts.roster.connections.values()]
         other = await connect(server)
         disk.free.clear()
         client[1].write(PUT + b"list-tube-used\r\n" * looks)
@@ -218,7 +221,7 @@ async def test_how_many_replies_are_held_for_a_client_has_its_limit(tmp_path, di
 async def test_a_batch_that_nobody_waits_for_is_not_full(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
-        server.engine.admission.room_bytes -= group.BATCH_BYTES + 1  # others have used it
+        server.parts.engine.admission.room_bytes -= group.BATCH_BYTES + 1  # others have used it
         client[1].write(b"list-tube-used\r\n" * 2 * STEPS_MAX)
         for _ in range(2 * STEPS_MAX):
             assert await asyncio.wait_for(client[0].readline(), 10) == b"USING default\r\n"
@@ -227,11 +230,11 @@ async def test_a_batch_that_nobody_waits_for_is_not_full(tmp_path):
 async def test_client_that_connects_during_the_stop_is_not_served(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
-        await until(lambda: server.roster.connections)
-        (connection,) = server.roster.connections.values()
-        assert server.roster.admit(connection, connection.transport)
-        server.roster.close()
-        assert not server.roster.admit(connection, connection.transport)
+        await until(lambda: server.parts.roster.connections)
+        (connection,) = server.parts.roster.connections.values()
+        assert server.parts.roster.admit(connection, connection.transport)
+        server.parts.roster.close()
+        assert not server.parts.roster.admit(connection, connection.transport)
 
 
 async def test_a_long_kick_waits_for_each_of_its_slices_to_be_stored(tmp_path, disk):
@@ -244,7 +247,7 @@ async def test_a_long_kick_waits_for_each_of_its_slices_to_be_stored(tmp_path, d
         disk.free.clear()
         client[1].write(b"kick %d\r\nlist-tube-used\r\n" % jobs)
         assert await is_silent(client, other)
-        assert server.engine.counts.delayed == jobs - SLICE
+        assert server.parts.engine.counts.delayed == jobs - SLICE
         disk.free.set()
         assert await asyncio.wait_for(client[0].readline(), 10) == b"KICKED %d\r\n" % jobs
         assert await asyncio.wait_for(client[0].readline(), 10) == b"USING default\r\n"
@@ -267,54 +270,56 @@ async def test_what_lags_is_written_in_slices_to_its_end_though_nobody_asks(tmp_
             await client[0].readline()
         sizes.clear()
         client[1].write(b"reserve\r\n" * 3 * SLICE)
-        await until(lambda: server.engine.counts.reserved == 3 * SLICE)
-        await until(lambda: not server.engine.ledger.deferred)
+        await until(lambda: server.parts.engine.counts.reserved == 3 * SLICE)
+        await until(lambda: not server.parts.engine.ledger.deferred)
         assert sum(sizes) == 3 * SLICE
         assert max(sizes) == SLICE
         left = []
-        sync = server._journal._writer.sync
+        sync = server.parts.journal._writer.sync
 
         async def last_sync():
-            left.append(len(server.engine.ledger.deferred))
+            left.append(len(server.parts.engine.ledger.deferred))
             await sync()
 
-        monkeypatch.setattr(server._journal._writer, "sync", last_sync)
-        server.engine.ledger.deferred.update(server.engine.jobs.newest)
-        await server.group_commit.flush()
+        monkeypatch.setattr(server.parts.journal._writer, "sync", last_sync)
+        server.parts.engine.ledger.deferred.update(server.parts.engine.jobs.newest)
+        await server.wiring.group_commit.flush()
         assert left == [0]
         assert max(sizes) == SLICE
 
 
 async def test_more_due_than_a_slice_is_done_once_a_turn_whoever_comes(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
-        client = server.engine.clients.connect("10.0.0.1:1")
+        client = server.parts.engine.clients.connect("10.0.0.1:1")
         for _ in range(3 * SLICE):
-            server.engine.put(client, 0, 1, 10, b"", server.turns._clock() - SECOND_NS)
+            server.parts.engine.put(client, 0, 1, 10, b"", server.wiring.turns._clock() - SECOND_NS)
         for _ in range(5):
-            server.turns.now()
-        assert server.engine.counts.delayed == 2 * SLICE
-        server.turns.follow_up(server.turns.now())
-        await until(lambda: not server.engine.counts.delayed)
+            server.wiring.turns.now()
+        assert server.parts.engine.counts.delayed == 2 * SLICE
+        server.wiring.turns.follow_up(server.wiring.turns.now())
+        await until(lambda: not server.parts.engine.counts.delayed)
 
 
 async def test_the_clock_is_read_once_a_turn_and_never_goes_back(tmp_path, monkeypatch):
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
         await connect(server)
-        await until(lambda: len(server.roster.connections) == 2)
+        await until(lambda: len(server.parts.roster.connections) == 2)
         ticks = iter(range(1 << 50, 1 << 51))
-        monkeypatch.setattr(server.turns, "_clock", lambda: next(ticks))
+        monkeypatch.setattr(server.wiring.turns, "_clock", lambda: next(ticks))
         created_ns = []
         monkeypatch.setattr(
-            server.engine, "put", lambda *args, put=server.engine.put: created_ns.append(args[-1]) or put(*args)
+            server.parts.engine,
+            "put",
+            lambda *args, put=server.parts.engine.put: created_ns.append(args[-1]) or put(*args),
         )
-        first, second = server.roster.connections.values()
+        first, second = server.parts.roster.connections.values()
         first.data_received(PUT)
         second.data_received(PUT)
         assert created_ns == [1 << 50] * 2
         first.data_received(PUT * (TURN_BYTES // len(PUT) + 1))
         assert created_ns[-1] > 1 << 50  # a turn may be long
-        seen_ns = server.turns.now()
+        seen_ns = server.wiring.turns.now()
         second.data_received(PUT)
         assert created_ns[-1] == seen_ns > created_ns[0]
         await asyncio.sleep(0)
@@ -325,24 +330,24 @@ async def test_the_clock_is_read_once_a_turn_and_never_goes_back(tmp_path, monke
 async def test_a_timer_counts_from_the_end_of_a_long_turn(tmp_path, monkeypatch):
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
-        await until(lambda: server.roster.connections)
-        now_ns = server.turns._clock()
-        monkeypatch.setattr(server.turns, "_clock", lambda: now_ns)
-        next(iter(server.roster.connections.values())).data_received(b"reserve-with-timeout 60\r\n")
+        await until(lambda: server.parts.roster.connections)
+        now_ns = server.wiring.turns._clock()
+        monkeypatch.setattr(server.wiring.turns, "_clock", lambda: now_ns)
+        next(iter(server.parts.roster.connections.values())).data_received(b"reserve-with-timeout 60\r\n")
         now_ns += 50 * SECOND_NS
-        await until(lambda: server.turns._timer)
-        assert server.turns._timer.when() - server.loop.time() < 15
+        await until(lambda: server.wiring.turns._timer)
+        assert server.wiring.turns._timer.when() - server.loop.time() < 15
 
 
 async def test_a_job_for_a_waiting_client_is_stored_with_its_put_though_the_batch_is_due_already(tmp_path, disk):
     async with serving(tmp_path / "q.db") as (server, _):
         worker = await connect(server)
         worker[1].write(b"reserve\r\n")
-        await until(lambda: server.engine.counts.waiting)
+        await until(lambda: server.parts.engine.counts.waiting)
         await connect(server)
-        await until(lambda: len(server.roster.connections) == 2)
-        server.loop.call_soon(server.group_commit._turn)
-        list(server.roster.connections.values())[1].data_received(PUT)
+        await until(lambda: len(server.parts.roster.connections) == 2)
+        server.loop.call_soon(server.wiring.group_commit._turn)
+        list(server.parts.roster.connections.values())[1].data_received(PUT)
         assert await asyncio.wait_for(worker[0].readline(), 10) == b"RESERVED 1 1\r\n"
         assert disk.syncs == 1
 
@@ -396,19 +401,19 @@ def test_client_that_resumes_beside_others_gets_short_turns():
 async def test_others_are_those_who_send_one_by_one(tmp_path, commands, counts):
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
-        await until(lambda: server.roster.connections)
-        (connection,) = server.roster.connections.values()
-        server.turns._share_ns = TURN_NS
+        await until(lambda: server.parts.roster.connections)
+        (connection,) = server.parts.roster.connections.values()
+        server.wiring.turns._share_ns = TURN_NS
         connection.data_received(b"list-tube-used\r\n" * commands)
-        assert (server.turns._share_ns == RESUMED_NS) is counts
+        assert (server.wiring.turns._share_ns == RESUMED_NS) is counts
 
 
 async def test_a_connection_that_resumes_has_as_much_carried_out_as_its_turn_says(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
-        await until(lambda: server.roster.connections)
-        (connection,) = server.roster.connections.values()
+        await until(lambda: server.parts.roster.connections)
+        (connection,) = server.parts.roster.connections.values()
         connection.session.postpone(b"list-tube-used\r\n" * STEPS_MAX)
-        server.turns.steps = 3
+        server.wiring.turns.steps = 3
         connection.resume()
         assert connection.session.service.bare[b"list-tube-used"].count == 3

@@ -6,9 +6,9 @@ import logging
 import pytest
 
 from beanlite.core.queues import Outcome, Queues
-from beanlite.errors import spares_others
 from beanlite.journal.sqlite.served import writer
 from beanlite.protocol.framing import FramedSession
+from beanlite.server.harm import spares_others
 from tests.support.inside import PUT, ask, connect, is_silent, serving, until
 
 
@@ -21,17 +21,17 @@ def fail_for_want_of_memory(*_arguments):
 
 
 def in_parsing(monkeypatch, server):
-    monkeypatch.setattr(server.service.with_arguments[b"use"], "read", fail)
+    monkeypatch.setattr(server.parts.service.with_arguments[b"use"], "read", fail)
     return b"use elsewhere\r\n"
 
 
 def in_statistics(_monkeypatch, server):
-    server.service.facts = fail
+    server.parts.service.facts = fail
     return b"stats\r\n"
 
 
 def in_a_snapshot(monkeypatch, server):
-    monkeypatch.setattr(server.engine.jobs[2], "past", None)
+    monkeypatch.setattr(server.parts.engine.jobs[2], "past", None)
     return b"stats-job 2\r\n"
 
 
@@ -57,14 +57,14 @@ async def test_a_bug_costs_only_the_client_that_meets_it(tmp_path, monkeypatch, 
         with monkeypatch.context() as patch:
             client[1].write(PUT + bug(patch, server) + b"delete 2\r\n" + PUT)
             assert await is_silent(client, other)
-            assert server.engine.last_id == 3
+            assert server.parts.engine.last_id == 3
             client[1].write(b"delete 2\r\n")
             assert await is_silent(client, other)
         disk.free.set()
         reply = b"OUT_OF_MEMORY\r\n" if bug is in_a_reply else b"INTERNAL_ERROR\r\n"
         assert await asyncio.wait_for(client[0].read(), 10) == b"INSERTED 3\r\n" + reply
         assert await ask(other, b"reserve-with-timeout 0\r\n") == b"RESERVED 1 1\r\n"
-        assert (len(server.engine.jobs), server.engine.counts.clients, task.done()) == (3, 1, False)
+        assert (len(server.parts.engine.jobs), server.parts.engine.counts.clients, task.done()) == (3, 1, False)
         (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
         assert record.exc_info[0] in {ZeroDivisionError, AttributeError, MemoryError}
 
@@ -73,7 +73,7 @@ async def test_a_bug_where_a_client_waits_costs_only_that_one(tmp_path, monkeypa
     async with serving(tmp_path / "q.db") as (server, _):
         worker, other = await connect(server), await connect(server)
         worker[1].write(b"reserve\r\ndelete 1\r\n")
-        await until(lambda: server.engine.counts.waiting)
+        await until(lambda: server.parts.engine.counts.waiting)
         with monkeypatch.context() as patch:
             patch.setattr(FramedSession, "job_reply", fail_for_want_of_memory)
             assert await ask(other, PUT) == b"INSERTED 1\r\n"
@@ -92,18 +92,18 @@ async def test_client_that_met_a_bug_waits_no_longer(tmp_path, monkeypatch, disk
         worker, producer, other = await connect(server), await connect(server), await connect(server)
         disk.free.clear()
         worker[1].write(b"put 0 0 60 1\r\nx\r\nreserve\r\nreserve\r\npeek 1\r\n")
-        await until(lambda: server.engine.counts.waiting)
+        await until(lambda: server.parts.engine.counts.waiting)
         with monkeypatch.context() as patch:
             patch.setattr(FramedSession, "receive", receive)
             worker[1].write(b"list-tube-used\r\n")
-            await until(lambda: not server.engine.counts.waiting)
+            await until(lambda: not server.parts.engine.counts.waiting)
         producer[1].write(PUT)
         assert await is_silent(worker, other)
         disk.free.set()
         said = await asyncio.wait_for(worker[0].read(), 10)
         assert said == b"INSERTED 1\r\nRESERVED 1 1\r\nx\r\nINTERNAL_ERROR\r\n"
         assert await asyncio.wait_for(producer[0].readline(), 10) == b"INSERTED 2\r\n"
-        assert server.engine.counts.reserved == 0
+        assert server.parts.engine.counts.reserved == 0
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["goes on in a later turn", "sends no more"])
@@ -113,9 +113,13 @@ async def test_a_bug_in_what_follows_later_costs_only_that_client(tmp_path, monk
         assert await ask(client, b"use elsewhere\r\n") == b"USING elsewhere\r\n"
         client[1].write(b"reserve\r\npeek 1\r\n" if ends else b"put 0 1000 10 1\r\nx\r\n" * 1001 + b"kick 1001\r\n")
         await until(
-            lambda: server.engine.counts.waiting or server.engine.counts.buried or len(server.engine.jobs) == 1001
+            lambda: (
+                server.parts.engine.counts.waiting
+                or server.parts.engine.counts.buried
+                or len(server.parts.engine.jobs) == 1001
+            )
         )
-        monkeypatch.setattr(server.service.with_arguments[b"peek"], "read", fail)
+        monkeypatch.setattr(server.parts.service.with_arguments[b"peek"], "read", fail)
         client[1].write(b"peek 1\r\n")
         if ends:
             client[1].write_eof()
@@ -127,12 +131,12 @@ async def test_a_bug_in_what_follows_later_costs_only_that_client(tmp_path, monk
 async def test_where_replies_are_lost_the_client_is_cut_off_and_others_get_theirs(tmp_path, monkeypatch, disk):
     async with serving(tmp_path / "q.db") as (server, _):
         client, other = await connect(server), await connect(server)
-        await until(lambda: len(server.roster.connections) == 2)
-        session = next(iter(server.roster.connections.values())).session
+        await until(lambda: len(server.parts.roster.connections) == 2)
+        session = next(iter(server.parts.roster.connections.values())).session
         disk.free.clear()
         for each in (client, other):
             each[1].write(PUT + b"peek 77\r\n")
-        await until(lambda: server.engine.last_id == 2)
+        await until(lambda: server.parts.engine.last_id == 2)
         client[1].write(b"list-tube-used\r\n")
         await until(lambda: session.replies)
         taken = FramedSession.take_replies
@@ -173,10 +177,10 @@ async def test_a_bug_amid_a_change_ends_the_server(tmp_path, monkeypatch):
 
 async def test_a_client_that_meets_a_bug_again_and_again_does_not_fill_the_log(tmp_path, monkeypatch, caplog):
     async with serving(tmp_path / "q.db") as (server, _):
-        server.service.facts = fail
+        server.parts.service.facts = fail
         for _ in range(20):
             assert await ask(await connect(server), b"stats\r\n") == b"INTERNAL_ERROR\r\n"
-        monkeypatch.setattr(server.service.with_arguments[b"use"], "read", fail_for_want_of_memory)
+        monkeypatch.setattr(server.parts.service.with_arguments[b"use"], "read", fail_for_want_of_memory)
         assert await ask(await connect(server), b"use other\r\n") == b"OUT_OF_MEMORY\r\n"
     logged = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [record.fields["times"] for record in logged] == [1, 2, 4, 8, 16, 1]
@@ -200,9 +204,9 @@ async def test_a_body_for_which_there_is_no_memory_costs_only_the_client_that_wa
     async with serving(tmp_path / "q.db") as (server, _):
         client, other = await connect(server), await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        server.engine.bodies.unload(server.engine.jobs[1])
+        server.parts.engine.bodies.unload(server.parts.engine.jobs[1])
         with monkeypatch.context() as patch:
-            patch.setattr(server._journal, "fetch", fail_for_want_of_memory)
+            patch.setattr(server.parts.journal, "fetch", fail_for_want_of_memory)
             assert await ask(client, b"reserve\r\n") == b"OUT_OF_MEMORY\r\n"
             assert await client[0].read() == b""
         assert await ask(other, b"reserve\r\n") == b"RESERVED 1 1\r\n"

@@ -59,7 +59,7 @@ async def test_an_error_of_the_system_in_our_own_callback_ends_the_server(tmp_pa
     async with serving(tmp_path / "queue.db", failure=OSError) as (server, task):
         client = await connect(server)
         with monkeypatch.context() as dying:
-            dying.setattr(type(server.turns), "follow_up", gone)
+            dying.setattr(type(server.wiring.turns), "follow_up", gone)
             client[1].write(PUT)
             await until(task.done)
         assert task.exception().errno == errno.ENOTCONN

@@ -14,7 +14,8 @@ from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES
 from beanlite.journal.sqlite.served.journal import SqliteJournal
 from beanlite.net.listener import open_listener
-from beanlite.server.server import Server, make_journal
+from beanlite.server.server import Server
+from beanlite.server.start import make_journal
 from beanlite.settings.config import Settings
 
 SESSION = (
@@ -59,16 +60,16 @@ async def garbage_of(settings, lives, meanwhile):
         settings, listener := open_listener(settings), make_journal(settings, listener, clock := Clock()), clock
     )
     task = asyncio.create_task(server.serve())
-    await until(lambda: hasattr(server, "group_commit"))
+    await until(lambda: server.wiring)
     host, port = server._listener.address.split(":")
 
     async def live(count):
         for _ in range(count):
             meanwhile(server)
             await talk((host, int(port)))
-            if isinstance(server._journal, SqliteJournal):
-                server._journal._writer.frames.added += CHECKPOINT_FRAMES  # a checkpoint is due
-            await until(lambda: not server.engine.counts.clients)
+            if isinstance(server.parts.journal, SqliteJournal):
+                server.parts.journal._writer.frames.added += CHECKPOINT_FRAMES  # a checkpoint is due
+            await until(lambda: not server.parts.engine.counts.clients)
 
     await live(3)
     gc.collect()
@@ -102,7 +103,7 @@ def test_nor_do_bugs_that_clients_meet(tmp_path, caplog):
         raise ZeroDivisionError
 
     def meet_it(server):
-        server.service.with_arguments[b"touch"].read = fail
+        server.parts.service.with_arguments[b"touch"].read = fail
         host, port = server._listener.address.split(":")
         with socket.create_connection((host, int(port))) as client:
             client.sendall(b"touch 1\r\n")

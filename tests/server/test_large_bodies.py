@@ -12,7 +12,8 @@ from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import ROW_BYTES
 from beanlite.journal.sqlite.served import journal
 from beanlite.net.listener import open_listener
-from beanlite.server.server import UNNOTICED_BYTES, Server, make_journal
+from beanlite.server.server import Server
+from beanlite.server.start import UNNOTICED_BYTES, make_journal
 from beanlite.settings.config import Settings
 from tests.support.inside import PUT, ask, connect, is_silent, serving, until
 from tests.support.servers import start_beanlite
@@ -32,7 +33,7 @@ async def test_while_a_large_body_is_written_only_those_wait_who_wait_for_a_comm
     async with serving(tmp_path / "q.db", max_job_size=size) as (server, _):
         client, second, other = [await connect(server) for _ in range(3)]
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        server._journal._writer._db.set_trace_callback(halt)
+        server.parts.journal._writer._db.set_trace_callback(halt)
         client[1].write(put_bytes(b"x" * size))
         await until(begun.is_set)
         second[1].write(PUT)
@@ -63,7 +64,7 @@ async def test_the_largest_body_is_stored(tmp_path):
     """The limit is lowered for this test: a billion bytes would take a minute."""
     body = b"x" * 60_000
     async with serving(tmp_path / "q.db") as (server, _):
-        server._journal._writer._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, len(body) + ROW_BYTES)
+        server.parts.journal._writer._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, len(body) + ROW_BYTES)
         assert await ask(await connect(server), put_bytes(body)) == b"INSERTED 1\r\n"
 
 

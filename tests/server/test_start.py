@@ -16,7 +16,8 @@ from beanlite.journal.sqlite.file import database, replay
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served import journal
 from beanlite.net.listener import open_listener
-from beanlite.server.server import Server, make_journal
+from beanlite.server.server import Server
+from beanlite.server.start import make_journal
 from beanlite.settings.config import Settings
 from tests.support.inside import PUT, ask, connect, serving, until
 from tests.support.journal_files import put
@@ -71,7 +72,7 @@ async def test_a_stop_does_not_wait_for_all_jobs_to_be_read_and_changes_nothing(
 async def test_a_server_that_is_to_drain_reads_all_jobs_and_then_serves_so(path, read):
     read["signal"] = signal.SIGUSR1
     async with serving(path) as (server, _):
-        assert len(server.engine.jobs) == CHUNKS * 1000
+        assert len(server.parts.engine.jobs) == CHUNKS * 1000
         client = await connect(server)
         assert await ask(client, b"put 0 0 10 1\r\nx\r\n") == b"DRAINING\r\n"
         assert await ask(client, b"reserve-job 5000\r\n") == b"RESERVED 5000 4\r\n"
@@ -133,7 +134,7 @@ async def test_a_start_waits_for_a_lock_and_notices_what_was_done_meanwhile(path
     releasing = asyncio.create_task(release())
     async with serving(path) as (server, _):
         await releasing
-        assert len(server.engine.jobs) == CHUNKS * 1000
+        assert len(server.parts.engine.jobs) == CHUNKS * 1000
         assert (await ask(await connect(server), PUT)).startswith(b"INSERTED")
     was_unread = request.node.callspec.params["other"] == "while jobs are read"
     assert ("another program wrote to the file; the queue is unchanged" in caplog.messages) == was_unread

@@ -130,7 +130,7 @@ async def test_a_full_disk_is_told_and_no_reason_for_a_restart(tmp_path, systemd
         disk.free.clear()
         waiting = asyncio.create_task(ask(client, PUT))
         await until_inside(lambda: disk.under_way)
-        server.engine.admission.refuse_puts()
+        server.parts.engine.admission.refuse_puts()
         server._drain()
         assert await watched()
         assert await watched()

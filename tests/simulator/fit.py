@@ -11,7 +11,7 @@ from beanlite.journal.sqlite.file import database, heartbeat, mark, migrations, 
 from beanlite.journal.sqlite.served import journal, writer
 from beanlite.protocol.replies import FOUND
 from beanlite.protocol.session import Session
-from beanlite.server import reload
+from beanlite.server import wiring
 from tests.simulator import world as worlds
 from tests.simulator.ledger import BrokenPromiseError
 from tests.simulator.world import SimulatedSync, World
@@ -49,7 +49,7 @@ def prepare() -> None:
         (replay, "_CHUNK", 8),
         (replay, "_CHUNK_BYTES", 6000),
         (journal, "sched_yield", lambda: None),
-        (reload, "memory_limit", lambda: limit),
+        (wiring, "memory_limit", lambda: limit),
         (log, "setup", lambda *_: None),
     ):
         assert hasattr(module, name)

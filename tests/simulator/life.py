@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from beanlite.host.clock import Clock
 from beanlite.net.listener import Listener
-from beanlite.server.server import Server, make_journal
+from beanlite.server.server import Server
+from beanlite.server.start import make_journal
 from tests.faults.forker import CHANGES
 from tests.simulator.clients import TUBES, Client
 from tests.simulator.disk import EIO, READ, SYNC, beside
@@ -94,7 +95,7 @@ class Life:
             limit(self.world.chance.choice((0, 3_000, 40_000, 300_000)))
         serving = loop.create_task(server.serve())
         serving.add_done_callback(self._ended)
-        while not hasattr(server, "_host") and not serving.done():
+        while not server.wiring and not serving.done():
             await asyncio.sleep(0.0005)
         if not serving.done():
             await self._serve(server, end, last=last)
@@ -104,7 +105,7 @@ class Life:
         await asyncio.wait({serving})
         self.orderly = self.error is None
         if self.orderly:
-            run.pictures[:] = [(0, take(server.engine))]
+            run.pictures[:] = [(0, take(server.parts.engine))]
             run.durable = run.synced = self.world.synced = 0
             run.told.clear()
             left = sorted(path.name for path in run.folder.iterdir())
@@ -160,7 +161,7 @@ class Life:
 
         def commit_(changes):
             if not self.world.gone:
-                run.pictures.append((changes.batch, take(self.server.engine)))
+                run.pictures.append((changes.batch, take(self.server.parts.engine)))
             commit(changes)
 
         journal.recover, journal.attach, journal.commit = recover_, attach_, commit_
@@ -173,7 +174,7 @@ class Life:
         names = [f"{self.number}{letter}" for letter in "abcd"[: chance.randint(1, 4)]]
         clients = [Client(world, run.ledger, name) for name in names]
         turns, mixed = chance.randint(2, 14), mix(chance)
-        tasks = [asyncio.create_task(live(client, server._new_connection, turns, mixed)) for client in clients]
+        tasks = [asyncio.create_task(live(client, server.wiring.new_connection, turns, mixed)) for client in clients]
         tasks.append(asyncio.create_task(self._disturb(server)))
         left = set(tasks)
         while left and not server._stopped.is_set():
@@ -199,7 +200,7 @@ class Life:
 
     def _check(self, server) -> None:
         if server._failure is None:
-            check(server.engine)
+            check(server.parts.engine)
 
     async def _disturb(self, server) -> None:
         """Fill the disk or a quota, set the clock, use the file from another connection, slow down syncs, or signal.
@@ -240,13 +241,13 @@ class Life:
             client.wire.vanish()
         await asyncio.sleep(30)  # what the journal's thread was slow with is over
         client = Client(world, run.ledger, f"{self.number}z")
-        client.connect(server._new_connection())
+        client.connect(server.wiring.new_connection())
         for tube in TUBES:
             client.send(client.plain("watch", tube), client.use_tube(tube), client.plain("pause-tube", tube + b" 0"))
             client.send(client.kick(10_000), client.kick(10_000))  # the buried ones, then the delayed ones
         await client.all_answered(60)
         self._check(server)
-        jobs = {job_id: job.pri for job_id, job in all_jobs(server.engine).items()}
+        jobs = {job_id: job.pri for job_id, job in all_jobs(server.parts.engine).items()}
         at_once = chance.choice((1, 1, 7))
         for _ in range(len(jobs) // at_once + 2):
             client.send(client.reserve(0) if at_once == 1 else client.reserve_several(at_once, 0))
@@ -260,5 +261,5 @@ class Life:
             must(job_id not in jobs or possible != {"absent"}, f"job {job_id} was deleted and is there")
         client.send(*[client.delete(job_id) for job_id in due])
         await client.all_answered(60)
-        must(not client.waits and not all_jobs(server.engine), "jobs are left after all were deleted")
+        must(not client.waits and not all_jobs(server.parts.engine), "jobs are left after all were deleted")
         self._check(server)

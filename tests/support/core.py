@@ -31,14 +31,14 @@ class Core:
         self.watching = []
         self.service = Service(
             engine,
-            max_job_size,
-            lambda: FACTS,
-            new_commands(),
-            new_operator_commands(),
-            self.refused.append,
-            lambda client: self.sessions[client].pending,
-            lambda *watched: self.watching.append(watched),
-            utc_s,
+            max_job_size=max_job_size,
+            facts=lambda: FACTS,
+            commands=new_commands(),
+            operator_commands=new_operator_commands(),
+            refused=self.refused.append,
+            buffered=lambda client: self.sessions[client].pending,
+            watch=lambda *watched: self.watching.append(watched),
+            utc_s=utc_s,
             journaled=True,
         )
         self.sessions = {}

@@ -152,7 +152,7 @@ def import_everything():
     import beanlite.journal.postgres.journal
     import beanlite.journal.sqlite.served.journal
     import beanlite.metrics.families
-    import beanlite.server.server
+    import beanlite.server.start
 
     del beanlite, caio, uvloop
 

@@ -7,7 +7,8 @@ import os
 from beanlite.errors import JournalFailed
 from beanlite.host.clock import Clock
 from beanlite.net.listener import open_listener
-from beanlite.server.server import Server, make_journal
+from beanlite.server.server import Server
+from beanlite.server.start import make_journal
 from beanlite.settings.config import Settings
 
 PUT = b"put 0 0 10 1\r\nx\r\n"
@@ -49,7 +50,7 @@ async def serving(path, fsync="always", failure=JournalFailed, **others):
     )
     task = asyncio.create_task(server.serve())
     try:
-        while not hasattr(server, "group_commit"):
+        while not server.wiring:
             await asyncio.sleep(0)
             if task.done():
                 task.result()
@@ -71,9 +72,9 @@ async def abandon(journal):
 
 async def _tidy_up(server):
     """Close everything that is left after a failure, at which the real process ends."""
-    for connection in list(server.roster.connections.values()):
+    for connection in list(server.parts.roster.connections.values()):
         connection.part()
-    await abandon(server._journal)
+    await abandon(server.parts.journal)
     for _, writer in CLIENTS:
         writer.close()
         with contextlib.suppress(ConnectionError):

@@ -95,7 +95,7 @@ class Client(asyncio.Transport):
         self.closed = False
         self.closes = True
         """Whether the client closes its side when the server closes the connection."""
-        self.protocol: Any = Connection(server._host)
+        self.protocol: Any = Connection(server.wiring.host)
         self.protocol.connection_made(self)
 
     def send(self, data):

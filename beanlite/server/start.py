@@ -1,0 +1,80 @@
+"""The start of a server, up to its event loop."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Final
+
+from beanlite.beside.beside import check_page
+from beanlite.host import log
+from beanlite.host.clock import Clock
+from beanlite.host.loop import loop_factory, run_loop
+from beanlite.host.machine import share_one_heap
+from beanlite.journal.base import Journal
+from beanlite.journal.memory import MemoryJournal
+from beanlite.net.listener import Listener, advertised, become, open_listener, room_for
+from beanlite.server.server import Server
+from beanlite.settings.config import Settings
+from beanlite.standby.forward import Forwarder, make_forwarder
+
+# Writing a larger body takes so long that other clients may have to wait for more than 0.1 s for their commits.
+UNNOTICED_BYTES: Final = 8 << 20
+
+
+def run(settings: Settings, load: Callable[[], Settings]) -> int:
+    """Serve until stopped; returns 0. Raises BeanliteError if the start fails or, later, the journal.
+
+    ``load`` reads the settings again.
+    """
+    room = room_for(settings.max_connections)
+    if room < settings.max_connections:
+        log.warning(
+            "the limit of open files allows fewer connections", max_connections=settings.max_connections, room=room
+        )
+        settings = settings.model_copy(update={"max_connections": room})
+    if settings.max_job_size > UNNOTICED_BYTES:
+        log.warning(
+            "bodies larger than this hold up other clients", bytes=UNNOTICED_BYTES, max_job_size=settings.max_job_size
+        )
+    share_one_heap()
+    listener = open_listener(settings)
+    try:
+        check_page(settings, listener.sockets)
+        new_loop = loop_factory()
+        clock = Clock()
+        # Before ``become``, since the other user may not be allowed to read the modules that are imported here.
+        forwarder = make_forwarder(settings, listener)
+        journal = make_journal(settings, listener, clock, forwarder)
+        if settings.user is not None:
+            become(settings.user)
+
+        async def serve() -> None:
+            await Server(settings, listener, journal, clock, load, forwarder).serve()
+
+        run_loop(new_loop, serve)
+    finally:
+        listener.close()
+    return 0
+
+
+def make_journal(settings: Settings, listener: Listener, clock: Clock, forwarder: Forwarder | None = None) -> Journal:
+    """Make the journal that the settings ask for; it is not open until ``Journal.recover``."""
+    if not settings.journal:
+        return MemoryJournal()
+    if settings.database is not None:
+        from beanlite.journal.postgres.journal import Place, PostgresJournal  # noqa: PLC0415 - it may not be installed
+
+        node = settings.node or f"{platform.node()} {listener.address}"
+        url = settings.database.get_secret_value()
+        place = Place(url, node, advertised(settings, listener), settings.lease_s, settings.require_sync)
+        stand_by = listener.stand_by if forwarder is None else forwarder.stand_by
+        return PostgresJournal(place, clock.since_boot_ns, stand_by)
+    # Imported only here, since --no-journal starts faster without them.
+    from beanlite.journal.sqlite.served.history import HistoryBounds  # noqa: PLC0415
+    from beanlite.journal.sqlite.served.journal import SqliteJournal  # noqa: PLC0415
+
+    history = HistoryBounds(settings.history_s, settings.history_bytes, settings.history_bodies)
+    return SqliteJournal(
+        settings.db, settings.fsync, settings.fsync_interval_ms, settings.max_job_size, listener.address, history
+    )
