@@ -104,6 +104,13 @@ def test_rooms_of_the_sqlite_journal_import_from_file_alone(room):
     assert {other for file in files for other in sqlite_rooms(file)} - SQLITE_MAY_IMPORT[room] == set()
 
 
+@pytest.mark.parametrize(("one", "other"), [("sqlite", "postgres"), ("postgres", "sqlite")])
+def test_journals_do_not_import_from_each_other(one, other):
+    files = list((ROOT / "journal" / one).rglob("*.py"))
+    assert len(files) > 10
+    assert [file.name for file in files if any(f"journal.{other}" in module for module, _ in imports(file))] == []
+
+
 def test_server_does_not_import_the_tools_for_files():
     assert {room_of(file) for file in FILES if "tools" in sqlite_rooms(file)} == KNOW_TOOLS
     assert {room_of(file) for file in FILES if "served" in sqlite_rooms(file)} == {"server", "journal"}

@@ -46,19 +46,19 @@ def export(
         dest = None
     if force and dest is None:
         raise ConfigError("--force: there is no DEST to replace")
+    from beanlite.journal.sqlite.tools import dump as sqlite  # noqa: PLC0415 - `serve` starts faster without it
+
     url = url_of_database(db, database, config_file)
     if url is not None:
         from beanlite.journal.postgres import dump as postgres  # noqa: PLC0415 - it may not be installed
 
-        write, write_file = partial(postgres.export, url), partial(postgres.export_to_file, url)
+        source, write = None, partial(postgres.export, url)
     else:
-        from beanlite.journal.sqlite.tools import dump as sqlite  # noqa: PLC0415 - `serve` starts faster without it
-
         source = path_of_db(db, config_file)
-        write, write_file = partial(sqlite.export, source), partial(sqlite.export_to_file, source)
+        write = partial(sqlite.export, source)
     with counting(lines) as progress:
         if dest is None:
             write(sys.stdout.buffer, progress)
             return
-        count = write_file(dest, progress, replace=force)
+        count = sqlite.export_to_file(partial(write, progress=progress), dest, source, replace=force)
     print_done(f"{dest}: {count - 2} jobs and pauses exported")  # the first line and the last one are about the queue

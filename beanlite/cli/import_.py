@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Final
 
 import typer
@@ -45,19 +46,19 @@ def import_(
     """
     url = url_of_database(db, database, config_file)
     target = path_of_db(db, config_file) if url is None else None
-    with opened(file) as source, counting(lines) as progress:
-        if target is not None:
-            from beanlite.journal.sqlite.tools.load import load  # noqa: PLC0415 - `serve` starts faster without it
+    with opened(file) as source, counting(lines) as progress, TemporaryDirectory(prefix="beanlite-import-") as folder:
+        from beanlite.journal.sqlite.tools.load import load  # noqa: PLC0415 - `serve` starts faster without it
 
-            result = load(read_lines(source), target, new_ids=new_ids, progress=progress)
-            jobs, pauses, name = result.jobs, result.pauses, str(target)
-        else:
+        # Lines for PostgreSQL go into a file first, which checks them as it does its own.
+        into = Path(folder, "queue.db") if target is None else target
+        result = load(read_lines(source), into, new_ids=new_ids, progress=progress)
+        name = str(target)
+        if url is not None:
             from beanlite.journal.postgres import address, dump  # noqa: PLC0415 - it may not be installed
 
-            assert url is not None
-            jobs, pauses = dump.load(read_lines(source), url, new_ids=new_ids, progress=progress)
+            dump.load(into, url, new_ids=new_ids)
             name = address.shown(url)
     if as_json:
-        print_done(json.dumps({"file": name, "jobs": jobs, "pauses": pauses}))
+        print_done(json.dumps({"file": name, "jobs": result.jobs, "pauses": result.pauses}))
     else:
-        print_done(f"{name}: {units.jobs(jobs)} and {units.counted(pauses, 'pause')} imported")
+        print_done(f"{name}: {units.jobs(result.jobs)} and {units.counted(result.pauses, 'pause')} imported")

@@ -19,12 +19,12 @@ from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.replay import read_jobs, read_state
 from beanlite.journal.sqlite.tools import backup as backup_module
 from beanlite.journal.sqlite.tools.backup import backup
-from beanlite.journal.sqlite.tools.dump import export_to_file
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import (
     KEPT_BATCHES,
     LARGE,
     VERSION,
+    export_to_file,
     files_of_at_most,
     flip,
     make,

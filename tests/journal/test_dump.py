@@ -9,10 +9,20 @@ import pytest
 
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.file.database import open_database
-from beanlite.journal.sqlite.tools.dump import export, export_to_file
+from beanlite.journal.sqlite.tools.dump import export
 from beanlite.journal.sqlite.tools.load import load
 from beanlite.journal.sqlite.tools.verify import verify
-from tests.support.journal_files import LARGE, files_of_at_most, flip, make, make_killed, put, snapshot, writer
+from tests.support.journal_files import (
+    LARGE,
+    export_to_file,
+    files_of_at_most,
+    flip,
+    make,
+    make_killed,
+    put,
+    snapshot,
+    writer,
+)
 
 BODIES = [b"", b"text", 'gr\u00fc\u00df \u2028\x00\n"'.encode(), b"\xff\xfe", bytes(range(256)), LARGE, b"\xff" * 5000]
 

@@ -12,12 +12,11 @@ from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import allow_writing
 from beanlite.journal.sqlite.tools.backup import backup
 from beanlite.journal.sqlite.tools.compact import compact
-from beanlite.journal.sqlite.tools.dump import export_to_file
 from beanlite.journal.sqlite.tools.look import looking
 from beanlite.journal.sqlite.tools.restore import restore
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.journal.test_restore import ids
-from tests.support.journal_files import make
+from tests.support.journal_files import export_to_file, make
 
 THEIRS = {
     "a broken view": "CREATE TABLE gone (a); CREATE VIEW mine AS SELECT a FROM gone; DROP TABLE gone",

@@ -12,11 +12,10 @@ from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.replay import read_state
 from beanlite.journal.sqlite.file.wal import commit_frames
 from beanlite.journal.sqlite.tools.backup import backup
-from beanlite.journal.sqlite.tools.dump import export_to_file
 from beanlite.journal.sqlite.tools.load import load
 from beanlite.journal.sqlite.tools.restore import restore, undo_restore
 from beanlite.journal.sqlite.tools.verify import verify
-from tests.support.journal_files import flip, make, make_killed, write_batch
+from tests.support.journal_files import export_to_file, flip, make, make_killed, write_batch
 
 FRAME = 24 + 4096
 

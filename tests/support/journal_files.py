@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from zlib import crc32
 
@@ -22,6 +23,7 @@ from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import allow_writing
 from beanlite.journal.sqlite.file.rows import ROW_COLUMNS
 from beanlite.journal.sqlite.served.history import HistoryBounds
+from beanlite.journal.sqlite.tools import dump
 
 ROOT = Path(__file__).parents[2]
 VERSION = len(find_migrations())  # of the files that this version makes
@@ -216,6 +218,11 @@ def main(path, idle=""):
             sys.stdout.flush()
             if idle:
                 sys.stdin.read()
+
+
+def export_to_file(source, dest, progress=None, *, replace=False):
+    """Export a database into a file, as ``beanlite export`` does."""
+    return dump.export_to_file(partial(dump.export, source, progress=progress), dest, source, replace=replace)
 
 
 if __name__ == "__main__":

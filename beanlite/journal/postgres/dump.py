@@ -1,13 +1,12 @@
-"""Exports a queue in PostgreSQL as the lines of ``journal/lines.py``, and imports such lines."""
+"""Exports a queue in PostgreSQL as the lines of ``journal/lines.py``, and imports jobs from a database file."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, closing, nullcontext
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Final, TypeVar
 from zlib import crc32
 
@@ -19,7 +18,6 @@ from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.postgres.address import shown
 from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, said
 from beanlite.journal.postgres.schema import NOW, check, has_batches, make
-from beanlite.journal.sqlite.file.wholefile import not_linked, unserved, written_whole
 
 # An import holds the lease while it runs, as a server would, and takes it only if no server has it.
 _TAKE: Final = f"""
@@ -73,25 +71,6 @@ def export(url: str, sink: BinaryIO, progress: Callable[[int], None] | None = No
         raise
 
 
-def export_to_file(
-    url: str, dest: Path, progress: Callable[[int], None] | None = None, *, replace: bool = False
-) -> int:
-    """Write the lines of a queue to a file of mode 0600, which appears when it is complete; return their number.
-
-    BeanliteError: the queue can't be read; or the file exists and is not to be replaced, or can't be written.
-    """
-    resolved = not_linked(dest)
-    try:
-        with (
-            unserved(resolved, None) if replace else nullcontext(enter_result=False) as is_there,
-            written_whole(resolved, replace=is_there) as partial,
-            partial.open("wb") as sink,
-        ):
-            return export(url, sink, progress)
-    except OSError as error:
-        raise BeanliteError(f"nothing was exported to {dest}: {error.strerror}") from error
-
-
 async def _dump(link: Link, name: str) -> AsyncIterator[Iterable[str]]:
     """Yield all lines, in chunks."""
     connection = link.connection
@@ -117,20 +96,13 @@ def _lines_of(rows: list[asyncpg.Record], name: str) -> Iterator[str]:
         yield line_of("job", job | body_of(body))
 
 
-def load(lines: Iterable[bytes], url: str, *, new_ids: bool, progress: Callable[[int], None] | None) -> tuple[int, int]:
-    """Import the lines, all or none, into a queue that no server has; return the numbers of jobs and pauses.
+def load(file: Path, url: str, *, new_ids: bool) -> None:
+    """Import the jobs and pauses of a database file, all or none, into a queue that no server has.
 
-    The lines are first loaded into a database file, which checks them as any import does. BeanliteError: a line is
-    wrong, an id is taken, or a server has the queue.
+    BeanliteError: an id is taken, or a server has the queue.
     """
-    from beanlite.journal.sqlite.tools.load import load as load_file  # noqa: PLC0415 - a server needs none of it
-
-    with TemporaryDirectory(prefix="beanlite-import-") as folder:
-        file = Path(folder) / "queue.db"
-        loaded = load_file(lines, file, new_ids=new_ids, progress=progress)
-        with closing(sqlite3.connect(file)) as source:
-            _run(_copy(source, url, new_ids=new_ids), shown(url))
-    return loaded.jobs, loaded.pauses
+    with closing(sqlite3.connect(file)) as source:
+        _run(_copy(source, url, new_ids=new_ids), shown(url))
 
 
 async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:

@@ -36,34 +36,29 @@ def export(source: Path, sink: BinaryIO, progress: Callable[[int], None] | None 
     JournalRefused: the source is not ours, or damaged. OSError: writing to the sink has failed.
     """
     source = Path(os.path.realpath(source))
-    with reading_whole(source) as connection:
-        return _write(connection, source, sink, progress)
+    with (
+        reading_whole(source) as connection,
+        closing(dump(connection, source)) as lines,  # or SQLite would leave a -wal if this is interrupted
+    ):
+        return write_lines(lines, sink, progress)
 
 
-def export_to_file(
-    source: Path, dest: Path, progress: Callable[[int], None] | None = None, *, replace: bool = False
-) -> int:
-    """Write the lines of a database to a file of mode 0600, which appears when it is complete; returns their number.
+def export_to_file(write: Callable[[BinaryIO], int], dest: Path, source: Path | None, *, replace: bool = False) -> int:
+    """Have ``write`` write to a file of mode 0600, which appears when it is complete; returns what it returns.
 
-    JournalRefused: the source is not ours, or damaged. BeanliteError: `dest` exists and is not to be replaced, is the
-    source or a live database, or can't be written.
+    ``source`` is the file from which it reads. BeanliteError: `dest` exists and is not to be replaced, is the source or
+    a live database, or can't be written. Raises what ``write`` raises as well.
     """
-    source, resolved = Path(os.path.realpath(source)), not_linked(dest)
+    resolved = not_linked(dest)
     try:
         with (
-            reading_whole(source) as connection,
             unserved(resolved, source) if replace else nullcontext(enter_result=False) as is_there,
             written_whole(resolved, replace=is_there) as partial,
             partial.open("wb") as sink,
         ):
-            return _write(connection, source, sink, progress)
+            return write(sink)
     except OSError as error:
         raise BeanliteError(f"nothing was exported to {dest}: {error.strerror}") from error
-
-
-def _write(connection: sqlite3.Connection, source: Path, sink: BinaryIO, progress: Callable[[int], None] | None) -> int:
-    with closing(dump(connection, source)) as lines:  # or SQLite would leave a -wal if this is interrupted
-        return write_lines(lines, sink, progress)
 
 
 def dump(connection: sqlite3.Connection, path: Path) -> Generator[str]:
