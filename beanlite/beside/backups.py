@@ -5,28 +5,23 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import IO, Final
 
+from beanlite.beside.child import Child
 from beanlite.host import log
 from beanlite.host.signals import how_ended
 from beanlite.journal.sqlite.file.dated import dated_backups
 from beanlite.journal.sqlite.file.fileformat import size_of
 from beanlite.journal.sqlite.file.room import RESERVE_BYTES
-from beanlite.settings.config import bare_environment
 
-# The interval at which the server checks whether a backup has ended.
-_LOOK_S: Final = 0.1
 # After a failure the next backup is made this soon, or when it would be due anyway.
 _AGAIN_S: Final = 60
 # A backup on the disk of the database has to leave this much room for jobs: else it would have puts refused.
 _LEFT_BYTES: Final = 2 * RESERVE_BYTES
-# How long a backup may take to tidy up after it has been terminated.
-_ENDS_WITHIN_S: Final = 5.0
 # By how much a backup is nicer than the server, as in nice(1).
 _NICE: Final = 19
 
@@ -51,7 +46,7 @@ class Backups:
         self._command = [sys.executable, "-m", "beanlite", "backup", str(self._folder)]
         self._command += ["--db", str(self._db), "--keep", str(keep), "--json"]
         self._timer: asyncio.TimerHandle | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._output: IO[bytes]
         """What the backup's process prints."""
         self.succeeded_at = 0
@@ -74,7 +69,7 @@ class Backups:
 
     def _make(self) -> None:
         self._timer = self._loop.call_later(self._every_s, self._make)
-        if self._process is not None:
+        if self._child is not None:
             log.warning("backup takes longer than backup_every", seconds=self._every_s)
             return
         if not self._has_room():
@@ -85,21 +80,15 @@ class Backups:
         with contextlib.ExitStack() as undo:
             try:
                 output = undo.enter_context(tempfile.TemporaryFile())  # not a pipe: it is only read at the end
-                process = subprocess.Popen(  # noqa: S603 - the command is our own
-                    self._command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=bare_environment(),
-                )
+                child = Child(self._loop, self._command, self._made, stdout=output)
             except OSError as error:
                 self._failed(str(error))
                 return
             undo.pop_all()
         with contextlib.suppress(OSError):  # it has ended already
-            os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
-        self._process, self._output = process, output
-        self._loop.call_later(_LOOK_S, self._look)
+            os.setpriority(os.PRIO_PROCESS, child.process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
+        self._child, self._output = child, output
+        child.watch()
 
     def _shares_disk(self) -> bool:
         return self._db.stat().st_dev == self._folder.stat().st_dev
@@ -111,20 +100,16 @@ class Backups:
                 return shutil.disk_usage(self._folder).free >= size_of(self._db) + _LEFT_BYTES
         return True
 
-    def _look(self) -> None:
-        """Check whether the backup has ended, and how."""
-        process = self._process
-        if process is None or self._is_over:
+    def _made(self, returncode: int) -> None:
+        """Report how the process of a backup has ended."""
+        if self._is_over:
             return  # ``ended`` sees to it: the server is about to end, or the settings have changed
-        if process.poll() is None:
-            self._loop.call_later(_LOOK_S, self._look)
-            return
-        self._process = None
+        self._child = None
         with self._output as output:
             output.seek(0)
             said = output.read()
-        if process.returncode:
-            self._failed(why_failed(said, process.returncode))
+        if returncode:
+            self._failed(why_failed(said, returncode))
             return
         result = json.loads(_last_line(said))
         self.succeeded_at = int(time.time())
@@ -145,20 +130,16 @@ class Backups:
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._process is not None:
-            self._process.terminate()
+        if self._child is not None:
+            self._child.process.terminate()
 
     async def ended(self) -> None:
         """Wait until no backup reads the database any more; to be called after ``end``."""
-        process = self._process
-        if process is None:
+        child = self._child
+        if child is None:
             return
-        until_s = self._loop.time() + _ENDS_WITHIN_S
-        while process.poll() is None:
-            if self._loop.time() > until_s:
-                process.kill()
-            await asyncio.sleep(_LOOK_S / 10)
-        if self._process is process:  # at a stop amid a reload, this has been called twice
-            self._process = None
+        await child.ended()
+        if self._child is child:  # at a stop amid a reload, this has been called twice
+            self._child = None
             self._output.close()
             log.info("stopped during a backup")

@@ -12,18 +12,16 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
+from beanlite.beside.child import ENDS_WITHIN_S, Child
 from beanlite.host import log
 from beanlite.host.signals import how_ended
-from beanlite.settings.config import bare_environment
 
 # The delay before a restart: the first one, which doubles each time, and the longest.
 FIRST_S: Final = 1.0
 MOST_S: Final = 300.0
 # After the process has run for this long, the delay is the first one again.
 STEADY_S: Final = 60.0
-# How long the process may take to end after it has been terminated.
-ENDS_WITHIN_S: Final = 5.0
-# The interval of the checks for its end, while it is about to end.
+# The interval of the checks for the end of the process, once it has closed its output.
 _LOOK_S: Final = 0.01
 # How many bytes of its output are read at once, and kept of an incomplete line.
 _READ_BYTES: Final = 1 << 16
@@ -41,7 +39,7 @@ class Page:
     def __init__(self, loop: asyncio.AbstractEventLoop, command: list[str]) -> None:
         self._loop = loop
         self._command = command
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._began_s = 0.0
         self._wait_s = FIRST_S
         self._timer: asyncio.TimerHandle | None = None
@@ -58,31 +56,25 @@ class Page:
         """Start the process."""
         self._began_s, self._rest, self._why = self._loop.time(), b"", ""
         try:
-            process = subprocess.Popen(  # noqa: S603 - the command is our own
-                self._command,
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env=bare_environment(),
-            )
+            child = Child(self._loop, self._command, self._ended, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
         except OSError as error:
             self._start_again(str(error))
             return
-        self._process = process
-        assert process.stderr is not None
-        os.set_blocking(process.stderr.fileno(), False)
-        self._loop.add_reader(process.stderr.fileno(), self._read, process)
+        self._child = child
+        assert child.process.stderr is not None
+        os.set_blocking(child.process.stderr.fileno(), False)
+        self._loop.add_reader(child.process.stderr.fileno(), self._read, child)
 
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
+    def _read(self, child: Child) -> None:
         """Read output of the process; at the end of it, wait for the process to end."""
+        process = child.process
         assert process.stderr is not None
         data = process.stderr.read(_READ_BYTES)
         if data is None:  # a spurious wakeup
             return
         if not data:
             self._loop.remove_reader(process.stderr.fileno())
-            self._look()
+            child.watch(_LOOK_S)
             return
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[-_LINE_BYTES:]
@@ -102,20 +94,13 @@ class Page:
             self._why = odd
             self._oddities.warning("web page error", error=odd)
 
-    def _look(self) -> None:
-        """Check whether the process has ended, and how."""
-        process = self._process
-        if process is None:
-            return
-        if process.poll() is None:
-            self._timer = self._loop.call_later(_LOOK_S, self._look)
-            return
-        self._let_go(process)
+    def _ended(self, returncode: int) -> None:
+        self._let_go()
         if self._changing and not self._ending:
             self._changing = False
             self.begin()
         elif not self._ending:
-            self._start_again(self._why or how_ended(process.returncode))
+            self._start_again(self._why or how_ended(returncode))
 
     def _start_again(self, why: str) -> None:
         if self._loop.time() - self._began_s >= STEADY_S:
@@ -124,8 +109,9 @@ class Page:
         self._timer = self._loop.call_later(self._wait_s, self.begin)
         self._wait_s = min(2 * self._wait_s, MOST_S)
 
-    def _let_go(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = None
+    def _let_go(self) -> None:
+        assert self._child is not None
+        process, self._child = self._child.process, None
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.close()
@@ -136,31 +122,25 @@ class Page:
         if command == self._command:
             return
         self._command = command
-        if self._process is not None:
+        if self._child is not None:
             self._changing = True
-            self._process.terminate()
+            self._child.process.terminate()
 
     def end(self) -> None:
         """Terminate the process, and don't start it again."""
         self._ending = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._process is not None:
-            self._process.terminate()
+        if self._child is not None:
+            self._child.process.terminate()
 
     async def ended(self) -> None:
         """Wait until the process has ended; to be called after ``end``."""
-        process = self._process
-        if process is None:
+        child = self._child
+        if child is None:
             return
-        assert process.stderr is not None
-        self._loop.remove_reader(process.stderr.fileno())
-        until_s = self._loop.time() + ENDS_WITHIN_S
-        is_killed = False
-        while process.poll() is None:
-            if not is_killed and self._loop.time() > until_s:
-                log.warning("web page process did not end; killed", seconds=ENDS_WITHIN_S)
-                process.kill()
-                is_killed = True
-            await asyncio.sleep(_LOOK_S)
-        self._let_go(process)
+        assert child.process.stderr is not None
+        self._loop.remove_reader(child.process.stderr.fileno())
+        if await child.ended():
+            log.warning("web page process did not end; killed", seconds=ENDS_WITHIN_S)
+        self._let_go()

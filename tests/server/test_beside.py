@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from beanlite.beside import page
+from beanlite.beside import child, page
 from beanlite.beside.beside import _reached_at
 from beanlite.beside.page import Page
 from beanlite.errors import ConfigError
@@ -252,11 +252,11 @@ async def test_what_goes_wrong_in_it_is_told_by_the_last_line(told):
 
 
 async def test_one_that_does_not_want_to_end_is_killed(told, monkeypatch):
-    monkeypatch.setattr(page, "ENDS_WITHIN_S", 0.0)
+    monkeypatch.setattr(child, "ENDS_WITHIN_S", 0.0)
     code = "import signal, sys; signal.signal(15, signal.SIG_IGN); sys.stderr.write('http://x/\\n'); signal.pause()"
     found = started(code)
     await until_inside(lambda: told)
-    process = found._process
+    process = found._child.process
     await end(found)
     assert process.returncode == -9
-    assert told[-1] == ("web page process did not end; killed", {"seconds": 0.0})
+    assert told[-1] == ("web page process did not end; killed", {"seconds": 5.0})

@@ -1,0 +1,57 @@
+"""A process beside the server: started in a bare environment, watched until it ends, and killed if it does not end."""
+
+import asyncio
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import IO, Final
+
+from beanlite.settings.config import bare_environment
+
+# How long a process may take to end after it has been terminated.
+ENDS_WITHIN_S: Final = 5.0
+# The interval of the checks for its end, and of those while it is about to end.
+_LOOK_S: Final = 0.1
+_LOOK_AGAIN_S: Final = 0.01
+
+
+class Child:
+    """A process, from its start until its end was seen."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        command: Sequence[str],
+        tell_end: Callable[[int], None],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | IO[bytes] = subprocess.DEVNULL,
+        stderr: int = subprocess.STDOUT,
+    ) -> None:
+        """Start it. ``tell_end`` is called with its exit code, unless ``ended`` is awaited. OSError: it can't start."""
+        self._loop = loop
+        self._tell_end = tell_end
+        self._timer: asyncio.TimerHandle | None = None
+        self.process = subprocess.Popen(  # noqa: S603 - the command is our own
+            command, bufsize=0, stdin=stdin, stdout=stdout, stderr=stderr, env=bare_environment()
+        )
+
+    def watch(self, every_s: float = _LOOK_S) -> None:
+        """Check from now on whether it has ended."""
+        returncode = self.process.poll()
+        if returncode is None:
+            self._timer = self._loop.call_later(every_s, self.watch, every_s)
+        else:
+            self._tell_end(returncode)
+
+    async def ended(self) -> bool:
+        """Wait for its end, and return whether it had to be killed; to be called once it has been terminated."""
+        if self._timer is not None:
+            self._timer.cancel()
+        until_s = self._loop.time() + ENDS_WITHIN_S
+        is_killed = False
+        while self.process.poll() is None:
+            if not is_killed and self._loop.time() > until_s:
+                self.process.kill()
+                is_killed = True
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        return is_killed
