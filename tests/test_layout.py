@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 
 import pytest
 
@@ -134,6 +135,40 @@ def test_the_picture_leaves_out_what_follows_and_shows_what_is_wrong():
 def test_the_picture_is_of_all_imports():
     assert {"settings", "server"} <= room_graph()["cli"]
     assert {"core.engine", "journal.sqlite.served.batch"} <= module_graph()["journal.sqlite.served.writer"]
+
+
+# -- one word for one thing
+
+# The same thing in several places: what implements it, what asks for it, and what shows it.
+SAME_CLASS = {"Batch", "Client", "Connection", "Filter", "Histogram", "NewJob"}
+SAME_MODULE = {
+    *("app", "backup", "backups", "batch", "bodies", "changes", "commands", "compact", "config", "dump", "journal"),
+    *("machine", "migrations", "replies", "restore", "rows", "salvage", "totals", "verify"),
+}
+
+
+def several(places):
+    """Return the names that stand in several files."""
+    return {name for name, count in Counter(name for name, _ in places).items() if count > 1}
+
+
+def classes_of(file):
+    return {node.name.lstrip("_") for node in parsed(file).body if isinstance(node, ast.ClassDef)}
+
+
+def test_class_has_a_name_of_its_own():
+    assert several((name, file) for file in FILES for name in classes_of(file)) - SAME_CLASS == set()
+
+
+def test_module_has_a_name_of_its_own():
+    # A room's file of a room's name, and the command line's files, which have the names of the commands.
+    files = [file for file in FILES if not file.stem.startswith("__") and file.parent.name != "cli"]
+    assert several((file.stem, file) for file in files) - SAME_MODULE == set()
+
+
+def test_allowed_names_are_needed():
+    assert SAME_CLASS - several((name, file) for file in FILES for name in classes_of(file)) == set()
+    assert SAME_MODULE - several((file.stem, file) for file in FILES) == set()
 
 
 # -- nothing grows too large to be read in one go

@@ -13,7 +13,7 @@ from beanlite.host.places import as_place, reached_at
 
 if TYPE_CHECKING:
     from beanlite.beside.backups import Backups
-    from beanlite.beside.page import Page
+    from beanlite.beside.webpage import WebPage
     from beanlite.settings.config import Settings
 
 
@@ -24,7 +24,7 @@ class Beside:
         """``sockets``: those on which the server listens."""
         self._sockets = sockets
         self._backups: Backups | None = None
-        self._page: Page | None = None
+        self._page: WebPage | None = None
 
     @property
     def backup_succeeded_at(self) -> int:
@@ -53,13 +53,13 @@ class Beside:
         """Have the page served, if the settings ask for it; to be called when the server serves."""
         if settings.web is None:
             return
-        from beanlite.beside.page import Page  # noqa: PLC0415 - the start is faster without it
+        from beanlite.beside.webpage import WebPage  # noqa: PLC0415 - the start is faster without it
 
-        self._page = Page(asyncio.get_running_loop(), self._page_command(settings))
+        self._page = WebPage(asyncio.get_running_loop(), self._page_command(settings))
         self._page.begin()
 
     def _page_command(self, settings: Settings) -> list[str]:
-        from beanlite.beside.page import page_command  # noqa: PLC0415 - as above
+        from beanlite.beside.webpage import page_command  # noqa: PLC0415 - as above
 
         assert settings.web is not None
         asked = {"server": _reached_at(self._sockets), "listen": settings.web}

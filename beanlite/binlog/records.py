@@ -28,7 +28,7 @@ _ID_MAX: Final = (1 << 61) - 1
 _TIME_END_S: Final = 1 << 33
 
 
-class Job(NamedTuple):
+class BinlogJob(NamedTuple):
     """A job as stored in a record.
 
     Times and durations are in the format's unit.
@@ -61,9 +61,9 @@ class Format(NamedTuple):
     start: re.Pattern[bytes]
     """A zero-width match wherever a record could begin."""
 
-    def read(self, job: bytes) -> Job:
+    def read(self, job: bytes) -> BinlogJob:
         """Parse the job from the bytes of a record."""
-        return Job._make(self.job.unpack(job))
+        return BinlogJob._make(self.job.unpack(job))
 
 
 FORMATS: Final = {
@@ -145,7 +145,7 @@ def _record_at(data: bytes, at: int, form: Format) -> Record | None:
     return Record(job.id, job.state, tube, job_bytes, body_at, end)
 
 
-def _is_possible(job: Job, second: int) -> bool:
+def _is_possible(job: BinlogJob, second: int) -> bool:
     """Whether beanstalkd could have written these numbers. Durations are whole seconds, and no ttr is 0."""
     longest, end = U32_MAX * second, _TIME_END_S * second
     return (

@@ -28,14 +28,14 @@ from beanlite.binlog.records import (
     records,
 )
 from beanlite.errors import BeanliteError, BinlogRefused
-from beanlite.journal.sqlite.tools.filling import NewJob
+from beanlite.journal.sqlite.tools.filling import JobRow
 
 _NAME: Final = re.compile(r"binlog\.(0|[1-9][0-9]*)")
 # Reserved jobs become ready, because the clients that had reserved them are gone.
 _STATES: Final = {READY: "ready", RESERVED: "ready", BURIED: "buried", DELAYED: "delayed"}
 
 
-class Found(NamedTuple):
+class LiveJob(NamedTuple):
     """A job that has not been deleted."""
 
     tube: bytes
@@ -98,7 +98,7 @@ class Survey:
 
     def __init__(self, *, salvage: bool) -> None:
         self._salvage = salvage
-        self.jobs: dict[int, Found] = {}
+        self.jobs: dict[int, LiveJob] = {}
         self.left_out: list[LeftOut] = []
         self.last_id = 0
         self.without_body: set[int] = set()
@@ -160,7 +160,7 @@ class Survey:
             self.without_body.discard(job_id)
         elif record.tube:
             tube = self._tubes.setdefault(record.tube, record.tube)
-            self.jobs[job_id] = Found(
+            self.jobs[job_id] = LiveJob(
                 tube, file, record.body_at, record.end - record.body_at - len(CRLF), form, record.job
             )
             self.without_body.discard(job_id)
@@ -169,7 +169,7 @@ class Survey:
         else:
             self.without_body.add(job_id)
 
-    def new_jobs(self) -> Iterator[NewJob]:
+    def new_jobs(self) -> Iterator[JobRow]:
         """Yield all jobs with their bodies, by ascending id. BeanliteError: a file can't be read."""
         for file, job_ids in groupby(sorted(self.jobs), lambda job_id: self.jobs[job_id].file):
             try:
@@ -179,14 +179,14 @@ class Survey:
             except OSError as error:
                 raise BeanliteError(f"{file} can't be read: {error.strerror}") from error
 
-    def _new_job(self, found: Found, file: int) -> NewJob:
+    def _new_job(self, found: LiveJob, file: int) -> JobRow:
         """Return the job, with its body read from this file descriptor."""
         job = found.form.read(found.job)
         second = found.form.second
         body = os.pread(file, found.body_size, found.body_at)
         if len(body) != found.body_size:
             raise BeanliteError(f"{found.file} has changed since it was first read")
-        return NewJob(
+        return JobRow(
             id=job.id,
             tube=found.tube.decode(),
             state=_STATES[job.state],

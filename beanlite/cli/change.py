@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.groups import Ids, Json, Server, Which, age_option, grouped, seconds_of
+from beanlite.cli.groups import Ids, Json, ServerOption, Which, age_option, grouped, seconds_of
 from beanlite.cli.options import listed
 from beanlite.cli.printing import print_done
 from beanlite.console import changes, units
@@ -72,7 +72,7 @@ Pri = Annotated[int, typer.Option("--pri", min=0, max=U32_MAX, metavar="N", help
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class How(Server):
+class How(ServerOption):
     """The server at which a change is made, and how it is reported."""
 
     dry_run: Annotated[
@@ -174,7 +174,7 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
         agreed = _asked(server, what, which) if ask else which
         with _progress(command or what["do"]) as progress:
             request = {**what, **on_behalf_of(login_name()), "dry_run": how.dry_run}
-            outcome = changes.Outcome() if agreed is None else changes.change(server, request, agreed, progress)
+            outcome = changes.Result() if agreed is None else changes.change(server, request, agreed, progress)
     done = changes.DONE_WORDS[what["do"]]
     if how.as_json:
         facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}
@@ -195,7 +195,7 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
     return 0
 
 
-def _unchanged(do: str, which: Filter, outcome: changes.Outcome) -> str:
+def _unchanged(do: str, which: Filter, outcome: changes.Result) -> str:
     """Name the jobs given by their ids that were not changed, and why not."""
     gone = sorted(set(which.ids or ()) - outcome.changed - outcome.left)
     parts = []
@@ -234,7 +234,7 @@ def _confirmed(question: str) -> bool:
 
 
 @contextlib.contextmanager
-def _progress(word: str) -> Iterator[Callable[[changes.Outcome], None]]:
+def _progress(word: str) -> Iterator[Callable[[changes.Result], None]]:
     """Show the progress of a change in a line on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None

@@ -51,7 +51,7 @@ def seconds_of(option: str, length_s: float) -> int:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Server:
+class ServerOption:
     """Which server to ask."""
 
     connect: Annotated[
@@ -72,7 +72,7 @@ class Server:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Place(Server):
+class ServerOrFile(ServerOption):
     """Which server to ask, or which file to read."""
 
     db: Annotated[
@@ -141,7 +141,7 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
     groups = {
         name: parameter.annotation
         for name, parameter in signature.parameters.items()
-        if inspect.isclass(parameter.annotation) and issubclass(parameter.annotation, (Server, Which))
+        if inspect.isclass(parameter.annotation) and issubclass(parameter.annotation, (ServerOption, Which))
     }
     parameters = [parameter for name, parameter in signature.parameters.items() if name not in groups]
     for group in groups.values():

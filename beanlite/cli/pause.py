@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.groups import Json, Server, age_option, grouped, seconds_of
+from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.printing import print_done
 from beanlite.console import units
 from beanlite.console.live import Live
@@ -27,7 +27,7 @@ def pause(
     tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")],
     time: Annotated[float, age_option(text="How long, such as 90s, 5min or 3h; 0 ends a pause.")],
     *,
-    server: Server,
+    server: ServerOption,
     as_json: Json = False,
 ) -> None:
     """Stop clients from reserving from a tube for some time."""

@@ -7,7 +7,7 @@ from typing import Annotated, BinaryIO, Final
 
 import typer
 
-from beanlite.cli.groups import Json, Server, age_option, grouped, seconds_of
+from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
 from beanlite.cli.source import STDIN, opened
@@ -61,7 +61,7 @@ def put(
             metavar="FILE", parser=as_path, help="Put each line of this file, a JSON object, as a job; - is stdin."
         ),
     ] = None,
-    server: Server,
+    server: ServerOption,
     as_json: Json = False,
 ) -> None:
     """Put jobs."""

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.groups import NUMBER_MAX, Json, Limit, Place, Server, Which, grouped
+from beanlite.cli.groups import NUMBER_MAX, Json, Limit, ServerOption, ServerOrFile, Which, grouped
 from beanlite.console import listing, tables
 from beanlite.console.bodies import FORMS
 from beanlite.console.filters import encode_tube
@@ -62,7 +62,7 @@ def tubes(
     *,
     sort: Annotated[str, typer.Option(metavar="COLUMN", help=f"One of {', '.join(listing.TUBE_SORTS)}.")] = "name",
     limit: Limit = 100,
-    place: Place,
+    place: ServerOrFile,
     as_json: Json = False,
 ) -> None:
     """Show the tubes, and how many jobs each has."""
@@ -87,7 +87,7 @@ def jobs(
     after: Annotated[
         str | None, typer.Option(metavar="CURSOR", help="Continue an earlier list that had the same options.")
     ] = None,
-    place: Place,
+    place: ServerOrFile,
     as_json: Json = False,
 ) -> None:
     """Show jobs, with the first 200 bytes of each body.
@@ -117,7 +117,7 @@ def job(
             metavar="FORM", help=f"How to show the body: {', '.join(FORMS)}. With raw, nothing else is printed."
         ),
     ] = "auto",
-    place: Place,
+    place: ServerOrFile,
     as_json: Json = False,
 ) -> None:
     """Show everything known about a job.
@@ -142,7 +142,7 @@ def job(
 
 
 @grouped
-def clients(*, server: Server, as_json: Json = False) -> None:
+def clients(*, server: ServerOption, as_json: Json = False) -> None:
     """Show the connected clients.
 
     The list includes what each uses, watches, waits for and holds, but not the connection of this command.
@@ -157,7 +157,7 @@ def clients(*, server: Server, as_json: Json = False) -> None:
 
 
 @grouped
-def stats(*, place: Place, as_json: Json = False) -> None:
+def stats(*, place: ServerOrFile, as_json: Json = False) -> None:
     """Show the server's statistics.
 
     With --db: which server has or last had that file, since when (in UTC), and how many jobs it holds.
@@ -177,7 +177,7 @@ def tail(
         list[str] | None, typer.Option(metavar="WORD", help="Only this kind of event, such as bury; repeatable.")
     ] = None,
     *,
-    server: Server,
+    server: ServerOption,
     as_json: Json = False,
 ) -> None:
     """Show what happens to jobs, until Ctrl-C.

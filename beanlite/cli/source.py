@@ -18,10 +18,10 @@ STDIN: Final = Path("-")
 
 def opened(file: Path) -> BinaryIO:
     """Open a file, or stdin as -, to be read. BeanliteError, now and whenever it is read: it can't be read."""
-    return io.BufferedReader(_Source(file))
+    return io.BufferedReader(_InputFile(file))
 
 
-class _Source(io.FileIO):
+class _InputFile(io.FileIO):
     """A file whose errors are not mistaken for those of the database or of stdout."""
 
     def __init__(self, file: Path) -> None:

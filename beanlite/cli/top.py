@@ -5,7 +5,7 @@ import sys
 from importlib.util import find_spec
 from typing import Final
 
-from beanlite.cli.groups import Server, grouped
+from beanlite.cli.groups import ServerOption, grouped
 from beanlite.console.live import Live
 from beanlite.errors import ConfigError, missing
 
@@ -17,7 +17,7 @@ EXAMPLES: Final = {"top": ("beanlite top", "beanlite top --connect queue.example
 
 
 @grouped
-def top(*, server: Server) -> None:
+def top(*, server: ServerOption) -> None:
     """Watch a server, full screen.
 
     Shows its rates, latency and memory, its tubes, and their jobs. The keys are listed at the bottom: s sorts by

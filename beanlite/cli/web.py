@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from beanlite.beanstalk.client import parse_address
-from beanlite.cli.groups import Server, grouped
+from beanlite.cli.groups import ServerOption, grouped
 from beanlite.cli.options import path_of_db
 from beanlite.cli.paths import as_path
 from beanlite.cli.source import STDIN, opened
@@ -39,7 +39,7 @@ EXAMPLES: Final = {
 }
 
 
-def _backups_of(server: Server, db: Path | None) -> "Folder | None":
+def _backups_of(server: ServerOption, db: Path | None) -> "Folder | None":
     """Return the folder for backups in the server's settings; None if there is none, or the settings are unknown."""
     if server.connect is not None and server.config_file is None:
         return None
@@ -83,7 +83,7 @@ def _readable(db: str) -> Path:
 @grouped
 def web(
     *,
-    server: Server,
+    server: ServerOption,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="The address to listen on.")] = DEFAULT_LISTEN,
     db: Annotated[
         str | None, typer.Option("--db", metavar="PATH", help="The server's database file, for history and curves.")

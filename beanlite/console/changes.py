@@ -26,7 +26,7 @@ _IDS: Final = 1000
 
 
 @dataclass(slots=True)
-class Outcome:
+class Result:
     """The progress of a change."""
 
     done: int = 0
@@ -68,13 +68,13 @@ class Interrupt:
                 signal.signal(number, handler)
 
 
-def change(server: Live, what: Record, which: Filter, progress: Callable[[Outcome], None] = lambda _: None) -> Outcome:
+def change(server: Live, what: Record, which: Filter, progress: Callable[[Result], None] = lambda _: None) -> Result:
     """Change all jobs that the filter selects; `what` is a request without its filter. BeanliteError: that fails.
 
     A tube that does not exist is an error, too. Each slice is durable before the next one is requested. Ctrl-C stops
     between two slices.
     """
-    outcome = Outcome()
+    outcome = Result()
     interrupt = Interrupt()
     with interrupt.noted():
         for _ in slices(server, what, which, outcome):
@@ -87,7 +87,7 @@ def change(server: Live, what: Record, which: Filter, progress: Callable[[Outcom
     return outcome
 
 
-def slices(server: Live, what: Record, which: Filter, outcome: Outcome) -> Iterator[Outcome]:
+def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
     """Like ``change``, but yield the progress after each slice, and don't handle Ctrl-C. BeanliteError: it fails."""
     requests = [{**what, **part.request()} for part in _parts(which)]
     while requests:
@@ -115,7 +115,7 @@ def _parts(which: Filter) -> list[Filter]:
     return [replace(which, ids=tuple(ids[at : at + _IDS])) for at in range(0, len(ids), _IDS)]
 
 
-def _slice(server: Live, request: Record, outcome: Outcome) -> Record:
+def _slice(server: Live, request: Record, outcome: Result) -> Record:
     try:
         return server.ask("change-jobs", request)
     except BeanliteError as error:
@@ -124,6 +124,6 @@ def _slice(server: Live, request: Record, outcome: Outcome) -> Record:
         raise BeanliteError(f"{error}{_so_far(request, outcome)}") from error
 
 
-def _so_far(what: Record, outcome: Outcome) -> str:
+def _so_far(what: Record, outcome: Result) -> str:
     would = "would be" if what.get("dry_run") else "had been"
     return f"; {outcome.done} jobs {would} {DONE_WORDS[what['do']]} before"

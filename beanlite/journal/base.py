@@ -40,7 +40,7 @@ class JournalFacts(NamedTuple):
     """Age of the oldest commit that is not synced yet; None: syncing is left to the operating system."""
 
 
-class Listener(Protocol):
+class Observer(Protocol):
     """The callbacks of a journal's user, which report what has become of its commits. All run in the loop's thread."""
 
     def durable(self, batch: int, last_id: int) -> None:
@@ -117,7 +117,7 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def attach(self, listener: Listener) -> None:
+    def attach(self, listener: Observer) -> None:
         """Report all further events to the listener; called once, in the loop, after ``recover``."""
 
     @abstractmethod

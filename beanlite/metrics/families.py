@@ -24,7 +24,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _CONNECTIONS: Final = ("connections", "connections-per-address")
 
 
-class Source(NamedTuple):
+class Measured(NamedTuple):
     """The parts of the server that the metrics are read from."""
 
     engine: Engine
@@ -46,7 +46,7 @@ class Source(NamedTuple):
     """Whether scheduled backups are made."""
 
 
-def families(source: Source) -> Iterator[Metric]:
+def families(source: Measured) -> Iterator[Metric]:
     """Yield all metrics, each with its samples."""
     yield from _process(source)
     yield from _jobs(source)
@@ -64,7 +64,7 @@ def families(source: Source) -> Iterator[Metric]:
             )
 
 
-def _process(source: Source) -> Iterator[Metric]:
+def _process(source: Measured) -> Iterator[Metric]:
     build = GaugeMetricFamily(
         "beanlite_build_info",
         "1; the labels are the version, whether it is compiled, and the version of Python.",
@@ -81,7 +81,7 @@ def _process(source: Source) -> Iterator[Metric]:
     yield _gauge("open_fds", "Open file descriptors.", _open_descriptors())
 
 
-def _jobs(source: Source) -> Iterator[Metric]:
+def _jobs(source: Measured) -> Iterator[Metric]:
     server, measures = server_snapshot(source.engine), source.measures
     yield _labelled(
         "jobs",
@@ -100,7 +100,7 @@ def _jobs(source: Source) -> Iterator[Metric]:
     yield _histogram("job_hold_seconds", "For how long jobs were reserved.", measures.holds)
 
 
-def _clients(source: Source) -> Iterator[Metric]:
+def _clients(source: Measured) -> Iterator[Metric]:
     server, service, measures = server_snapshot(source.engine), source.service, source.measures
     yield _gauge("connections", "Connections.", server.clients)
     yield _gauge("connections_max", "Connections that are served at a time, at most.", source.max_connections)
@@ -119,7 +119,7 @@ def _clients(source: Source) -> Iterator[Metric]:
     yield _histogram("loop_turn_seconds", "How long turns of the loop lasted that served clients.", measures.turns)
 
 
-def _memory(source: Source) -> Iterator[Metric]:
+def _memory(source: Measured) -> Iterator[Metric]:
     memory = source.engine.memory
     yield _gauge("memory_resident_bytes", "Memory of the process that is in RAM.", _resident_bytes())
     yield _gauge(
@@ -145,7 +145,7 @@ def _refused(facts: Facts) -> Iterator[Metric]:
     )
 
 
-def _journal(source: Source, facts: Facts) -> Iterator[Metric]:
+def _journal(source: Measured, facts: Facts) -> Iterator[Metric]:
     journal, measures = source.journal.facts(), source.measures
     if not journal.keeps_jobs:
         return

@@ -10,8 +10,8 @@ from beanlite.core.job import SECOND_NS
 from beanlite.core.measures import Measures
 from beanlite.host.clock import utc_s
 from beanlite.journal.base import Journal
-from beanlite.metrics.families import Source
-from beanlite.metrics.page import PAGE_TYPE, Page
+from beanlite.metrics.families import Measured
+from beanlite.metrics.text import PAGE_TYPE, MetricsPage
 from beanlite.net.health import Health
 from beanlite.protocol.replies import ERRORS
 from beanlite.protocol.session import Service
@@ -47,8 +47,8 @@ class Vitals:
         self._facts = facts
         self._forwarder = forwarder
         self._address = settings.health_address
-        self._page = Page(
-            Source(
+        self._page = MetricsPage(
+            Measured(
                 engine=engine,
                 measures=measures,
                 service=service,

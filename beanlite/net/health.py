@@ -53,7 +53,7 @@ class Health:
         self.readiness = readiness
         self.page = page
         self.page_type = page_type
-        self.connections: dict[Visit, None] = {}
+        self.connections: dict[Probe, None] = {}
         """The connections, the earliest first."""
         self._servers: list[asyncio.Server] = []
         self._floods = log.Seldom()
@@ -63,7 +63,7 @@ class Health:
         backlog = 2 * CONNECTIONS_MAX
         sockets = tcp_sockets(host, port, backlog, ", for --health")
         self._servers = [
-            await self.loop.create_server(lambda: Visit(self), sock=sock, backlog=backlog) for sock in sockets
+            await self.loop.create_server(lambda: Probe(self), sock=sock, backlog=backlog) for sock in sockets
         ]
         bound = sockets[0].getsockname()
         log.info("serving health and metrics", host=bound[0], port=bound[1])
@@ -97,7 +97,7 @@ def is_local_name(place: str) -> bool:
     return "." not in name or name.endswith(".localhost")
 
 
-class Visit(asyncio.Protocol):
+class Probe(asyncio.Protocol):
     """One connection: a request and its response."""
 
     __slots__ = ("_health", "_received", "_task", "_timer", "_transport")

@@ -12,7 +12,7 @@ from beanlite.host.clock import Clock
 from beanlite.host.loop import loop_factory, run_loop
 from beanlite.host.machine import share_one_heap
 from beanlite.journal.base import Journal
-from beanlite.journal.memory import MemoryJournal
+from beanlite.journal.volatile import MemoryJournal
 from beanlite.net.listener import Listener, advertised, become, open_listener, room_for
 from beanlite.server.server import Server
 from beanlite.settings.config import Settings
@@ -63,11 +63,11 @@ def make_journal(settings: Settings, listener: Listener, clock: Clock, forwarder
     if not settings.journal:
         return MemoryJournal()
     if settings.database is not None:
-        from beanlite.journal.postgres.journal import Place, PostgresJournal  # noqa: PLC0415 - it may not be installed
+        from beanlite.journal.postgres.journal import Entry, PostgresJournal  # noqa: PLC0415 - it may not be installed
 
         node = settings.node or f"{platform.node()} {listener.address}"
         url = settings.database.get_secret_value()
-        place = Place(url, node, advertised(settings, listener), settings.lease_s, settings.require_sync)
+        place = Entry(url, node, advertised(settings, listener), settings.lease_s, settings.require_sync)
         stand_by = listener.stand_by if forwarder is None else forwarder.stand_by
         return PostgresJournal(place, clock.since_boot_ns, stand_by)
     # Imported only here, since --no-journal starts faster without them.

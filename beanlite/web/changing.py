@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from beanlite.console import units
-from beanlite.console.changes import DONE_WORDS, Outcome, slices
+from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Filter, Record, encode_tube
 from beanlite.console.live import Live
 from beanlite.console.person import on_behalf_of
@@ -139,8 +139,8 @@ def _how(do: str, fields: dict[str, str]) -> Record:
     return {}
 
 
-def _count(live: Live, what: Record, which: Filter) -> Outcome:
-    outcome = Outcome()
+def _count(live: Live, what: Record, which: Filter) -> Result:
+    outcome = Result()
     for _ in slices(live, {**what, "dry_run": True}, which, outcome):
         pass
     return outcome

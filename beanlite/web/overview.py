@@ -8,7 +8,7 @@ from beanlite.console import listing, units
 from beanlite.console.filters import Record
 from beanlite.console.live import COUNTERS, Live
 
-# Tubes on one page.
+# TubesPage on one page.
 PAGE: Final = 50
 # What tubes can be sorted by.
 SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "waiting", "first_ready_s")
@@ -19,7 +19,7 @@ NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Tubes:
+class TubesPage:
     """A page of tubes."""
 
     tubes: list[Record]
@@ -40,7 +40,7 @@ class Problem:
     """Whether it concerns the server as a whole."""
 
 
-def tubes(live: Live, like: str, sort: str, page: int) -> Tubes:
+def tubes(live: Live, like: str, sort: str, page: int) -> TubesPage:
     """Return a page of the tubes whose names match ``like``, in this order."""
     names = _in_order(live, like, sort)
     end = page * PAGE
@@ -48,7 +48,7 @@ def tubes(live: Live, like: str, sort: str, page: int) -> Tubes:
     found: list[Record] = []
     if places:  # a tube may be gone by then
         found = live.list_tubes({"names": list(places), "limit": PAGE})["tubes"]
-    return Tubes(sorted(found, key=lambda tube: places[tube["name"]]), page, len(names) > end)
+    return TubesPage(sorted(found, key=lambda tube: places[tube["name"]]), page, len(names) > end)
 
 
 def _in_order(live: Live, like: str, sort: str) -> list[str]:

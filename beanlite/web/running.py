@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from beanlite.console import units
-from beanlite.console.changes import DONE_WORDS, Outcome, slices
+from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Filter, Record
 from beanlite.console.live import Live
 from beanlite.errors import BeanliteError
@@ -34,12 +34,12 @@ class Running:
     title: str
     back: str
     """The page on which it was requested."""
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: Result = field(default_factory=Result)
     error: str = ""
     ended: bool = False
 
 
-class Changes:
+class Ongoing:
     """The changes that were begun here, by number."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Changes:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _run(live: Live, steps: Iterator[Outcome], running: Running) -> None:
+async def _run(live: Live, steps: Iterator[Result], running: Running) -> None:
     try:
         while await asyncio.to_thread(next, steps, None) is not None:
             pass

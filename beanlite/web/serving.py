@@ -54,7 +54,7 @@ def url(listening: socket.socket) -> str:
     return f"http://{as_place(name[0], name[1])}/"
 
 
-class _Server(uvicorn.Server):
+class _PageServer(uvicorn.Server):
     """A server that hears of signals from its start on."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -80,4 +80,4 @@ def serve(site: Site, listening: socket.socket) -> None:
 
     signals.hold()  # until uvicorn handles them: asyncio would cancel its start, which leaves a traceback
     with asyncio.Runner(loop_factory=how.get_loop_factory()) as runner:
-        runner.run(_Server(how).serve([listening]))
+        runner.run(_PageServer(how).serve([listening]))

@@ -11,7 +11,7 @@ from beanlite.web.guesses import Guesses
 from beanlite.web.notices import Notices
 from beanlite.web.overview import Rates
 from beanlite.web.questions import Questions
-from beanlite.web.running import Changes
+from beanlite.web.running import Ongoing
 from beanlite.web.safety import Passwords, User
 from beanlite.web.samples import Samples
 
@@ -34,7 +34,7 @@ class Site:
     hide_bodies: bool = False
     questions: Questions = field(init=False)
     rates: Rates = field(init=False, default_factory=Rates)
-    changes: Changes = field(init=False, default_factory=Changes)
+    changes: Ongoing = field(init=False, default_factory=Ongoing)
     samples: Samples = field(init=False, default_factory=Samples)
     notices: Notices = field(init=False, default_factory=Notices)
     guesses: Guesses | None = field(init=False, default=None)

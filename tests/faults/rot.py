@@ -32,9 +32,9 @@ from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served import journal as journal_module
 from beanlite.journal.sqlite.served.journal import SqliteJournal
 from beanlite.journal.sqlite.tools.backup import backup
+from beanlite.journal.sqlite.tools.btree import Pages
 from beanlite.journal.sqlite.tools.dump import dump
 from beanlite.journal.sqlite.tools.look import looking
-from beanlite.journal.sqlite.tools.pages import Pages
 from beanlite.journal.sqlite.tools.reading import reading
 from beanlite.journal.sqlite.tools.salvage import salvage
 from beanlite.journal.sqlite.tools.verify import verify

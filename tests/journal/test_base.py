@@ -10,8 +10,8 @@ import pytest
 
 from beanlite.commit.group import GroupCommit
 from beanlite.errors import JournalFailed
-from beanlite.journal.memory import MemoryJournal
 from beanlite.journal.sqlite.served.journal import SqliteJournal
+from beanlite.journal.volatile import MemoryJournal
 from tests.support.core import Core, put
 from tests.support.inside import abandon
 from tests.support.journal_files import NO_HISTORY

@@ -25,7 +25,7 @@ from beanlite.journal.sqlite.served import journal as journal_module
 from beanlite.journal.sqlite.served.batch import batch_of
 from beanlite.journal.sqlite.served.journal import SqliteJournal
 from beanlite.journal.sqlite.tools.backup import backup
-from beanlite.journal.sqlite.tools.pages import Pages
+from beanlite.journal.sqlite.tools.btree import Pages
 from beanlite.journal.sqlite.tools.verify import verify
 from beanlite.protocol.stats import job_stats, tube_stats
 from tests.support.inside import abandon

@@ -13,7 +13,7 @@ from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
 from beanlite.journal.sqlite.file.replay import COUNTER_MAX, read_state
-from beanlite.journal.sqlite.tools.pages import LEAF_TABLE, Pages
+from beanlite.journal.sqlite.tools.btree import LEAF_TABLE, Pages
 from beanlite.journal.sqlite.tools.salvage import salvage
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.faults.rot import Rot, jobs_of

@@ -6,7 +6,7 @@ import pytest
 
 from beanlite.console.live import Live
 from beanlite.console.top import sampling
-from beanlite.console.top.app import Job, Jobs, Table, Top, Tubes, summary
+from beanlite.console.top.app import JobScreen, JobsScreen, Table, Top, TubesScreen, summary
 from beanlite.console.top.sampling import Sampler
 from tests.support.wire import Wire
 
@@ -74,7 +74,7 @@ async def test_down_to_a_job_and_back(queue, size):
         await shown(pilot, lambda text: "mail" in text)
         await pilot.press("enter")
         found = await shown(pilot, lambda text: "tube mail: 11 jobs, in any state, by id" in text)
-        assert isinstance(app.screen, Jobs)
+        assert isinstance(app.screen, JobsScreen)
         assert any("buried" in line and '{"to": "user0' in line for line in found)
         await pilot.press("s")
         await shown(pilot, lambda text: "tube mail: 5 jobs, ready, as they come out of their queue" in text)
@@ -82,9 +82,9 @@ async def test_down_to_a_job_and_back(queue, size):
         await shown(pilot, lambda text: "tube mail: 2 jobs, reserved, by id" in text)
         await pilot.press("down", "enter")
         await shown(pilot, lambda text: '"to": "user3@example.org"' in text and "last holder" in text)
-        assert isinstance(app.screen, Job)
+        assert isinstance(app.screen, JobScreen)
         await pilot.press("escape", "escape")
-        assert isinstance(app.screen, Tubes)
+        assert isinstance(app.screen, TubesScreen)
         await pilot.press("q")
     assert app.return_code == 0
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from beanlite.beside import child, page
+from beanlite.beside import child, webpage
 from beanlite.beside.beside import _reached_at
-from beanlite.beside.page import Page
+from beanlite.beside.webpage import WebPage
 from beanlite.errors import ConfigError
 from beanlite.host import log
 from tests.support.inside import until as until_inside
@@ -78,7 +78,7 @@ def test_the_page_shows_this_server_and_its_database(server):
 
 def test_before_its_database_is_there_the_page_shows_the_rest(server, tmp_path):
     asked = {"server": f"127.0.0.1:{server.port}", "listen": "127.0.0.1:0", "db": str(tmp_path / "none.db")}
-    command = page.page_command(asked)
+    command = webpage.page_command(asked)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         where = process.stderr.readline().strip().removeprefix("http://").rstrip("/")
         status, text = ask(where)
@@ -204,7 +204,7 @@ def told(monkeypatch):
 
 
 def started(code):
-    found = Page(asyncio.get_running_loop(), [sys.executable, "-c", code])
+    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", code])
     found.begin()
     return found
 
@@ -215,8 +215,8 @@ async def end(found):
 
 
 async def test_one_that_ends_again_and_again_is_started_less_and_less_often(told, monkeypatch):
-    monkeypatch.setattr(page, "MOST_S", 0.03)
-    found = Page(asyncio.get_running_loop(), [sys.executable, "-c", "raise SystemExit(3)"])
+    monkeypatch.setattr(webpage, "MOST_S", 0.03)
+    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", "raise SystemExit(3)"])
     found._wait_s = 0.01
     found.begin()
     await until_inside(lambda: len(told) >= 4)
@@ -226,17 +226,17 @@ async def test_one_that_ends_again_and_again_is_started_less_and_less_often(told
 
 
 async def test_after_a_long_life_it_is_started_as_soon_as_at_first(told, monkeypatch):
-    monkeypatch.setattr(page, "STEADY_S", 0.0)
-    found = Page(asyncio.get_running_loop(), [sys.executable, "-c", ""])
+    monkeypatch.setattr(webpage, "STEADY_S", 0.0)
+    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", ""])
     found._wait_s = 200.0
     found.begin()
     await until_inside(lambda: told)
     await end(found)
-    assert told[0][1]["in_s"] == page.FIRST_S
+    assert told[0][1]["in_s"] == webpage.FIRST_S
 
 
 async def test_one_that_can_not_even_be_started(told):
-    found = Page(asyncio.get_running_loop(), ["/none/such"])
+    found = WebPage(asyncio.get_running_loop(), ["/none/such"])
     found.begin()
     await end(found)
     ((_, fields),) = told

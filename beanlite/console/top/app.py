@@ -27,7 +27,7 @@ _OLD_S: Final = 2.0
 _ROWS: Final = 200
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column: the key of the fact that it shows, and its width in characters, including the sort mark.
 
     A column of width 0 takes the space that the others leave.
@@ -42,32 +42,32 @@ class Column(NamedTuple):
 
 
 _TUBES: Final = (
-    Column("name", "tube", str, 0),
-    Column("ready", "ready", units.short, 6),
-    Column("reserved", "reserved", units.short, 9),
-    Column("delayed", "delayed", units.short, 8),
-    Column("buried", "buried", units.short, 7),
-    Column("puts_per_s", "puts/s", units.rate, 7),
-    Column("deletes_per_s", "deletes/s", units.rate, 10),
-    Column("first_ready_s", "next waits", units.age, 12, wide=True),
-    Column("first_buried_s", "buried for", units.age, 12, wide=True),
-    Column("using", "using", units.short, 6, wide=True),
-    Column("watching", "watching", units.short, 9, wide=True),
-    Column("waiting", "waiting", units.short, 8, wide=True),
-    Column("total_jobs", "put in all", units.short, 11, wide=True),
-    Column("pause_left_s", "paused for", lambda left_s: units.age(left_s) if left_s else "", 12, wide=True),
+    TableColumn("name", "tube", str, 0),
+    TableColumn("ready", "ready", units.short, 6),
+    TableColumn("reserved", "reserved", units.short, 9),
+    TableColumn("delayed", "delayed", units.short, 8),
+    TableColumn("buried", "buried", units.short, 7),
+    TableColumn("puts_per_s", "puts/s", units.rate, 7),
+    TableColumn("deletes_per_s", "deletes/s", units.rate, 10),
+    TableColumn("first_ready_s", "next waits", units.age, 12, wide=True),
+    TableColumn("first_buried_s", "buried for", units.age, 12, wide=True),
+    TableColumn("using", "using", units.short, 6, wide=True),
+    TableColumn("watching", "watching", units.short, 9, wide=True),
+    TableColumn("waiting", "waiting", units.short, 8, wide=True),
+    TableColumn("total_jobs", "put in all", units.short, 11, wide=True),
+    TableColumn("pause_left_s", "paused for", lambda left_s: units.age(left_s) if left_s else "", 12, wide=True),
 )
 _JOBS: Final = (
-    Column("id", "id", str, 9),
-    Column("state", "state", str, 8),
-    Column("pri", "pri", str, 5),
-    Column("in_state_s", "in state", units.age, 12),
-    Column("size", "size", units.size, 9),
-    Column("age_s", "age", units.age, 12, wide=True),
-    Column("left_s", "left", units.age, 12, wide=True),
-    Column("timeouts", "timeouts", units.short, 8, wide=True),
-    Column("holder", "last holder", tables.peer, 24, wide=True),
-    Column("preview", "body", str, 0),
+    TableColumn("id", "id", str, 9),
+    TableColumn("state", "state", str, 8),
+    TableColumn("pri", "pri", str, 5),
+    TableColumn("in_state_s", "in state", units.age, 12),
+    TableColumn("size", "size", units.size, 9),
+    TableColumn("age_s", "age", units.age, 12, wide=True),
+    TableColumn("left_s", "left", units.age, 12, wide=True),
+    TableColumn("timeouts", "timeouts", units.short, 8, wide=True),
+    TableColumn("holder", "last holder", tables.peer, 24, wide=True),
+    TableColumn("preview", "body", str, 0),
 )
 # From this width on the terminal has room for the wide columns.
 _WIDE: Final = 150
@@ -78,10 +78,10 @@ class Table(DataTable[Text]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Open")]
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[TableColumn]) -> None:
         super().__init__(cursor_type="row", zebra_stripes=True)
         self._all = columns
-        self.shown: list[Column] = []
+        self.shown: list[TableColumn] = []
 
     def show(self, records: Iterable[Record], marked: str = "") -> None:
         """Show these records, and keep the cursor on its record. `marked` is the key of the sort column."""
@@ -107,13 +107,13 @@ class Table(DataTable[Text]):
         return self.ordered_rows[row].key.value if 0 <= row < self.row_count else None
 
 
-def _cell(column: Column, value: object) -> Text:
+def _cell(column: TableColumn, value: object) -> Text:
     shown = "" if value is None else units.on_one_line(column.show(value))
     is_text = column.width == 0 or isinstance(value, (str, dict))
     return Text(shown, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis")
 
 
-class Tubes(Screen[None]):
+class TubesScreen(Screen[None]):
     """The server and its tubes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -201,13 +201,13 @@ class Tubes(Screen[None]):
     def _header(self, event: DataTable.HeaderSelected) -> None:
         self._sort_by(next(column for column in _TUBES if column.key == event.column_key.value))
 
-    def _sort_by(self, column: Column) -> None:
+    def _sort_by(self, column: TableColumn) -> None:
         self._sort, self._largest = column, column.width != 0  # names from a to z
         self._show()
 
     @on(DataTable.RowSelected)
     def _open(self, event: DataTable.RowSelected) -> None:
-        self.app.push_screen(Jobs(self._address, str(event.row_key.value)))
+        self.app.push_screen(JobsScreen(self._address, str(event.row_key.value)))
 
     def on_resize(self, _: events.Resize) -> None:
         """Fit the table to the new size."""
@@ -241,7 +241,7 @@ def summary(sample: Sample, name: str) -> Text:
     return text.append(f"  {' '.join(trouble)}", style="bold red") if trouble else text
 
 
-class Jobs(Screen[None]):
+class JobsScreen(Screen[None]):
     """The first jobs of a tube."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -295,10 +295,10 @@ class Jobs(Screen[None]):
 
     @on(DataTable.RowSelected)
     def _open(self, event: DataTable.RowSelected) -> None:
-        self.app.push_screen(Job(self._address, int(str(event.row_key.value))))
+        self.app.push_screen(JobScreen(self._address, int(str(event.row_key.value))))
 
 
-class Job(Screen[None]):
+class JobScreen(Screen[None]):
     """All facts about a job."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -351,4 +351,4 @@ class Top(App[None]):
 
     def on_mount(self) -> None:
         """Show the tubes first."""
-        self.push_screen(Tubes(self._address))
+        self.push_screen(TubesScreen(self._address))

@@ -15,7 +15,7 @@ from beanlite.core.restore import StoredJob
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.host import log, systemd
 from beanlite.host.clock import Clock, utc_s
-from beanlite.journal.base import Journal, JournalFacts, Listener
+from beanlite.journal.base import Journal, JournalFacts, Observer
 from beanlite.journal.postgres.address import shown
 from beanlite.journal.postgres.batch import Batch, batch_of
 from beanlite.journal.postgres.lease import Applicant, take
@@ -33,7 +33,7 @@ _PRUNES_EVERY_S = 1.0 * HOUR_S
 _MANY = 50_000
 
 
-class Place(NamedTuple):
+class Entry(NamedTuple):
     """Which database to use, and this server's identity in it."""
 
     url: str
@@ -50,7 +50,7 @@ class PostgresJournal(Journal):
 
     fetches = True
 
-    def __init__(self, place: Place, since_boot_ns: Callable[[], int], stand_by: Callable[[str | None], None]) -> None:
+    def __init__(self, place: Entry, since_boot_ns: Callable[[], int], stand_by: Callable[[str | None], None]) -> None:
         """``since_boot_ns`` is a monotonic clock; ``stand_by`` is called as documented in ``Applicant``."""
         self._name = shown(place.url)
         self._since_boot_ns = since_boot_ns
@@ -150,7 +150,7 @@ class PostgresJournal(Journal):
         except (TypeError, ValueError) as error:
             raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
 
-    def attach(self, listener: Listener) -> None:
+    def attach(self, listener: Observer) -> None:
         """Begin to commit for the listener."""
         self._listener = listener
         self._loop = asyncio.get_running_loop()

@@ -31,8 +31,8 @@ from beanlite.journal.postgres.link import (
     NO_STANDBY,
     PATIENTLY,
     TROUBLE,
-    History,
     Link,
+    Timeline,
     beside,
     close,
     connect,
@@ -169,7 +169,7 @@ class _Waiting:
         self._stopped = stopped
         self._oddities = log.Seldom()
         self._stands_by = False
-        self._history: History | None = None
+        self._history: Timeline | None = None
         """That of the host on which something was last seen to be stored: one whose history ends before it is an old
         primary, and passed over. A promotion after which nothing was stored may be taken back."""
         self._active: tuple[str, str] | None = None

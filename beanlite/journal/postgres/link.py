@@ -95,14 +95,14 @@ class Behind(ConnectionError):
     """The host accepts writes, but lacks commits: it was an asynchronous standby, or is no copy of the primary."""
 
 
-class History(NamedTuple):
+class Timeline(NamedTuple):
     """Where a host's data come from: each promotion of a standby begins a new timeline, with the next number."""
 
     system: int
     """The same for a primary and all standbys that were made of it."""
     timeline: int
 
-    def ends_before(self, other: History) -> bool:
+    def ends_before(self, other: Timeline) -> bool:
         """Whether this is the history of an old primary, after which the other host was promoted."""
         return self.system == other.system and self.timeline < other.timeline
 
@@ -116,7 +116,7 @@ class Link:
         """The URL of that host alone."""
         self.pid = int(connection.get_server_pid())
         """The server process of the connection; asyncpg does not give it once the connection has ended."""
-        self.history: History | None = None
+        self.history: Timeline | None = None
         """None: the database does not say."""
         self._cancelled = False
         connection.add_log_listener(self._noticed)
@@ -183,13 +183,13 @@ class Link:
         except asyncpg.PostgresError:  # what is not quite PostgreSQL may lack the functions
             return
         if row is not None:
-            self.history = History(*row)
+            self.history = Timeline(*row)
 
-    def is_older(self, history: History | None) -> bool:
+    def is_older(self, history: Timeline | None) -> bool:
         """Whether this is an old primary, after which a host with that history was promoted."""
         return self.history is not None and history is not None and self.history.ends_before(history)
 
-    def expect_successor(self, history: History | None) -> None:
+    def expect_successor(self, history: Timeline | None) -> None:
         """Raise ConnectionError if this is an old primary, after which a host with that history was promoted."""
         if self.is_older(history):
             self.warn_of_old_primary()

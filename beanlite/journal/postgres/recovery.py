@@ -16,7 +16,7 @@ from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.host import log
 from beanlite.host.clock import EPOCH_S, clock_ns
 from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, said
-from beanlite.journal.postgres.standing import State
+from beanlite.journal.postgres.standing import Standing
 from beanlite.journal.totals import KEPT_S, Totals, began_s
 
 # How many jobs are read at a time, and how many bytes of bodies (but at least one body).
@@ -91,7 +91,7 @@ class Pause(NamedTuple):
 class Reader:
     """Reads from the database in which this server holds the lease; reconnects whenever necessary."""
 
-    def __init__(self, url: str, name: str, node: str, left: Callable[[], State]) -> None:
+    def __init__(self, url: str, name: str, node: str, left: Callable[[], Standing]) -> None:
         """``name`` is the database's name for people, ``node`` the name under which the database knows this server.
 
         ``left`` returns the state of the database in which this server has the lease.

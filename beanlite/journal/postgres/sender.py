@@ -33,7 +33,7 @@ from beanlite.journal.postgres.link import (
 )
 from beanlite.journal.postgres.standing import (
     Patience,
-    State,
+    Standing,
     beat_beside,
     changed,
     expect_all,
@@ -67,7 +67,7 @@ class Sender:
         self._applicant = applicant
         self._link: Link | None = taken.link
         self._name = name_of(applicant.node)
-        self.left = State(taken.epoch, taken.batch, taken.link.history)
+        self.left = Standing(taken.epoch, taken.batch, taken.link.history)
         """The database as this server has left it, with the history of a host on which something was stored."""
         self._unanswered = 0
         """The last batch whose answer was lost. The database may still store that copy while a later one is sent."""

@@ -12,7 +12,7 @@ from beanlite.errors import JournalFailed, LeaseLost
 from beanlite.host import log
 from beanlite.journal.postgres.address import shown
 from beanlite.journal.postgres.lease import BEAT, Applicant
-from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Behind, History, Link, connect, said
+from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Behind, Link, Timeline, connect, said
 from beanlite.journal.postgres.schema import check
 
 # Half the time of the lease, so that the server still ends before another one takes over.
@@ -20,15 +20,15 @@ _PATIENT: Final = 0.5
 _WHOSE: Final = "SELECT epoch, batch, node, address FROM lease_now"
 
 
-class State(NamedTuple):
+class Standing(NamedTuple):
     """The database as the active server left it."""
 
     epoch: int
     batch: int
-    history: History | None
+    history: Timeline | None
 
 
-def _expect(row: asyncpg.Record | None, left: State, name: str) -> None:
+def _expect(row: asyncpg.Record | None, left: Standing, name: str) -> None:
     """Raise LeaseLost or JournalFailed if the row of the lease has another epoch, or an earlier batch."""
     if row is not None and row["epoch"] > left.epoch:
         raise LeaseLost(f"another server has taken over: {row['node']} at {row['address']}; nothing was stored since")
@@ -40,7 +40,7 @@ def _expect(row: asyncpg.Record | None, left: State, name: str) -> None:
         )
 
 
-async def mistake(link: Link, left: State, name: str) -> JournalFailed:
+async def mistake(link: Link, left: Standing, name: str) -> JournalFailed:
     """Return the error for a statement of ours that has not found rows as this server left them."""
     try:
         _expect(await link.row(_WHOSE), left, name)
@@ -49,7 +49,7 @@ async def mistake(link: Link, left: State, name: str) -> JournalFailed:
     return changed(name)
 
 
-async def expect_all(applicant: Applicant, left: State, link: Link) -> None:
+async def expect_all(applicant: Applicant, left: Standing, link: Link) -> None:
     """Raise Behind if a host lacks commits that were acknowledged, and LeaseLost if another server has taken over.
 
     ConnectionError: it is an old primary. It may have all commits, if nothing was stored since the promotion; but other
@@ -67,7 +67,7 @@ async def expect_all(applicant: Applicant, left: State, link: Link) -> None:
         raise Behind(str(error)) from error
 
 
-async def has_successor(applicant: Applicant, left: State, link: Link) -> bool:
+async def has_successor(applicant: Applicant, left: Standing, link: Link) -> bool:
     """Whether another host was promoted after that of the connection, and has all commits. Raises as ``connect`` does.
 
     Also True if another server has taken over.

@@ -9,7 +9,7 @@ import pytest
 from beanlite.errors import JournalRefused
 from beanlite.host.clock import Clock
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.postgres.journal import Place, PostgresJournal
+from beanlite.journal.postgres.journal import Entry, PostgresJournal
 from beanlite.journal.postgres.schema import MIGRATIONS
 from tests.journal.test_base import Serving
 from tests.support.core import put
@@ -30,7 +30,7 @@ class Postgres:
 
     def __init__(self, url, *, lease_s=LEASE_S, require_sync=False, node="here", clock=None):
         self._clock = clock or Clock()
-        self._place = Place(url, node, "127.0.0.1:11300", lease_s, require_sync)
+        self._place = Entry(url, node, "127.0.0.1:11300", lease_s, require_sync)
         self.url = url
         self.standing_by = []
 

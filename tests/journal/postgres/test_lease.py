@@ -10,7 +10,7 @@ import pytest
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import LeaseLost, ListenError
 from beanlite.host.clock import Clock
-from beanlite.journal.postgres.journal import Place, PostgresJournal
+from beanlite.journal.postgres.journal import Entry, PostgresJournal
 from beanlite.journal.postgres.link import Link
 from beanlite.net.listener import open_listener
 from beanlite.settings.config import load
@@ -86,7 +86,7 @@ async def test_server_that_can_not_listen_gives_the_lease_back(postgres, databas
     """Another program has taken its port while it stood by: then the port is bound, but not listened on."""
     listener = open_listener(load(flags={"host": "127.0.0.1", "port": 0, "database": database}))
     with socket.create_server(listener.sockets[0].getsockname()):
-        place = Place(database, "here", listener.address, 1000, require_sync=False)
+        place = Entry(database, "here", listener.address, 1000, require_sync=False)
         journal = PostgresJournal(place, Clock(), listener.stand_by)
         with pytest.raises(ListenError):
             await journal.recover(Core().engine, Clock(), asyncio.Event())

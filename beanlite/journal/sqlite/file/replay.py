@@ -98,7 +98,7 @@ _body = itemgetter(13)
 _crc32 = itemgetter(14)
 
 
-class State(NamedTuple):
+class QueueState(NamedTuple):
     """The state that the file holds apart from the jobs."""
 
     batch: int
@@ -109,7 +109,7 @@ class State(NamedTuple):
     """The name, pause_s and until_ns of each paused tube, including pauses that have ended."""
 
 
-def read_state(connection: sqlite3.Connection, path: Path) -> State:
+def read_state(connection: sqlite3.Connection, path: Path) -> QueueState:
     """Read everything but the jobs. JournalRefused: the file is damaged."""
     with refused(path):
         version = read_version(connection)
@@ -134,7 +134,7 @@ def read_state(connection: sqlite3.Connection, path: Path) -> State:
             raise damaged(path, f"the pause of {tube!r:.100} has changed")
     if version >= _HAS_CLOCK:
         read_last_seen(connection, path)  # raises if it is damaged, since a start needs it
-    return State(batch, last_id, [(tube, pause_s, clock_ns(until)) for tube, pause_s, until, _ in pauses])
+    return QueueState(batch, last_id, [(tube, pause_s, clock_ns(until)) for tube, pause_s, until, _ in pauses])
 
 
 def read_unchecked_id(connection: sqlite3.Connection) -> int:

@@ -17,7 +17,7 @@ from beanlite.core.restore import StoredJob
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull, JournalLocked, JournalRefused
 from beanlite.host import log, signals, systemd
 from beanlite.host.clock import Clock
-from beanlite.journal.base import Journal, JournalFacts, Listener
+from beanlite.journal.base import Journal, JournalFacts, Observer
 from beanlite.journal.rows import fitted
 from beanlite.journal.sqlite.file.database import WAL_BYTES_MAX, Database, check_body_size, open_database
 from beanlite.journal.sqlite.file.heartbeat import read_last_seen, set_clock
@@ -178,7 +178,7 @@ class SqliteJournal(Journal):
         check_count(database.connection, database.path, jobs)
         return jobs
 
-    def attach(self, listener: Listener) -> None:
+    def attach(self, listener: Observer) -> None:
         """Start committing on behalf of the listener."""
         loop = asyncio.get_running_loop()
         self._listener = listener

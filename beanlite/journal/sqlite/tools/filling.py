@@ -23,7 +23,7 @@ _INSERT = """
 """
 
 
-class NewJob(NamedTuple):
+class JobRow(NamedTuple):
     """A job as stored in the table. Times are UTC seconds since 1970."""
 
     id: int
@@ -62,7 +62,7 @@ class Filling:
         """Whether the database has never held a job."""
         return not self.connection.execute("SELECT last_id FROM meta").fetchone()[0]
 
-    def add(self, job: NewJob) -> None:
+    def add(self, job: JobRow) -> None:
         """Add a job. This is fastest in the order of ascending ids."""
         body = job.body
         created_at = job.created_at + self._ahead_s

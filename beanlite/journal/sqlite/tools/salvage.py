@@ -19,8 +19,8 @@ from beanlite.journal.sqlite.file.fileformat import open_regular
 from beanlite.journal.sqlite.file.heartbeat import last_seen
 from beanlite.journal.sqlite.file.replay import COUNTER_MAX, is_number, is_sound
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
+from beanlite.journal.sqlite.tools.btree import Pages, Spans, Value
 from beanlite.journal.sqlite.tools.filling import filling
-from beanlite.journal.sqlite.tools.pages import Pages, Spans, Value
 
 # The span of a page that can't be reached in any b-tree because another page is damaged.
 _ANYWHERE: Final = ((None, 0, 0),)

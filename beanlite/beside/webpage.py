@@ -33,7 +33,7 @@ def page_command(asked: Mapping[str, str]) -> list[str]:
     return [sys.executable, "-m", "beanlite.web", json.dumps(asked)]
 
 
-class Page:
+class WebPage:
     """The process that serves the page. Its output goes to the server's log, in the form of the log."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, command: list[str]) -> None:

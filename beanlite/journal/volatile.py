@@ -7,7 +7,7 @@ import asyncio
 from beanlite.core.engine import Engine
 from beanlite.core.ledger import Changes
 from beanlite.host.clock import Clock
-from beanlite.journal.base import Journal, JournalFacts, Listener
+from beanlite.journal.base import Journal, JournalFacts, Observer
 
 
 class MemoryJournal(Journal):
@@ -29,7 +29,7 @@ class MemoryJournal(Journal):
         """Return True: there is nothing to recover."""
         return True
 
-    def attach(self, listener: Listener) -> None:
+    def attach(self, listener: Observer) -> None:
         """Set the listener, to which each batch is reported as durable."""
         self._listener = listener
 

@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.core import Metric
 
-from beanlite.metrics.families import Source, families
+from beanlite.metrics.families import Measured, families
 from beanlite.metrics.tubes import tube_lines
 
 PAGE_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -25,10 +25,10 @@ class _Family:
         yield self._family
 
 
-class Page:
+class MetricsPage:
     """The page of a server."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Measured) -> None:
         self._source = source
         self._page = b""
         self._made_s: float | None = None
