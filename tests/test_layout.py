@@ -7,7 +7,7 @@ import pytest
 
 from beanlite.errors import READS, SHARED
 from tests.imports import faults, module_graph, picture, room_graph
-from tests.support.layout import FILES, ROOT, ROW, circles, imports, parsed, room_of, rooms_used, statements
+from tests.support.layout import FILES, ROOT, ROW, circles, imports, parsed, reachable, room_of, rooms_used, statements
 
 # These rooms are pure: told what happened and what time it is, they compute.
 CORE = {"protocol", "core"}
@@ -80,10 +80,16 @@ def test_the_core_does_no_io_and_has_no_clock(file):
 
 
 def test_the_bench_knows_nothing_of_the_server():
-    """Nor the server of it: what a bench shares with the server it can't find wrong."""
-    known = {room for file in FILES if room_of(file) == "bench" for room, _ in rooms_used(file)}
-    assert known == {"bench", "beanstalk", "errors"}
-    assert {room_of(file) for file in FILES for room, _ in rooms_used(file) if room == "bench"} == {"bench", "cli"}
+    """Nor the server of what the bench has from the package: what they share, the bench can't find wrong."""
+    bench = [file for file in (ROOT.parent / "tests" / "bench").glob("*.py") if not file.name.startswith("test_")]
+    assert {room for file in bench for room, _ in rooms_used(file)} == {"beanstalk", "errors"}
+    ours = {module for file in bench for module, _ in imports(file) if module.startswith("tests.")}
+    assert [module for module in ours if not module.startswith("tests.bench.")] == []
+    assert "beanstalk" not in reachable(room_graph(), "server")
+
+
+def test_package_does_not_import_the_tests():
+    assert {module for file in FILES for module, _ in imports(file) if module.startswith("tests.")} == set()
 
 
 def test_only_the_journal_knows_sql():
@@ -139,7 +145,7 @@ def test_the_picture_is_of_all_imports():
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 # Lists of the options of a command; and one pass over a batch, which would be slower in several functions.
-LONGER = {"bench", "serve", "batch_of"}
+LONGER = {"serve", "batch_of"}
 
 
 def test_no_file_is_long():
