@@ -5,7 +5,6 @@
     BeanliteError            reported to the operator: one line on stderr, then exit_code
     ├── ConfigError          a setting is unknown, malformed or contradicts another
     ├── BinlogRefused        beanstalkd's binlog can't be imported; nothing was written
-    ├── BenchFailed          a server under load could not be reached, or answered what it should not
     ├── ListenError          the server can't listen on an address
     ├── JournalRefused       the file is not one that this server may use; nothing was written
     │   ├── NotOurs          it is no database of beanlite's, or one of a newer version
@@ -106,12 +105,6 @@ class BinlogRefused(BeanliteError):
     """beanstalkd's binlog can't be imported as it is; nothing was written."""
 
     exit_code = 3
-
-
-class BenchFailed(BeanliteError):
-    """A server driven by the bench can't be reached, or answers something other than it should."""
-
-    exit_code = 1
 
 
 class ListenError(BeanliteError):

@@ -17,13 +17,14 @@ from beanlite.net.refusals import Refusals
 from beanlite.server.reload import APPLIED
 from beanlite.settings import config
 from tests import reference_page
+from tests.bench import __main__ as bench
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = typer.main.get_group(cli.build_app()).commands
 LONG_FLAGS = sorted(
     {
         flag
-        for command in COMMANDS.values()
+        for command in (*COMMANDS.values(), typer.main.get_command(bench.app))
         for parameter in command.params
         for flag in parameter.opts
         if flag.startswith("--")

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.imports import faults, module_graph, picture, room_graph
-from tests.support.layout import FILES, ROOT, ROW, circles, imports, parsed, room_of, rooms_used, statements
+from tests.support.layout import FILES, ROOT, ROW, circles, imports, parsed, reachable, room_of, rooms_used, statements
 
 # These rooms are pure: told what happened and what time it is, they compute.
 CORE = {"protocol", "core"}
@@ -76,10 +76,16 @@ def test_the_core_does_no_io_and_has_no_clock(file):
 
 
 def test_the_bench_knows_nothing_of_the_server():
-    """Nor the server of it: what a bench shares with the server it can't find wrong."""
-    known = {room for file in FILES if room_of(file) == "bench" for room, _ in rooms_used(file)}
-    assert known == {"bench", "beanstalk", "errors"}
-    assert {room_of(file) for file in FILES for room, _ in rooms_used(file) if room == "bench"} == {"bench", "cli"}
+    """Nor the server of what the bench has from the package: what they share, the bench can't find wrong."""
+    bench = [file for file in (ROOT.parent / "tests" / "bench").glob("*.py") if not file.name.startswith("test_")]
+    assert {room for file in bench for room, _ in rooms_used(file)} == {"beanstalk", "errors"}
+    ours = {module for file in bench for module, _ in imports(file) if module.startswith("tests.")}
+    assert [module for module in ours if not module.startswith("tests.bench.")] == []
+    assert "beanstalk" not in reachable(room_graph(), "server")
+
+
+def test_package_does_not_import_the_tests():
+    assert {module for file in FILES for module, _ in imports(file) if module.startswith("tests.")} == set()
 
 
 def test_only_the_journal_knows_sql():
@@ -140,10 +146,10 @@ def test_the_picture_is_of_all_imports():
 # -- one word for one thing
 
 # The same thing in several places: what implements it, what asks for it, and what shows it.
-SAME_CLASS = {"Batch", "Client", "Connection", "Filter", "Histogram", "NewJob"}
+SAME_CLASS = {"Batch", "Client", "Filter", "NewJob"}
 SAME_MODULE = {
     *("app", "backup", "backups", "batch", "bodies", "changes", "commands", "compact", "config", "dump", "journal"),
-    *("machine", "migrations", "replies", "restore", "rows", "salvage", "totals", "verify"),
+    *("migrations", "replies", "restore", "rows", "salvage", "totals", "verify"),
 }
 
 
@@ -176,7 +182,7 @@ def test_allowed_names_are_needed():
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 # Lists of the options of a command; and one pass over a batch, which would be slower in several functions.
-LONGER = {"bench", "serve", "batch_of"}
+LONGER = {"serve", "batch_of"}
 
 
 def test_no_file_is_long():

@@ -30,7 +30,6 @@ COMMANDS: Final = {
     "export": "export",
     "import": "import_",
     "import-binlog": "import_binlog",
-    "bench": "bench",
     **dict.fromkeys(("tubes", "jobs", "job", "clients", "stats", "tail"), "see"),
     "top": "top",
     "web": "web",
@@ -96,7 +95,7 @@ def main(args: list[str]) -> int:
         message, exit_code = str(error), error.exit_code
         if isinstance(error, JournalFailed) or isinstance(error.__context__, MemoryError):
             _fall(f"beanlite: {message}", exit_code)
-    except KeyboardInterrupt:  # in a backup or a bench; a server handles it itself
+    except KeyboardInterrupt:  # in a backup; a server handles it itself
         return 130
     except BrokenPipeError:  # the reader of stdout is gone, which typer treats likewise
         print_no_more()

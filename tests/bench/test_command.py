@@ -1,17 +1,20 @@
-"""``beanlite bench`` against real servers."""
+"""``python -m tests.bench`` against real servers."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from beanlite.bench import control
-from beanlite.cli import main
+from beanlite import is_compiled
+from tests.bench import control
+from tests.bench.__main__ import main
 from tests.support.servers import beanstalkd_program, start_beanlite
 
+ROOT = Path(__file__).parents[2]
 SHORT = "--seconds 0.1 --warmup 0.02 --rounds 1 --connections 4".split()
 needs_beanstalkd = pytest.mark.skipif(beanstalkd_program() is None, reason="beanstalkd is not installed")
 
@@ -41,7 +44,7 @@ def asked(server, command):
 
 
 def bench(capsys, *arguments):
-    assert main(["bench", *SHORT, "--json", *arguments]) == 0
+    assert main([*SHORT, "--json", *arguments]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     return json.loads(out)
@@ -107,9 +110,9 @@ def test_the_json(server, at, capsys):
 
 
 def test_alone_it_starts_a_beanlite_of_its_own(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("BEANLITE_FSYNC", "not for the servers that bench starts")
+    monkeypatch.setenv("BEANLITE_FSYNC", "not for the servers that it starts")
     # Longer than the disk stands still: with nothing done there is no ratio.
-    assert main(["bench", *SHORT, "--seconds", "1"]) == 0
+    assert main([*SHORT, "--seconds", "1"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     heading, _, _, _, _, names, figures, *_ = out.splitlines()
@@ -118,6 +121,12 @@ def test_alone_it_starts_a_beanlite_of_its_own(capsys, tmp_path, monkeypatch):
     assert figures.split()[0] == "beanlite"
     assert figures.split()[3] == "1.00"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_beanlite_is_the_installed_one_in_any_folder(capsys, tmp_path):
+    (tmp_path / "beanlite.py").write_text("raise SystemExit('not this one')")
+    result = bench(capsys, "--against", "beanlite --no-journal")
+    assert (result["beanlite"], result["compiled"]) == (result["targets"][0]["version"], is_compiled())
 
 
 @needs_beanstalkd
@@ -178,39 +187,37 @@ def test_more_clients_beside_are_not_counted(server, at, capsys):
         ("pc --rate 5", "--rate has no meaning in pc", 2),
         ("-c 1 --processes 2", "there are more --processes than --connections", 2),
         ("--dir nowhere", "nowhere is not a directory", 2),
-        (
-            "-c 0",
-            ("Invalid value for '--connections' / '-c': 0 is less than 1; beanlite bench --help tells how"),
-            2,
-        ),
+        ("--dir=", "--dir is empty", 2),
+        ("--dir /proc", "no folder can be made in /proc: No such file or directory; name another --dir", 2),
+        ("--nope", "No such option: --nope; python -m tests.bench --help tells how", 2),
     ],
 )
 def test_a_mistake_is_one_line_and_an_exit_code(line, said, code, capsys):
-    assert main(["bench", *line.split(" ")]) == code
+    assert main(line.split(" ")) == code
     out, err = capsys.readouterr()
-    assert (out, err) == ("", f"beanlite: {said}\n")
+    assert (out, err) == ("", f"bench: {said}\n")
 
 
 @pytest.mark.usefixtures("server")
 def test_an_unexpected_reply_fails_and_is_shown(at, capsys):
-    assert main(["bench", *SHORT, "put", "--body", "65536", "--connect", f"it={at}"]) == 1
+    assert main([*SHORT, "put", "--body", "65536", "--connect", f"it={at}"]) == 1
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "beanlite: it: b'JOB_TOO_BIG\\r\\n' came where INSERTED was due\n")
+    assert (out, err) == ("", "bench: it: b'JOB_TOO_BIG\\r\\n' came where INSERTED was due\n")
 
 
 @pytest.mark.parametrize("workload", ["put", "drain"])
 def test_a_reply_that_is_refused_later_fails_too(workload, capsys, tmp_path):
     with start_beanlite(tmp_path / "server", "--no-journal") as server:
         server.signal(signal.SIGUSR1)
-        assert main(["bench", *SHORT, workload, "--connect", f"it=127.0.0.1:{server.port}"]) == 1
-    assert capsys.readouterr().err == "beanlite: it: b'DRAINING\\r\\n' came where INSERTED was due\n"
+        assert main([*SHORT, workload, "--connect", f"it=127.0.0.1:{server.port}"]) == 1
+    assert capsys.readouterr().err == "bench: it: b'DRAINING\\r\\n' came where INSERTED was due\n"
 
 
 def test_a_server_that_closes_connections_is_an_error(capsys, tmp_path):
     with start_beanlite(tmp_path / "server", "--no-journal", "--max-connections", "3") as server:
-        assert main(["bench", *SHORT, "--connect", f"it=127.0.0.1:{server.port}"]) == 1
+        assert main([*SHORT, "--connect", f"it=127.0.0.1:{server.port}"]) == 1
     err = capsys.readouterr().err
-    assert err in {"beanlite: it: the server closed a connection\n", "beanlite: it: Connection reset by peer\n"}
+    assert err in {"bench: it: the server closed a connection\n", "bench: it: Connection reset by peer\n"}
 
 
 def test_jobs_that_stay_are_reported(server, at, capsys, monkeypatch):
@@ -219,19 +226,19 @@ def test_jobs_that_stay_are_reported(server, at, capsys, monkeypatch):
     with server.connect() as somebody:
         somebody.sendall(b"watch bench-%d-0\r\nreserve\r\n" % os.getpid())
         assert somebody.recv(100) == b"WATCHING 2\r\n"
-        assert main(["bench", *SHORT, "put", "--json", "--connect", f"it={at}"]) == 0
+        assert main([*SHORT, "put", "--json", "--connect", f"it={at}"]) == 0
         out, err = capsys.readouterr()
         somebody.sendall(b"delete %b\r\n" % somebody.recv(200).split()[1])
         assert somebody.recv(100) == b"DELETED\r\n"
     assert json.loads(out)["targets"][0]["left"] == 1
-    assert err == "beanlite: it: 1 jobs could not be deleted\n"
+    assert err == "bench: it: 1 jobs could not be deleted\n"
 
 
 def test_an_interrupted_bench_leaves_nothing(server, at, tmp_path):
     """Neither a job, nor a server of its own, nor a file."""
     before = asked(server, b"stats\r\n")
-    line = f"bench mixed -t 0.1 -r 1000 --warmup 0 --connect {at} --against beanlite --dir {tmp_path}"
-    process = subprocess.Popen([sys.executable, "-m", "beanlite", *line.split()])
+    line = f"mixed -t 0.1 -r 1000 --warmup 0 --connect {at} --against beanlite --dir {tmp_path}"
+    process = subprocess.Popen([sys.executable, "-m", "tests.bench", *line.split()], cwd=ROOT)
     while int(asked(server, b"stats\r\n")["cmd-bury"]) == int(before["cmd-bury"]):
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
@@ -252,11 +259,6 @@ def test_interrupted_as_it_clears_away_it_still_does(server, at, monkeypatch):
         delete_ready(self, size)
 
     monkeypatch.setattr(control.Control, "_delete_ready", interrupted_once)
-    assert main(["bench", *SHORT, "put", "--seconds", "0.5", "--connect", at]) == 130
+    assert main([*SHORT, "put", "--seconds", "0.5", "--connect", at]) == 130
     after = asked(server, b"stats\r\n")
     assert [after[f"current-jobs-{state}"] for state in ("ready", "reserved", "delayed", "buried")] == ["0"] * 4
-
-
-def test_serve_starts_without_the_bench():
-    code = "import sys, beanlite.cli; sys.exit('beanlite.bench' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)

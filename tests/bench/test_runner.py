@@ -3,12 +3,12 @@
 import pytest
 
 from beanlite.beanstalk.client import UnexpectedReply
-from beanlite.bench import report, workloads
-from beanlite.bench.histogram import Histogram
-from beanlite.bench.replies import Jobs, Lines
-from beanlite.bench.runner import Options, Round
-from beanlite.bench.target import Target, is_beanlite, reached
-from beanlite.errors import BenchFailed, ConfigError
+from beanlite.errors import ConfigError
+from tests.bench import report, workloads
+from tests.bench.histogram import Histogram
+from tests.bench.replies import Jobs, Lines
+from tests.bench.runner import Options, Round
+from tests.bench.target import BenchFailed, Target, is_beanlite, reached
 
 
 def histogram(*latencies_ns):

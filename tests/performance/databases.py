@@ -23,12 +23,10 @@ ROUNDS = 5
 
 def measure(databases: dict[str, str], connections: int, depth: int) -> list[str]:
     """Measure, and return one row of the table."""
-    # -P: measure the installed beanlite, which is compiled, rather than the sources in the current folder.
-    beanlite = f"{sys.executable} -P -m beanlite"
-    command = [*beanlite.split(), "bench", "-c", str(connections), "-d", str(depth), "-r", str(ROUNDS), "--json"]
-    command += ["--against", f"{beanlite} serve"]
+    load = f"--connections {connections} --depth {depth} --rounds {ROUNDS}"
+    command = [sys.executable, "-m", "tests.bench", *load.split(), "--json", "--against", "beanlite"]
     for url, require_sync in databases.items():
-        command += ["--against", f"{beanlite} serve --database {url} --require-sync {require_sync}"]
+        command += ["--against", f"beanlite --database {url} --require-sync {require_sync}"]
     with tempfile.TemporaryDirectory(dir=".") as folder:
         said = subprocess.run([*command, "--dir", folder], stdout=subprocess.PIPE, check=True).stdout
     row = []

@@ -14,7 +14,7 @@ PLOT = DOCS / "throughput.svg"
 BEGIN, END = "<!-- measured -->\n", "<!-- /measured -->\n"
 
 Report = dict[str, Any]
-"""The output of one ``beanlite bench --json``."""
+"""The output of one ``python -m tests.bench --json``."""
 
 
 def curves(reports: list[Report]) -> dict[str, list[tuple[int, float]]]:

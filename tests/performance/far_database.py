@@ -25,16 +25,14 @@ CONNECTIONS_AND_DEPTHS = ((1, 1), (50, 1), (200, 1), (16, 100))
 async def measure(cluster: Cluster, connections: int, depth: int) -> list[str]:
     """Measure, and return one row of the table."""
     async with AsyncExitStack() as stack:
-        command = ["bench", "-c", str(connections), "-d", str(depth), "--json"]
+        command = [sys.executable, "-m", "tests.bench", "-c", str(connections), "-d", str(depth), "--json"]
         for round_trip_ms in ROUND_TRIPS_MS:
             way = await stack.enter_async_context(Cutting(cluster.port, round_trip_ms / 1000))
             database = (await asyncio.to_thread(cluster.new_database)).rpartition("/")[2]
             url = f"postgresql://queue@127.0.0.1:{way.port}/{database}"
-            command += ["--against", f"{sys.executable} -m beanlite serve --database {url} --require-sync false"]
+            command += ["--against", f"beanlite --database {url} --require-sync false"]
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        bench = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "beanlite", *command, "--dir", folder), stdout=asyncio.subprocess.PIPE
-        )
+        bench = await asyncio.create_subprocess_exec(*command, "--dir", folder, stdout=asyncio.subprocess.PIPE)
         said, _ = await bench.communicate()
     targets = json.loads(said)["targets"]
     return [f"{target['commands_per_s']:,.0f} | {target['p50_us'] / 1000:.1f} ms" for target in targets]

@@ -23,7 +23,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from beanlite.beanstalk.client import Address, Client as Control, connect
-from beanlite.bench.target import started
+from tests.bench.target import started
 from tests.performance.long_work import APART, CORES, Client, put, title
 
 OFFENDERS = 10
@@ -259,7 +259,7 @@ def offend(scenario: Callable[[Offenders], None], address: Address, ready: Event
 def innocents(address: Address) -> dict[str, float]:
     """Measure ten clients that put, reserve and delete."""
     place = f"it={address[0]}:{address[-1]}"
-    bench = [sys.executable, "-m", "beanlite", "bench", "-c", "10", "-t", "1.5", "--json", "--connect", place]
+    bench = [sys.executable, "-m", "tests.bench", "-c", "10", "-t", "1.5", "--json", "--connect", place]
     done = subprocess.run(bench, check=True, stdout=subprocess.PIPE)
     figures: dict[str, float] = json.loads(done.stdout)["targets"][0]
     return figures

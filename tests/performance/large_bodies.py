@@ -16,7 +16,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from beanlite.beanstalk.client import Address
-from beanlite.bench.target import started
+from tests.bench.target import started
 from tests.performance.long_work import APART, CORES, Client, put
 
 SIZES_MIB = (1, 4, 8, 16, 32, 64, 128)

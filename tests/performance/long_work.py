@@ -19,8 +19,8 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from beanlite.beanstalk.client import Address, Client as Control, connect
-from beanlite.bench import machine
-from beanlite.bench.target import started
+from tests.bench import machine
+from tests.bench.target import started
 
 CORES = machine.cores() or [0]
 APART = multiprocessing.get_context("spawn")  # a forked process would keep connections open that a scenario closes
@@ -340,7 +340,7 @@ def growth(fill: Callable[[Address], object]) -> str:
         with started(server, Path(), CORES[:1]) as empty, started(server, Path(), CORES[:1]) as full:
             kept = fill(full.address)
             places = [f"--connect={name}={at.address[0]}:{at.address[-1]}" for name, at in (("e", empty), ("f", full))]
-            bench = [sys.executable, "-m", "beanlite", "bench", "--rounds", "6", "--seconds", "2", "--json", *places]
+            bench = [sys.executable, "-m", "tests.bench", "--rounds", "6", "--seconds", "2", "--json", *places]
             report = json.loads(subprocess.run(bench, check=True, stdout=subprocess.PIPE).stdout)
             ratios.append(report["targets"][1]["ratio"])
             del kept

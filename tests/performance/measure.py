@@ -1,7 +1,7 @@
 """Run all measurements for docs/performance-lab.md, then write the results there.
 
 ``python -m tests.performance.measure [OPTION...]`` takes a quarter of an hour, on a machine that should be otherwise
-idle. The options are passed to each ``beanlite bench``: --pin gives the server a core of its own, and --rounds 1
+idle. The options are passed to each ``python -m tests.bench``: --pin gives the server a core of its own, and --rounds 1
 --seconds 0.2 is a rehearsal.
 """
 
@@ -32,9 +32,8 @@ def main() -> None:
     lines: list[str] = []
 
     def bench(options: str, servers: list[str]) -> draw.Report:
-        # -P: measure the installed beanlite, which is compiled, rather than the sources in the current folder.
-        command = [sys.executable, "-P", "-m", "beanlite", "bench", *options.split(), *servers, "--json", *extra]
-        print("beanlite bench", *command[5:])
+        command = [sys.executable, "-m", "tests.bench", *options.split(), *servers, "--json", *extra]
+        print("python", *command[1:])
         lines.append(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
         report: draw.Report = json.loads(lines[-1])
         return report

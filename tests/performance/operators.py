@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from beanlite.beanstalk.client import Address, connect
-from beanlite.bench.target import started
+from tests.bench.target import started
 from tests.performance.long_work import APART, CORES, MILLION, SETTLE_S, Client, many_tubes, put, title
 
 CLIENTS = 50

@@ -13,7 +13,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from beanlite.bench.target import started
+from tests.bench.target import started
 from tests.performance.long_work import APART, CORES, SETTLE_S, many_tubes
 from tests.performance.operators import cycle
 

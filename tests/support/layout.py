@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2] / "beanlite"
 ROOMS = [
     {"__main__"},
     {"cli"},
-    {"server", "bench", "binlog", "web"},
+    {"server", "binlog", "web"},
     {"console", "metrics", "beside"},
     {"standby"},
     {"net"},

@@ -19,8 +19,9 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from beanlite.bench import machine
-from beanlite.errors import BenchFailed, ConfigError
+from beanlite.errors import ConfigError
+from tests.bench import machine
+from tests.bench.target import BenchFailed
 from tests.performance.yardstick import versions
 from tests.performance.yardstick.best import FILE, Best, Ratio, Ratios, ratio
 from tests.performance.yardstick.measuring import ROWS, Bench, Row, Sample, in_turn

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from beanlite.bench import machine, target
+from tests.bench import machine, target
 from tests.performance.yardstick.versions import Version
 
 SYNCED = "--fsync always"

@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from beanlite.beanstalk.client import TIMEOUT_S, UnexpectedReply
-from beanlite.bench import machine
-from beanlite.bench.control import Control
-from beanlite.bench.histogram import Histogram
-from beanlite.bench.target import Target
-from beanlite.bench.worker import Spec
-from beanlite.errors import BenchFailed
+from tests.bench import machine
+from tests.bench.control import Control
+from tests.bench.histogram import Histogram
+from tests.bench.target import BenchFailed, Target
+from tests.bench.worker import Spec
 
 _TICK_S: Final = 0.25
 _LEAD_S: Final = 0.03  # for all processes to read the start time
@@ -105,6 +104,7 @@ Worker = subprocess.Popen[str]
 def _workers(options: Options, target: Target, tubes: list[str], cores: list[int] | None) -> Iterator[list[Worker]]:
     """Start the generator processes; yield them when all have connected."""
     workers = []
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # in any folder they find what was found here
     try:
         for process in range(options.processes):
             spec = Spec(
@@ -122,11 +122,12 @@ def _workers(options: Options, target: Target, tubes: list[str], cores: list[int
             )
             with machine.children_on(cores):
                 workers.append(
-                    subprocess.Popen(  # noqa: S603 - ourselves
-                        [sys.executable, "-m", "beanlite.bench.worker", json.dumps(asdict(spec))],
+                    subprocess.Popen(
+                        [sys.executable, "-P", "-m", "tests.bench.worker", json.dumps(asdict(spec))],
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         text=True,
+                        env=environ,
                     )
                 )
         for worker in workers:

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any, Final
 
-from beanlite.bench import machine
-from beanlite.bench.runner import Options, Round
-from beanlite.bench.target import Target
+from tests.bench import machine
+from tests.bench.runner import Options, Round
+from tests.bench.target import Target
 
 _BUSY: Final = 0.9  # of a core: from here on a process counts as having no time to spare
 _MEASURES: Final = (

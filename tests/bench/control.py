@@ -5,8 +5,8 @@ import time
 from typing import Final
 
 from beanlite.beanstalk.client import Client
-from beanlite.bench.replies import Jobs, Lines
-from beanlite.bench.workloads import body_of, put_batch
+from tests.bench.replies import Jobs, Lines
+from tests.bench.workloads import body_of, put_batch
 
 CLEARED_WITHIN_S: Final = 5.0  # the server may still be taking back what closed connections had reserved
 _BATCH_BYTES: Final = 1 << 20

@@ -1,32 +1,36 @@
-"""``beanlite bench``."""
+"""The command line."""
 
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from beanlite import __version__, is_compiled
-from beanlite.cli.paths import as_path
-from beanlite.cli.terminable import terminable
-from beanlite.errors import ConfigError
+from beanlite.errors import BeanliteError, ConfigError
+from tests.bench import machine, report, runner, target, workloads
 
-if TYPE_CHECKING:
-    from beanlite.bench.runner import Options
-    from beanlite.bench.target import Target
-
+NAME = "python -m tests.bench"
 EPILOG = (
     "Exit codes: 0 done; 1 a server can't be reached, or gave a wrong answer; 2 a wrong option, or a command or folder"
     " that can't be used; 130 interrupted. Jobs are put in separate tubes, bench-PID-N, and deleted afterwards."
 )
 
+app = typer.Typer(
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
+
+@app.command(epilog=EPILOG)
 def bench(
     workload: Annotated[
         str,
@@ -79,18 +83,16 @@ def bench(
         bool, typer.Option("--pin", help="Run started servers on the first core, the generator on the others.")
     ] = False,
     directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", parser=as_path, help="Where started servers keep their files.")
-    ] = Path(),
+        str, typer.Option("--dir", metavar="DIR", help="Where started servers keep their files.")
+    ] = ".",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as a JSON object on one line.")] = False,
 ) -> None:
     """Measure servers that speak the protocol, side by side.
 
     Ratios are to the first target: those of --against come first, then those of --connect. Without
-    --connect, and if --against names no beanlite, one with default settings is started and comes last; so "beanlite
-    bench" alone measures that one.
+    --connect, and if --against names no beanlite, one with default settings is started and comes last. "beanlite" is
+    the one that is installed for this Python, even in a checkout.
     """
-    from beanlite.bench import machine, report, runner  # noqa: PLC0415 - `serve` starts faster without them
-
     options = runner.Options(
         workload=workload,
         connections=connections,
@@ -106,18 +108,20 @@ def bench(
         processes=processes,
     )
     _check(options, directory)
+    folder = Path(directory)
     mine = machine.cores() or []
     if pin and len(mine) < 2:
         raise ConfigError("--pin needs two cores")
     cores = mine[1:] if pin else mine
-    with terminable(), _targets(against or [], connect or [], directory, mine[:1] if pin else None) as targets:
+    with _targets(against or [], connect or [], folder, mine[:1] if pin else None) as targets:
         with _progress(options, targets) as progress:
             rounds_done = runner.run(options, targets, cores, progress)
+        version, is_compiled = target.installed()
         result = {
-            "beanlite": __version__,
-            "compiled": is_compiled(),
+            "beanlite": version,
+            "compiled": is_compiled,
             "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "machine": {**machine.describe(), "file_system": machine.file_system(directory)},
+            "machine": {**machine.describe(), "file_system": machine.file_system(folder)},
             "generator_cores": cores,
             "pinned": pin,
             "load": asdict(options),
@@ -127,10 +131,8 @@ def bench(
     _warn(result, started=bool(against or not connect))
 
 
-def _check(options: "Options", directory: Path) -> None:
+def _check(options: runner.Options, directory: str) -> None:
     """Check the options. ConfigError: they don't go together."""
-    from beanlite.bench import workloads  # noqa: PLC0415
-
     if options.workload not in workloads.NAMES:
         raise ConfigError(f"there is no workload {options.workload!r}, only {', '.join(workloads.NAMES)}")
     if options.workload == "pc" and options.connections < 2:
@@ -139,17 +141,17 @@ def _check(options: "Options", directory: Path) -> None:
         raise ConfigError(f"--rate has no meaning in {options.workload}")
     if options.connections < options.processes:
         raise ConfigError("there are more --processes than --connections")
-    if not directory.is_dir():
+    if not directory:  # as from a script whose variable is not set
+        raise ConfigError("--dir is empty")
+    if not Path(directory).is_dir():
         raise ConfigError(f"{directory} is not a directory")
 
 
 @contextlib.contextmanager
 def _targets(
     against: list[str], places: list[str], directory: Path, server_cores: list[int] | None
-) -> Iterator[list["Target"]]:
+) -> Iterator[list[target.Target]]:
     """Yield all targets, having started those that are to be started."""
-    from beanlite.bench import target  # noqa: PLC0415
-
     commands = [*against]
     if not places and not any(map(target.is_beanlite, against)):
         commands.append("beanlite")
@@ -161,7 +163,7 @@ def _targets(
 
 
 @contextlib.contextmanager
-def _progress(options: "Options", targets: list["Target"]) -> Iterator[Any]:
+def _progress(options: runner.Options, targets: list[target.Target]) -> Iterator[Any]:
     """Show a progress bar on stderr if that is a terminal; yield what to call with the seconds that have passed."""
     with contextlib.ExitStack() as stack:
         where = sys.stderr if sys.stderr.isatty() else stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
@@ -176,7 +178,27 @@ def _warn(result: dict[str, Any], *, started: bool) -> None:
     """Warn on stderr of what makes the figures doubtful, and of what is left behind."""
     file_system = result["machine"]["file_system"]
     if started and file_system in {"tmpfs", "ramfs"}:
-        print(f"beanlite: files were on {file_system}, where a sync costs nothing: see --dir", file=sys.stderr)
+        print(f"bench: files were on {file_system}, where a sync costs nothing: see --dir", file=sys.stderr)
     for each in result["targets"]:
         if each["left"]:
-            print(f"beanlite: {each['name']}: {each['left']} jobs could not be deleted", file=sys.stderr)
+            print(f"bench: {each['name']}: {each['left']} jobs could not be deleted", file=sys.stderr)
+
+
+def main(args: list[str]) -> int:
+    """Carry out a command line; return the exit code."""
+    try:
+        return int(app(args, prog_name=NAME, standalone_mode=False) or 0)
+    except typer.TyperException as error:
+        message, exit_code = " ".join(error.format_message().split()).rstrip("."), ConfigError.exit_code
+        message += "" if message.endswith("?") else f"; {NAME} --help tells how"
+    except BeanliteError as error:
+        message, exit_code = str(error), error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    print(f"bench: {message}", file=sys.stderr)
+    return exit_code
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it cleans up, as after Ctrl-C
+    sys.exit(main(sys.argv[1:]))

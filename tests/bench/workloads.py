@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from beanlite.bench.replies import Jobs, Lines
+from tests.bench.replies import Jobs, Lines
 
 TTR_S: Final = 3600  # nothing times out under load
 DELAY_S: Final = 3600  # no delay ends on its own: kicks end them

@@ -1,4 +1,4 @@
-"""One generator process: ``python -m beanlite.bench.worker SPEC``, the spec as JSON.
+"""One generator process: ``python -m tests.bench.worker SPEC``, the spec as JSON.
 
 It connects and prints "ready" to stdout; reads the start time from stdin (CLOCK_MONOTONIC is the same for all processes
 of a machine); drives its connections; and prints its result as JSON. If something fails, its last line is the error.
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from beanlite.beanstalk.client import TIMEOUT_S, Address, UnexpectedReply, connect
-from beanlite.bench import machine
-from beanlite.bench.histogram import Histogram
-from beanlite.bench.workloads import BESIDE, Step, roles
+from tests.bench import machine
+from tests.bench.histogram import Histogram
+from tests.bench.workloads import BESIDE, Step, roles
 
 _RECEIVE_MAX: Final = 1 << 20  # bytes
 

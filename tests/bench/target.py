@@ -17,11 +17,16 @@ from pathlib import Path
 from typing import Final
 
 from beanlite.beanstalk.client import Address, Client, UnexpectedReply, connect, parse_address
-from beanlite.bench import machine
-from beanlite.errors import BenchFailed, ConfigError
+from beanlite.errors import BeanliteError, ConfigError
+from tests.bench import machine
 
+_BEANLITE: Final = (sys.executable, "-P", "-m", "beanlite")  # -P: not the sources in the current folder
 _STARTS_WITHIN_S: Final = 30.0
 _STOPS_WITHIN_S: Final = 30.0
+
+
+class BenchFailed(BeanliteError):
+    """A server can't be reached, or answers something other than it should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ def reached(place: str) -> Target:
 def started(command: str, directory: Path, cores: list[int] | None) -> Iterator[Target]:
     """Start a server by its command line, in a folder of its own below `directory`, which is removed at the end.
 
-    The options -l and -p are added. "beanlite" is the one that this bench is part of. ConfigError, BenchFailed.
+    The options -l and -p are added. "beanlite" is the one that is installed. ConfigError, BenchFailed.
     """
     words = _words(command)
     try:
@@ -66,6 +71,14 @@ def started(command: str, directory: Path, cores: list[int] | None) -> Iterator[
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def installed() -> tuple[str, bool]:
+    """Return the version of the installed beanlite, and whether it is compiled; "" if there is none."""
+    words = [*_BEANLITE, "--version"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    version = done.stdout.strip().removeprefix("beanlite ")
+    return version.removesuffix(" (compiled)"), version.endswith(" (compiled)")
+
+
 def is_beanlite(command: str) -> bool:
     """Whether a command line starts beanlite."""
     return any(Path(word).name == "beanlite" for word in command.split())
@@ -78,14 +91,14 @@ def _words(command: str) -> list[str]:
         raise ConfigError(f"--against {command!r}: {error}") from error
     if not words:
         raise ConfigError("--against needs a command")
-    return [sys.executable, "-m", *words] if words[0] == "beanlite" else words
+    return [*_BEANLITE, *words[1:]] if words[0] == "beanlite" else words
 
 
 def _launched(words: list[str], log: Path, cores: list[int] | None) -> subprocess.Popen[bytes]:
     """Start a program in the folder of its log. ConfigError: it can't be started."""
     try:
         with log.open("wb") as sink, machine.children_on(cores):
-            return subprocess.Popen(  # noqa: S603 - the operator's own command
+            return subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
@@ -137,7 +150,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _free_port() -> int:
     """Return a free port, below the range that the kernel uses for outgoing connections."""
     while True:
-        port = random.randrange(12000, 32000)  # noqa: S311 - chance, not a secret
+        port = random.randrange(12000, 32000)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
