@@ -288,20 +288,20 @@ async def test_the_loop_stays_awake_for_the_end_of_a_short_sync_and_for_no_other
     monkeypatch.setattr(awake, "AWAKE_S", 60.0)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
-        upkeep, stay_awake = server.parts.journal._upkeep, server.parts.journal._awake
+        under_way, stay_awake = server.parts.journal._under_way, server.parts.journal._awake
         disk.free.clear()
         client[1].write(PUT)
-        await until(lambda: upkeep.syncing)
+        await until(lambda: under_way.syncing)
         assert stay_awake._turning
         stay_awake._until_s = 0.0
         await until(lambda: not stay_awake._turning)
-        assert upkeep.syncing
+        assert under_way.syncing
         disk.free.set()
         assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 1\r\n"
         stay_awake._last_s = 60.0
         disk.free.clear()
         client[1].write(PUT)
-        await until(lambda: upkeep.syncing)
+        await until(lambda: under_way.syncing)
         assert not stay_awake._turning
         disk.free.set()
         assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 2\r\n"

@@ -173,10 +173,10 @@ def serve(request, library, trace, listener, stderr):
     os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
     if request["migrations"]:
         from beanlite.journal.sqlite.file import database
-        from beanlite.journal.sqlite.served import journal
+        from beanlite.journal.sqlite.served import recovery
 
         opened = partial(database.open_database, migrations_folder=Path(request["migrations"]))
-        journal.open_database = opened  # type: ignore[attr-defined]
+        recovery.open_database = opened  # type: ignore[attr-defined]
     for name, value in request["constants"]:
         module, _, constant = name.rpartition(".")
         setattr(sys.modules[module], constant, value)

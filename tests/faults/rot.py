@@ -29,7 +29,7 @@ from beanlite.errors import BeanliteError
 from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file import replay
 from beanlite.journal.sqlite.file.database import open_database
-from beanlite.journal.sqlite.served import journal as journal_module
+from beanlite.journal.sqlite.served import recovery
 from beanlite.journal.sqlite.served.journal import SqliteJournal
 from beanlite.journal.sqlite.tools.backup import backup
 from beanlite.journal.sqlite.tools.btree import Pages
@@ -83,7 +83,7 @@ async def _start(path, max_bytes):
     journal = SqliteJournal(path, "always", 0, 65535, "unix:socket", NO_HISTORY)
     try:
         chunk = mock.patch.object(replay, "_CHUNK", CHUNK)  # so that not all bodies are read at once
-        with mock.patch.object(journal_module, "open_database", opening), chunk:
+        with mock.patch.object(recovery, "open_database", opening), chunk:
             await journal.recover(engine, clock, asyncio.Event())
         served, fetched = {}, 0
         for _, jobs in engine.jobs.segments():

@@ -14,7 +14,7 @@ from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import ADVICE
 from beanlite.journal.sqlite.file.replay import BELOW_ALL, read_jobs
 from beanlite.journal.sqlite.file.rows import INLINE_MAX
-from beanlite.journal.sqlite.served import journal as journal_module
+from beanlite.journal.sqlite.served import recovery
 from beanlite.journal.sqlite.served.bodies import BodyReader
 from beanlite.journal.sqlite.served.journal import SqliteJournal
 from tests.support.core import Core, put as put_to
@@ -189,7 +189,7 @@ def queue(core):
 @pytest.mark.parametrize("body_max_bytes", [0, 100_000, NO_BOUND])
 async def test_recovery_that_leaves_bodies_restores_the_same_queue(tmp_path, monkeypatch, body_max_bytes):
     monkeypatch.setattr(replay, "_CHUNK", 7)
-    monkeypatch.setattr(journal_module, "FEW_JOBS", 1 << 60)  # the jobs are counted, not guessed
+    monkeypatch.setattr(recovery, "FEW_JOBS", 1 << 60)  # the jobs are counted, not guessed
     path = tmp_path / "queue.db"
     core, journal = await started(path)
     client = core.client()

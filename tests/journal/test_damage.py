@@ -21,7 +21,7 @@ from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import WHAT_TO_DO
-from beanlite.journal.sqlite.served import journal as journal_module
+from beanlite.journal.sqlite.served import recovery
 from beanlite.journal.sqlite.served.batch import batch_of
 from beanlite.journal.sqlite.served.journal import SqliteJournal
 from beanlite.journal.sqlite.tools.backup import backup
@@ -72,7 +72,7 @@ def start(monkeypatch):
         opened.append(open_database(*arguments, **settings))
         return opened[-1]
 
-    monkeypatch.setattr(journal_module, "open_database", open_and_note)
+    monkeypatch.setattr(recovery, "open_database", open_and_note)
 
     async def run(path):
         engine, journal, clock = (
@@ -198,7 +198,7 @@ def test_pages_that_have_changed_places_are_refused_wherever_lists_of_jobs_end(p
 
 
 def test_a_bug_of_ours_is_not_taken_for_damage(stopped, start, monkeypatch):
-    monkeypatch.setattr(journal_module, "read_jobs", lambda *_: (rows for rows in [[(None,) * len(StoredJob._fields)]]))
+    monkeypatch.setattr(recovery, "read_jobs", lambda *_: (rows for rows in [[(None,) * len(StoredJob._fields)]]))
     with pytest.raises((TypeError, ValueError)):
         start(stopped)
 
@@ -208,7 +208,7 @@ def test_memory_that_runs_out_while_jobs_are_restored(stopped, start, monkeypatc
         raise MemoryError
         yield
 
-    monkeypatch.setattr(journal_module, "read_jobs", read_jobs)
+    monkeypatch.setattr(recovery, "read_jobs", read_jobs)
     with pytest.raises(JournalRefused, match=f"there is not enough memory for what {stopped} holds"):
         start(stopped)
 

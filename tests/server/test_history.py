@@ -66,7 +66,7 @@ async def test_a_batch_that_is_tried_again_tells_everything_once(tmp_path, monke
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             waiting = asyncio.create_task(ask_wire(client, PUT))
-            await until_inside(lambda: server.parts.journal._upkeep.busy)
+            await until_inside(lambda: server.parts.journal._under_way.busy)
             await asyncio.sleep(0.01)
             other.execute("COMMIT")
         assert await waiting == b"INSERTED 1\r\n"

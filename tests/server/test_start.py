@@ -14,7 +14,7 @@ from beanlite.errors import JournalBusy, ListenError
 from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file import database, replay
 from beanlite.journal.sqlite.file.database import open_database
-from beanlite.journal.sqlite.served import journal
+from beanlite.journal.sqlite.served import recovery
 from beanlite.net.listener import open_listener
 from beanlite.server.server import Server
 from beanlite.server.start import make_journal
@@ -49,8 +49,8 @@ def read(monkeypatch):
             read["jobs"] += len(rows)
             yield rows
 
-    monkeypatch.setattr(journal, "read_jobs", read_jobs)
-    monkeypatch.setattr(journal, "HEAR_S", 0)  # at each chunk
+    monkeypatch.setattr(recovery, "read_jobs", read_jobs)
+    monkeypatch.setattr(recovery, "HEAR_S", 0)  # at each chunk
     return read
 
 
@@ -111,7 +111,7 @@ def other(path, request, monkeypatch):
             yield from read_jobs(*args, **kwargs)
 
         if request.param == "while jobs are read":
-            monkeypatch.setattr(journal, "read_jobs", read_jobs)
+            monkeypatch.setattr(recovery, "read_jobs", read_jobs)
         else:
             connection.execute("BEGIN IMMEDIATE")
         yield connection
@@ -159,7 +159,7 @@ async def test_a_stop_ends_the_wait_for_a_lock(path, other, caplog):
 
 @pytest.mark.usefixtures("other")
 async def test_a_lock_that_is_held_for_long_ends_the_start_such_that_it_is_tried_again(path, monkeypatch):
-    monkeypatch.setattr(journal, "LOCK_WAIT_S", 0)
+    monkeypatch.setattr(recovery, "LOCK_WAIT_S", 0)
     with pytest.raises(JournalBusy, match=r"is locked; another program holds a lock on it: end .*, and try again"):
         await start(path)
     assert JournalBusy.exit_code == 4

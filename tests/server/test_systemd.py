@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from beanlite.journal.sqlite.file.database import open_database
-from beanlite.journal.sqlite.served import journal
+from beanlite.journal.sqlite.served import recovery
 from tests.support.inside import PUT, ask, connect, serving, until as until_inside
 from tests.support.journal_files import put
 from tests.support.servers import start_beanlite
@@ -73,7 +73,7 @@ def test_nobody_there_is_no_trouble(tmp_path):
 
 
 async def test_a_long_start_asks_for_more_time_while_it_makes_progress(tmp_path, systemd, monkeypatch):
-    monkeypatch.setattr(journal, "PROGRESS_S", -1)
+    monkeypatch.setattr(recovery, "PROGRESS_S", -1)
     with closing(open_database(tmp_path / "queue.db")) as database:
         database.connection.execute("BEGIN")
         for number in range(1, 2001):

@@ -88,7 +88,7 @@ MUTANTS = {
         "core.restore", "elif state == _DELAYED and place is not None and place > now_ns:", "elif False:"
     ),
     "a pause forgotten at a restart": Mutant(
-        "journal.sqlite.served.journal", "engine.restore_pause(name, pause_s, until_ns)", "pass"
+        "journal.sqlite.served.recovery", "engine.restore_pause(name, pause_s, until_ns)", "pass"
     ),
     "the reserve file forgotten": Mutant(
         "journal.sqlite.served.writer",

@@ -25,17 +25,15 @@ class StayAwake:
         self._loop = loop
         self._poll = poll
         self._clock = clock
-        self._began_s = 0.0
         self._until_s = 0.0
         """When to stop staying awake; 0.0, or in the past, if there is nothing to stay awake for."""
         self._last_s = 0.0
         """How long the last sync took."""
         self._turning = False
 
-    def sync_begins(self) -> None:
+    def sync_begins(self, now_s: float) -> None:
         """Note that a sync begins."""
-        self._began_s = self._clock()
-        self._until_s = self._began_s + AWAKE_S if self._last_s < AWAKE_S else 0.0
+        self._until_s = now_s + AWAKE_S if self._last_s < AWAKE_S else 0.0
 
     def sync_waits(self) -> None:
         """Stay awake, if worthwhile, because the sync has not ended at once."""
@@ -43,16 +41,10 @@ class StayAwake:
             self._turning = True
             self._loop.call_soon(self._turn)
 
-    def sync_ended(self) -> float:
-        """Note that the sync has ended; returns how many seconds it took."""
+    def sync_ended(self, took_s: float) -> None:
+        """Note that the sync has ended, and how long it took."""
         self._until_s = 0.0
-        self._last_s = self._clock() - self._began_s
-        return self._last_s
-
-    @property
-    def syncing_s(self) -> float:
-        """For how long the current sync has been under way; meaningful only while there is one."""
-        return self._clock() - self._began_s
+        self._last_s = took_s
 
     def _turn(self) -> None:
         if self._clock() < self._until_s:

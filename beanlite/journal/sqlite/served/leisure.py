@@ -11,6 +11,7 @@ from typing import Final
 from beanlite.errors import JournalBusy, JournalFull
 from beanlite.journal.sqlite.file.heartbeat import IDLE_S
 from beanlite.journal.sqlite.served.history import PRUNED_MAX
+from beanlite.journal.sqlite.served.under_way import UnderWay
 from beanlite.journal.sqlite.served.upkeep import Upkeep
 from beanlite.journal.sqlite.served.writer import Writer
 
@@ -32,10 +33,11 @@ class Leisure:
     One slice is written at a time, and synced before the next if ``syncs``, so that a power failure loses at most one.
     """
 
-    def __init__(self, writer: Writer, upkeep: Upkeep, *, syncs: bool) -> None:
+    def __init__(self, writer: Writer, upkeep: Upkeep, under_way: UnderWay, *, syncs: bool) -> None:
         """``syncs``: whether commits are to be synced at once."""
         self._writer = writer
         self._upkeep = upkeep
+        self._under_way = under_way
         self._syncs = syncs
         self._one_at_a_time = asyncio.Lock()
 
@@ -47,9 +49,8 @@ class Leisure:
 
     async def _write(self, write: Callable[[], bool]) -> float:
         """Write a slice, if possible at present, and return the seconds taken; ``write`` returns whether it wrote."""
-        writer, upkeep = self._writer, self._upkeep
         async with self._one_at_a_time:
-            if not upkeep.may_write:
+            if not self._under_way.may_write:
                 return 0.0
             began_s = time.monotonic()
             written = False
@@ -57,13 +58,13 @@ class Leisure:
                 written = write()
             took_s = time.monotonic() - began_s
             if written:
-                upkeep.note_unsynced()
+                self._upkeep.note_unsynced()
                 if self._syncs:
-                    await writer.sync()
+                    await self._writer.sync()
         return took_s
 
     def _checkpoint_if_due(self) -> None:
-        if self._writer.frames.checkpoint_due and not self._upkeep.busy:
+        if self._writer.frames.checkpoint_due and not self._under_way.busy:
             self._upkeep.begin_checkpoint()
 
     async def _shrink_by_and_by(self) -> None:
@@ -84,14 +85,14 @@ class Leisure:
             await asyncio.sleep(max(SHRINK_REST_S, SHRINK_REST_TIMES * took_s) if shrinking else LOOSE_LOOK_S)
             if upkeep.stopping:
                 return
-            if not upkeep.may_write:
+            if not self._under_way.may_write:
                 continue
             if writer.loose:
                 if not shrinking:
                     shrinking, pages = True, 1  # this backlog may have been deleted in a different order from the last
                 took_s = await self._write(give_back)
                 pages = min(2 * pages, SHRINK_PAGES_MAX) if took_s < SHRINK_S else int(pages * SHRINK_S / took_s) or 1
-            if shrinking and not upkeep.busy:
+            if shrinking and not self._under_way.busy:
                 shrinking = writer.loose
                 if writer.frames.checkpoint_due or not shrinking:
                     upkeep.begin_checkpoint()

@@ -1,7 +1,6 @@
 """What the file needs besides commits: checkpoints, handling of a full disk, syncs at intervals, audits.
 
-Only one thing at a time may use the writer: a batch that is being committed, or upkeep that takes long. While a batch
-is only being synced, the writer itself is free, and upkeep that is done in slices continues.
+``UnderWay`` says when it may use the writer.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.host import log
 from beanlite.journal.sqlite.served.batch import Batch
+from beanlite.journal.sqlite.served.under_way import UnderWay
 from beanlite.journal.sqlite.served.writer import Writer
 
 # How long to wait before a batch is retried while another program has the file locked.
@@ -35,6 +35,7 @@ class Upkeep:
         self,
         writer: Writer,
         engine: Engine,
+        under_way: UnderWay,
         loop: asyncio.AbstractEventLoop,
         tell_ready: Callable[[], None],
         tell_failure: Callable[[Exception], None],
@@ -45,10 +46,7 @@ class Upkeep:
         self._loop = loop
         self._tell_ready = tell_ready
         self._tell_failure = tell_failure
-        self.busy = False
-        """A batch is being committed, or upkeep that takes long is under way: no batch may be written."""
-        self.syncing = False
-        """``busy`` only because a batch is being synced."""
+        self._under_way = under_way
         self.stopping = False
         """The server is about to stop: no new upkeep is started."""
         self._auditing = False
@@ -85,11 +83,6 @@ class Upkeep:
 
     # -- around each batch
 
-    @property
-    def may_write(self) -> bool:
-        """Whether a slice may be written, provided that it is finished before control returns to the loop."""
-        return not self.busy or self.syncing
-
     def note_unsynced(self) -> None:
         """Note that something has been committed that the next timed sync is to cover."""
         if not self._unsynced_since_s:
@@ -118,29 +111,29 @@ class Upkeep:
         else:
             self._free()
 
-    def write_apart(self, batch: Batch, written: Callable[[Batch], None]) -> None:
+    def write_apart(self, batch: Batch, written: Callable[[], None]) -> None:
         """Write a batch that takes long while commands that need no commit are served; then call ``written``."""
         self.begin(self._write_apart(batch, written))
 
-    async def _write_apart(self, batch: Batch, written: Callable[[Batch], None]) -> None:
+    async def _write_apart(self, batch: Batch, written: Callable[[], None]) -> None:
         failure: JournalFailed | None = None
         try:
             await self._writer.write_apart(batch)
         except (JournalBusy, JournalFull) as error:
             failure = error
         if failure is None:
-            written(batch)
+            written()
         else:
             await self._write_again(batch, failure, written)
 
-    def try_again(self, batch: Batch, error: JournalFailed, written: Callable[[Batch], None]) -> None:
+    def try_again(self, batch: Batch, error: JournalFailed, written: Callable[[], None]) -> None:
         """Retry a batch that could not be written because the disk is full or the file is locked, until it is written.
 
         Nothing is reported to the listener meanwhile; ``written`` is called at the end.
         """
         self.begin(self._write_again(batch, error, written))
 
-    async def _write_again(self, batch: Batch, error: JournalFailed, written: Callable[[Batch], None]) -> None:
+    async def _write_again(self, batch: Batch, error: JournalFailed, written: Callable[[], None]) -> None:
         since_s = time.monotonic()
         warned = False
         while True:
@@ -164,7 +157,7 @@ class Upkeep:
                 error = again
             else:
                 break
-        written(batch)
+        written()
 
     # -- tasks
 
@@ -181,11 +174,11 @@ class Upkeep:
 
     def _begin_alone(self, work: Coroutine[None, None, None]) -> None:
         """Start upkeep during which no batch may be written, and which has to end with ``_free``."""
-        self.busy = True
+        self._under_way.keep_up()
         self.begin(work)
 
     def _free(self) -> None:
-        self.busy = False
+        self._under_way.end()
         self._tell_ready()
 
     # -- checkpoints
@@ -226,7 +219,7 @@ class Upkeep:
     async def _await_room(self) -> None:
         while self._engine.admission.disk_full:
             await asyncio.sleep(FULL_RETRY_S)
-            if self._engine.admission.disk_full and not self.busy and not self.stopping:
+            if self._engine.admission.disk_full and not self._under_way.busy and not self.stopping:
                 self._begin_alone(self._make_room())
 
     async def _make_room(self) -> None:
@@ -254,7 +247,7 @@ class Upkeep:
             self._writer.others_came = False
             for _ in self._writer.audit(self._engine):
                 await asyncio.sleep(AUDIT_REST_S)
-                while self.busy and not self.syncing:  # noqa: ASYNC110 - this is brief, except on a full disk
+                while not self._under_way.may_write:  # noqa: ASYNC110 - this is brief, except on a full disk
                     await asyncio.sleep(AUDIT_REST_S)
                 if self.stopping:
                     return

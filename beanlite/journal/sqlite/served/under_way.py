@@ -1,0 +1,81 @@
+"""What is under way in the file."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+IDLE: Final = 0
+WRITING: Final = 1
+SYNCING: Final = 2
+TELLING: Final = 3
+UPKEEP: Final = 4
+
+
+class UnderWay:
+    """The one thing that uses the writer: a batch that is being committed, or upkeep that takes long.
+
+    While a batch is only being synced, the writer itself is free, and upkeep that is done in slices continues.
+    """
+
+    __slots__ = ("batch", "began_s", "jobs", "last_id", "since_s", "what")
+
+    def __init__(self) -> None:
+        self.what = IDLE
+        """IDLE; or WRITING, SYNCING or TELLING of a batch; or UPKEEP."""
+        self.since_s = time.monotonic()
+        """Since when."""
+        self.batch = 0
+        """The number of the batch, if it is one; of the last one otherwise."""
+        self.last_id = 0
+        """The last id in it."""
+        self.jobs = 0
+        """How many jobs it has changed."""
+        self.began_s = self.since_s
+        """When it began to be written."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether no batch may be written."""
+        return self.what != IDLE
+
+    @property
+    def syncing(self) -> bool:
+        """Whether a batch is being synced."""
+        return self.what == SYNCING
+
+    @property
+    def may_write(self) -> bool:
+        """Whether a slice may be written, provided that it is finished before control returns to the loop."""
+        return self.what in {IDLE, SYNCING}
+
+    @property
+    def for_s(self) -> float:
+        """For how many seconds."""
+        return time.monotonic() - self.since_s
+
+    def write(self, batch: int, last_id: int) -> None:
+        """A batch is about to be written."""
+        self.what = WRITING
+        self.batch = batch
+        self.last_id = last_id
+        self.began_s = self.since_s = time.monotonic()
+
+    def sync(self) -> None:
+        """The batch is about to be synced."""
+        self.what = SYNCING
+        self.since_s = time.monotonic()
+
+    def tell(self) -> None:
+        """The batch is synced, and those that wait for it are about to be told."""
+        self.what = TELLING
+        self.since_s = time.monotonic()
+
+    def keep_up(self) -> None:
+        """Upkeep begins, during which no batch may be written."""
+        self.what = UPKEEP
+        self.since_s = time.monotonic()
+
+    def end(self) -> None:
+        """Nothing is under way any more."""
+        self.what = IDLE
