@@ -45,6 +45,8 @@ REPLY = re.compile(
     rb"|DEADLINE_SOON|TIMED_OUT|NOT_FOUND|DELETED|RELEASED|BURIED|TOUCHED|NOT_IGNORED|PAUSED"
     rb"|EXPECTED_CRLF|JOB_TOO_BIG|BAD_FORMAT|UNKNOWN_COMMAND"
 )
+# A field of the header of another protocol, which closes the connection if it is the first that a client sends.
+FIELD = re.compile(rb"[A-Za-z0-9-]+:")
 PUT = re.compile(rb"put +(\d+) +(\d+) +(\d+) +(\d+)(.*)", re.DOTALL)
 
 
@@ -68,7 +70,7 @@ def read_requests(data: bytes, max_job_size: int) -> Requests:
         line = data[at:end]
         at = end + 2
         word = line.partition(b" ")[0]
-        if line.startswith(b"quit") and b"\0" not in line and len(line) + 2 <= LINE_MAX:
+        if line.startswith(b"quit") and not FIELD.match(line) and b"\0" not in line and len(line) + 2 <= LINE_MAX:
             return Requests(complete, 0, amid_line=False, quits=True)
         size = _body_size(line, max_job_size)
         if size is not None:
