@@ -56,6 +56,10 @@ class StoredJob(NamedTuple):
     """Checksum of everything but the body, where the journal keeps one; not looked at here."""
 
 
+BODY_AT: Final = StoredJob._fields.index("body")
+CRC32_AT: Final = StoredJob._fields.index("crc32")
+
+
 def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last_id: int, now_ns: int) -> int:
     """Take over a few thousand jobs, in ascending order of id from above ``last_id``; returns the last id.
 

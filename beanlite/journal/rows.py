@@ -4,7 +4,7 @@ from typing import cast
 
 from beanlite.core.job import BURIED, ID_BITS, READY, Job
 from beanlite.core.memory import BODY_BYTES
-from beanlite.core.restore import StoredJob
+from beanlite.core.restore import BODY_AT, StoredJob
 from beanlite.host.clock import utc_s
 
 
@@ -40,7 +40,7 @@ def row_of(job: Job) -> tuple[object, ...]:
 def fitted(rows: list[StoredJob], room: int) -> list[StoredJob]:
     """The same jobs, but without bodies from the first job on whose body does not fit into ``room`` bytes of memory."""
     for at, row in enumerate(rows):
-        body = row[13]  # rows are read by position
+        body = row[BODY_AT]  # rows are read by position
         if isinstance(body, bytes):
             room -= len(body) + BODY_BYTES
             if room < 0:
@@ -49,9 +49,9 @@ def fitted(rows: list[StoredJob], room: int) -> list[StoredJob]:
 
 
 def _without_body(row: StoredJob) -> StoredJob:
-    body = row[13]
+    body = row[BODY_AT]
     if not isinstance(body, bytes):
         return row
     values: list[object] = list(row)  # the types are unchecked so far, and compiled code would check them
-    values[13] = len(body)
+    values[BODY_AT] = len(body)
     return cast(StoredJob, tuple(values))

@@ -7,12 +7,12 @@ from contextlib import closing
 import pytest
 
 from beanlite.errors import JournalRefused
+from beanlite.journal.columns import listed
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import allow_writing
 from beanlite.journal.sqlite.file.replay import read_jobs, read_state
-from beanlite.journal.sqlite.file.rows import ROW_COLUMNS
 from beanlite.journal.sqlite.tools.dump import export
 from tests.support.inside import connect, serving
 from tests.support.journal_files import put
@@ -51,7 +51,7 @@ def path(tmp_path):
 
 
 def stored(connection):
-    return connection.execute(f"SELECT {ROW_COLUMNS}, row_crc32 FROM jobs").fetchall()  # noqa: S608
+    return connection.execute(f"SELECT {listed()}, row_crc32 FROM jobs").fetchall()  # noqa: S608
 
 
 def changed(path, statement):

@@ -17,11 +17,11 @@ from pathlib import Path
 from zlib import crc32
 
 from beanlite.errors import JournalRefused
+from beanlite.journal.columns import NAMES
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import allow_writing
-from beanlite.journal.sqlite.file.rows import ROW_COLUMNS
 from beanlite.journal.sqlite.served.history import HistoryBounds
 from beanlite.journal.sqlite.tools import dump
 
@@ -56,7 +56,7 @@ def put(connection, number, body=b"body", large=False, **fields):
         "crc32": crc32(body),
         "body": None if large else body,
     } | fields
-    job.setdefault("row_crc32", checksum_of_row(tuple(job[name.strip()] for name in ROW_COLUMNS.split(","))))
+    job.setdefault("row_crc32", checksum_of_row(tuple(job[name] for name in NAMES)))
     values = ", ".join(":" + name for name in job)
     connection.execute(f"INSERT INTO jobs ({', '.join(job)}) VALUES ({values})", job)  # noqa: S608
     if large:

@@ -14,6 +14,7 @@ from zlib import crc32
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
 from beanlite.host.clock import utc_s
+from beanlite.journal.columns import CHANGING, JOB, NAMES, PUT, listed
 from beanlite.journal.postgres.schema import NOW
 from beanlite.journal.rows import condition_of
 from beanlite.journal.totals import Totals
@@ -33,7 +34,7 @@ _FENCE: Final = f"""
         ON CONFLICT DO NOTHING
         RETURNING number
     )
-"""  # noqa: S608 - our own words
+"""
 _FENCE_PARAMETERS: Final = 4
 _FENCED: Final = "WHERE EXISTS (SELECT FROM fence)"
 
@@ -50,50 +51,40 @@ class _Part(NamedTuple):
     """The expression that counts the rows that it has changed; empty if the number is not checked."""
 
 
-_ALL: Final = """
-    id, tube, state, pri, delay_s, ttr_s, created_at, due_at, buried_seq, reserves, timeouts, releases, buries, kicks,
-    since, holder, holder_conn, why, crc32, body
-"""
-_PLACED: Final = ("float8", "bigint")
-_COUNTED: Final = ("bigint",) * 5
-_HELD: Final = ("float8", "text", "bigint", "text")
+_ALL: Final = listed((*NAMES, "crc32", "body"))
+_OF_BODY: Final = ("bigint", "bytea")
+# A changed job has its id, and what changes; the rest stays.
+_CHANGED_NAMES: Final = ("id", *(column.name for column in CHANGING))
 # Most jobs are first written this way: they have been in the ready state ever since they were put.
 _PUT: Final = _Part(
     "put",
-    ("bigint", "text", "bigint", "bigint", "bigint", "float8", "bigint", "bytea"),
+    (*(column.type for column in PUT), *_OF_BODY),
     f"""
     INSERT INTO jobs ({_ALL})
-    SELECT id, tube, 'ready', pri, delay_s, ttr_s, at, NULL, NULL, 0, 0, 0, 0, 0, at, NULL, NULL, NULL, crc32, body
-    FROM {{rows}} AS new (id, tube, pri, delay_s, ttr_s, at, crc32, body) {_FENCED}
+    SELECT {listed(tuple(column.ready or column.name for column in JOB))}, crc32, body
+    FROM {{rows}} AS new ({listed(tuple(column.name for column in PUT))}, crc32, body) {_FENCED}
     RETURNING 1
-    """,  # noqa: S608 - our own words, here and below
+    """,
     "count(*)",
 )
 _PUT_OTHERWISE: Final = _Part(
     "put_otherwise",
-    ("bigint", "text", "text", "bigint", "bigint", "bigint", "float8", *_PLACED, *_COUNTED, *_HELD, "bigint", "bytea"),
-    f"INSERT INTO jobs ({_ALL}) SELECT * FROM {{rows}} AS new {_FENCED} RETURNING 1",  # noqa: S608
+    (*(column.type for column in JOB), *_OF_BODY),
+    f"INSERT INTO jobs ({_ALL}) SELECT * FROM {{rows}} AS new {_FENCED} RETURNING 1",
     "count(*)",
 )
 # An insert that always conflicts, instead of an update that joins: if the table was empty when it was last analysed,
 # the planner would choose to compare each row of the table with each row of the batch.
 _CHANGED: Final = _Part(
     "changed",
-    ("bigint", "text", "text", "bigint", "bigint", *_PLACED, *_COUNTED, *_HELD),
+    ("bigint", *(column.type for column in CHANGING)),
     f"""
     INSERT INTO jobs ({_ALL})
-    SELECT id, tube, state, pri, delay_s, 0, 0, due_at, buried_seq, reserves, timeouts, releases, buries, kicks,
-           since, holder, holder_conn, why, 0, ''
-    FROM {{rows}} AS new (id, tube, state, pri, delay_s, due_at, buried_seq, reserves, timeouts, releases, buries,
-                          kicks, since, holder, holder_conn, why) {_FENCED}
-    ON CONFLICT (id) DO UPDATE SET
-        tube = excluded.tube, state = excluded.state, pri = excluded.pri, delay_s = excluded.delay_s,
-        due_at = excluded.due_at, buried_seq = excluded.buried_seq,
-        reserves = excluded.reserves, timeouts = excluded.timeouts, releases = excluded.releases,
-        buries = excluded.buries, kicks = excluded.kicks,
-        since = excluded.since, holder = excluded.holder, holder_conn = excluded.holder_conn, why = excluded.why
+    SELECT {listed(tuple(name if name in _CHANGED_NAMES else "0" for name in NAMES))}, 0, ''
+    FROM {{rows}} AS new ({listed(_CHANGED_NAMES)}) {_FENCED}
+    ON CONFLICT (id) DO UPDATE SET {listed(tuple(f"{column.name} = excluded.{column.name}" for column in CHANGING))}
     RETURNING xmax
-    """,  # noqa: S608
+    """,
     "count(*) FILTER (WHERE xmax <> 0)",  # only if the row existed before
 )
 _GONE: Final = _Part(
@@ -109,7 +100,7 @@ _PAUSED: Final = _Part(
     INSERT INTO pauses (tube, pause_s, until) SELECT * FROM {{rows}} AS new {_FENCED}
     ON CONFLICT (tube) DO UPDATE SET pause_s = excluded.pause_s, until = excluded.until
     RETURNING 1
-    """,  # noqa: S608
+    """,
     "count(*)",
 )
 _RESUMED: Final = _Part(
@@ -130,7 +121,7 @@ _TOTALS: Final = _Part(
         kicked = old.kicked + excluded.kicked,
         waited_s = old.waited_s + excluded.waited_s, held_s = old.held_s + excluded.held_s
     RETURNING 1
-    """,  # noqa: S608
+    """,
     "count(*)",
 )
 _PARTS: Final = (_PUT, _PUT_OTHERWISE, _CHANGED, _GONE, _PAUSED, _RESUMED, _TOTALS)
@@ -163,9 +154,9 @@ def _statement(present: tuple[bool, ...]) -> str:
                 sql = part.sql.format(rows=f"unnest({', '.join(arrays)})", array=arrays[0])
                 parts.append(f"{part.name} AS ({sql})")
                 if part.counted:
-                    counts.append(f"(SELECT {part.counted} FROM {part.name}) = cardinality({arrays[0]})")  # noqa: S608
+                    counts.append(f"(SELECT {part.counted} FROM {part.name}) = cardinality({arrays[0]})")
         statement = _statements[present] = (
-            f"WITH {', '.join(parts)} SELECT 1 / ({' AND '.join(counts)})::integer FROM fence"  # noqa: S608
+            f"WITH {', '.join(parts)} SELECT 1 / ({' AND '.join(counts)})::integer FROM fence"
         )
     return statement
 

@@ -14,6 +14,7 @@ import asyncpg
 
 from beanlite import __version__
 from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.columns import NAMES
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.postgres.address import shown
 from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, said
@@ -25,11 +26,8 @@ _TAKE: Final = f"""
     SET epoch = epoch + 1, node = 'import', version = $1, started_at = {NOW}, seen_at = {NOW}
     WHERE stopped_at IS NOT NULL
     RETURNING last_id
-"""  # noqa: S608 - our own words
-_COLUMNS: Final = (
-    *("id", "tube", "state", "pri", "delay_s", "ttr_s", "created_at", "due_at", "buried_seq", "reserves", "timeouts"),
-    *("releases", "buries", "kicks", "since", "holder", "holder_conn", "why", "crc32", "body"),
-)
+"""
+_COLUMNS: Final = (*NAMES, "crc32", "body")
 # How many jobs are read or written at a time, and how many bytes of bodies (but at least one body).
 _CHUNK: Final = 1000
 _CHUNK_BYTES: Final = 4 << 20
@@ -39,7 +37,7 @@ _JOBS: Final = f"""
         FROM (SELECT * FROM jobs WHERE id > $1 ORDER BY id LIMIT {_CHUNK}) AS next_ones
     ) AS few_ones
     WHERE before_it < {_CHUNK_BYTES} ORDER BY id
-"""  # noqa: S608 - our own words
+"""
 _T = TypeVar("_T")
 
 
@@ -75,7 +73,7 @@ async def _dump(link: Link, name: str) -> AsyncIterator[Iterable[str]]:
     """Yield all lines, in chunks."""
     connection = link.connection
     leases = "lease_now" if await has_batches(link, name) else "lease"
-    state = await link.row(f"SELECT last_id FROM {leases}")  # noqa: S608 - likewise
+    state = await link.row(f"SELECT last_id FROM {leases}")
     if state is None:
         raise JournalRefused(f"{name}: its table lease is empty")
     yield [line_of("queue", {"format": FORMAT, "last_id": state["last_id"]})]
@@ -126,7 +124,7 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
                 pauses,
             )
             await connection.execute(
-                f"UPDATE lease SET last_id = greatest(last_id, $1), stopped_at = {NOW}",  # noqa: S608 - likewise
+                f"UPDATE lease SET last_id = greatest(last_id, $1), stopped_at = {NOW}",
                 above_id + last_id,
             )
         link.believe()
@@ -140,7 +138,7 @@ def _rows(source: sqlite3.Connection, above_id: int, buried: int) -> Iterator[li
         SELECT id + ?, {names.replace("buried_seq", "buried_seq + ?").replace("since", "coalesce(since, created_at)")},
                coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
         FROM jobs ORDER BY id
-        """,  # noqa: S608 - our own names
+        """,
         (above_id, buried),
     )
     rows: list[tuple[object, ...]] = []

@@ -69,7 +69,7 @@ _TAKE_BEFORE: Final = f"""
         stopped_at = NULL
     WHERE epoch = $1 AND batch = $2 AND beat = $3
     RETURNING epoch, batch, last_id
-"""  # noqa: S608 - our own words, here and below
+"""
 # The row of the lease is locked until the beat is committed, as by a batch. A batch that was stored while the beat
 # waited for that lock may be missing from what the beat returns.
 _BEAT: Final = f"""
@@ -78,16 +78,16 @@ _BEAT: Final = f"""
     FROM {{ours}} AS ours
     LEFT JOIN (SELECT number, last_id FROM batches ORDER BY number DESC, beat DESC LIMIT 1) AS last ON true
     RETURNING number AS batch
-"""  # noqa: S608
+"""
 BEAT: Final = _BEAT.format(ours="(SELECT batch, last_id FROM lease WHERE epoch = $1 FOR NO KEY UPDATE)")
 # Stored before anything is served; until then a standby waits for the lease time that the previous server stored. It is
 # a beat as well, lest a standby that has waited that long takes over after this.
 _SAY: Final = f"""
     WITH said AS (UPDATE lease SET lease_s = $2 WHERE epoch = $1 RETURNING batch, last_id) {_BEAT.format(ours="said")}
-"""  # noqa: S608
+"""
 GIVE_BACK: Final = f"""
     UPDATE lease SET seen_at = {NOW}, stopped_at = {NOW}, last_id = $2 WHERE epoch = $1 RETURNING epoch
-"""  # noqa: S608
+"""
 _T = TypeVar("_T")
 # The epoch, the last batch and the last beat: what changes as long as the active server is there.
 _Sign = tuple[int, int, int]

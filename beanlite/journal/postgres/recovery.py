@@ -10,11 +10,12 @@ from zlib import crc32
 
 import asyncpg
 
-from beanlite.core.restore import StoredJob
+from beanlite.core.restore import BODY_AT, CRC32_AT, StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.host import log
 from beanlite.host.clock import EPOCH_S, clock_ns
+from beanlite.journal.columns import COUNTERS, listed
 from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, said
 from beanlite.journal.postgres.standing import Standing
 from beanlite.journal.totals import KEPT_S, Totals, began_s
@@ -29,16 +30,16 @@ _JOBS: Final = f"""
     SELECT id, tube::bytea, CASE state WHEN 'ready' THEN NULL ELSE state END, pri, delay_s, ttr_s,
            ((created_at - {EPOCH_S}) * 1e9)::bigint,
            coalesce(buried_seq, ((due_at - {EPOCH_S}) * 1e9)::bigint),
-           reserves, timeouts, releases, buries, kicks,
+           {listed(COUNTERS)},
            {{body}}, crc32,
            ((since - {EPOCH_S}) * 1e9)::bigint, holder, holder_conn, why, NULL::bigint
     FROM {{rows}} ORDER BY id
-"""  # noqa: S608 - our own words
-_SOME: Final = f"(SELECT * FROM jobs WHERE id > $1 ORDER BY id LIMIT {_CHUNK}) AS next_ones"  # noqa: S608 - likewise
+"""
+_SOME: Final = f"(SELECT * FROM jobs WHERE id > $1 ORDER BY id LIMIT {_CHUNK}) AS next_ones"
 _FEW_BYTES: Final = f"""
     (SELECT *, sum(length(body)) OVER (ORDER BY id) - length(body) AS before_it FROM {_SOME}) AS few_ones
     WHERE before_it < {_CHUNK_BYTES}
-"""  # noqa: S608 - likewise
+"""
 _WITH_BODIES: Final = _JOBS.format(body="body", rows=_FEW_BYTES)
 _WITHOUT_BODIES: Final = _JOBS.format(body="length(body)::bigint", rows=_SOME)
 _BODIES: Final = "SELECT id, body, crc32 FROM jobs WHERE id = ANY ($1)"
@@ -76,8 +77,8 @@ _HOLDER: Final = """
 _OLD: Final = 1_000_000
 _NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8 AS now"
 _COUNTS: Final = "SELECT count(*) AS jobs FROM jobs"
-_body = itemgetter(13)
-_crc32 = itemgetter(14)
+_body = itemgetter(BODY_AT)
+_crc32 = itemgetter(CRC32_AT)
 
 
 class Pause(NamedTuple):

@@ -21,7 +21,7 @@ IDLE_S: Final = 10.0
 _FAR_NS: Final = FAR_NS // 2
 
 _COLUMNS: Final = "one, version, pid, address, started_at, boot, offset_ns, ahead_s, seen_at, stopped_at"
-_WRITE: Final = f"REPLACE INTO server ({_COLUMNS}) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - our own words
+_WRITE: Final = f"REPLACE INTO server ({_COLUMNS}) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 # A file without jobs has no times that another clock could make wrong.
 _LAST: Final = """
     SELECT

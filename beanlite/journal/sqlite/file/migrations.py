@@ -140,7 +140,7 @@ def stand_in(connection: sqlite3.Connection, migrations: list[Path]) -> None:
     if version < len(migrations):
         has = _columns_of_jobs(migrations[:version])
         nulls = "".join(f", NULL AS {name}" for name in _columns_of_jobs(migrations) if name not in has)
-        connection.execute(f"CREATE TEMP VIEW jobs AS SELECT *{nulls} FROM main.jobs")  # noqa: S608 - our own names
+        connection.execute(f"CREATE TEMP VIEW jobs AS SELECT *{nulls} FROM main.jobs")
 
 
 def _columns_of_jobs(migrations: list[Path]) -> list[str]:

@@ -9,9 +9,10 @@ from typing import NamedTuple, TypeGuard
 from zlib import crc32
 
 from beanlite.core.job import U32_MAX
-from beanlite.core.restore import FAR_NS, StoredJob
+from beanlite.core.restore import BODY_AT, CRC32_AT, FAR_NS, StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.host.clock import EPOCH_S, clock_ns
+from beanlite.journal.columns import COUNTERS, listed
 from beanlite.journal.sqlite.file.checksum import find_changed
 from beanlite.journal.sqlite.file.fileformat import damaged, refused, said
 from beanlite.journal.sqlite.file.heartbeat import read_last_seen
@@ -29,20 +30,19 @@ _COLUMNS = f"""
     SELECT id, CAST(tube AS BLOB), CASE state WHEN 'ready' THEN NULL ELSE coalesce(state, '') END, pri, delay_s, ttr_s,
            CAST((created_at - {EPOCH_S}) * 1e9 AS INTEGER),
            coalesce(buried_seq, CAST((due_at - {EPOCH_S}) * 1e9 AS INTEGER)),
-           reserves,
-           timeouts, releases, buries, kicks
+           {listed(COUNTERS)}
 """
 _FACTS = f"CAST((since - {EPOCH_S}) * 1e9 AS INTEGER), holder, holder_conn, why"
 _ABOVE = "FROM jobs WHERE id > ? ORDER BY id"
 _JOBS = f"""
     {_COLUMNS}, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32,
     {_FACTS}, row_crc32 {_ABOVE}
-"""  # noqa: S608 - our own words
+"""
 # SQLite determines the size of a body without reading it.
 _JOBS_WITHOUT_BODIES = f"""
     {_COLUMNS}, coalesce(length(body), (SELECT length(bodies.body) FROM bodies WHERE bodies.id = jobs.id)), crc32,
     {_FACTS}, row_crc32 {_ABOVE}
-"""  # noqa: S608 - our own words
+"""
 _LARGE = "SELECT id, coalesce(length(body), 0) FROM bodies WHERE id > ? ORDER BY id LIMIT ?"
 _COUNT_BETWEEN = "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE id > ? AND id < ? LIMIT ?)"
 # The conditions that a row written by a server meets, keyed by the columns that each is about. Only damage can have
@@ -53,11 +53,9 @@ _CONDITIONS = {
         typeof(pri) = 'integer' AND typeof(delay_s) = 'integer' AND typeof(ttr_s) = 'integer'
         AND min(pri, delay_s, ttr_s) >= 0 AND max(pri, delay_s, ttr_s) <= :u32_max
     """,
-    "a counter": """
-        typeof(reserves) = 'integer' AND typeof(timeouts) = 'integer' AND typeof(releases) = 'integer'
-        AND typeof(buries) = 'integer' AND typeof(kicks) = 'integer'
-        AND min(reserves, timeouts, releases, buries, kicks) >= 0
-        AND max(reserves, timeouts, releases, buries, kicks) < :counter_max
+    "a counter": f"""
+        {" AND ".join(f"typeof({name}) = 'integer'" for name in COUNTERS)}
+        AND min({listed(COUNTERS)}) >= 0 AND max({listed(COUNTERS)}) < :counter_max
     """,
     "state, due_at or buried_seq": """
         typeof(coalesce(buried_seq, 0)) = 'integer' AND coalesce(buried_seq, 0) < :counter_max
@@ -82,7 +80,7 @@ _WIDTH = len(StoredJob._fields)
 _EACH_BODY = """
     SELECT id, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32 FROM jobs ORDER BY id
 """
-_ROW = f"SELECT id, CAST(tube AS BLOB), {_SOUND} FROM jobs WHERE id = :id"  # noqa: S608 - likewise
+_ROW = f"SELECT id, CAST(tube AS BLOB), {_SOUND} FROM jobs WHERE id = :id"
 # No counter ever gets this far; SQLite's integers end at twice this number.
 COUNTER_MAX = 1 << 62
 _BOUNDS = {"u32_max": U32_MAX, "counter_max": COUNTER_MAX}
@@ -94,8 +92,8 @@ _HAS_CLOCK = 4
 # makes a whole number of all bits of a time.
 _META_SAID = "said IS batch || ' ' || last_id || ' ' || unchecked_id || ' ' || coalesce(jobs, '-')"
 _PAUSE_SAID = "said IS tube || ' ' || pause_s || ' ' || CAST(until * 4194304 AS INTEGER)"
-_body = itemgetter(13)
-_crc32 = itemgetter(14)
+_body = itemgetter(BODY_AT)
+_crc32 = itemgetter(CRC32_AT)
 
 
 class QueueState(NamedTuple):
@@ -115,13 +113,11 @@ def read_state(connection: sqlite3.Connection, path: Path) -> QueueState:
         version = read_version(connection)
         meta_said, pause_said = (_META_SAID, _PAUSE_SAID) if version >= _TWOFOLD else ("1", "1")
         meta = connection.execute(
-            f"SELECT batch, last_id, (SELECT max(id) FROM jobs), {meta_said} FROM meta"  # noqa: S608 - our own words
+            f"SELECT batch, last_id, (SELECT max(id) FROM jobs), {meta_said} FROM meta"
         ).fetchone()
         if meta is None:
             raise damaged(path, "table meta is empty")
-        pauses = connection.execute(
-            f"SELECT CAST(tube AS BLOB), pause_s, until, {pause_said} FROM pauses"  # noqa: S608 - likewise
-        ).fetchall()
+        pauses = connection.execute(f"SELECT CAST(tube AS BLOB), pause_s, until, {pause_said} FROM pauses").fetchall()
     batch, last_id, last_job, alike = meta
     if not (is_number(batch, COUNTER_MAX) and is_number(last_id, COUNTER_MAX) and last_id >= (last_job or 0)):
         raise damaged(path, "meta row has impossible values")

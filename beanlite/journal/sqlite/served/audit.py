@@ -25,7 +25,7 @@ SLICE_BYTES: Final = 1 << 20
 # Times in the file are rounded, and may differ from those in memory by less than this.
 _NEAR_S: Final = 0.001
 
-_ROWS: Final = f"SELECT {COLUMNS} FROM jobs WHERE id > ? AND id <= ?"  # noqa: S608 - our own words
+_ROWS: Final = f"SELECT {COLUMNS} FROM jobs WHERE id > ? AND id <= ?"
 _BODIES: Final = "SELECT id, body FROM bodies WHERE id > ? AND id <= ?"
 _Row = tuple[object, ...]
 # Their index in a row.

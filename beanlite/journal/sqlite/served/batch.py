@@ -13,6 +13,7 @@ from beanlite.core.job import GONE, NO_PAST, READY, Job
 from beanlite.core.ledger import Changes
 from beanlite.core.totals import Tally
 from beanlite.host.clock import utc_s
+from beanlite.journal.columns import JOB, NAMES, PUT, listed
 from beanlite.journal.rows import row_of
 from beanlite.journal.sqlite.file.checksum import checksum_of_put, checksum_of_row, with_id
 from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX, INSERT_BODY, INSERT_JOB
@@ -30,28 +31,26 @@ from beanlite.journal.totals import KEPT_S
 
 Parameters = Sequence[Sequence[object]]
 
-# The row as which most jobs are first written: binding fewer parameters, and several rows per statement, is much
-# cheaper.
-_READY: Final = (
-    "(?{0}, ?{1}, 'ready', ?{2}, ?{3}, ?{4}, ?{5}, NULL, NULL, 0, 0, 0, 0, 0, ?{5}, NULL, NULL, NULL, ?{6}, ?{7}, ?{8})"
-)
-_READY_PARAMETERS: Final = 9
+# The parameters of the row as which most jobs are first written, ready since they were put: binding fewer of them, and
+# several rows per statement, is much cheaper.
+_PUT: Final = (*(column.name for column in PUT), "row_crc32", "crc32", "body")
+_READY_PARAMETERS: Final = len(_PUT)
 
 
 def _insert_ready(rows: int) -> str:
-    """A statement that inserts this many ``_READY`` rows; such jobs have been ready since they were put."""
-    first = range(1, rows * _READY_PARAMETERS, _READY_PARAMETERS)
-    values = [_READY.format(*range(number, number + _READY_PARAMETERS)) for number in first]
-    return f"INSERT INTO jobs ({COLUMNS}) VALUES {', '.join(values)}"  # noqa: S608 - our own words
+    """A statement that inserts this many such rows."""
+    values = []
+    for first in range(1, rows * _READY_PARAMETERS, _READY_PARAMETERS):
+        numbers = {name: f"?{number}" for number, name in enumerate(_PUT, first)}
+        row = [column.ready or column.name for column in JOB] + ["row_crc32", "crc32", "body"]
+        values.append(f"({listed(tuple(numbers.get(value, value) for value in row))})")
+    return f"INSERT INTO jobs ({COLUMNS}) VALUES {', '.join(values)}"
 
 
 _INSERT_READY: Final = _insert_ready(1)
 _INSERT_SEVERAL: Final = _insert_ready(AT_ONCE)
-_UPDATE: Final = """
-    UPDATE jobs SET tube = ?2, state = ?3, pri = ?4, delay_s = ?5, ttr_s = ?6, created_at = ?7,
-           due_at = ?8, buried_seq = ?9, reserves = ?10, timeouts = ?11, releases = ?12, buries = ?13, kicks = ?14,
-           since = ?15, holder = ?16, holder_conn = ?17, why = ?18, row_crc32 = ?19 WHERE id = ?1
-"""
+_SET: Final = listed(tuple(f"{name} = ?{number}" for number, name in enumerate((*NAMES[1:], "row_crc32"), 2)))
+_UPDATE: Final = f"UPDATE jobs SET {_SET} WHERE id = ?1"
 # Jobs are mostly deleted in the order of their ids, so runs of consecutive ids are deleted by one statement.
 _DELETE: Final = "DELETE FROM jobs WHERE id BETWEEN ? AND ?"
 _DELETE_BODY: Final = "DELETE FROM bodies WHERE id = ?"

@@ -28,11 +28,11 @@ _MAX_N: Final = (1 << 63) - 1
 
 _COLUMNS: Final = "n, at, job, tube, what, by, conn, pri, delay_s, body"
 _ROW: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"
-INSERT: Final = f"INSERT INTO history ({_COLUMNS}) VALUES {_ROW}"  # noqa: S608 - our own words
+INSERT: Final = f"INSERT INTO history ({_COLUMNS}) VALUES {_ROW}"
 WIDTH: Final = 9
 # Inserting several rows per statement is cheaper.
 AT_ONCE: Final = 16
-INSERT_SEVERAL: Final = f"INSERT INTO history ({_COLUMNS}) VALUES {', '.join([_ROW] * AT_ONCE)}"  # noqa: S608 - likewise
+INSERT_SEVERAL: Final = f"INSERT INTO history ({_COLUMNS}) VALUES {', '.join([_ROW] * AT_ONCE)}"
 STORE_BODY: Final = "UPDATE history SET body = ? WHERE n = ?"
 # Copies the body of a job that is being deleted, if it was not in memory; runs before the job itself is deleted.
 FETCH_BODY: Final = """
@@ -43,11 +43,11 @@ FETCH_BODY: Final = """
 """
 # A value that is no time, which only damage can cause, counts as long ago, so that its row is the next to be deleted.
 _AT: Final = "coalesce(CAST(at AS REAL), 0.0)"
-_OLDEST: Final = f"SELECT n, {_AT} FROM history ORDER BY n LIMIT 1"  # noqa: S608 - our own words
+_OLDEST: Final = f"SELECT n, {_AT} FROM history ORDER BY n LIMIT 1"
 # The oldest from this number on that is not in the future.
-_PAST: Final = f"SELECT n, {_AT} FROM history WHERE n >= ? AND {_AT} <= ? ORDER BY n LIMIT 1"  # noqa: S608 - likewise
+_PAST: Final = f"SELECT n, {_AT} FROM history WHERE n >= ? AND {_AT} <= ? ORDER BY n LIMIT 1"
 _NTH: Final = "SELECT n FROM history WHERE n >= ? ORDER BY n LIMIT 1 OFFSET ?"
-_PRUNE: Final = f"DELETE FROM history WHERE n BETWEEN ? AND ? AND ({_AT} < ? OR n < ?)"  # noqa: S608 - likewise
+_PRUNE: Final = f"DELETE FROM history WHERE n BETWEEN ? AND ? AND ({_AT} < ? OR n < ?)"
 
 Row = tuple[object, ...]
 

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, Final
 from zlib import crc32
 
 from beanlite.errors import BeanliteError
+from beanlite.journal.columns import TIMES
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import damaged, refused
@@ -17,8 +18,6 @@ from beanlite.journal.sqlite.file.replay import check_count, read_state, read_un
 from beanlite.journal.sqlite.file.wholefile import not_linked, unserved, written_whole
 from beanlite.journal.sqlite.tools.verify import reading_whole
 
-# The columns that hold times: in UTC in a line, by the server's clock in a row.
-TIMES: Final = ("created_at", "due_at", "since")
 # The columns that a line lacks: the checksums, and the body, which is in "body" or "base64" instead.
 LEFT_OUT: Final = ("row_crc32", "crc32", "body")
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses ORDER BY tube"
@@ -77,7 +76,7 @@ def dump(connection: sqlite3.Connection, path: Path) -> Generator[str]:
             SELECT {", ".join(names)}, row_crc32, crc32,
                    coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
             FROM jobs ORDER BY id
-        """  # noqa: S608 - our own names
+        """
         unchecked_id = read_unchecked_id(connection)
         count = last_id = 0
         for *values, of_row, checksum, body in connection.execute(jobs):

@@ -14,13 +14,7 @@ from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import said, shm_of, wal_of
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
-from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY
-
-_INSERT = """
-    INSERT INTO jobs (id, tube, state, pri, delay_s, ttr_s, created_at, due_at, buried_seq,
-                      reserves, timeouts, releases, buries, kicks, row_crc32, crc32, body)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
+from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
 
 
 class JobRow(NamedTuple):
@@ -69,9 +63,8 @@ class Filling:
         due_at = None if job.due_at is None else job.due_at + self._ahead_s
         job = job._replace(created_at=created_at, due_at=due_at)
         is_large = len(body) > INLINE_MAX
-        row = job[:-1]
-        of_row = checksum_of_row((*row, None, None, None, None))
-        self.connection.execute(_INSERT, (*row, of_row, crc32(body), None if is_large else body))
+        row = (*job[:-1], None, None, None, None)  # since when it is in its state, by whom it was held, and why
+        self.connection.execute(INSERT_JOB, (*row, checksum_of_row(row), crc32(body), None if is_large else body))
         if is_large:
             self.connection.execute(INSERT_BODY, (job.id, body))
 

@@ -14,20 +14,21 @@ from beanlite.core.restore import FAR_NS
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError
 from beanlite.host.clock import EPOCH_S
+from beanlite.journal.columns import COUNTERS, TIMES, listed
 from beanlite.journal.lines import FORMAT, LINES_PER_CALL
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import refused, said
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
 from beanlite.journal.sqlite.file.replay import COUNTER_MAX, is_number, is_sound
-from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, ROW_COLUMNS
-from beanlite.journal.sqlite.tools.dump import TIMES, columns_of_jobs
+from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY
+from beanlite.journal.sqlite.tools.dump import columns_of_jobs
 from beanlite.journal.sqlite.tools.filling import filling
 
 _PAUSE: Final = "INSERT OR REPLACE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
 _CHECKSUM: Final = "UPDATE jobs SET row_crc32 = ? WHERE id = ?"
 # Ids and counters end below this: a server that counts on never gets to where they would count as damage.
 _END: Final = COUNTER_MAX // 2
-_COUNTERS: Final = ("buried_seq", "reserves", "timeouts", "releases", "buries", "kicks")
+_COUNTERS: Final = ("buried_seq", *COUNTERS)
 # Times further than this from 1970 would not fit into the server's clock, as those in milliseconds do not.
 _FAR_S: Final = FAR_NS // SECOND_NS - EPOCH_S
 # The errors with which SQLite rejects an impossible row.
@@ -182,8 +183,8 @@ class _Loading:
             row = self._connection.execute(
                 f"""
                 INSERT INTO jobs ({names}, crc32, body) VALUES ({", ".join("?" * len(values_of_row))})
-                RETURNING {ROW_COLUMNS}
-                """,  # noqa: S608 - see above
+                RETURNING {listed()}
+                """,
                 values_of_row,
             ).fetchone()
         except sqlite3.IntegrityError as error:

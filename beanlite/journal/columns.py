@@ -1,0 +1,53 @@
+"""The columns of a job in a database, told once: statements, dumps and checks are made from this table.
+
+What is written by hand because it is faster so (``rows.row_of``, the checksum of a row, ``core.restore.StoredJob``, and
+the expressions that read it), and the migrations, are held against it by a test.
+"""
+
+from typing import Final, NamedTuple
+
+
+class Column(NamedTuple):
+    """A column."""
+
+    name: str
+    type: str
+    """The type that PostgreSQL has for it."""
+    ready: str = ""
+    """What is in it while the job is ready and nothing has happened since its put, in SQL; empty: the put says."""
+    changes: bool = True
+    """Whether it changes in the life of a job."""
+
+
+JOB: Final = (
+    Column("id", "bigint", changes=False),
+    Column("tube", "text"),
+    Column("state", "text", "'ready'"),
+    Column("pri", "bigint"),
+    Column("delay_s", "bigint"),
+    Column("ttr_s", "bigint", changes=False),
+    Column("created_at", "float8", changes=False),
+    Column("due_at", "float8", "NULL"),
+    Column("buried_seq", "bigint", "NULL"),
+    Column("reserves", "bigint", "0"),
+    Column("timeouts", "bigint", "0"),
+    Column("releases", "bigint", "0"),
+    Column("buries", "bigint", "0"),
+    Column("kicks", "bigint", "0"),
+    Column("since", "float8", "created_at"),
+    Column("holder", "text", "NULL"),
+    Column("holder_conn", "bigint", "NULL"),
+    Column("why", "text", "NULL"),
+)
+NAMES: Final = tuple(column.name for column in JOB)
+TIMES: Final = tuple(column.name for column in JOB if column.type == "float8")
+"""In the server's clock; in UTC in what leaves the database."""
+COUNTERS: Final = tuple(column.name for column in JOB if column.ready == "0")
+PUT: Final = tuple(column for column in JOB if not column.ready)
+"""What the put says."""
+CHANGING: Final = tuple(column for column in JOB if column.changes)
+
+
+def listed(names: tuple[str, ...] = NAMES) -> str:
+    """Return names as SQL lists them."""
+    return ", ".join(names)
