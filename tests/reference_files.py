@@ -31,12 +31,17 @@ def abouts() -> dict[str, str]:
     """What is said about each setting: the text below its field, around its description."""
     (settings,) = ast.parse(inspect.getsource(config.Settings)).body
     assert isinstance(settings, ast.ClassDef)
-    templates = dict.fromkeys(FIELDS, "The {}.")
+    templates = {key: _template(field.description or "") for key, field in FIELDS.items()}
     for field, below in pairwise(settings.body):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(text))):
                 templates[key] = " ".join(text.split())
     return {key: _about(key, template) for key, template in templates.items()}
+
+
+def _template(description: str) -> str:
+    """What is said if there is no text below the field."""
+    return "{}." if description.startswith(("how ", "what ", "when ", "whether ")) else "The {}."
 
 
 def _about(key: str, template: str) -> str:

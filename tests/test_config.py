@@ -27,43 +27,6 @@ def refusal(*args) -> str:
     return str(caught.value)
 
 
-def test_defaults():
-    assert sources.load().model_dump() == {
-        "host": "127.0.0.1",
-        "port": 11300,
-        "socket": None,
-        "db": Path("beanlite.db"),
-        "database": None,
-        "require_sync": True,
-        "lease": "3s",
-        "node": None,
-        "standby": "refuse",
-        "advertise": None,
-        "fsync": "always",
-        "journal": True,
-        "max_job_size": 65535,
-        "max_connections": 10000,
-        "max_connections_per_address": None,
-        "max_watched": 1000,
-        "max_tubes": 200_000,
-        "max_memory": None,
-        "body_memory": None,
-        "backup_every": None,
-        "backup_dir": None,
-        "backup_keep": 7,
-        "history": None,
-        "history_bytes": 1 << 30,
-        "history_bodies": False,
-        "operators": "unix, 127.0.0.0/8, ::1",
-        "health": None,
-        "metrics_tubes": 1000,
-        "web": None,
-        "user": None,
-        "log_level": "info",
-        "log_format": "text",
-    }
-
-
 def test_each_source_wins_over_the_one_before(file, monkeypatch):
     file.write_text('port = 1\nmax_job_size = 1\nhost = "file"\n')
     monkeypatch.setenv("BEANLITE_PORT", "2")

@@ -62,7 +62,7 @@ def test_the_reference_page_is_made_from_the_sources():
     assert reference_files.made(text_of("reference.md")) == text_of("reference.md"), OUTDATED
 
 
-def test_the_example_of_a_file_of_settings_is_made_from_the_sources():
+def test_example_file_is_made_from_the_sources():
     assert reference_files.example() == reference_files.EXAMPLE.read_text(encoding="utf-8"), OUTDATED
 
 

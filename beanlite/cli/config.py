@@ -22,13 +22,13 @@ EXAMPLES = {
 }
 
 
-def config(*, config_file: Path | None = None, check: bool = False, as_json: bool = False, **given: Any) -> int:  # noqa: ANN401 - the options of serve
+def config(*, config_file: Path | None = None, check: bool = False, as_json: bool = False, **options: Any) -> int:  # noqa: ANN401 - the options of serve
     """Print the settings, and where each comes from.
 
     These are the settings that "beanlite serve" would use with the same flags. Each comes from its default, the TOML
     file, an environment variable or a flag.
     """
-    flags = flags_of(given, lambda warning: last_words(f"beanlite: {warning}"))
+    flags = flags_of(options, lambda warning: last_words(f"beanlite: {warning}"))
     if check:
         found = mistakes(config_file, flags)
         for mistake in found:

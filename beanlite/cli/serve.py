@@ -29,8 +29,8 @@ EXIT_CODES: Final = {
 EPILOG: Final = f"Exit codes: {'; '.join(f'{code} {what}' for code, what in EXIT_CODES.items())}."
 
 
-# The flags that are not settings of their own, by the setting below whose flag --help lists them.
-_BELOW: Final[Mapping[str, Mapping[str, Any]]] = {
+# The flags that are not settings of their own: by the setting below whose flag --help lists them, and the last ones.
+_BELOW: Final[dict[str, dict[str, Any]]] = {
     "fsync": {
         "fsync_ms": Annotated[
             str | None, typer.Option("-f", metavar="MS", help="Same as --fsync MSms; 0 means always.")
@@ -51,15 +51,15 @@ _BELOW: Final[Mapping[str, Mapping[str, Any]]] = {
             ),
         ]
     },
-    "log_format": {
-        "verbose": Annotated[bool, typer.Option("-V", help="Same as --log-level debug.")],
-        "segment_bytes": Annotated[
-            str | None, typer.Option("-s", metavar="BYTES", help="Ignored; accepted for compatibility with beanstalkd.")
-        ],
-        # Older versions of beanstalkd took these, and newer ones ignore them; init scripts may still have them.
-        "compaction": Annotated[bool, typer.Option("-n", "-c", hidden=True)],
-        "version": Annotated[bool, typer.Option("-v", "--version", help="Print the version and exit.")],
-    },
+}
+_LAST: Final[dict[str, Any]] = {
+    "verbose": Annotated[bool, typer.Option("-V", help="Same as --log-level debug.")],
+    "segment_bytes": Annotated[
+        str | None, typer.Option("-s", metavar="BYTES", help="Ignored; accepted for compatibility with beanstalkd.")
+    ],
+    # Older versions of beanstalkd took these, and newer ones ignore them; init scripts may still have them.
+    "compaction": Annotated[bool, typer.Option("-n", "-c", hidden=True)],
+    "version": Annotated[bool, typer.Option("-v", "--version", help="Print the version and exit.")],
 }
 
 
@@ -81,7 +81,7 @@ def options_of_serve() -> dict[str, Any]:
             if isinstance(each, Flag):
                 found[key] = _option(key, each)
         found |= _BELOW.get(key, {})
-    return found
+    return found | _LAST
 
 
 def signature_with(annotations: Mapping[str, Any]) -> inspect.Signature:

@@ -42,8 +42,8 @@ class Settings(BaseModel):
     """The settings of a server; ``--help`` and errors print their descriptions.
 
     The text below a setting is what config.example.toml and docs/reference.md say about it, with {} for its
-    description; if there is none, it is "The {}.". The example has the setting's default or, if that is None, the value
-    in `examples`. ``python -m tests.reference_files`` writes both files.
+    description; if there is no text, they have the description alone. The example file has the setting's default or, if
+    that is None, the value in `examples`. ``python -m tests.reference_files`` writes both files.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -86,7 +86,6 @@ class Settings(BaseModel):
         description="how long the active server must be silent before a standby server takes over, 1s to 999s; the"
         " same on both",
     )
-    """{}."""
     node: Annotated[str | None, Flag("NAME")] = Field(
         None,
         min_length=1,
@@ -117,7 +116,6 @@ class Settings(BaseModel):
     journal: bool = Field(
         default=True, description="whether jobs are kept in the database (true) or in memory only (false)"
     )
-    """{}."""
     max_job_size: Annotated[Whole, Flag("BYTES", "-z"), RELOADED] = Field(
         65535, ge=1, le=MAX_JOB_SIZE_LIMIT, description=f"largest job body in bytes, 1 to {MAX_JOB_SIZE_LIMIT}"
     )
@@ -201,7 +199,6 @@ class Settings(BaseModel):
     history_bodies: Annotated[bool, Flag(""), RELOADED] = Field(
         default=False, description="whether the history includes the bodies of deleted jobs"
     )
-    """{}."""
     operators: Annotated[str, AfterValidator(of_operators), Flag("LIST"), RELOADED] = Field(
         "unix, 127.0.0.0/8, ::1",
         description="addresses and networks from which operators' commands are accepted, separated by commas, with"
