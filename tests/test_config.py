@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import ConfigError
-from beanlite.settings import config
+from beanlite.settings import config, sources
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -22,66 +22,29 @@ def file(tmp_path):
 
 def refusal(*args) -> str:
     with pytest.raises(ConfigError) as caught:
-        config.load(*args)
+        sources.load(*args)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def test_defaults():
-    assert config.load().model_dump() == {
-        "host": "127.0.0.1",
-        "port": 11300,
-        "socket": None,
-        "db": Path("beanlite.db"),
-        "database": None,
-        "require_sync": True,
-        "lease": "3s",
-        "node": None,
-        "standby": "refuse",
-        "advertise": None,
-        "fsync": "always",
-        "journal": True,
-        "max_job_size": 65535,
-        "max_connections": 10000,
-        "max_connections_per_address": None,
-        "max_watched": 1000,
-        "max_tubes": 200_000,
-        "max_memory": None,
-        "body_memory": None,
-        "backup_every": None,
-        "backup_dir": None,
-        "backup_keep": 7,
-        "history": None,
-        "history_bytes": 1 << 30,
-        "history_bodies": False,
-        "operators": "unix, 127.0.0.0/8, ::1",
-        "health": None,
-        "metrics_tubes": 1000,
-        "web": None,
-        "user": None,
-        "log_level": "info",
-        "log_format": "text",
-    }
 
 
 def test_each_source_wins_over_the_one_before(file, monkeypatch):
     file.write_text('port = 1\nmax_job_size = 1\nhost = "file"\n')
     monkeypatch.setenv("BEANLITE_PORT", "2")
     monkeypatch.setenv("BEANLITE_MAX_JOB_SIZE", "2")
-    settings = config.load(file, {"port": "3"})
+    settings = sources.load(file, {"port": "3"})
     assert (settings.port, settings.max_job_size, settings.host, settings.max_connections) == (3, 2, "file", 10000)
 
 
 def test_a_flag_can_take_back_what_the_file_set(file):
     file.write_text('socket = "/run/x.sock"\n')
-    assert config.load(file).socket == Path("/run/x.sock")
-    assert config.load(file, {"socket": None}).socket is None
+    assert sources.load(file).socket == Path("/run/x.sock")
+    assert sources.load(file, {"socket": None}).socket is None
 
 
 def test_a_process_of_ours_inherits_no_setting_and_no_word_of_systemd(monkeypatch):
     for name in ("BEANLITE_PORT", "beanlite_host", "NOTIFY_SOCKET", "WATCHDOG_USEC", "LISTEN_FDS", "ANOTHER"):
         monkeypatch.setenv(name, "1")
-    inherited = config.bare_environment()
+    inherited = sources.bare_environment()
     assert inherited.keys() >= {"ANOTHER", "PATH"}
     theirs = ("BEANLITE_", "NOTIFY_", "WATCHDOG_", "LISTEN_")
     assert [name for name in inherited if name.upper().startswith(theirs)] == []
@@ -90,14 +53,14 @@ def test_a_process_of_ours_inherits_no_setting_and_no_word_of_systemd(monkeypatc
 def test_an_empty_variable_counts_as_none(monkeypatch):
     monkeypatch.setenv("BEANLITE_PORT", "")
     monkeypatch.setenv("BEANLITE_SOCKET", "")
-    assert (config.load().port, config.load().socket) == (11300, None)
-    assert config.sources()["port"] == "default"
+    assert (sources.load().port, sources.load().socket) == (11300, None)
+    assert sources.origins()["port"] == "default"
 
 
 @pytest.mark.parametrize("name", ["db", "socket", "backup_dir"])
 def test_an_empty_path_does_not_mean_the_current_folder(name):
     with pytest.raises(ConfigError, match=f"{name} = '' is not allowed"):
-        config.load(None, {name: ""})
+        sources.load(None, {name: ""})
 
 
 @pytest.mark.parametrize("key", ["db", "socket", "backup_dir", "user"])
@@ -107,8 +70,8 @@ def test_a_nul_that_no_system_call_takes(key, file):
 
 
 def test_a_directory_as_database_means_the_file_in_it(tmp_path):
-    assert config.load(None, {"db": str(tmp_path)}).db == tmp_path / "beanlite.db"
-    assert config.load(None, {"db": str(tmp_path / "jobs")}).db == tmp_path / "jobs"
+    assert sources.load(None, {"db": str(tmp_path)}).db == tmp_path / "beanlite.db"
+    assert sources.load(None, {"db": str(tmp_path / "jobs")}).db == tmp_path / "jobs"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +79,7 @@ def test_a_directory_as_database_means_the_file_in_it(tmp_path):
     [("always", 0), ("0ms", 0), ("1ms", 1), ("50ms", 50), ("999999999ms", 999_999_999), ("never", None)],
 )
 def test_fsync(text, interval_ms):
-    assert config.load(None, {"fsync": text}).fsync_interval_ms == interval_ms
+    assert sources.load(None, {"fsync": text}).fsync_interval_ms == interval_ms
 
 
 @pytest.mark.parametrize("text", ["", "50", "ms", "-1ms", "1.5ms", "50 ms", "50ms\n", "Always", "1s", "9999999999ms"])
@@ -178,17 +141,17 @@ def test_what_is_no_url_of_a_database_is_told_without_its_password(value):
 def test_a_database_in_the_place_of_a_file_is_told_without_its_password(scheme):
     url = f"{scheme}://q:secret@host/db"
     assert refusal(None, {"db": url}) == "db is the path of a file; the setting for a PostgreSQL database is database"
-    assert config.load(None, {"database": url}).database.get_secret_value() == url
+    assert sources.load(None, {"database": url}).database.get_secret_value() == url
 
 
 @pytest.mark.parametrize(("key", "value"), [("port", "0"), ("port", "65535"), ("max_job_size", "999999000")])
 def test_the_limits_themselves_are_allowed(key, value):
-    assert getattr(config.load(None, {key: value}), key) == int(value)
+    assert getattr(sources.load(None, {key: value}), key) == int(value)
 
 
 @pytest.mark.parametrize("where", ["127.0.0.1:11380", "127.8.8.8:0", "[::1]:11380", "localhost:65535"])
 def test_where_only_this_machine_reaches_the_page(where):
-    assert config.load(None, {"web": where}).web == where
+    assert sources.load(None, {"web": where}).web == where
 
 
 @pytest.mark.parametrize(
@@ -233,9 +196,9 @@ KUBERNETES = {
 def test_what_kubernetes_says_of_a_service_of_that_name_is_no_setting(service, monkeypatch):
     for name, value in KUBERNETES.items():
         monkeypatch.setenv(f"{service}_{name}", value)
-    assert config.load() == config.Settings()
+    assert sources.load() == config.Settings()
     monkeypatch.setenv("BEANLITE_MAX_JOB_SIZE", "1")
-    assert config.load() == config.Settings(max_job_size=1)
+    assert sources.load() == config.Settings(max_job_size=1)
 
 
 def test_files_that_can_not_be_used(file, tmp_path):
@@ -250,17 +213,17 @@ def test_files_that_can_not_be_used(file, tmp_path):
 
 def test_settings_do_not_change_while_the_server_runs():
     with pytest.raises(ValueError, match="frozen"):
-        config.load().port = 1  # type: ignore[misc]  # mypy knows it, too
+        sources.load().port = 1  # type: ignore[misc]  # mypy knows it, too
 
 
 def test_the_example_equals_the_defaults():
-    assert config.load(EXAMPLE) == config.load()
+    assert sources.load(EXAMPLE) == sources.load()
 
 
 @pytest.mark.parametrize(("every", "seconds"), [("1s", 1), ("30m", 1800), ("24h", 86400), ("7d", 604_800)])
 def test_the_time_between_backups(every, seconds):
-    assert config.load(None, {"backup_every": every, "backup_dir": "x"}).backup_every_s == seconds
-    assert config.load().backup_every_s is None
+    assert sources.load(None, {"backup_every": every, "backup_dir": "x"}).backup_every_s == seconds
+    assert sources.load().backup_every_s is None
 
 
 @pytest.mark.parametrize("every", ["0s", "24", "h", "1w", "1.5h", "-1h", ""])
@@ -284,9 +247,9 @@ def test_settings_that_contradict_each_other(flags, said):
 def test_a_file_for_jobs_that_are_in_postgresql(file, monkeypatch):
     url = "postgresql://a:secret@b/c"
     file.write_text(f'database = "{url}"\ndb = "x"\nrequire_sync = false\n')
-    assert config.load(file).file is None
+    assert sources.load(file).file is None
     assert refusal(file, {"db": "y"}) == f"--db and database ({file}) exclude each other"
-    assert config.load(file, {"db": "y", "database": None}).file == Path("y")
+    assert sources.load(file, {"db": "y", "database": None}).file == Path("y")
     monkeypatch.setenv("BEANLITE_DATABASE", url)
     for each in (file, None):
         assert refusal(each, {"db": "y"}) == "--db and database (BEANLITE_DATABASE) exclude each other"
@@ -304,14 +267,14 @@ def test_what_is_for_the_database_file_is_refused_beside_postgresql(file, key, v
 def test_a_file_for_jobs_that_are_to_stay_in_memory(file, monkeypatch):
     """Who names a file believes that the jobs are kept in it."""
     file.write_text('journal = false\ndb = "x"\n')
-    assert config.load(file).file is None
+    assert sources.load(file).file is None
     assert refusal(file, {"db": "y"}) == f"--db and journal = false ({file}) exclude each other"
-    assert config.load(file, {"db": "y", "journal": True}).file == Path("y")
+    assert sources.load(file, {"db": "y", "journal": True}).file == Path("y")
     monkeypatch.setenv("BEANLITE_JOURNAL", "false")
     for each in (file, None):
         assert refusal(each, {"db": "y"}) == "--db and journal = false (BEANLITE_JOURNAL) exclude each other"
     monkeypatch.setenv("BEANLITE_JOURNAL", "true")
-    assert config.load(file, {"db": "y"}).file == Path("y")
+    assert sources.load(file, {"db": "y"}).file == Path("y")
 
 
 @pytest.mark.parametrize("key", FIELDS)

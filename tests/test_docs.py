@@ -16,7 +16,7 @@ from beanlite.journal.sqlite.file.database import open_database
 from beanlite.net.refusals import Refusals
 from beanlite.server.reload import APPLIED
 from beanlite.settings import config
-from tests import reference_page
+from tests import reference_files
 from tests.bench import __main__ as bench
 
 ROOT = Path(__file__).parent.parent
@@ -33,6 +33,7 @@ LONG_FLAGS = sorted(
 
 
 DOCS = ROOT / "docs"
+OUTDATED = "run python -m tests.reference_files"
 
 
 def text_of(name):
@@ -58,7 +59,11 @@ def test_each_flag_is_in_the_manual(flag, manual):
 
 
 def test_the_reference_page_is_made_from_the_sources():
-    assert reference_page.made(text_of("reference.md")) == text_of("reference.md"), "run python -m tests.reference_page"
+    assert reference_files.made(text_of("reference.md")) == text_of("reference.md"), OUTDATED
+
+
+def test_example_file_is_made_from_the_sources():
+    assert reference_files.example() == reference_files.EXAMPLE.read_text(encoding="utf-8"), OUTDATED
 
 
 def test_the_exit_codes_are_those_of_the_errors():

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import IO, Final
 
-from beanlite.settings.config import bare_environment
+from beanlite.settings.sources import bare_environment
 
 # How long a process may take to end after it has been terminated.
 ENDS_WITHIN_S: Final = 5.0

@@ -1,6 +1,5 @@
 """``beanlite config``."""
 
-import inspect
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from beanlite.cli.options import AsJson
-from beanlite.cli.serve import flags_of, serve
+from beanlite.cli.serve import flags_of, options_of_serve, signature_with
 from beanlite.errors import ConfigError
 from beanlite.host.stderr import last_words
-from beanlite.settings.config import load, mistakes, sources
+from beanlite.settings.sources import load, mistakes, origins
 
 EPILOG = "Exit codes: 0 the settings are right; 2 a setting or flag is wrong."
 EXAMPLES = {
@@ -36,7 +35,7 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
             last_words(f"beanlite: {mistake}")
         return ConfigError.exit_code if found else 0
     settings = load(config_file, flags)
-    rows = [(key, getattr(settings, key), source) for key, source in sources(config_file, flags).items()]
+    rows = [(key, getattr(settings, key), source) for key, source in origins(config_file, flags).items()]
     if as_json:
         print(json.dumps({key: {"value": value, "source": source} for key, value, source in rows}, default=str))
         return 0
@@ -47,17 +46,10 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
     return 0
 
 
-def _signature() -> inspect.Signature:
-    """Return the options of ``serve``, and our own."""
-    signature = inspect.signature(serve)
-    options = [option for option in signature.parameters.values() if option.name != "version"]
-    check = Annotated[bool, typer.Option("--check", help="Only print mistakes, one per line, on stderr.")]
-    own = {"check": check, "as_json": AsJson}
-    options += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-        for name, annotation in own.items()
-    ]
-    return signature.replace(parameters=options)
-
-
-config.__signature__ = _signature()  # type: ignore[attr-defined]
+_OWN = {
+    "check": Annotated[bool, typer.Option("--check", help="Only print mistakes, one per line, on stderr.")],
+    "as_json": AsJson,
+}
+config.__signature__ = signature_with(  # type: ignore[attr-defined]
+    {name: option for name, option in options_of_serve().items() if name != "version"} | _OWN
+)

@@ -17,7 +17,7 @@ from beanlite.console.live import Live
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.host.places import reached_at
-from beanlite.settings import config
+from beanlite.settings import sources
 
 Result = TypeVar("Result")
 
@@ -65,7 +65,7 @@ class ServerOption:
         """The address of the server."""
         if self.connect is not None:
             return parse_address(self.connect)
-        settings = config.load(self.config_file, {})
+        settings = sources.load(self.config_file, {})
         if settings.socket is not None:
             return (str(settings.socket),)
         return (reached_at(settings.host), settings.port)

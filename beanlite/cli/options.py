@@ -11,7 +11,7 @@ import typer
 from beanlite.cli.paths import as_path, expect_file, instead_of
 from beanlite.cli.terminable import terminable
 from beanlite.errors import ConfigError
-from beanlite.settings import config
+from beanlite.settings import sources
 
 Db = Annotated[
     str | None,
@@ -42,7 +42,7 @@ def path_of_db(db: str | None, config_file: Path | None, command: str | None = N
     # A file that is named is there, even if the server's settings say by now that jobs are kept elsewhere.
     if command is not None:
         expect_file(db, command)
-    settings = config.load(config_file, {} if db is None else {"db": db, "journal": True, "database": None})
+    settings = sources.load(config_file, {} if db is None else {"db": db, "journal": True, "database": None})
     if db is None and settings.database is not None:
         said = "--db names a file" if command is None else instead_of(command)
         raise ConfigError(f"settings keep jobs in PostgreSQL; {said}")
@@ -55,7 +55,7 @@ def url_of_database(db: str | None, database: str | None, config_file: Path | No
         raise ConfigError("--db and --database exclude each other")
     if db is not None:
         return None
-    url = config.load(config_file, {} if database is None else {"database": database}).database
+    url = sources.load(config_file, {} if database is None else {"database": database}).database
     return None if url is None else url.get_secret_value()
 
 

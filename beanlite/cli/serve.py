@@ -1,5 +1,6 @@
 """``beanlite serve``, with the flags that init scripts of beanstalkd use."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -11,7 +12,8 @@ from beanlite.cli.beanstalkd import as_settings_take_them
 from beanlite.cli.paths import as_path
 from beanlite.errors import ConfigError, JournalRefused
 from beanlite.host import log
-from beanlite.settings import config
+from beanlite.settings import config, sources
+from beanlite.settings.config import Flag, Settings
 from beanlite.settings.values import default_db
 
 EXIT_CODES: Final = {
@@ -27,12 +29,67 @@ EXIT_CODES: Final = {
 EPILOG: Final = f"Exit codes: {'; '.join(f'{code} {what}' for code, what in EXIT_CODES.items())}."
 
 
-def _option(key: str, *names: str, metavar: str, more: str = "") -> Any:  # noqa: ANN401 - as typer.Option itself
-    """Make the option for the setting `key`, whose help text and check are in config."""
-    field = config.Settings.model_fields[key]
-    text = f"{field.description or key}{more}."
+# The flags that are not settings of their own: by the setting below whose flag --help lists them, and the last ones.
+_BELOW: Final[dict[str, dict[str, Any]]] = {
+    "fsync": {
+        "fsync_ms": Annotated[
+            str | None, typer.Option("-f", metavar="MS", help="Same as --fsync MSms; 0 means always.")
+        ],
+        "fsync_never": Annotated[bool, typer.Option("-F", help="Same as --fsync never.")],
+        "no_journal": Annotated[
+            bool, typer.Option("--no-journal", help="Keep jobs in memory only, like beanstalkd without -b.")
+        ],
+    },
+    "user": {
+        "config_file": Annotated[
+            Path | None,
+            typer.Option(
+                "--config",
+                metavar="FILE",
+                parser=as_path,
+                help="TOML file with settings; the environment and flags override it.",
+            ),
+        ]
+    },
+}
+_LAST: Final[dict[str, Any]] = {
+    "verbose": Annotated[bool, typer.Option("-V", help="Same as --log-level debug.")],
+    "segment_bytes": Annotated[
+        str | None, typer.Option("-s", metavar="BYTES", help="Ignored; accepted for compatibility with beanstalkd.")
+    ],
+    # Older versions of beanstalkd took these, and newer ones ignore them; init scripts may still have them.
+    "compaction": Annotated[bool, typer.Option("-n", "-c", hidden=True)],
+    "version": Annotated[bool, typer.Option("-v", "--version", help="Print the version and exit.")],
+}
+
+
+def _option(key: str, flag: Flag) -> Any:  # noqa: ANN401 - an annotated type
+    """Make the option for a setting, as typer takes it."""
+    field = Settings.model_fields[key]
+    names = [config.flag(key), flag.short] if flag.short else [config.flag(key)]
+    text = f"{field.description}{flag.more}."
     default = f" Default: {field.default}." if field.default is not None else ""
-    return typer.Option(config.flag(key), *names, metavar=metavar, help=text[0].upper() + text[1:] + default)
+    option = typer.Option(*names, metavar=flag.metavar, help=text[0].upper() + text[1:] + default)
+    return Annotated[str | None if flag.metavar else bool, option]
+
+
+def options_of_serve() -> dict[str, Any]:
+    """Return the options of ``serve`` by their names, in the order of --help."""
+    found: dict[str, Any] = {}
+    for key, field in Settings.model_fields.items():
+        for each in field.metadata:
+            if isinstance(each, Flag):
+                found[key] = _option(key, each)
+        found |= _BELOW.get(key, {})
+    return found | _LAST
+
+
+def signature_with(annotations: Mapping[str, Any]) -> inspect.Signature:
+    """Return the signature of a command that has these options."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Signature(
+        [inspect.Parameter(name, kind, default=None, annotation=each) for name, each in annotations.items()]
+    )
 
 
 def _address(host: str | None, port: str | None, socket: str | None) -> dict[str, object]:
@@ -66,10 +123,9 @@ def flags_of(given: Mapping[str, Any], warn: Callable[[str], None]) -> dict[str,
     given = as_settings_take_them(given, warn)
     if given["db"] is not None and given["database"] is not None:
         raise ConfigError("--db and --database exclude each other")
-    said: dict[str, object] = {key: given[key] for key in config.Settings.model_fields if key in given}
+    said: dict[str, object] = {key: given[key] for key in Settings.model_fields if key in given}
     said["fsync"] = _fsync(given["fsync"], given["fsync_ms"], never=given["fsync_never"])
     said["journal"] = False if given["no_journal"] else None
-    said["history_bodies"] = True if given["history_bodies"] else None
     if given["verbose"]:
         said["log_level"] = "debug"
     del said["host"], said["socket"]
@@ -77,78 +133,7 @@ def flags_of(given: Mapping[str, Any], warn: Callable[[str], None]) -> dict[str,
     return {key: value for key, value in said.items() if value is not None} | address
 
 
-def serve(
-    *,
-    host: Annotated[
-        str | None, _option("host", "-l", metavar="ADDR", more="; unix:PATH is the same as --socket PATH")
-    ] = None,
-    port: Annotated[
-        str | None, _option("port", "-p", metavar="PORT", more="; without effect beside -l unix:PATH")
-    ] = None,
-    socket: Annotated[str | None, _option("socket", metavar="PATH")] = None,
-    db: Annotated[str | None, _option("db", "-b", metavar="PATH")] = None,
-    database: Annotated[str | None, _option("database", metavar="URL")] = None,
-    require_sync: Annotated[str | None, _option("require_sync", metavar="YES")] = None,
-    lease: Annotated[str | None, _option("lease", metavar="TIME")] = None,
-    node: Annotated[str | None, _option("node", metavar="NAME")] = None,
-    standby: Annotated[str | None, _option("standby", metavar="WHAT")] = None,
-    advertise: Annotated[str | None, _option("advertise", metavar="ADDR")] = None,
-    fsync: Annotated[str | None, _option("fsync", metavar="WHEN")] = None,
-    fsync_ms: Annotated[
-        str | None, typer.Option("-f", metavar="MS", help="Same as --fsync MSms; 0 means always.")
-    ] = None,
-    fsync_never: Annotated[bool, typer.Option("-F", help="Same as --fsync never.")] = False,
-    no_journal: Annotated[
-        bool, typer.Option("--no-journal", help="Keep jobs in memory only, like beanstalkd without -b.")
-    ] = False,
-    max_job_size: Annotated[str | None, _option("max_job_size", "-z", metavar="BYTES")] = None,
-    max_connections: Annotated[str | None, _option("max_connections", metavar="N")] = None,
-    max_connections_per_address: Annotated[
-        str | None,
-        _option(
-            "max_connections_per_address",
-            metavar="N",
-            more="; by default all but a tenth of --max-connections, and any number from this machine",
-        ),
-    ] = None,
-    max_watched: Annotated[str | None, _option("max_watched", metavar="N")] = None,
-    max_tubes: Annotated[str | None, _option("max_tubes", metavar="N")] = None,
-    max_memory: Annotated[
-        str | None, _option("max_memory", metavar="BYTES", more="; by default four fifths of what is available")
-    ] = None,
-    body_memory: Annotated[
-        str | None, _option("body_memory", metavar="BYTES", more="; by default as much as max_memory leaves")
-    ] = None,
-    backup_every: Annotated[str | None, _option("backup_every", metavar="TIME")] = None,
-    backup_dir: Annotated[str | None, _option("backup_dir", metavar="FOLDER")] = None,
-    backup_keep: Annotated[str | None, _option("backup_keep", metavar="N")] = None,
-    history: Annotated[str | None, _option("history", metavar="TIME")] = None,
-    history_bytes: Annotated[str | None, _option("history_bytes", metavar="BYTES")] = None,
-    history_bodies: Annotated[bool, _option("history_bodies", metavar="")] = False,
-    operators: Annotated[str | None, _option("operators", metavar="LIST")] = None,
-    health: Annotated[str | None, _option("health", metavar="ADDR")] = None,
-    metrics_tubes: Annotated[str | None, _option("metrics_tubes", metavar="N")] = None,
-    web: Annotated[str | None, _option("web", metavar="ADDR")] = None,
-    user: Annotated[str | None, _option("user", "-u", metavar="USER")] = None,
-    config_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            parser=as_path,
-            help="TOML file with settings; the environment and flags override it.",
-        ),
-    ] = None,
-    log_level: Annotated[str | None, _option("log_level", metavar="LEVEL")] = None,
-    log_format: Annotated[str | None, _option("log_format", metavar="FORM")] = None,
-    verbose: Annotated[bool, typer.Option("-V", help="Same as --log-level debug.")] = False,
-    segment_bytes: Annotated[
-        str | None, typer.Option("-s", metavar="BYTES", help="Ignored; accepted for compatibility with beanstalkd.")
-    ] = None,
-    # Older versions of beanstalkd took these, and newer ones ignore them; init scripts may still have them.
-    compaction: Annotated[bool, typer.Option("-n", "-c", hidden=True)] = False,
-    version: Annotated[bool, typer.Option("-v", "--version", help="Print the version and exit.")] = False,
-) -> int:
+def serve(*, config_file: Path | None, version: bool, **given: Any) -> int:  # noqa: ANN401 - as options_of_serve() has them
     """Serve a queue.
 
     SIGTERM or SIGINT stops the server, SIGHUP makes it read the settings again, and SIGUSR1 starts drain mode.
@@ -158,15 +143,14 @@ def serve(
 
     Each setting can also come from the environment (BEANLITE_PORT for --port) or from a TOML file (--config).
     """
-    given = locals()
     if version:
         print(f"beanlite {__version__}{' (compiled)' if is_compiled() else ''}")
         return 0
     warnings: list[str] = []
     flags = flags_of(given, warnings.append)
 
-    def load() -> config.Settings:
-        return config.load(config_file, flags)
+    def load() -> Settings:
+        return sources.load(config_file, flags)
 
     settings = load()
     log.setup(settings.log_level, settings.log_format)
@@ -188,3 +172,6 @@ def serve(
 
             raise with_advice(error, settings.file) from error.__cause__
         raise
+
+
+serve.__signature__ = signature_with(options_of_serve())  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from beanlite.cli.terminable import terminable
 from beanlite.console.file import File
 from beanlite.errors import ConfigError
 from beanlite.host import log
-from beanlite.settings import config
+from beanlite.settings import sources
 
 if TYPE_CHECKING:
     from beanlite.web.backups import Folder
@@ -43,7 +43,7 @@ def _backups_of(server: ServerOption, db: Path | None) -> "Folder | None":
     """Return the folder for backups in the server's settings; None if there is none, or the settings are unknown."""
     if server.connect is not None and server.config_file is None:
         return None
-    settings = config.load(server.config_file)
+    settings = sources.load(server.config_file)
     if settings.backup_dir is None:
         return None
     from beanlite.web.backups import Folder  # noqa: PLC0415 - as below

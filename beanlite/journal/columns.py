@@ -7,7 +7,7 @@ the expressions that read it), and the migrations, are held against it by a test
 from typing import Final, NamedTuple
 
 
-class Column(NamedTuple):
+class JobColumn(NamedTuple):
     """A column."""
 
     name: str
@@ -20,24 +20,24 @@ class Column(NamedTuple):
 
 
 JOB: Final = (
-    Column("id", "bigint", changes=False),
-    Column("tube", "text"),
-    Column("state", "text", "'ready'"),
-    Column("pri", "bigint"),
-    Column("delay_s", "bigint"),
-    Column("ttr_s", "bigint", changes=False),
-    Column("created_at", "float8", changes=False),
-    Column("due_at", "float8", "NULL"),
-    Column("buried_seq", "bigint", "NULL"),
-    Column("reserves", "bigint", "0"),
-    Column("timeouts", "bigint", "0"),
-    Column("releases", "bigint", "0"),
-    Column("buries", "bigint", "0"),
-    Column("kicks", "bigint", "0"),
-    Column("since", "float8", "created_at"),
-    Column("holder", "text", "NULL"),
-    Column("holder_conn", "bigint", "NULL"),
-    Column("why", "text", "NULL"),
+    JobColumn("id", "bigint", changes=False),
+    JobColumn("tube", "text"),
+    JobColumn("state", "text", "'ready'"),
+    JobColumn("pri", "bigint"),
+    JobColumn("delay_s", "bigint"),
+    JobColumn("ttr_s", "bigint", changes=False),
+    JobColumn("created_at", "float8", changes=False),
+    JobColumn("due_at", "float8", "NULL"),
+    JobColumn("buried_seq", "bigint", "NULL"),
+    JobColumn("reserves", "bigint", "0"),
+    JobColumn("timeouts", "bigint", "0"),
+    JobColumn("releases", "bigint", "0"),
+    JobColumn("buries", "bigint", "0"),
+    JobColumn("kicks", "bigint", "0"),
+    JobColumn("since", "float8", "created_at"),
+    JobColumn("holder", "text", "NULL"),
+    JobColumn("holder_conn", "bigint", "NULL"),
+    JobColumn("why", "text", "NULL"),
 )
 NAMES: Final = tuple(column.name for column in JOB)
 TIMES: Final = tuple(column.name for column in JOB if column.type == "float8")

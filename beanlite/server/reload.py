@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from beanlite.beside.beside import Beside
 from beanlite.errors import BeanliteError
@@ -12,25 +12,11 @@ from beanlite.host import log, systemd
 from beanlite.net.listener import room_for
 from beanlite.net.operators import Operators
 from beanlite.server.wiring import Parts, bound
+from beanlite.settings.config import RELOADED, Settings
 
-if TYPE_CHECKING:
-    from beanlite.settings.config import Settings
-
-_MEMORY: Final = ("max_memory", "body_memory")
-_LIMITS: Final = ("max_job_size", "max_connections", "max_connections_per_address", "max_watched", "max_tubes")
-_BACKUPS: Final = ("backup_every", "backup_dir", "backup_keep")
-# The settings that can change between two turns of the loop. All others need a restart.
-APPLIED: Final = (
-    *_MEMORY,
-    *_BACKUPS,
-    *_LIMITS,
-    "history",
-    "history_bytes",
-    "history_bodies",
-    "operators",
-    "log_level",
-    "log_format",
-)
+APPLIED: Final = [key for key, field in Settings.model_fields.items() if RELOADED in field.metadata]
+_BOUNDS: Final = [key for key in APPLIED if key.startswith("max_") or key == "body_memory"]
+_BACKUPS: Final = [key for key in APPLIED if key.startswith("backup_")]
 
 
 async def reload(before: Settings, load: Callable[[], Settings], parts: Parts, beside: Beside) -> Settings:
@@ -67,7 +53,7 @@ def _merged(before: Settings, wanted: Settings, connections: int) -> Settings:
 async def _apply(before: Settings, now: Settings, parts: Parts, beside: Beside) -> None:
     log.setup(now.log_level, now.log_format)
     parts.service.max_job_size = now.max_job_size
-    if _differ(before, now, (*_MEMORY, *_LIMITS)):
+    if _differ(before, now, _BOUNDS):
         bound(now, parts.engine, parts.refusals, fetches=parts.journal.fetches)
     parts.addresses.limit(now.connections_per_address, spare_local=now.max_connections_per_address is None)
     if now.journal:
@@ -81,7 +67,7 @@ async def _apply(before: Settings, now: Settings, parts: Parts, beside: Beside) 
         await beside.back_up(now)
 
 
-def _differ(one: Settings, other: Settings, keys: tuple[str, ...]) -> bool:
+def _differ(one: Settings, other: Settings, keys: list[str]) -> bool:
     return any(getattr(one, key) != getattr(other, key) for key in keys)
 
 

@@ -125,6 +125,12 @@ def of_loopback(text: str) -> str:
     return of_address(text)
 
 
+# The address and port of another machine; those to listen on; and those to listen on for this machine alone.
+Place = Annotated[str, AfterValidator(of_place)]
+ListenAt = Annotated[str, AfterValidator(of_address)]
+LoopbackAt = Annotated[str, AfterValidator(of_loopback)]
+
+
 def seconds(given: str | None) -> int | None:
     """The seconds of a Duration; None for None."""
     return None if given is None else int(given[:-1]) * _SECONDS_IN[given[-1]]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from beanlite.beside.backups import why_failed
 from beanlite.errors import BeanliteError
 from beanlite.journal.sqlite.file.dated import dated_backups
-from beanlite.settings.config import bare_environment
+from beanlite.settings.sources import bare_environment
 
 
 class Backup(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 
 from beanlite.cli import main
 from beanlite.errors import JournalRefused
-from beanlite.settings import config
+from beanlite.settings import sources
 from tests.support.binlogs import begin, record, write
 from tests.support.journal_files import make
 
@@ -144,7 +144,7 @@ def test_the_directory_of_a_unit_is_taken_where_nobody_names_a_place(tmp_path, m
     monkeypatch.setenv("STATE_DIRECTORY", f"{tmp_path}:/elsewhere")
     assert main([]) == 0
     assert server.file == tmp_path / "beanlite.db"
-    assert config.sources()["db"] == "STATE_DIRECTORY"
+    assert sources.origins()["db"] == "STATE_DIRECTORY"
     assert main(["-b", str(tmp_path / "named.db")]) == 0
     assert server.file == tmp_path / "named.db"
 

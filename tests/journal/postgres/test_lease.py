@@ -13,7 +13,7 @@ from beanlite.host.clock import Clock
 from beanlite.journal.postgres.journal import Entry, PostgresJournal
 from beanlite.journal.postgres.link import Link
 from beanlite.net.listener import open_listener
-from beanlite.settings.config import load
+from beanlite.settings.sources import load
 from tests.journal.postgres.serving import (
     LEASE_S,
     SOON_S,

@@ -1,0 +1,121 @@
+"""Write what the sources say into docs/reference.md and config.example.toml: ``python -m tests.reference_files``."""
+
+import ast
+import inspect
+import json
+import re
+import textwrap
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from beanlite import cli
+from beanlite.cli.serve import EXIT_CODES
+from beanlite.server.reload import APPLIED
+from beanlite.settings import config
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/reference.md"
+EXAMPLE = ROOT / "config.example.toml"
+FIELDS = config.Settings.model_fields
+
+INTRODUCTION = """\
+# Settings for `beanlite serve --config FILE`. The values here are the defaults; settings without one are commented out.
+# Environment variables (BEANLITE_PORT for port) win over this file, and flags (--port) win over both.
+"""
+
+
+def abouts() -> dict[str, str]:
+    """What is said about each setting: the text below its field, around its description."""
+    (settings,) = ast.parse(inspect.getsource(config.Settings)).body
+    assert isinstance(settings, ast.ClassDef)
+    templates = {key: _template(field.description or "") for key, field in FIELDS.items()}
+    for field, below in pairwise(settings.body):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(text))):
+                templates[key] = " ".join(text.split())
+    return {key: _about(key, template) for key, template in templates.items()}
+
+
+def _template(description: str) -> str:
+    """What is said if there is no text below the field."""
+    return "{}." if description.startswith(("how ", "what ", "when ", "whether ")) else "The {}."
+
+
+def _about(key: str, template: str) -> str:
+    assert template.count("{}") == 1, f"the text below {key} has no place for the description"
+    text = template.replace("{}", FIELDS[key].description or "")
+    if FIELDS[key].default is None and "Default: none" not in text:
+        text += " Default: none."
+    return text[0].upper() + text[1:]
+
+
+def example() -> str:
+    """The file of settings, each at its default; those without one have an example and are commented out."""
+    return "\n".join([INTRODUCTION, *(_entry(key, about) for key, about in abouts().items())])
+
+
+def _entry(key: str, about: str) -> str:
+    field = FIELDS[key]
+    comment = textwrap.fill(about, 120, initial_indent="# ", subsequent_indent="# ")
+    if field.default is None:
+        assert field.examples, f"{key} has neither a default nor an example"
+        return f"{comment}\n# {key} = {json.dumps(field.examples[0])}\n"
+    return f"{comment}\n{key} = {json.dumps(field.default, default=str)}\n"
+
+
+def settings() -> str:
+    """A heading for each setting, how it is set, and what is said about it."""
+    return "\n".join(_setting(key, about) for key, about in abouts().items())
+
+
+def _setting(key: str, about: str) -> str:
+    names = [name for option in _options() if option.name in {key, f"no_{key}"} for name in option.opts]
+    default = FIELDS[key].default
+    shown = str(default).lower() if isinstance(default, bool) else str(default)
+    how = [
+        ", ".join(f"`{name}`" for name in [*names, config.variable(key)]),
+        "no default" if default is None else f"default `{shown}`",
+        "SIGHUP changes it" if key in APPLIED else "a change needs a restart",
+    ]
+    about = about.replace(" Default: none.", "").replace("Default: none, which", "By default this")
+    about = re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", about)
+    return f"### {key}\n\n{'; '.join(how)}.\n\n{about}\n"
+
+
+def other_flags() -> str:
+    """The flags of ``beanlite serve`` that are not named after a setting."""
+    keys = {*FIELDS, "no_journal"}
+    rows = [
+        f"| {', '.join(f'`{name}`' for name in option.opts)} | {option.help} |\n"
+        for option in _options()
+        if option.name not in keys and not option.hidden
+    ]
+    return "".join(["| flag | |\n|---|---|\n", *rows])
+
+
+def exit_codes() -> str:
+    """The table of the server's exit codes."""
+    return "".join(["| exit code | |\n|---|---|\n", *(f"| {code} | {what} |\n" for code, what in EXIT_CODES.items())])
+
+
+def _options() -> list[Any]:
+    """The options of ``beanlite serve``, as Click has them."""
+    return typer.main.get_group(cli.build_app(["serve"])).commands["serve"].params
+
+
+def made(page: str) -> str:
+    """The page with each part between marks made anew; the rest is written by hand."""
+    for part in settings, other_flags, exit_codes:
+        begin, end = f"<!-- {part.__name__} -->\n", f"<!-- /{part.__name__} -->\n"
+        before, mark, rest = page.partition(begin)
+        assert mark, f"the page has no place for {part.__name__}"
+        page = f"{before}{begin}{part()}{end}{rest.partition(end)[2]}"
+    return page
+
+
+if __name__ == "__main__":
+    EXAMPLE.write_text(example(), encoding="utf-8")
+    PAGE.write_text(made(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
