@@ -1,13 +1,25 @@
 """Draw who imports whom: ``python -m tests.imports`` prints the rooms of the package as a Mermaid graph.
 
-An arrow that follows from others is left out, so that the picture can be read; a dotted one points upwards. Below it,
-on stderr, stand the imports that break the rules (upwards, or in a circle, those for annotations included); with any
-of them the exit code is 1.
+An arrow that follows from others is left out, so that the picture can be read; a dotted one points upwards. Below it
+stand the longest classes, for which there is no limit; on stderr, the imports that break the rules (upwards, or in a
+circle, those for annotations included); with any of them the exit code is 1.
 """
 
+import ast
 import sys
 
-from tests.support.layout import FILES, ROW, Graph, circles, module_of, modules_used, reachable, room_of, rooms_used
+from tests.support.layout import (
+    FILES,
+    ROW,
+    Graph,
+    circles,
+    module_of,
+    modules_used,
+    parsed,
+    reachable,
+    room_of,
+    rooms_used,
+)
 
 
 def room_graph() -> Graph:
@@ -47,10 +59,21 @@ def faults(rooms: Graph, modules: Graph) -> list[str]:
     return upwards + [f"a circle: {', '.join(circle)}" for circle in circles(modules)]
 
 
+def longest_classes(count: int) -> list[str]:
+    """The longest classes, as comments of a Mermaid graph."""
+    lines = [
+        ((node.end_lineno or 0) - node.lineno + 1, module_of(file), node.name)
+        for file in FILES
+        for node in parsed(file).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    return [f"%% {n} lines: {module}.{name}" for n, module, name in sorted(lines, reverse=True)[:count]]
+
+
 def main() -> int:
-    """Print the picture, and what is wrong with it."""
+    """Print the picture, the longest classes, and what is wrong with the picture."""
     rooms = room_graph()
-    print(picture(rooms))
+    print(picture(rooms), *longest_classes(10), sep="\n")
     wrong = faults(rooms, module_graph())
     print(*wrong, sep="\n", end="\n" if wrong else "", file=sys.stderr)
     return 1 if wrong else 0

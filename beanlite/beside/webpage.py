@@ -54,7 +54,9 @@ class WebPage:
 
     def begin(self) -> None:
         """Start the process."""
-        self._began_s, self._rest, self._why = self._loop.time(), b"", ""
+        self._began_s = self._loop.time()
+        self._rest = b""
+        self._why = ""
         try:
             child = Child(self._loop, self._command, self._ended, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
         except OSError as error:

@@ -265,7 +265,8 @@ class Engine:
 
     def stored(self, batch: int, last_id: int) -> None:
         """Note that the journal has stored this batch, and with it all jobs up to ``last_id``."""
-        self.ledger.stored_batch, self.ledger.stored_id = batch, last_id
+        self.ledger.stored_batch = batch
+        self.ledger.stored_id = last_id
         self.bodies.stored(last_id)
 
     # -- for the server

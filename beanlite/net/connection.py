@@ -205,7 +205,8 @@ class Connection(asyncio.Protocol):
 
     def release(self, replies: bytes) -> None:
         """Send replies that were held: the changes they acknowledge are durable."""
-        session, self._owed = self.session, self._owed - 1
+        session = self.session
+        self._owed -= 1
         try:
             if not self._owed:
                 if self._waiting_bytes:
@@ -222,6 +223,7 @@ class Connection(asyncio.Protocol):
         except Exception as bug:  # noqa: BLE001 - as above
             self._abandon(bug)
 
+    @property
     def owes(self) -> bool:
         """Whether the client has not been sent all replies to what has been carried out for it."""
         return bool(self._owed or self.session.replies)
@@ -244,7 +246,7 @@ class Connection(asyncio.Protocol):
                 blocked is LOOKING
                 or blocked is WORKING
                 or blocked is YIELDING
-                or (blocked is REPLETE and not self.owes())
+                or (blocked is REPLETE and not self.owes)
             )
         ):
             self._resume_later(blocked)
@@ -254,7 +256,7 @@ class Connection(asyncio.Protocol):
                 self._turns.resume_later(self._fetch_bodies, YIELDING)
             else:
                 self._fetch_bodies()
-        elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self.owes():
+        elif (session.blocked is CLOSING or (session.half_closed and not session.blocked)) and not self.owes:
             self.part()
             return
         self._read_or_pause()
@@ -317,7 +319,8 @@ class Connection(asyncio.Protocol):
 
     def _note_waiting(self, waiting_bytes: int) -> None:
         """Count replies that wait for those that are held; if all clients' are too many, nobody is served for now."""
-        more_bytes, self._waiting_bytes = waiting_bytes - self._waiting_bytes, waiting_bytes
+        more_bytes = waiting_bytes - self._waiting_bytes
+        self._waiting_bytes = waiting_bytes
         if self._group.count(more_bytes):
             self._turns.look_at_clock()
 

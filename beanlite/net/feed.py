@@ -159,7 +159,7 @@ class Feed:
         if connection is None or not connection.session.operator:  # it is gone, or may not watch any more
             self._drop(client)
             return 1
-        watcher.is_answered = watcher.is_answered or not connection.owes()
+        watcher.is_answered = watcher.is_answered or not connection.owes
         if not watcher.is_answered or connection.transport.get_write_buffer_size() > UNREAD_MAX:
             self._try_again(client)
             return 1

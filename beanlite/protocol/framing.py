@@ -52,7 +52,8 @@ class FramedSession(Session):
     - REPLETE: ``resume`` is called when the replies are sent.
     - CLOSING: the connection is closed when the replies are sent.
 
-    While the session is blocked, ``receive`` only keeps its input, and from a client too far ahead no more is read.
+    While the session is blocked, ``receive`` only keeps its input. ``pending`` tells how much, and the connection
+    reads no more from a client that is too far ahead.
     """
 
     __slots__ = ("_missing", "_parts", "_skipped_bytes", "pending")

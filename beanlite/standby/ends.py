@@ -68,7 +68,8 @@ class End(asyncio.BufferedProtocol):
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """Abort the other connection as well; if both are closed, call ``over``."""
-        self.transport, self.is_lost = None, True
+        self.transport = None
+        self.is_lost = True
         other = self._open_other()
         if other is not None:
             other.abort()

@@ -113,7 +113,7 @@ async def test_many_small_replies_one_by_one_fill_a_batch_as_well(tmp_path, disk
         disk.free.clear()
         other[1].write(PUT)
         await until(lambda: server.wiring.group_commit.syncing)
-        (connection,) = [each for each in server.parts.roster.connections.values() if not each.owes()]
+        (connection,) = [each for each in server.parts.roster.connections.values() if not each.owes]
         for _ in range(group.BATCH_REPLIES + 100):
             connection.data_received(b"kick 0\r\n")
         assert len(server.wiring.group_commit._held) == group.BATCH_REPLIES + 1

@@ -60,7 +60,6 @@ SPARE_PAGES: Final = 2000
 _FAILURES: Final = (sqlite3.Error, OSError, MemoryError)
 # The facts about the last batch; the table has one row.
 _UPDATE_META: Final = "UPDATE meta SET batch = ?, last_id = ?"
-_END_META: Final = "UPDATE meta SET batch = coalesce(?, batch), last_id = coalesce(?, last_id), jobs = ?"
 
 
 _Written = TypeVar("_Written")
@@ -114,7 +113,10 @@ class Writer:
         """The number of the last batch, and the last id in it."""
         self.others_came = False
         """Another program has committed something, and the file should be audited. The audit's caller resets this."""
-        self.records, self._jobs = 0, jobs  # rows written; jobs in the file
+        self.records = 0
+        """How many rows were written."""
+        self._jobs = jobs
+        """How many jobs are in the file."""
         self._outsiders = Outsiders(database.connection, database.path, database.objects)
 
     def prepare(self) -> bool:
@@ -355,7 +357,9 @@ class Writer:
 
     def _note_end(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")  # of several commits, a power failure could lose more than a start expects
-        self._db.execute(_END_META, (*(self._last or (None, None)), self._jobs))
+        if self._last is not None:
+            self._db.execute(_UPDATE_META, self._last)
+        self._db.execute("UPDATE meta SET jobs = ?", (self._jobs,))
         self.chronicle.end()
         self._db.execute("COMMIT")
 
