@@ -48,6 +48,23 @@ PUT: Final = tuple(column for column in JOB if not column.ready)
 CHANGING: Final = tuple(column for column in JOB if column.changes)
 
 
+# The columns that come behind the body in a ``StoredJob``.
+_BEHIND_BODY: Final = NAMES[NAMES.index("since") :]
+
+
+def stored_job(*, tube: str, time: str, body: str, row_crc32: str) -> str:
+    """Return the fields of a ``core.restore.StoredJob`` as SQL selects them, which converts values faster than Python.
+
+    ``tube`` makes bytes of the name, and ``time`` nanoseconds of the clock of a column of seconds, which its {} stands
+    for. The state of a ready job, as most are, is NULL.
+    """
+    read = {name: time.format(name) for name in TIMES}
+    read |= {"tube": tube, "state": "CASE state WHEN 'ready' THEN NULL ELSE coalesce(state, '') END"}
+    read["due_at"] = f"coalesce(buried_seq, {read['due_at']})"
+    before = [read.get(name, name) for name in NAMES if name not in {"buried_seq", *_BEHIND_BODY}]
+    return listed((*before, body, "crc32", *(read.get(name, name) for name in _BEHIND_BODY), row_crc32))
+
+
 def listed(names: tuple[str, ...] = NAMES) -> str:
     """Return names as SQL lists them."""
     return ", ".join(names)

@@ -15,7 +15,7 @@ from beanlite.core.tube import is_tube_name
 from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.host import log
 from beanlite.host.clock import EPOCH_S, clock_ns
-from beanlite.journal.columns import COUNTERS, listed
+from beanlite.journal.columns import stored_job
 from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, said
 from beanlite.journal.postgres.standing import Standing
 from beanlite.journal.totals import KEPT_S, Totals, began_s
@@ -25,23 +25,23 @@ _CHUNK: Final = 5000
 _CHUNK_BYTES: Final = 4 << 20
 # The pause between attempts to reach the database.
 _AGAIN_S: Final = 0.2
-# PostgreSQL itself makes the fields of a ``StoredJob``. It knows the size of a body without reading the body.
-_JOBS: Final = f"""
-    SELECT id, tube::bytea, CASE state WHEN 'ready' THEN NULL ELSE state END, pri, delay_s, ttr_s,
-           ((created_at - {EPOCH_S}) * 1e9)::bigint,
-           coalesce(buried_seq, ((due_at - {EPOCH_S}) * 1e9)::bigint),
-           {listed(COUNTERS)},
-           {{body}}, crc32,
-           ((since - {EPOCH_S}) * 1e9)::bigint, holder, holder_conn, why, NULL::bigint
-    FROM {{rows}} ORDER BY id
-"""
 _SOME: Final = f"(SELECT * FROM jobs WHERE id > $1 ORDER BY id LIMIT {_CHUNK}) AS next_ones"
 _FEW_BYTES: Final = f"""
     (SELECT *, sum(length(body)) OVER (ORDER BY id) - length(body) AS before_it FROM {_SOME}) AS few_ones
     WHERE before_it < {_CHUNK_BYTES}
 """
-_WITH_BODIES: Final = _JOBS.format(body="body", rows=_FEW_BYTES)
-_WITHOUT_BODIES: Final = _JOBS.format(body="length(body)::bigint", rows=_SOME)
+
+
+def _jobs(body: str, rows: str) -> str:
+    job = stored_job(
+        tube="tube::bytea", time=f"(({{}} - {EPOCH_S}) * 1e9)::bigint", body=body, row_crc32="NULL::bigint"
+    )
+    return f"SELECT {job} FROM {rows} ORDER BY id"
+
+
+_WITH_BODIES: Final = _jobs("body", _FEW_BYTES)
+# PostgreSQL knows the size of a body without reading the body.
+_WITHOUT_BODIES: Final = _jobs("length(body)::bigint", _SOME)
 _BODIES: Final = "SELECT id, body, crc32 FROM jobs WHERE id = ANY ($1)"
 _LEASE: Final = "SELECT epoch, batch FROM lease_now"
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses"

@@ -12,7 +12,7 @@ from beanlite.core.job import U32_MAX
 from beanlite.core.restore import BODY_AT, CRC32_AT, FAR_NS, StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.host.clock import EPOCH_S, clock_ns
-from beanlite.journal.columns import COUNTERS, listed
+from beanlite.journal.columns import COUNTERS, listed, stored_job
 from beanlite.journal.sqlite.file.checksum import find_changed
 from beanlite.journal.sqlite.file.fileformat import damaged, refused, said
 from beanlite.journal.sqlite.file.heartbeat import read_last_seen
@@ -24,25 +24,21 @@ _ABOVE_ALL = (1 << 63) - 1
 # The most jobs read at a time, and the most bytes of large bodies, though always at least one body.
 _CHUNK = 1000
 _CHUNK_BYTES = 4 << 20
-# SQLite converts values to what the engine needs, in C: names to bytes, times to those of the clock, and the state of a
-# ready job, as most are, to NULL.
-_COLUMNS = f"""
-    SELECT id, CAST(tube AS BLOB), CASE state WHEN 'ready' THEN NULL ELSE coalesce(state, '') END, pri, delay_s, ttr_s,
-           CAST((created_at - {EPOCH_S}) * 1e9 AS INTEGER),
-           coalesce(buried_seq, CAST((due_at - {EPOCH_S}) * 1e9 AS INTEGER)),
-           {listed(COUNTERS)}
-"""
-_FACTS = f"CAST((since - {EPOCH_S}) * 1e9 AS INTEGER), holder, holder_conn, why"
 _ABOVE = "FROM jobs WHERE id > ? ORDER BY id"
-_JOBS = f"""
-    {_COLUMNS}, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32,
-    {_FACTS}, row_crc32 {_ABOVE}
-"""
+_LARGE_BODY = "(SELECT {} FROM bodies WHERE bodies.id = jobs.id)"
+
+
+def _read(body: str) -> str:
+    return stored_job(
+        tube="CAST(tube AS BLOB)", time=f"CAST(({{}} - {EPOCH_S}) * 1e9 AS INTEGER)", body=body, row_crc32="row_crc32"
+    )
+
+
+_BODY = f"coalesce(body, {_LARGE_BODY.format('bodies.body')})"
+_JOBS = f"SELECT {_read(_BODY)} {_ABOVE}"
 # SQLite determines the size of a body without reading it.
-_JOBS_WITHOUT_BODIES = f"""
-    {_COLUMNS}, coalesce(length(body), (SELECT length(bodies.body) FROM bodies WHERE bodies.id = jobs.id)), crc32,
-    {_FACTS}, row_crc32 {_ABOVE}
-"""
+_SIZE = f"coalesce(length(body), {_LARGE_BODY.format('length(bodies.body)')})"
+_JOBS_WITHOUT_BODIES = f"SELECT {_read(_SIZE)} {_ABOVE}"
 _LARGE = "SELECT id, coalesce(length(body), 0) FROM bodies WHERE id > ? ORDER BY id LIMIT ?"
 _COUNT_BETWEEN = "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE id > ? AND id < ? LIMIT ?)"
 # The conditions that a row written by a server meets, keyed by the columns that each is about. Only damage can have
@@ -73,13 +69,9 @@ _CONDITIONS = {
 }
 _SOUND = " AND ".join(f"({each})" for each in _CONDITIONS.values())
 # A job without its body, and whether it meets each condition.
-_PARTS = f"""
-    {_COLUMNS}, 0, 0, {_FACTS}, row_crc32, {", ".join(_CONDITIONS.values())} FROM jobs ORDER BY id
-"""
+_PARTS = f"SELECT {_read('0')}, {', '.join(_CONDITIONS.values())} FROM jobs ORDER BY id"
 _WIDTH = len(StoredJob._fields)
-_EACH_BODY = """
-    SELECT id, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id)), crc32 FROM jobs ORDER BY id
-"""
+_EACH_BODY = f"SELECT id, {_BODY}, crc32 FROM jobs ORDER BY id"
 _ROW = f"SELECT id, CAST(tube AS BLOB), {_SOUND} FROM jobs WHERE id = :id"
 # No counter ever gets this far; SQLite's integers end at twice this number.
 COUNTER_MAX = 1 << 62
