@@ -63,8 +63,8 @@ MUTANTS = {
     "a move by an operator not journaled": Mutant("core.operator", "        self._ledger.note(job)\n", ""),
     "the new pri of a release not journaled": Mutant(
         "journal.sqlite.served.batch",
-        "UPDATE jobs SET tube = ?2, state = ?3, pri = ?4,",
-        "UPDATE jobs SET tube = ?2, state = ?3, pri = max(?4, pri),",
+        'f"UPDATE jobs SET {_SET} WHERE id = ?1"',
+        "f\"UPDATE jobs SET {_SET.replace('= ?4', '= max(?4, pri)')} WHERE id = ?1\"",
     ),
     "the order of burials not journaled": Mutant("journal.rows", "buried_seq = job.key >> ID_BITS", "buried_seq = 1"),
     "a deleted job written once more": Mutant("core.ledger", "if job.state is not GONE:", "if True:"),
