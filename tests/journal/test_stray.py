@@ -16,7 +16,7 @@ from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.replay import read_state
 from beanlite.journal.sqlite.served.writer import Writer
-from beanlite.journal.sqlite.tools import replace
+from beanlite.journal.sqlite.tools import replace, restore as restore_module
 from beanlite.journal.sqlite.tools.backup import backup
 from beanlite.journal.sqlite.tools.restore import restore, undo_restore
 from beanlite.journal.sqlite.tools.verify import verify
@@ -187,6 +187,23 @@ def test_a_restore_over_it_puts_the_wal_into_no_file(path, copy, source, put):
     undo_restore(path)
     assert ids(path) == ([1, 2, 3], last_id)
     assert stray.read_bytes() == wal
+
+
+def test_start_is_refused_after_a_restore_was_killed_amid_its_renames(path, copy, source, monkeypatch):
+    serve(path, range(2, 50), checkpoint_after=20)
+    wal = Path(f"{path}-wal").read_bytes()
+    written_over(copy, path)
+    child = os.fork()
+    if not child:
+        monkeypatch.setattr(restore_module, "take_place", lambda *_: os._exit(9))
+        restore(source, path)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not Path(f"{path}-wal").exists()
+    assert "a restore of" in refusal(path)
+    kept = kept_by(restore(source, path))
+    assert kept.with_name(f"{kept.name}.stray-wal").read_bytes() == wal
+    assert ids(path) == ([1, 2, 3], 147)  # as if it had not been killed
+    assert not [name for name in names(path) if "partial" in name]
 
 
 def test_a_restore_over_it_that_fails_changes_nothing(path, copy, source, monkeypatch):

@@ -40,7 +40,7 @@ from beanlite.journal.sqlite.file.migrations import (
     read_version,
 )
 from beanlite.journal.sqlite.file.room import Room
-from beanlite.journal.sqlite.file.stray import forget, has_stray_wal
+from beanlite.journal.sqlite.file.stray import forget, has_stray_wal, moved_away
 from beanlite.journal.sqlite.file.wal import commit_frames, index_size, min_wal_size, read_frame_count, read_index
 from beanlite.journal.sqlite.file.wholefile import sync, written_whole
 
@@ -234,6 +234,11 @@ def _check_unopened(file: int, path: Path, newest: int) -> Mark | None:
         check_mark(mark, file, path)
     if has_stray_wal(file, path):
         raise stray_wal(path)
+    moved = moved_away(path)
+    if moved is not None:
+        raise JournalRefused(
+            f"a restore of {path} was interrupted: run it again, or rename {moved.name} to {wal_of(path).name}"
+        )
     if not os.fstat(file).st_size:
         # A first start that failed may have emptied it without a sync. SQLite deletes the journal beside an empty file,
         # and then nothing would empty the file again if some of its pages came back after a power failure.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 from collections.abc import Callable
 from itertools import chain
@@ -137,6 +138,22 @@ def has_stray_wal(file: int, path: Path) -> bool:
         return _Note.read(wal) == note and read_at(file, HEADER_BYTES, 0) == header
     finally:
         os.close(wal)
+
+
+def moved_away(path: Path) -> Path | None:
+    """The stray -wal that a restore moved away before it was killed; None if there is none.
+
+    The file is still the one to which it does not belong: until it is replaced, the partial file of the restore is
+    there. OSError: the folder can't be read.
+    """
+    names = os.listdir(path.parent)  # noqa: PTH208 - names are all that is needed
+    for name in names:
+        found = re.fullmatch(rf"{re.escape(path.name)}\.replaced-([-.\w]+)\.stray-wal", name)
+        if found is not None:
+            partial = f".{path.name}.restored-{found[1]}."
+            if any(other.startswith(partial) and other.endswith(".partial") for other in names):
+                return path.with_name(name)
+    return None
 
 
 def forget(wal: int) -> None:

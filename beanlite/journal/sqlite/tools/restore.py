@@ -28,7 +28,7 @@ from beanlite.journal.sqlite.file.fileformat import (
 )
 from beanlite.journal.sqlite.file.migrations import allow_writing
 from beanlite.journal.sqlite.file.replay import COUNTER_MAX
-from beanlite.journal.sqlite.file.stray import has_stray_wal, promised_id_beside
+from beanlite.journal.sqlite.file.stray import has_stray_wal, moved_away, promised_id_beside
 from beanlite.journal.sqlite.file.wholefile import partial_of, remove_left, sync, written_whole
 from beanlite.journal.sqlite.tools.replace import (
     copy_checked,
@@ -88,6 +88,9 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
     """Replace the target by a copy of the file that is chosen while no other restore can be under way."""
     with replacing(target) as held:
         _check_target(target, held.descriptor)
+        moved = moved_away(target)
+        if moved is not None:
+            moved.rename(wal_of(target))
         source, earlier = choose(), _set_aside_earlier(target)
         kept, restored = _names(target, earlier)
         with partial_of(restored) as partial:
@@ -95,7 +98,7 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
             sync(target.parent)  # not even after a power failure may the copy be there without the partial file
             unchanged = written_at(target)
             has_content = os.fstat(held.descriptor).st_size > 0 or wal_size(target) > 0
-            stray = has_stray_wal(held.descriptor, target)
+            stray = moved is not None or has_stray_wal(held.descriptor, target)
             if stray:  # by what can be read of both, the file and the file that had been there
                 _leave_out_ids(partial, max(_last_id_beside_wal(target), promised_id_beside(target)))
                 del unchanged[1:]
