@@ -13,11 +13,12 @@ from beanlite.cli.groups import Ids, Json, ServerOption, Which, age_option, grou
 from beanlite.cli.options import listed
 from beanlite.cli.printing import print_done
 from beanlite.console import changes, units
-from beanlite.console.filters import Filter, Record, encode_tube
+from beanlite.console.filters import Record, encode_tube, filter_by, in_words
 from beanlite.console.live import Live
 from beanlite.console.person import login_name, on_behalf_of
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
+from beanlite.protocol.operators.filters import Filter
 
 EPILOG: Final = (
     "Jobs are changed in slices, each durable before the next, so that no client waits; jobs put after the command"
@@ -114,7 +115,7 @@ def flush(tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")]
 
     They are deleted whatever their state; jobs put in the meantime stay.
     """
-    return _carry_out({"do": "delete"}, Filter(tube=tube), how, ask=not yes, command="flush")
+    return _carry_out({"do": "delete"}, filter_by(tube=tube), how, ask=not yes, command="flush")
 
 
 @grouped
@@ -165,7 +166,7 @@ def delay(
 
 def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, command: str | None = None) -> int:
     """Make a change, and report the result; return the exit code. ``command`` names it, if not what it does."""
-    if which.is_empty:
+    if not which.criteria():
         raise ConfigError("say which jobs: by their ids, or by --tube, --state, --text or another option")
     ask = ask and not how.dry_run
     if ask and not sys.stdin.isatty():
@@ -203,7 +204,7 @@ def _unchanged(do: str, which: Filter, outcome: changes.Result) -> str:
         why = "in that tube already" if do == "move" else "in another state"
         parts.append(f"{listed(sorted(outcome.left))} {'is' if len(outcome.left) == 1 else 'are'} {why}")
     if gone:
-        fits = "" if dataclasses.replace(which, ids=None).is_empty else ", or not what the options ask for"
+        fits = "" if which.criteria().keys() == {"ids"} else ", or not what the options ask for"
         parts.append(f"{listed(gone)} {'is' if len(gone) == 1 else 'are'} gone{fits}")
     return "; ".join(parts)
 
@@ -216,10 +217,10 @@ def _asked(server: Live, what: Record, which: Filter) -> Filter | None:
     found = changes.change(server, {**what, "dry_run": True}, which)
     if not found.done and not found.interrupted:
         return None
-    question = f"{what['do'].capitalize()} {units.jobs(found.done)} {which}".rstrip()  # the filter says nothing of ids
+    question = f"{what['do'].capitalize()} {units.jobs(found.done)} {in_words(which)}".rstrip()  # which are not the ids
     if found.interrupted or not _confirmed(f"{question}?"):
         raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
-    return dataclasses.replace(which, up_to_id=found.last_id)
+    return which.model_copy(update={"up_to_id": found.last_id})
 
 
 def _confirmed(question: str) -> bool:

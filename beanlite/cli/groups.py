@@ -2,9 +2,9 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_args
 
 import typer
 
@@ -12,11 +12,12 @@ from beanlite.beanstalk.client import Address, parse_address
 from beanlite.cli.options import ConfigFile, path_of_db
 from beanlite.console import units
 from beanlite.console.file import File
-from beanlite.console.filters import STATES, Filter
+from beanlite.console.filters import filter_by
 from beanlite.console.live import Live
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.host.places import reached_at
+from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, most_of
 from beanlite.settings import sources
 
 Result = TypeVar("Result")
@@ -89,50 +90,34 @@ class ServerOrFile(ServerOption):
         return File(path_of_db(self.db, None))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+def _options() -> Iterator[inspect.Parameter]:
+    """Make the options of a filter from its fields."""
+    for key, told in CRITERIA.items():
+        field = Filter.model_fields[key]
+        names = [name for name in ("--" + NAMES[key].replace("_", "-"), told.short) if name]
+        annotation: Any = Annotated[str | None, typer.Option(*names, metavar=key.upper(), help=told.help)]
+        if float in get_args(field.annotation):
+            annotation = Annotated[float | None, age_option(*names, text=told.help)]
+        elif int in get_args(field.annotation):
+            option = typer.Option(*names, min=0, max=most_of(field, NUMBER_MAX), metavar=told.number, help=told.help)
+            annotation = Annotated[int | None, option]
+        yield inspect.Parameter(NAMES[key], inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
 class Which:
     """Which jobs to select: those that match all of this."""
 
-    tube: Annotated[str | None, typer.Option("--tube", "-t", metavar="TUBE", help="Jobs in this tube.")] = None
-    state: Annotated[
-        str | None,
-        typer.Option("--state", "-s", metavar="STATE", help=f"Jobs that are {', '.join(STATES[:-1])} or {STATES[-1]}."),
-    ] = None
-    older: Annotated[
-        float | None, age_option("--older", text="Put longer ago than this, such as 90s, 5min, 3h or 2d.")
-    ] = None
-    newer: Annotated[float | None, age_option("--newer", text="Put more recently than this.")] = None
-    in_state: Annotated[float | None, age_option("--in-state", text="In their state for at least this long.")] = None
-    pri_min: Annotated[
-        int | None, typer.Option(min=0, max=U32_MAX, metavar="N", help="With this pri or a less urgent one.")
-    ] = None
-    pri_max: Annotated[
-        int | None, typer.Option(min=0, max=U32_MAX, metavar="N", help="With this pri or a more urgent one.")
-    ] = None
-    holder: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=NUMBER_MAX, metavar="NUMBER", help='Held by this connection, as numbered by "clients".'
-        ),
-    ] = None
-    text: Annotated[str | None, typer.Option(metavar="TEXT", help="With this text in the body; case matters.")] = None
+    __signature__ = inspect.Signature(list(_options()))
+
+    def __init__(self, **given: Any) -> None:  # noqa: ANN401 - the values of these options
+        self._given = {key: given[NAMES[key]] for key in CRITERIA if given[NAMES[key]] is not None}
 
     def filter(self, ids: list[int] | None = None, state: str | None = None) -> Filter:
         """Return the options as a filter; if some are given, but no state or ids, `state` is used. ConfigError."""
-        if self.text == "":  # as from a script whose variable is not set
+        if self._given.get("text") == "":  # as from a script whose variable is not set
             raise ConfigError("--text: every body has an empty text in it; leave it out to mean all")
-        return Filter(
-            ids=tuple(ids) if ids else None,
-            tube=self.tube,
-            state=self.state if self.state is not None or ids or self == Which() else state,
-            older_s=self.older,
-            newer_s=self.newer,
-            in_state_s=self.in_state,
-            pri_min=self.pri_min,
-            pri_max=self.pri_max,
-            holder=self.holder,
-            text=self.text,
-        )
+        default = {} if ids or not self._given else {"state": state}
+        return filter_by(ids=ids or None, **default | self._given)
 
 
 def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -150,7 +135,7 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
     @wraps(command)
     def with_groups(*args: Any, **given: Any) -> Result:  # noqa: ANN401 - whatever the command takes
         for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
+            given[name] = group(**{option: given.pop(option) for option in inspect.signature(group).parameters})
         return command(*args, **given)
 
     with_groups.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -96,9 +96,10 @@ def jobs(
     come out of it; by age, in-state, size or timeouts, the largest first; or by pri, the smallest first.
     """
     with place.open() as source:
-        found = listing.jobs(source, which.filter(), sort, limit, after)
-        if which.tube is not None and not found.records:
-            source.check_tube(which.tube)
+        asked = which.filter()
+        found = listing.jobs(source, asked, sort, limit, after)
+        if asked.tube is not None and not found.records:
+            source.check_tube(asked.tube)
     if as_json:
         tables.print_json(found.records)
     elif not tables.print_table(found.records, tables.JOBS):

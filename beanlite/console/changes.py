@@ -3,12 +3,13 @@
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
-from beanlite.console.filters import Filter, Record
+from beanlite.console.filters import Record
 from beanlite.console.live import Live, explained
 from beanlite.errors import BeanliteError
+from beanlite.protocol.operators.filters import IDS_MAX, Filter
 
 # The word in messages for the jobs that a command has changed.
 DONE_WORDS: Final = {
@@ -21,8 +22,6 @@ DONE_WORDS: Final = {
     "reprioritise": "reprioritised",
     "delay": "delayed",
 }
-# How many ids a request may list.
-_IDS: Final = 1000
 
 
 @dataclass(slots=True)
@@ -89,7 +88,7 @@ def change(server: Live, what: Record, which: Filter, progress: Callable[[Result
 
 def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
     """Like ``change``, but yield the progress after each slice, and don't handle Ctrl-C. BeanliteError: it fails."""
-    requests = [{**what, **part.request()} for part in _parts(which)]
+    requests = [{**what, **part.criteria()} for part in _parts(which)]
     while requests:
         reply = _slice(server, requests[0], outcome)
         outcome.done += reply["done"]
@@ -112,7 +111,7 @@ def _parts(which: Filter) -> list[Filter]:
     if which.ids is None:
         return [which]
     ids = sorted(set(which.ids))
-    return [replace(which, ids=tuple(ids[at : at + _IDS])) for at in range(0, len(ids), _IDS)]
+    return [which.model_copy(update={"ids": ids[at : at + IDS_MAX]}) for at in range(0, len(ids), IDS_MAX)]
 
 
 def _slice(server: Live, request: Record, outcome: Result) -> Record:

@@ -4,8 +4,9 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
-from beanlite.console.filters import Filter, Record
+from beanlite.console.filters import Record
 from beanlite.errors import ConfigError
+from beanlite.protocol.operators.filters import Filter
 
 # How many records to ask for at a time.
 _SLICE: Final = 200
@@ -58,7 +59,7 @@ def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None
     """Return up to `limit` jobs, 0 meaning all, sorted. ConfigError: there is no such order, or not of these jobs."""
     if sort not in JOB_SORTS:
         raise ConfigError(f"jobs are sorted by {', '.join(JOB_SORTS)}, not by {sort!r}")
-    request: Record = {**which.request(), "preview": _PREVIEW}
+    request: Record = {**which.criteria(), "preview": _PREVIEW}
     if sort in _SORTS:
         if after is not None:
             raise ConfigError("--after goes on only in a list that is sorted by id or queue")

@@ -7,11 +7,12 @@ slices. Everything here only reads.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
-from beanlite.core.job import DELAYED, ID_MASK, READY, RESERVED, U32_MAX, Job, State
+from beanlite.core.job import DELAYED, ID_MASK, READY, RESERVED, SECOND_NS, U32_MAX, Job, State
 from beanlite.core.tube import Tube
 
 # Jobs looked at in a slice; fewer in queue order, because walking a heap takes longer.
@@ -37,37 +38,23 @@ class TooDeep(Exception):
 class Filter:
     """The conditions that a job has to meet, all of them."""
 
-    __slots__ = (
-        "created_after_ns",
-        "created_by_ns",
-        "holder",
-        "ids",
-        "pri_max",
-        "pri_min",
-        "since_by_ns",
-        "state",
-        "text",
-        "tube",
-        "up_to_id",
-    )
-
-    def __init__(self, up_to_id: int) -> None:
-        """A filter that lets through all jobs up to this id, until more conditions are set."""
-        self.up_to_id = up_to_id
-        self.ids: list[int] | None = None
-        """Only these ids."""
-        self.tube: Tube | None = None
-        self.state: State | None = None
-        self.created_after_ns = _EARLIEST_NS
-        self.created_by_ns = _LATEST_NS
-        self.since_by_ns = _LATEST_NS
+    def __init__(self, engine: Engine, last_id: int, now_ns: int, criteria: Mapping[str, Any]) -> None:
+        """A filter of jobs up to ``last_id`` by the criteria of the protocol that are given."""
+        self.ids: list[int] | None = criteria.get("ids")
+        tube: str | None = criteria.get("tube")
+        self.tube = None if tube is None else engine.tubes.get(tube.encode())
+        self.is_in_vain = tube is not None and self.tube is None
+        """Whether there is no such tube."""
+        self.state = None if "state" not in criteria else State(criteria["state"])
+        self.created_by_ns = _ago(now_ns, criteria.get("older_s"), _LATEST_NS)
+        self.created_after_ns = _ago(now_ns, criteria.get("newer_s"), _EARLIEST_NS)
+        self.since_by_ns = _ago(now_ns, criteria.get("in_state_s"), _LATEST_NS)
         """The latest time at which the job may have entered its state."""
-        self.pri_min = 0
-        self.pri_max = U32_MAX
-        self.holder: int | None = None
-        """The number of the connection that has it reserved."""
-        self.text: bytes | None = None
-        """Bytes that its body contains."""
+        self.pri_min: int = criteria.get("pri_min", 0)
+        self.pri_max: int = criteria.get("pri_max", U32_MAX)
+        self.holder: int | None = criteria.get("holder")
+        self.text: bytes | None = None if "text" not in criteria else criteria["text"].encode()
+        self.up_to_id: int = min(last_id, criteria.get("up_to_id", last_id))
 
     def fits(self, job: Job) -> bool:
         """Whether a job meets all conditions except ``text`` and ``ids``."""
@@ -84,6 +71,10 @@ class Filter:
     def fits_body(self, body: bytes) -> bool:
         """Whether a body meets the condition ``text``."""
         return self.text is None or body.find(self.text, 0, SEARCHED_MAX) >= 0
+
+
+def _ago(now_ns: int, age_s: float | None, otherwise_ns: int) -> int:
+    return otherwise_ns if age_s is None else now_ns - int(age_s * SECOND_NS)
 
 
 class Found:
@@ -113,6 +104,8 @@ def find(
     state that are asked for. Raises TooDeep.
     """
     found = Found()
+    if asked.is_in_vain:
+        return found
     places, more = _queue_places(asked, after) if by_queue else _id_places(engine, asked, after)
     bytes_left = BYTES_MAX
     searches = asked.text is not None

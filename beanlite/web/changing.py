@@ -9,11 +9,12 @@ from starlette.responses import RedirectResponse, Response
 
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
-from beanlite.console.filters import Filter, Record, encode_tube
+from beanlite.console.filters import Record, encode_tube
 from beanlite.console.live import Live
 from beanlite.console.person import on_behalf_of
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
+from beanlite.protocol.operators.filters import Filter
 from beanlite.web.pages import chosen, form, link, number, render, whole_seconds
 from beanlite.web.running import described
 from beanlite.web.safety import User
@@ -115,7 +116,7 @@ def _meant(fields: dict[str, str]) -> tuple[Record, Filter]:
     if fields.get("scope") == "all":
         fields["ids"] = fields.get("of_ids", "")
     which = chosen(fields)
-    if which.is_empty:
+    if not which.criteria():
         raise ConfigError("say which jobs are meant")
     return {"do": do, **_how(do, fields)}, which
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -13,11 +13,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from beanlite.console import units
-from beanlite.console.filters import STATES, Filter
+from beanlite.console.filters import STATES, filter_by
 from beanlite.console.units import parse_age
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.protocol.arguments import U64_MAX
+from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, most_of
 from beanlite.web.site import site_of
 
 # How many values a form may have, and how long a value other than a body may be.
@@ -59,7 +60,8 @@ def _environment() -> Environment:
         "size": units.size,
         "time": _time,
     }
-    environment.globals |= {"STATES": STATES, "link": link}
+    inputs = {NAMES[key]: told for key, told in CRITERIA.items() if told.label}
+    environment.globals |= {"INPUTS": inputs, "STATES": STATES, "link": link}
     return environment
 
 
@@ -132,22 +134,21 @@ def whole_seconds(fields: Mapping[str, str], name: str) -> int | None:
 
 def chosen(fields: Mapping[str, str]) -> Filter:
     """Return the filter that a form or the query of a page describes. ConfigError: it is malformed."""
-    for name, most in (("tube", _VALUE_MAX), ("state", _VALUE_MAX), ("text", _VALUE_MAX), ("ids", _IDS_MAX)):
-        if len(fields.get(name, "")) > most:
-            raise ConfigError(f"{name}: {most} characters at most")
-    ids = [part.strip() for part in fields.get("ids", "").split(",") if part.strip()]
+    return filter_by(**{key: _criterion(fields, key) for key in Filter.model_fields})
+
+
+def _criterion(fields: Mapping[str, str], key: str) -> object:
+    name, field = NAMES[key], Filter.model_fields[key]
+    if float in get_args(field.annotation):
+        return seconds(fields, name)
+    if int in get_args(field.annotation):
+        return number(fields, name, most_of(field, U64_MAX))
+    text, most = fields.get(name, ""), _IDS_MAX if key == "ids" else _VALUE_MAX
+    if len(text) > most:
+        raise ConfigError(f"{name}: {most} characters at most")
+    if key != "ids":
+        return text or None
+    ids = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isascii() and part.isdecimal() and len(part) <= 20 and int(part) <= U64_MAX for part in ids):
         raise ConfigError("ids: numbers, with commas in between")
-    return Filter(
-        ids=tuple(map(int, ids)) or None,
-        tube=fields.get("tube") or None,
-        state=fields.get("state") or None,
-        older_s=seconds(fields, "older"),
-        newer_s=seconds(fields, "newer"),
-        in_state_s=seconds(fields, "in_state"),
-        pri_min=number(fields, "pri_min", U32_MAX),
-        pri_max=number(fields, "pri_max", U32_MAX),
-        holder=number(fields, "holder", U64_MAX),
-        text=fields.get("text") or None,
-        up_to_id=number(fields, "up_to_id", U64_MAX),
-    )
+    return [int(part) for part in ids] or None

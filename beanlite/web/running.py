@@ -3,14 +3,15 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
-from beanlite.console.filters import Filter, Record
+from beanlite.console.filters import Record, in_words
 from beanlite.console.live import Live
 from beanlite.errors import BeanliteError
+from beanlite.protocol.operators.filters import Filter
 
 # How many changes are remembered, and how many may run at a time.
 KEPT: Final = 50
@@ -20,9 +21,9 @@ AT_ONCE: Final = 4
 def described(which: Filter) -> str:
     """Describe the jobs that a filter selects."""
     if which.ids is None:
-        return f"all jobs {which}"
+        return f"all jobs {in_words(which)}"
     chosen = f"job {which.ids[0]}" if len(which.ids) == 1 else f"{units.jobs(len(which.ids))} one by one"
-    more = str(replace(which, ids=None))
+    more = in_words(which)
     return f"{chosen}, as far as still {more}" if more else chosen
 
 

@@ -12,12 +12,13 @@ from starlette.responses import Response
 
 from beanlite.console import listing
 from beanlite.console.bodies import FORMS, body_lines
-from beanlite.console.filters import Filter, Record, encode_tube
+from beanlite.console.filters import Record, encode_tube
 from beanlite.console.live import Live, Unreachable
 from beanlite.console.units import on_one_line
 from beanlite.errors import ConfigError, JournalRefused
 from beanlite.journal.sqlite.tools.look import Look, looking
 from beanlite.protocol.arguments import U64_MAX
+from beanlite.protocol.operators.filters import NAMES, Filter
 from beanlite.web import overview as looks
 from beanlite.web.backups import Backup
 from beanlite.web.curves import Curve, curve
@@ -32,8 +33,6 @@ JOBS: Final = 50
 CLIENTS_MAX: Final = 1000
 BODY_BYTES_MAX: Final = 1 << 20
 PAGES_MAX: Final = 100_000
-# The fields of a query by which jobs are filtered.
-FILTERS: Final = ("tube", "state", "text", "older", "newer", "in_state", "pri_min", "pri_max", "holder", "ids")
 _HOUR_S: Final = 3600
 # How far back the curves of a tube go: the span of a point in seconds, and the number of points. The last hour is
 # sampled; the others are in the database.
@@ -112,7 +111,7 @@ async def _jobs(request: Request, which: Filter, template: str, context: Record)
         raise ConfigError("text: bodies are hidden here, and so can't be searched")
     after = query.get("after", "")[:1000] or None
     found = await site.questions.ask(partial(listing.jobs, which=which, sort=sort, limit=JOBS, after=after))
-    fields = [name for name in FILTERS if name != "tube" or context["tube"] is None]
+    fields = [name for name in NAMES.values() if name != "up_to_id" and (name != "tube" or context["tube"] is None)]
     context |= {
         "jobs": found.records,
         "more": link(request.url.path, **{**query, "after": found.after}) if found.after else None,

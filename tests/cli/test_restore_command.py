@@ -8,7 +8,7 @@ import pytest
 from beanlite.cli import main
 from beanlite.console import listing
 from beanlite.console.file import File
-from beanlite.console.filters import Filter
+from beanlite.console.filters import filter_by
 from tests.support.journal_files import make, writer
 from tests.support.streams import DONE_UNPRINTED, onto_full_disk, without_reader
 
@@ -41,7 +41,7 @@ def test_restore_and_undo(queue, capsys):
 
 def count_jobs(path):
     with File(path) as file:
-        return len(listing.jobs(file, Filter(), "id", 0, None).records)
+        return len(listing.jobs(file, filter_by(), "id", 0, None).records)
 
 
 def test_restore_to_another_place(capsys):

@@ -15,7 +15,7 @@ import pytest
 from beanlite.cli import main
 from beanlite.console import listing
 from beanlite.console.changes import change
-from beanlite.console.filters import Filter
+from beanlite.console.filters import filter_by
 from beanlite.console.live import Live
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
@@ -25,7 +25,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLU
 
 def ids(queue, **which):
     with Live(queue.address) as live:
-        return [job["id"] for job in listing.jobs(live, Filter(**which), "id", 0, None).records]
+        return [job["id"] for job in listing.jobs(live, filter_by(**which), "id", 0, None).records]
 
 
 # -- changing
@@ -320,14 +320,14 @@ def test_an_interrupt_ends_it_between_two_slices(tmp_path):
                 os.kill(os.getpid(), signal.SIGINT)
 
         with Live((server.host, server.port)) as live:
-            outcome = change(live, {"do": "bury"}, Filter(tube="default"), interrupt)
+            outcome = change(live, {"do": "bury"}, filter_by(tube="default"), interrupt)
         assert (outcome.done, outcome.interrupted) == (1000, True)
         assert client.stats("stats-tube default")["current-jobs-buried"] == "1000"
 
 
 def test_ctrl_c_in_the_last_slice_is_too_late(own_queue):
     with Live(own_queue.address) as live:
-        outcome = change(live, {"do": "bury"}, Filter(ids=(5,)), lambda _: signal.raise_signal(signal.SIGINT))
+        outcome = change(live, {"do": "bury"}, filter_by(ids=[5]), lambda _: signal.raise_signal(signal.SIGINT))
     assert (outcome.done, outcome.interrupted) == (1, False)
 
 
@@ -340,7 +340,7 @@ def test_a_server_that_dies_amid_a_change(tmp_path):
             Live((server.host, server.port)) as live,
             pytest.raises(Exception, match="1000 jobs had been buried before"),
         ):
-            change(live, {"do": "bury"}, Filter(tube="default"), lambda o: server.kill() if o.done == 1000 else None)
+            change(live, {"do": "bury"}, filter_by(tube="default"), lambda o: server.kill() if o.done == 1000 else None)
 
 
 def test_many_ids_are_several_requests(tmp_path):
@@ -349,7 +349,7 @@ def test_many_ids_are_several_requests(tmp_path):
         for _ in range(2500):
             client.reply()
         with Live((server.host, server.port)) as live:
-            outcome = change(live, {"do": "bury"}, Filter(ids=tuple(range(1, 2501))))
+            outcome = change(live, {"do": "bury"}, filter_by(ids=list(range(1, 2501))))
         assert (outcome.done, outcome.skipped, outcome.interrupted) == (2500, 0, False)
 
 

@@ -2,17 +2,19 @@
 
 import pytest
 
+from beanlite.cli import main
 from beanlite.console import listing
 from beanlite.console.file import File
-from beanlite.console.filters import Filter
+from beanlite.console.filters import filter_by
 from beanlite.console.listing import first
 from beanlite.console.live import Live
 from beanlite.errors import BeanliteError, ConfigError
+from beanlite.protocol.operators.filters import NAMES, Filter
 from tests.support.wire import Wire
 
 
 def ids(source, *, sort="id", limit=0, **which):
-    return [job["id"] for job in listing.jobs(source, Filter(**which), sort, limit, None).records]
+    return [job["id"] for job in listing.jobs(source, filter_by(**which), sort, limit, None).records]
 
 
 @pytest.mark.parametrize("state", ["ready", "reserved", "delayed", "buried"])
@@ -36,6 +38,25 @@ def test_filters(source, queue):
     assert ids(source, holder=999) == []
 
 
+# A value for each criterion that not all jobs of the queue meet.
+NARROW = {
+    "ids": [1], "tube": "other", "state": "buried", "older_s": 3600.0, "newer_s": 0.0, "in_state_s": 3600.0,
+    "pri_min": 7, "pri_max": 0, "holder": 999, "text": "user7@", "up_to_id": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", Filter.model_fields)
+def test_server_and_file_evaluate_each_criterion(source, queue, key):
+    assert set(ids(source, **{key: NARROW[key]})) < set(queue.all)
+
+
+def test_jobs_has_an_option_for_each_criterion(capsys):
+    assert main(["jobs", "--help"]) == 0
+    said = capsys.readouterr().out
+    options = {key: f"--{name.replace('_', '-')} " for key, name in NAMES.items()}
+    assert {key for key, option in options.items() if option not in said} == {"ids", "up_to_id"}
+
+
 def holder(queue):
     """The number of the connection that holds jobs."""
     with Live(queue.address) as live:
@@ -57,8 +78,8 @@ def test_orders(source, queue):
 
 def test_a_list_goes_on_where_it_ended(source, queue):
     for sort, which, expected in (
-        ("id", Filter(), queue.all),
-        ("queue", Filter(tube="mail", state="ready"), ids(source, sort="queue", tube="mail", state="ready")),
+        ("id", filter_by(), queue.all),
+        ("queue", filter_by(tube="mail", state="ready"), ids(source, sort="queue", tube="mail", state="ready")),
     ):
         found, after = [], None
         while True:
@@ -94,7 +115,7 @@ def test_a_slice_in_which_nothing_is_found_is_not_the_end(own_queue):
 )
 def test_orders_that_there_are_not(queue, sort, which, after, said):
     with File(queue.db) as source, pytest.raises(ConfigError, match=said):
-        listing.jobs(source, Filter(**which), sort, 0, after)
+        listing.jobs(source, filter_by(**which), sort, 0, after)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +143,7 @@ def test_what_is_not_utf_8(queue):
     with Live(queue.address) as live, pytest.raises(ConfigError, match="asked for UTF-8 only"):
         ids(live, text="later \udcff")
     with pytest.raises(ConfigError, match="no tube can have the name"):
-        Filter(tube="m\udcff")
+        filter_by(tube="m\udcff")
 
 
 def test_both_tell_the_same_of_a_job(queue):

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from beanlite.errors import ConfigError
-from beanlite.protocol.operators.requests import IDS_MAX
+from beanlite.protocol.operators.filters import IDS_MAX, NAMES, Filter
 from beanlite.web.pages import chosen
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
@@ -164,9 +164,20 @@ def test_clients_and_the_server(web, wire):
     assert "The server makes none by itself" in server
 
 
+def test_form_has_an_input_for_each_criterion(web):
+    form = web.get("/jobs?state=buried").html
+    assert [name for name in NAMES.values() if name != "up_to_id" and f'name="{name}"' not in form] == []
+
+
+@pytest.mark.parametrize(("key", "name"), NAMES.items())
+def test_page_reads_each_criterion_as_its_type(key, name):
+    criteria = chosen({name: "buried" if key == "state" else "7"}).criteria()
+    assert Filter.model_validate(criteria, strict=True).criteria().keys() == {key}
+
+
 def test_a_thousand_ids_can_be_looked_up_however_long_they_are():
     ids = [(1 << 63) - number for number in range(IDS_MAX)]
-    assert chosen({"ids": ", ".join(map(str, ids))}).ids == tuple(ids)
+    assert chosen({"ids": ", ".join(map(str, ids))}).ids == ids
     with pytest.raises(ConfigError, match="characters at most"):
         chosen({"ids": "1," * 20_000})
 

@@ -14,7 +14,7 @@ from textual.widgets import DataTable, Footer, Static
 
 from beanlite.beanstalk.client import Address, address_text
 from beanlite.console import listing, tables, units
-from beanlite.console.filters import STATES, Filter, Record
+from beanlite.console.filters import STATES, Record, filter_by
 from beanlite.console.live import Live
 from beanlite.console.top.sampling import Sample, Sampler
 from beanlite.errors import BeanliteError
@@ -276,7 +276,7 @@ class JobsScreen(Screen[None]):
     @work(thread=True, exclusive=True)
     def action_look(self) -> None:
         """Request the jobs, in a thread, and show them."""
-        which = Filter(tube=self._tube, state=self._state)
+        which = filter_by(tube=self._tube, state=self._state)
         sort = "queue" if self._state in {"ready", "delayed", "buried"} else "id"
         try:
             with Live(self._address) as server:

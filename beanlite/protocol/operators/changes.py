@@ -20,8 +20,6 @@ from beanlite.protocol.session import Session
 def change_jobs(session: Session, request: ChangeJobs, now_ns: int) -> bytes | None:
     engine = session.engine
     asked = filter_of(engine, request, now_ns)
-    if asked is None:
-        return Change(session, request, Filter(engine.last_id), Found()).carry_out({}, now_ns)
     copies = request.do == COPY and not request.dry_run
     found = find(engine, asked, place_of(request), request.limit or CHANGED_MAX, need_bodies=copies)
     change = Change(session, request, asked, found)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
-from beanlite.core.job import GONE, SECOND_NS, Job, State
+from beanlite.core.job import GONE, Job
 from beanlite.core.operator_find import Filter, find
 from beanlite.core.snapshot import HOLDS_MAX, client_snapshot, first_s
 from beanlite.core.tube import Client, Tube
@@ -33,29 +33,10 @@ CLIENT_FACTS_MAX: Final = 4000
 _BEFORE_ALL: Final = -1  # smaller than any id or key
 
 
-def filter_of(engine: Engine, chosen: Chosen, now_ns: int) -> Filter | None:
-    """The filter that a request describes; None if no job can fit, because there is no such tube."""
-    up_to_id = chosen.fixed if chosen.after is not None else engine.last_id
-    asked = Filter(up_to_id if chosen.up_to_id is None else min(up_to_id, chosen.up_to_id))
-    if chosen.tube is not None:
-        asked.tube = engine.tubes.get(chosen.tube)
-        if asked.tube is None:
-            return None
-    asked.ids = chosen.ids
-    asked.state = None if chosen.state is None else State(chosen.state)
-    if chosen.older_s is not None:
-        asked.created_by_ns = now_ns - int(chosen.older_s * SECOND_NS)
-    if chosen.newer_s is not None:
-        asked.created_after_ns = now_ns - int(chosen.newer_s * SECOND_NS)
-    if chosen.in_state_s is not None:
-        asked.since_by_ns = now_ns - int(chosen.in_state_s * SECOND_NS)
-    if chosen.pri_min is not None:
-        asked.pri_min = chosen.pri_min
-    if chosen.pri_max is not None:
-        asked.pri_max = chosen.pri_max
-    asked.holder = chosen.holder
-    asked.text = chosen.text
-    return asked
+def filter_of(engine: Engine, request: Chosen, now_ns: int) -> Filter:
+    """The filter of a request, which leaves out jobs that were put after its first slice."""
+    last_id = engine.last_id if request.after is None else request.fixed
+    return Filter(engine, last_id, now_ns, request.criteria())
 
 
 def place_of(request: Chosen) -> int:
@@ -67,8 +48,6 @@ def list_jobs(session: Session, request: ListJobs, now_ns: int) -> bytes | None:
     engine = session.engine
     asked = filter_of(engine, request, now_ns)
     last_id = engine.last_id
-    if asked is None:
-        return session.ok_reply(as_json({"jobs": [], "next": None, "looked": 0, "last_id": last_id}))
     found = find(
         engine,
         asked,
@@ -77,15 +56,14 @@ def list_jobs(session: Session, request: ListJobs, now_ns: int) -> bytes | None:
         by_queue=request.order == "queue",
         need_bodies=bool(request.preview),
     )
-    wanted = asked
 
     def reply(fetched: dict[Job, bytes | None], then_ns: int) -> bytes:
         jobs = [
             _listed(session, job, fetched.get(job) or found.bodies.get(job, b""), request.preview or 0, then_ns)
             for job in found.jobs
-            if not fetched or still_fits(wanted, job, fetched)
+            if not fetched or still_fits(asked, job, fetched)
         ]
-        next_one = cursor(found.next, wanted.up_to_id)
+        next_one = cursor(found.next, asked.up_to_id)
         return session.ok_reply(as_json({"jobs": jobs, "next": next_one, "looked": found.looked, "last_id": last_id}))
 
     if found.missing:

@@ -11,11 +11,10 @@ from typing import Annotated, Final, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from beanlite.core.job import SLICE, U32_MAX
-from beanlite.core.tube import PERSON_BYTES_MAX, is_person, is_tube_name
-from beanlite.protocol.arguments import U64_MAX
+from beanlite.core.tube import PERSON_BYTES_MAX, is_person
+from beanlite.protocol.operators.filters import IDS_MAX, Filter, check_tube
 from beanlite.settings.wording import in_our_words
 
-IDS_MAX: Final = 1000
 RECORDS_MAX: Final = 200
 PREVIEW_MAX: Final = 4096
 # How many facts can be asked for with ``only``, which returns them for all tubes that a slice looks at.
@@ -25,16 +24,8 @@ CHANGED_MAX: Final = 100
 # If a request has more mistakes than this, they are only counted: pydantic would list all of them, which takes so long
 # that other clients wait.
 _MISTAKES_MAX: Final = 1000
-# The largest age in seconds: some thousand years.
-_AGE_MAX_S: Final = 1e11
 
 _CURSOR: Final = "^[0-9]{1,40}-[0-9]{1,20}$"
-
-
-def _tube_name(name: bytes) -> bytes:
-    if not is_tube_name(name):
-        raise ValueError("no tube can have this name")
-    return name
 
 
 def _person(name: str) -> str:
@@ -47,11 +38,9 @@ def _decode(text: bytes) -> bytes:
     return b64decode(text, validate=True)  # a binascii.Error is a ValueError
 
 
-TubeName = Annotated[bytes, AfterValidator(_tube_name)]
+TubeName = Annotated[bytes, AfterValidator(check_tube)]
 Person = Annotated[str, AfterValidator(_person)]
 U32 = Annotated[int, Field(ge=0, le=U32_MAX)]
-JobId = Annotated[int, Field(ge=0, le=U64_MAX)]
-AgeS = Annotated[float, Field(ge=0, le=_AGE_MAX_S)]
 TubeFact = Literal[
     "name", "ready", "reserved", "delayed", "buried", "waiting", "total_jobs", "first_ready_s", "first_buried_s"
 ]
@@ -62,7 +51,8 @@ Limit = Annotated[int, Field(ge=1, le=RECORDS_MAX)]
 class Request(BaseModel):
     """The base of all requests."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    # Built at the start, unlike the filter, so that no client waits for it.
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=False)
 
 
 class Paged(Request):
@@ -81,20 +71,8 @@ class Paged(Request):
         return 0 if self.after is None else int(self.after.partition("-")[2])
 
 
-class Chosen(Paged):
+class Chosen(Filter, Paged):
     """A request that selects jobs."""
-
-    ids: list[JobId] | None = Field(None, max_length=IDS_MAX)
-    tube: TubeName | None = None
-    state: Literal["ready", "delayed", "reserved", "buried"] | None = None
-    older_s: AgeS | None = None
-    newer_s: AgeS | None = None
-    in_state_s: AgeS | None = None
-    pri_min: U32 | None = None
-    pri_max: U32 | None = None
-    holder: Annotated[int, Field(ge=0)] | None = None
-    text: bytes | None = None
-    up_to_id: JobId | None = None
 
 
 class ListJobs(Chosen):
@@ -124,8 +102,7 @@ class ChangeJobs(Chosen):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        chosen = self.model_fields_set & Chosen.model_fields.keys() - {"after"}
-        if all(getattr(self, key) is None for key in chosen):
+        if not self.criteria():
             raise ValueError("no jobs are named")
         _require(self.do, "to", self.to, {"move", "copy"}, {"move", "copy"})
         _require(self.do, "pri", self.pri, {"reprioritise"}, {"bury", "release", "copy", "reprioritise"})

@@ -37,6 +37,7 @@ _TUBES: Final = """
 """
 # The conditions that the keys of a filter stand for. Their values are passed as parameters.
 _CONDITIONS: Final = {
+    "ids": "id IN (SELECT value FROM json_each(:ids))",
     "tube": "tube = :tube",
     "state": "state = :state",
     "older_s": "age_s >= :older_s",
@@ -88,7 +89,7 @@ class Look:
         given = {key: value for key, value in request.items() if value is not None}
         conditions = [_CONDITIONS[key] for key in given if key in _CONDITIONS]
         after = int(given.get("after", 0))
-        given |= {"after": after, "preview": request.get("preview", 0)}
+        given |= {"after": after, "preview": request.get("preview", 0), "ids": json.dumps(request.get("ids"))}
         if given.get("order") == "queue":
             end = f"ORDER BY {_QUEUES[given['state']]} LIMIT :limit OFFSET :after"
         else:

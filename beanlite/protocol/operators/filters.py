@@ -1,0 +1,95 @@
+"""The filter by which an operator selects jobs: a part of requests, from which options and forms are made.
+
+This file is not compiled, because pydantic inspects the classes. ``docs/protocol.md`` describes the fields.
+"""
+
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+from beanlite.core.job import ID_MASK, U32_MAX
+from beanlite.core.tube import is_tube_name
+
+IDS_MAX: Final = 1000
+
+
+class Criterion(NamedTuple):
+    """How people are asked for the value of a field, and told of it."""
+
+    help: str  # of its option
+    said: str = ""  # of jobs that fit, with {} for the value; not of a tube or a state, which are told in one phrase
+    label: str = ""  # of its input on the page, unless that has a place of its own
+    example: str = ""
+    short: str = ""
+    number: str = "N"
+
+
+def check_tube(name: bytes) -> bytes:
+    """Return the name of a tube. ValueError: no tube can have it."""
+    if not is_tube_name(name):
+        raise ValueError("no tube can have this name")
+    return name
+
+
+JobId = Annotated[int, Field(ge=0, le=ID_MASK)]
+_Tube = Annotated[str, AfterValidator(lambda name: check_tube(name.encode()).decode())]
+# Optional inside, so that the bounds are found in the field.
+_Age = Annotated[float | None, Field(ge=0, le=1e11)]  # some thousand years
+_Pri = Annotated[int | None, Field(ge=0, le=U32_MAX)]
+_State = Literal["ready", "delayed", "reserved", "buried"]
+
+
+class Filter(BaseModel):
+    """Selects the jobs that match all criteria; None matches any job."""
+
+    model_config = ConfigDict(defer_build=True)  # only requests are validated
+
+    ids: list[JobId] | None = Field(None, max_length=IDS_MAX)
+    tube: Annotated[_Tube | None, Criterion("Jobs in this tube.", short="-t")] = None
+    state: Annotated[_State | None, Criterion("Jobs that are ready, reserved, delayed or buried.", short="-s")] = None
+    older_s: Annotated[
+        _Age,
+        Criterion(
+            "Put longer ago than this, such as 90s, 5min, 3h or 2d.",
+            "put more than {} ago",
+            "Put longer ago than",
+            "2d",
+        ),
+    ] = None
+    newer_s: Annotated[
+        _Age, Criterion("Put more recently than this.", "put less than {} ago", "Put within the last", "5min")
+    ] = None
+    in_state_s: Annotated[
+        _Age, Criterion("In their state for at least this long.", "so for {}", "In its state for", "1h")
+    ] = None
+    pri_min: Annotated[_Pri, Criterion("With this pri or a less urgent one.", "of pri {} or more", "pri from")] = None
+    pri_max: Annotated[_Pri, Criterion("With this pri or a more urgent one.", "of pri {} or less", "pri to")] = None
+    holder: Annotated[
+        int | None,
+        Field(ge=0),
+        Criterion(
+            'Held by this connection, as numbered by "clients".',
+            "held by connection {}",
+            "Held by connection",
+            number="NUMBER",
+        ),
+    ] = None
+    text: Annotated[str | None, Criterion("With this text in the body; case matters.", "with {!r} in the body")] = None
+    up_to_id: Annotated[int | None, Field(ge=0, le=ID_MASK)] = None
+
+    def criteria(self) -> dict[str, Any]:
+        """Return the criteria that are given, as a part of a request."""
+        return {key: value for key in Filter.model_fields if (value := getattr(self, key)) is not None}
+
+
+CRITERIA: Final = {
+    key: each for key, field in Filter.model_fields.items() for each in field.metadata if isinstance(each, Criterion)
+}
+# The names of fields in options and forms, which take a length of time in any unit.
+NAMES: Final = {key: key.removesuffix("_s") for key in Filter.model_fields}
+
+
+def most_of(field: FieldInfo, otherwise: int) -> int:
+    """Return the largest number that a field takes, ``otherwise`` if there is none."""
+    return next((rule.le for rule in field.metadata if hasattr(rule, "le")), otherwise)
