@@ -156,7 +156,7 @@ def test_last_words_wait_a_little_for_who_reads(monkeypatch):
 def test_python_itself_ends_when_nobody_reads(code, exit_code):
     with a_pipe() as (_, writer):
         fill(writer)
-        code = f"import sys; from beanlite import stderr; stderr.install(); {code}"
+        code = f"import sys; from beanlite.host import stderr; stderr.install(); {code}"
         assert subprocess.call([sys.executable, "-c", code], stderr=writer, cwd=ROOT, timeout=20) == exit_code
 
 

@@ -20,13 +20,15 @@ _ALIVE: Final = """
     FROM alive
 """
 # A server that stands by looks at the lease several times a second. PostgreSQL keeps the connections of one that is
-# halted, or whose machine is lost. What other roles do may not be shown: then it is unknown. Two servers may have the
-# same name, and one of them may be active: the other is the one that looks.
+# halted, or whose machine is lost, and waits for what it sends next, perhaps amid a statement. What other roles do may
+# not be shown: then it is unknown. Two servers may have the same name, and one of them may be active: the other is the
+# one that looks.
 _SILENT_S: Final = 10.0
 _SERVERS: Final = """
     SELECT application_name AS name,
-           bool_and(state = 'idle' AND state_change < clock_timestamp() - make_interval(secs => $2)) IS TRUE
-           AS is_silent
+           bool_and(
+               wait_event = 'ClientRead' AND state_change < clock_timestamp() - make_interval(secs => $2)
+           ) IS TRUE AS is_silent
     FROM pg_stat_activity
     WHERE datname = current_database() AND starts_with(application_name, $1)
         AND (application_name <> $3 OR query LIKE '%AS is_free%')

@@ -8,7 +8,8 @@ import time
 import asyncpg
 import pytest
 
-from beanlite.journal.postgres import journal, recovery
+from beanlite.journal.postgres import journal, recovery, status as status_module
+from beanlite.journal.postgres.link import name_of
 from beanlite.journal.postgres.recovery import Reader
 from beanlite.journal.postgres.status import status
 from beanlite.journal.totals import TUBES_MAX
@@ -237,6 +238,18 @@ async def test_a_database_that_has_to_be_vacuumed_soon_serves_until_then(worn_ou
     serving = await asyncio.wait_for(served(worn_out.url()), SOON_S)
     assert await serving.put() == 1
     assert "database warning" in caplog.text
+    await serving.stop()
+
+
+async def test_status_shows_a_server_halted_amid_a_transaction_as_silent(database, monkeypatch):
+    serving = await served(database)
+    halted = await asyncpg.connect(database, server_settings={"application_name": name_of("other")})
+    await halted.execute("BEGIN; SELECT 1")
+    assert (await asyncio.to_thread(status, database))["standing_by"] == ["other"]
+    monkeypatch.setattr(status_module, "_SILENT_S", 0.0)
+    found = await asyncio.to_thread(status, database)
+    assert (found["standing_by"], found["silent"]) == ([], ["other"])
+    await halted.close()
     await serving.stop()
 
 
