@@ -36,7 +36,7 @@ def test_each_file_has_its_row():
     assert {room_of(file) for file in FILES} - set(ROW) == set()
 
 
-def test_the_documentation_lists_each_room_above_those_that_it_imports_from():
+def test_documentation_lists_rooms_above_those_they_import_from():
     text = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`beanlite/.*?) \|", text, re.MULTILINE)
     listed = {
