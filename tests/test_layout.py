@@ -183,6 +183,7 @@ FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 # One pass over a batch, which would be slower in several functions.
 LONGER = {"batch_of"}
+TEST_NAME_MAX = 65
 
 
 def test_no_file_is_long():
@@ -199,3 +200,10 @@ def test_no_function_is_long():
     )
     lines = {(file, node.name): (node.end_lineno or 0) - node.lineno + 1 for file, node in functions}
     assert {f"{file.relative_to(ROOT)} {name}": n for (file, name), n in lines.items() if n > FUNCTION_LINES_MAX} == {}
+
+
+def test_no_name_of_a_test_is_long():
+    files = (ROOT.parent / "tests").rglob("test_*.py")
+    names = [name for file in files for name in re.findall(r"def (test_\w+)\(", file.read_text(encoding="utf-8"))]
+    assert len(names) > 1000
+    assert [name for name in names if len(name) > TEST_NAME_MAX] == []
