@@ -138,7 +138,7 @@ def test_what_is_no_url_of_a_database_is_told_without_its_password(value):
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "PostgreSQL"])
-def test_a_database_in_the_place_of_a_file_is_told_without_its_password(scheme):
+def test_database_in_place_of_a_file_is_told_without_its_password(scheme):
     url = f"{scheme}://q:secret@host/db"
     assert refusal(None, {"db": url}) == "db is the path of a file; the setting for a PostgreSQL database is database"
     assert sources.load(None, {"database": url}).database.get_secret_value() == url

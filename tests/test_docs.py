@@ -82,7 +82,7 @@ def test_the_reference_page_has_the_signals():
     assert set(", ".join(rows).split(", ")) == {signal.name for signal in heard}
 
 
-def test_the_reference_page_says_when_each_reloaded_setting_takes_effect():
+def test_reference_page_says_when_reloaded_settings_take_effect():
     table = text_of("reference.md").partition("| takes effect |")[2].partition("\n\n")[0]
     named = [key for row in table.splitlines() for key in re.findall(r"`(\w+)`", row.split("|")[1:2][0] if row else "")]
     assert sorted(named) == sorted(APPLIED)

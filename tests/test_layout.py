@@ -36,7 +36,7 @@ def test_each_file_has_its_row():
     assert {room_of(file) for file in FILES} - set(ROW) == set()
 
 
-def test_the_documentation_lists_each_room_above_those_that_it_imports_from():
+def test_documentation_lists_rooms_above_those_they_import_from():
     text = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`beanlite/.*?) \|", text, re.MULTILINE)
     listed = {
@@ -196,6 +196,7 @@ FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 # One pass over a batch, which would be slower in several functions.
 LONGER = {"batch_of"}
+TEST_NAME_MAX = 65
 
 
 def test_no_file_is_long():
@@ -212,3 +213,10 @@ def test_no_function_is_long():
     )
     lines = {(file, node.name): (node.end_lineno or 0) - node.lineno + 1 for file, node in functions}
     assert {f"{file.relative_to(ROOT)} {name}": n for (file, name), n in lines.items() if n > FUNCTION_LINES_MAX} == {}
+
+
+def test_no_name_of_a_test_is_long():
+    files = (ROOT.parent / "tests").rglob("test_*.py")
+    names = [name for file in files for name in re.findall(r"def (test_\w+)\(", file.read_text(encoding="utf-8"))]
+    assert len(names) > 1000
+    assert [name for name in names if len(name) > TEST_NAME_MAX] == []

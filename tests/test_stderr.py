@@ -87,7 +87,7 @@ kinds = pytest.mark.parametrize("kind", [a_pipe, a_socket, a_terminal])
 
 @kinds
 @pytest.mark.parametrize("data", [LINE, LONG], ids=["line", "long"])
-def test_what_nobody_reads_is_lost_and_counted_and_later_lines_are_written_again(kind, data):
+def test_unread_lines_are_lost_and_counted_and_later_ones_are_written(kind, data):
     with kind() as (reader, writer), Stderr(writer) as stderr:
         while not stderr.lost:
             assert stderr.write(data) == len(data)
@@ -174,7 +174,7 @@ def pipe(tmp_path):
 @pytest.mark.parametrize(
     ("form", "said"), [("text", "lines are lost lines=3"), ("json", 'lines are lost", "lines": 3}')]
 )
-def test_a_server_whose_log_nobody_reads_serves_on_and_says_so_when_somebody_does(tmp_path, pipe, form, said):
+def test_server_whose_log_is_unread_serves_on_and_says_so_afterwards(tmp_path, pipe, form, said):
     path, reader = pipe
     fill(path)
     with (

@@ -123,7 +123,7 @@ def test_files_in_which_nothing_was_written_are_skipped(empty, log, db):
     assert bodies(log, db) == ({1: b"one", 2: b"two"}, import_binlog(log, db))
 
 
-def test_buried_in_order(log, db):
+def test_buried_jobs_keep_their_order(log, db):
     names = [record(job_id, b"body") for job_id in (1, 2, 3, 4)]
     write(
         log,
@@ -133,7 +133,7 @@ def test_buried_in_order(log, db):
     assert buried(log, db) == [4, 1, 3]
 
 
-def test_buried_in_order_although_compaction_has_moved_them_on(log, db):
+def test_buried_jobs_keep_their_order_though_compaction_moved_them(log, db):
     """What had the full records is gone. The burials are still told before them."""
     write(
         log,
@@ -143,7 +143,7 @@ def test_buried_in_order_although_compaction_has_moved_them_on(log, db):
     assert buried(log, db) == [2, 1, 3]
 
 
-def test_updates_of_jobs_that_came_and_went_in_older_files_are_passed_over(log, db):
+def test_survey_passes_over_updates_of_deleted_jobs_of_older_files(log, db):
     write(log, begin() + record(1, state=BURIED) + record(1, state=GONE) + record(2, b"two") + record(3, state=GONE))
     found, result = bodies(log, db)
     assert found == {2: b"two"}

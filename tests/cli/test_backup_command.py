@@ -46,7 +46,7 @@ def test_a_backup_that_is_made_but_can_not_be_told_of_is_made(run, said, queue):
     assert Path("copy.db").read_bytes() == Path("other.db").read_bytes()
 
 
-def test_a_database_that_is_named_is_there_whatever_the_server_keeps_its_jobs_in(queue, capsys, monkeypatch):
+def test_backup_copies_the_named_database_though_journal_is_off(queue, capsys, monkeypatch):
     monkeypatch.setenv("BEANLITE_JOURNAL", "false")
     assert main(["backup", "copy.db", "--db", str(queue)]) == 0
     assert capsys.readouterr().out.startswith("copy.db: 0 jobs, ")
@@ -87,7 +87,7 @@ def names(folder):
     return sorted(file.name for file in folder.iterdir())
 
 
-def test_in_a_folder_each_backup_is_named_after_the_database_and_the_time(queue, folder, capsys):
+def test_backup_in_a_folder_is_named_after_database_and_time(queue, folder, capsys):
     assert main(["backup", str(folder), "--db", str(queue)]) == 0
     (name,) = names(folder)
     assert re.fullmatch(r"queue-\d{8}T\d{6}\.\d{3}Z\.db", name)
@@ -129,7 +129,7 @@ def test_force_replaces_a_file(queue, capsys):
     assert "File exists" in capsys.readouterr().err
 
 
-def test_an_old_backup_that_can_not_be_deleted_does_not_undo_the_new_one(queue, folder, monkeypatch, capsys):
+def test_new_backup_stays_though_an_old_one_can_not_be_deleted(queue, folder, monkeypatch, capsys):
     assert main(["backup", str(folder), "--db", str(queue)]) == 0
     (first,) = names(folder)
     unlink = Path.unlink

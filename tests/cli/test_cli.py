@@ -96,7 +96,7 @@ def test_flags_become_settings(line, expected, server):
         ("-s 0 -s -5 -s x", {}, ""),
     ],
 )  # fmt: skip
-def test_a_flag_that_beanstalkd_takes_starts_the_server_with_a_warning(line, expected, said, server, capsys):
+def test_flag_of_beanstalkd_starts_the_server_with_a_warning(line, expected, said, server, capsys):
     assert main(line.split()) == 0
     assert changed(server.settings) == expected
     err = capsys.readouterr().err
@@ -252,7 +252,7 @@ def words(text):
     return " ".join(text.split())
 
 
-def test_the_help_of_serve_has_each_setting_with_its_default_and_the_exit_codes(capsys):
+def test_help_of_serve_has_settings_with_defaults_and_exit_codes(capsys):
     assert main(["-p", "1", "-h"]) == 0
     shown = words(capsys.readouterr().out)
     for key, field in config.Settings.model_fields.items():

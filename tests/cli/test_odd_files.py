@@ -114,7 +114,7 @@ def closed():
         ("import-binlog closed --db new.db", 1, "closed/lock can't be opened and locked: Permission denied"),
     ],
 )
-def test_where_one_may_not_look_it_is_one_line(line, code, said, capsys):
+def test_missing_permission_is_told_in_one_line(line, code, said, capsys):
     with closed():
         assert main(line.split()) == code
     err = capsys.readouterr().err
@@ -214,7 +214,7 @@ def read_only(folder):
         folder.chmod(0o755)
 
 
-def test_the_copy_of_a_stopped_database_can_be_read_where_nothing_can_be_written(capsys):
+def test_copy_of_a_stopped_database_is_read_in_a_read_only_folder(capsys):
     with tempfile.TemporaryDirectory() as name:
         folder, free = Path(name) / "snapshot", Path(name) / "free"
         folder.mkdir()

@@ -50,7 +50,7 @@ def test_jobs_that_beanstalkd_has_left_there_are_not_passed_over(flags, tmp_path
     assert not list(log.glob("*.db"))
 
 
-def test_jobs_that_beanstalkd_has_left_in_the_current_folder_are_not_passed_over(tmp_path, monkeypatch, capsys):
+def test_jobs_of_beanstalkd_in_the_current_folder_are_not_passed_over(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(write(tmp_path / "log", ONE))
     assert main([]) == 3
     assert "would be passed over" in capsys.readouterr().err
@@ -92,14 +92,14 @@ def test_a_directory_that_is_not_there_is_not_made_a_file(name, tmp_path, server
     assert list(tmp_path.iterdir()) == []
 
 
-def test_neither_is_one_without_a_slash(tmp_path, capsys):
+def test_missing_path_without_a_slash_is_not_made_a_file(tmp_path, capsys):
     assert main(["-b", "nowhere"]) == 3
     assert f"there is no {tmp_path}/nowhere: if a directory was meant, make it" in capsys.readouterr().err
     (tmp_path / "nowhere").touch()
     assert main(["-b", "nowhere"]) == 0
 
 
-def test_nor_is_one_of_the_environment_or_the_file(tmp_path, monkeypatch, capsys):
+def test_missing_directory_named_by_environment_or_file_is_refused(tmp_path, monkeypatch, capsys):
     (tmp_path / "settings.toml").write_text('db = "nowhere/"\n')
     assert main(["--config", "settings.toml"]) == 3
     monkeypatch.setenv("BEANLITE_DB", "nowhere/")
@@ -129,7 +129,7 @@ def test_nobody_has_named_a_place_and_the_current_folder_is_the_root(monkeypatch
     assert server.file is None
 
 
-def test_nobody_has_named_a_place_and_the_current_folder_can_not_be_written(server, monkeypatch, capsys):
+def test_refusal_in_an_unwritable_folder_says_no_database_was_named(server, monkeypatch, capsys):
     monkeypatch.setattr(os, "access", lambda *_given, **_how: False)  # root may write anywhere
     server.ends = JournalRefused("/srv/beanlite.db can't be opened: Permission denied")
     assert main([]) == 3

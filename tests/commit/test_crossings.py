@@ -46,7 +46,7 @@ def test_a_backlog_that_leaves_bodies_to_the_database_is_two_lines(said):
     assert said() == ["all bodies are in memory again"]
 
 
-def test_the_first_refused_put_is_told_at_once_and_room_when_there_is_plenty(said):
+def test_log_tells_the_first_refused_put_and_later_ample_room(said):
     core = FetchingCore(max_bytes=MIB, body_max_bytes=MIB)
     client, memory = core.client(), core.engine.memory
     crossings = Crossings(memory)

@@ -138,7 +138,7 @@ async def test_a_body_that_many_wait_for_is_handed_over_in_slices(monkeypatch):
     assert fetching.told == [(who, body_of(1)) for who in range(5)]
 
 
-async def test_a_round_has_a_bound_and_those_who_wait_come_before_what_is_fetched_ahead(monkeypatch):
+async def test_bounded_rounds_fetch_awaited_bodies_before_fetching_ahead(monkeypatch):
     monkeypatch.setattr(fetch_module, "ROUND_JOBS", 3)
     monkeypatch.setattr(fetch_module, "AT_ONCE", 2)
     fetching = Fetching()
@@ -165,7 +165,7 @@ async def test_a_round_ends_with_the_body_that_makes_it_large(fetching, monkeypa
     assert fetching.journal.rounds == [[1, 2], [3]]
 
 
-async def test_a_job_that_is_reserved_while_it_is_fetched_ahead_goes_to_its_client(fetching):
+async def test_client_gets_a_job_it_reserves_while_that_is_fetched_ahead(fetching):
     fetching.put(4)
     fetching.reserve("a")
     await turns()
@@ -207,7 +207,7 @@ async def test_a_failure_is_told_once_and_nothing_more_is_fetched(fetching):
     await fetching.fetcher.close()
 
 
-async def test_where_memory_is_short_fewer_are_fetched_at_once_and_one_too_large_is_its_clients_loss(fetching):
+async def test_short_memory_shrinks_rounds_until_one_body_fails_its_client(fetching):
     fetching.put(8)
     for job_id in (1, 2, 3, 4):
         fetching.want(job_id, job_id)

@@ -29,7 +29,7 @@ async def test_an_acknowledgement_comes_after_its_sync(tmp_path, disk):
         assert disk.syncs == 2
 
 
-async def test_while_a_slow_sync_goes_on_others_are_served_and_replies_keep_their_order(tmp_path, disk):
+async def test_slow_sync_holds_up_no_others_and_replies_keep_their_order(tmp_path, disk):
     async with serving(tmp_path / "q.db") as (server, _):
         client, second, other = [await connect(server) for _ in range(3)]
         disk.free.clear()
@@ -113,7 +113,7 @@ async def test_a_client_that_goes_while_its_batch_is_synced_hinders_nobody(tmp_p
         assert await asyncio.wait_for(second[0].readline(), 10) == b"INSERTED 2\r\n"
 
 
-async def test_after_a_failed_sync_nothing_is_acknowledged_and_the_server_ends(tmp_path, disk):
+async def test_failed_sync_ends_the_server_and_acknowledges_nothing(tmp_path, disk):
     async with serving(tmp_path / "q.db") as (server, task):
         client, second = await connect(server), await connect(server)
         disk.error = errno.EIO
@@ -135,7 +135,7 @@ async def test_an_interval_syncs_when_nothing_more_comes(tmp_path, disk):
 
 
 @pytest.mark.parametrize("error", [None, errno.EIO])
-async def test_a_stop_waits_for_the_sync_of_an_interval_and_hears_of_its_failure(tmp_path, disk, monkeypatch, error):
+async def test_stop_waits_for_an_interval_sync_and_hears_of_its_failure(tmp_path, disk, monkeypatch, error):
     async with serving(tmp_path / "q.db", fsync="1ms") as (server, task):
         client = await connect(server)
         disk.free.clear()
@@ -182,7 +182,7 @@ async def fill_and_drain(server, jobs, size, first=1):
     return filled
 
 
-async def test_the_file_of_a_drained_backlog_shrinks_by_itself_a_little_at_a_time(tmp_path, slices, monkeypatch):
+async def test_file_of_a_drained_backlog_shrinks_by_itself_in_small_slices(tmp_path, slices, monkeypatch):
     monkeypatch.setattr(leisure, "SHRINK_S", 60.0)
     monkeypatch.setattr(writer, "SPARE_PAGES", 500)
     file = tmp_path / "q.db"
@@ -237,7 +237,7 @@ async def test_never_does_not_sync(tmp_path, disk):
         assert disk.syncs == 0
 
 
-async def test_a_write_lock_held_by_another_program_delays_acknowledgements_and_nothing_else(tmp_path):
+async def test_write_lock_of_another_program_delays_only_acknowledgements(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
         client, other = await connect(server), await connect(server)
         outsider = sqlite3.connect(tmp_path / "q.db", isolation_level=None)
@@ -249,7 +249,7 @@ async def test_a_write_lock_held_by_another_program_delays_acknowledgements_and_
         assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 1\r\n"
 
 
-async def test_an_outside_change_ends_the_server_before_it_acknowledges_more(tmp_path):
+async def test_outside_change_ends_the_server_before_it_acknowledges_more(tmp_path):
     async with serving(tmp_path / "q.db") as (server, task):
         client = await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
@@ -284,7 +284,7 @@ async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path,
         assert await ask(other, PUT) == b"INSERTED 3\r\n"
 
 
-async def test_the_loop_stays_awake_for_the_end_of_a_short_sync_and_for_no_other(tmp_path, disk, monkeypatch):
+async def test_loop_stays_awake_only_for_the_end_of_a_short_sync(tmp_path, disk, monkeypatch):
     monkeypatch.setattr(awake, "AWAKE_S", 60.0)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)

@@ -74,7 +74,7 @@ def test_later_jobs_are_unloaded_first_but_not_the_very_latest():
     core.compare_counts()
 
 
-def test_what_one_large_batch_brings_makes_earlier_jobs_go_the_latest_of_them_first():
+def test_large_batch_unloads_earlier_jobs_the_latest_of_them_first():
     core = room_for(20)
     client = core.client()
     put_many(core, client, 15)
@@ -142,7 +142,7 @@ def test_jobs_with_far_larger_ids_than_the_rest_go_at_once():
 
 
 @pytest.mark.parametrize("is_put", [False, True])
-def test_older_jobs_go_if_none_of_the_newest_is_left_or_none_is_stored_yet(monkeypatch, is_put):
+def test_older_jobs_are_unloaded_if_no_newest_one_is_left_or_stored(monkeypatch, is_put):
     monkeypatch.setattr(table_module, "NEWEST_MAX", 20)
     core = room_for(40)
     client = core.client()
@@ -196,7 +196,7 @@ def test_what_a_small_body_takes_besides_its_content_counts_as_well():
     core.compare_counts()
 
 
-def test_the_next_ones_are_those_of_the_queue_each_once():
+def test_each_job_is_fetched_ahead_once_in_the_order_of_the_queue():
     core = room_for(0)
     client = core.client()
     pris = random.Random(SEED).choices(range(100), k=100)
@@ -259,7 +259,7 @@ def test_no_more_is_fetched_ahead_in_one_go_than_is_handed_out_soon(monkeypatch)
     assert [job.id for job in core.fetch_ahead()] == [22, 23]
 
 
-def test_what_is_fetched_ahead_for_all_tubes_together_takes_no_more_than_half_of_the_room():
+def test_bodies_fetched_ahead_for_all_tubes_share_half_of_the_room():
     core = room_for(0)
     client = core.client()
     for tube in (b"one", b"two"):
@@ -300,7 +300,7 @@ def test_looking_at_a_job_does_not_make_the_next_ones_needed():
     assert core.engine.jobs[1].body is None
 
 
-def test_those_who_fetch_ahead_are_told_once():
+def test_fetcher_is_told_once_that_bodies_are_due():
     core = room_for(0)
     told = []
     core.engine.bodies.attach(lambda: told.append(1))
@@ -405,7 +405,7 @@ def think(rng, twins):
                 yield rng.choice((("store",), ("fetch ahead",), ("answer", rng.randrange(6))))
 
 
-def test_two_who_wait_for_bodies_at_once_see_no_difference():
+def test_two_clients_that_wait_for_bodies_at_once_see_no_difference():
     with TwinsWithoutRoom() as twins:
         for _ in range(3):
             twins.play(("connect",))

@@ -86,7 +86,7 @@ def test_tubes_go_with_their_last_job_user_or_watcher(core):
     assert list(core.engine.tubes) == [b"default"]
 
 
-def test_the_pause_of_a_tube_that_goes_does_not_come_back_after_a_restart(core):
+def test_pause_of_a_tube_that_goes_does_not_return_after_a_restart(core):
     client = core.client()
     core.send(client, b"use a\r\npause-tube a 60\r\n")
     core.store()
@@ -185,7 +185,7 @@ def test_a_ttr_ends_to_the_nanosecond(core):
     assert core.engine.counts.timeouts == 1
 
 
-def test_a_job_that_becomes_ready_in_the_instant_of_a_timeout_is_handed_out(core):
+def test_job_ready_at_the_instant_of_a_timeout_is_handed_out(core):
     producer, worker = core.client(), core.client()
     core.send(worker, b"reserve-with-timeout 5\r\n")
     put(core, producer, delay_s=5)
@@ -193,7 +193,7 @@ def test_a_job_that_becomes_ready_in_the_instant_of_a_timeout_is_handed_out(core
     assert worker.take_replies().startswith(b"RESERVED 1 ")
 
 
-def test_jobs_that_are_still_to_be_given_back_by_a_client_that_is_gone_are_not_reserved_any_more(core):
+def test_jobs_not_yet_given_back_by_a_gone_client_are_free_to_others(core):
     gone, client = core.client(), core.client()
     for _ in range(SLICE + 10):
         put(core, client, ttr_s=100)
@@ -211,7 +211,7 @@ def test_jobs_that_are_still_to_be_given_back_by_a_client_that_is_gone_are_not_r
 
 
 @pytest.mark.parametrize("tube", [b"default", b"later"])
-def test_what_becomes_ready_in_the_instant_of_deadline_soon_is_handed_out(core, tube):
+def test_job_ready_at_the_instant_of_deadline_soon_is_handed_out(core, tube):
     """Whether the tube or the client is the older."""
     client, producer = core.client(), core.client()
     put(core, client, ttr_s=3)
@@ -224,7 +224,7 @@ def test_what_becomes_ready_in_the_instant_of_deadline_soon_is_handed_out(core, 
     assert client.take_replies().startswith(b"RESERVED 2 ")
 
 
-def test_a_job_handed_out_in_the_instant_of_deadline_soon_leaves_the_ttr_of_the_other_running(core):
+def test_job_handed_out_at_deadline_soon_keeps_the_other_ttr_running(core):
     client, producer = core.client(), core.client()
     put(core, client, ttr_s=2)
     core.send(client, b"reserve\r\n")
@@ -237,7 +237,7 @@ def test_a_job_handed_out_in_the_instant_of_deadline_soon_leaves_the_ttr_of_the_
     assert core.engine.jobs[1].state is READY
 
 
-def test_more_timeouts_at_once_than_a_slice_all_come_slice_by_slice_in_their_order(core):
+def test_timeouts_beyond_a_slice_come_slice_by_slice_in_their_order(core):
     waiters = [core.client() for _ in range(2 * SLICE + 5)]
     for client in waiters:
         core.send(client, b"reserve-with-timeout 5\r\n")
@@ -282,7 +282,7 @@ def test_fewer_clients_are_woken_at_once_if_they_watch_many_tubes(core, woken_by
         assert producer.take_replies().endswith(b"KICKED 12\r\n")
 
 
-def test_a_client_that_leaves_while_it_is_overdue_keeps_nobody_from_being_told(core):
+def test_overdue_client_that_leaves_keeps_nobody_from_being_told(core):
     waiters = [core.client() for _ in range(SLICE // WAKE_COST + 2)]
     for client in waiters:
         core.send(client, b"reserve-with-timeout 5\r\n")
@@ -293,7 +293,7 @@ def test_a_client_that_leaves_while_it_is_overdue_keeps_nobody_from_being_told(c
 
 
 @pytest.mark.parametrize("ended_by", ["a command", "time"])
-def test_the_end_of_a_pause_serves_waiting_clients_slice_by_slice_in_their_order(core, ended_by):
+def test_end_of_a_pause_serves_waiting_clients_in_slices_and_in_order(core, ended_by):
     """Whoever comes in between is served after them, also if a job comes in between."""
     producer, late = core.client(), core.client()
     served = SLICE // WAKE_COST
@@ -345,7 +345,7 @@ def test_deadline_soon_comes_when_the_last_second_begins(core):
     assert client.take_replies() == b"DEADLINE_SOON\r\n"
 
 
-def test_a_waiting_client_whose_own_job_times_out_unseen_is_told_first(core):
+def test_waiting_client_whose_own_job_times_out_unseen_is_told_first(core):
     client = core.client()
     put(core, client, ttr_s=10)
     core.send(client, b"reserve\r\n")

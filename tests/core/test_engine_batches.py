@@ -7,7 +7,7 @@ from beanlite.core.job import DELAYED, GONE, RESERVED, SECOND_NS, SLICE
 from tests.support.core import put
 
 
-def test_a_job_put_and_deleted_within_a_batch_is_not_in_it_and_its_id_is(core):
+def test_job_deleted_in_the_batch_of_its_put_leaves_only_its_id(core):
     client = core.client()
     job_id = put(core, client)
     core.send(client, b"delete %d\r\n" % job_id)
@@ -123,7 +123,7 @@ def test_which_replies_wait_for_the_journal(core, command, waits):
     assert client.waits is waits
 
 
-def test_a_job_that_is_not_stored_yet_is_neither_handed_out_nor_shown_before_it_is(core):
+def test_job_that_is_not_stored_yet_is_neither_handed_out_nor_shown(core):
     producer, worker, looker = core.client(), core.client(), core.client()
     core.send(worker, b"reserve\r\n")
     producer.receive(b"put 0 0 10 1\r\nx\r\n", core.now_ns)

@@ -110,7 +110,7 @@ def test_puts_within_a_batch_use_the_room_up():
     assert core.engine.admission.used_bytes == sum(sizes) + len(sizes) * PUT_BYTES
 
 
-def test_a_body_whose_room_is_taken_while_it_comes_is_refused_when_it_has_come():
+def test_body_whose_room_is_taken_meanwhile_is_refused_at_its_end():
     core = bounded(MIB)
     client, other = core.client(), core.client()
     core.engine.memory.buffer_bytes = (core.engine.memory.room_bytes - 800) * 5 // 4
@@ -186,7 +186,7 @@ def test_the_room_is_what_is_left_after_each_batch():
     assert engine.memory.used_bytes <= 3 * MIB + 60_000
 
 
-def test_a_job_that_has_been_reserved_counts_for_more_until_it_is_deleted():
+def test_job_once_reserved_counts_for_more_until_it_is_deleted():
     core = bounded(MIB)
     client, memory = core.client(), core.engine.memory
     job_id = put(core, client)
@@ -202,7 +202,7 @@ TUBES_MAX = MIB // PART // TUBE_BYTES
 
 
 @pytest.mark.parametrize("command", [b"use", b"watch"])
-def test_tubes_have_a_part_of_the_memory_in_any_case_and_more_only_while_there_is_room(command):
+def test_tubes_have_a_sure_part_of_memory_and_more_if_there_is_room(command):
     core = bounded(MIB)
     jobs, client = core.client(), core.client()
     while asked_to_put(core, jobs, 10_000).startswith(b"INSERTED"):
@@ -222,7 +222,7 @@ def test_tubes_have_a_part_of_the_memory_in_any_case_and_more_only_while_there_i
     assert core.send(client, command + b" more\r\n") != b"OUT_OF_MEMORY\r\n"
 
 
-def test_jobs_are_neither_put_nor_moved_into_tubes_for_which_there_is_no_memory():
+def test_tubes_without_memory_get_no_jobs_by_a_put_or_a_move():
     core = bounded(MIB)
     operator = Operator(core)
     job_id = put(core, core.client())

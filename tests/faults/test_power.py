@@ -117,7 +117,7 @@ def test_a_power_failure_after_syncs_have_failed(forkers, scenarios, undisturbed
     report(outcomes)
 
 
-def test_a_file_that_a_failed_start_has_emptied_is_synced_before_its_journal_is_deleted(forkers, tmp_path):
+def test_emptied_file_is_synced_before_a_failed_starts_journal_goes(forkers, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / DATABASE).touch()
     (tmp_path / "data" / JOURNAL).write_bytes(bytes.fromhex("d9d505f920a163d7") + bytes(504))

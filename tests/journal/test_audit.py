@@ -71,7 +71,7 @@ async def work(client, chance, over):
 
 
 @pytest.mark.parametrize("fsync", ["always", "5ms"])
-async def test_what_the_server_writes_during_an_audit_is_not_taken_for_a_change(tmp_path, fsync):
+async def test_audit_does_not_take_the_servers_writes_for_changes(tmp_path, fsync):
     path = tmp_path / "q.db"
     over = asyncio.Event()
     slices, ends = [], []
@@ -107,7 +107,7 @@ def change_nothing(outsider):
     return True
 
 
-async def test_imported_jobs_without_a_time_in_their_state_are_not_taken_for_changed(tmp_path):
+async def test_audit_accepts_imported_jobs_without_a_time_in_their_state(tmp_path):
     path = tmp_path / "q.db"
     job = {"kind": "job", "id": 1, "tube": "a", "state": "ready", "pri": 0, "delay_s": 0, "ttr_s": 60, "created_at": 1}
     counters = dict.fromkeys(("reserves", "timeouts", "releases", "buries", "kicks"), 0)

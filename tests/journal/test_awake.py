@@ -47,7 +47,7 @@ def machine():
     return Machine()
 
 
-def test_it_polls_in_each_turn_until_a_short_sync_has_ended(machine):
+def test_loop_polls_in_each_turn_until_a_short_sync_has_ended(machine):
     machine.begin()
     assert [machine.turn() for _ in range(3)] == [1, 1, 1]
     machine.awake.sync_ended(SHORT_S)
@@ -55,7 +55,7 @@ def test_it_polls_in_each_turn_until_a_short_sync_has_ended(machine):
     assert machine.due == []
 
 
-def test_it_goes_to_sleep_when_the_sync_turns_out_to_be_long(machine):
+def test_loop_goes_to_sleep_when_the_sync_turns_out_to_be_long(machine):
     machine.begin()
     machine.now_s += SHORT_S
     assert machine.turn() == 1
@@ -64,7 +64,7 @@ def test_it_goes_to_sleep_when_the_sync_turns_out_to_be_long(machine):
     assert machine.due == []
 
 
-def test_it_sleeps_through_the_sync_after_a_long_one_and_wakes_for_the_one_after_a_short_one(machine):
+def test_loop_sleeps_through_a_sync_only_after_a_long_one(machine):
     machine.sync(LONG_S)
     machine.begin()
     assert machine.due == []

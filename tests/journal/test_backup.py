@@ -115,7 +115,7 @@ def test_a_stopped_database_is_only_read(path, dest):
     assert sorted(file.name for file in path.parent.iterdir()) == ["backups", "queue.db"]
 
 
-def test_what_another_program_was_killed_amid_is_rolled_back_and_not_copied(path, dest):
+def test_unfinished_change_of_a_killed_program_is_undone_not_copied(path, dest):
     make_interrupted(path, batches=4)
     assert backup(path, dest).jobs == 12
     assert all(finding.sound for finding in verify(path))
@@ -194,7 +194,7 @@ def test_a_signal_just_as_sqlite_calls_back_is_not_lost(path, dest, monkeypatch)
 
 
 @pytest.mark.parametrize("moment", ["rename", "synced"])
-def test_a_backup_that_is_interrupted_as_it_gets_its_name_loses_it_again(path, dest, monkeypatch, moment):
+def test_backup_interrupted_as_it_gets_its_name_loses_it_again(path, dest, monkeypatch, moment):
     make(path)
     rename, sync = Path.rename, wholefile.sync
 
@@ -331,7 +331,7 @@ def test_a_file_that_has_come_into_being_meanwhile_is_not_overwritten(dest):
     assert [file.name for file in dest.parent.iterdir()] == [dest.name]
 
 
-def test_nor_is_it_if_others_may_be_replaced(path, dest, monkeypatch):
+def test_backup_that_may_replace_spares_a_file_that_came_meanwhile(path, dest, monkeypatch):
     make(path)
     copy = backup_module.copy
 

@@ -225,7 +225,7 @@ async def test_each_reply_is_released_without_another_command(serving):
 
 
 @pytest.mark.parametrize("medium", ["sqlite", "replicated"], indirect=True)
-async def test_after_a_failure_nothing_is_released_that_is_not_durable_or_committed_any_more(serving, monkeypatch):
+async def test_failed_journal_releases_and_commits_nothing_more(serving, monkeypatch):
     before = await serving.put()
     serving.medium.hold_up()
     await serving.put()

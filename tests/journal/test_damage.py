@@ -175,7 +175,7 @@ def test_a_row_that_no_server_would_write(damage, said, stopped, start):
         backup(stopped, stopped.with_name("copy"))
 
 
-def test_pages_that_have_changed_places_are_refused_wherever_lists_of_jobs_end(path, start):
+def test_swapped_pages_are_refused_wherever_lists_of_jobs_end(path, start):
     """The file is that of a killed server, and does not record the number of jobs."""
     with closing(open_database(path)) as database:
         database.connection.execute("BEGIN")
@@ -351,7 +351,7 @@ def test_look_into_a_damaged_file_fails_in_one_line(path, capsys, damage, comman
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_what_sqlite_quotes_of_a_damaged_file_does_nothing_to_a_terminal(path, start):
+def test_refusal_quotes_a_damaged_file_in_printable_characters(path, start):
     make(path, batches=1)
     with unchecked(path) as connection:
         connection.execute("UPDATE jobs SET row_crc32 = CAST(x'1b5b324aff' AS TEXT)")
@@ -373,7 +373,7 @@ def test_a_buried_job_that_is_due_is_not_exported(path, capsys, due_at):
 
 
 @pytest.mark.parametrize("damage", ["state = NULL", "buried_seq = -1", "holder_conn = -1"])
-def test_a_job_is_not_exported_with_what_its_checksum_takes_for_nothing(path, capsys, damage):
+def test_export_refuses_damage_that_the_checksum_takes_for_nothing(path, capsys, damage):
     with closing(open_database(path)) as database:
         put(database.connection, 1, b"x", reserves=1)
         database.connection.execute("UPDATE meta SET last_id = 1")

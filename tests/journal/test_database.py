@@ -117,7 +117,7 @@ def first_journal(path):
     Path(f"{path}-journal").write_bytes(header.ljust(512, b"\0"))
 
 
-def test_a_backup_put_beside_the_journal_of_a_failed_first_start_is_not_emptied(path):
+def test_backup_beside_a_failed_first_starts_journal_is_not_emptied(path):
     make(path, batches=3)
     first_journal(path)
     before = snapshot(path.parent)
@@ -171,7 +171,7 @@ def test_closing_on_a_disk_that_fails(path):
     assert database.close() is None
 
 
-def test_through_a_symbolic_link(tmp_path, path):
+def test_database_is_opened_through_a_symbolic_link(tmp_path, path):
     link = tmp_path / "link.db"
     link.symlink_to(path)
     database = open_database(link)
@@ -301,7 +301,7 @@ def with_other_pages(path):
         (os.mkfifo, "can't be opened: it is not a regular file"),
     ],
 )
-def test_refused_and_untouched(path, spoil, reason):
+def test_refused_file_stays_untouched(path, spoil, reason):
     spoil(path)
     before = snapshot(path.parent)
     with pytest.raises(JournalRefused, match=reason):
@@ -395,7 +395,7 @@ def test_a_creation_that_was_killed_is_done_again(tmp_path, path):
     assert database.close() is None
 
 
-def test_a_file_that_is_replaced_while_it_is_being_locked_is_not_served(path, monkeypatch):
+def test_file_replaced_while_it_is_being_locked_is_not_served(path, monkeypatch):
     lock = fcntl.flock
 
     def replaced(descriptor, operation):

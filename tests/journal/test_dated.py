@@ -95,7 +95,7 @@ def test_what_a_killed_backup_has_left_goes_with_the_next(source, folder):
         assert [partial.exists() for partial in (left, journal, others, live)] == [False, False, True, True]
 
 
-def test_another_for_the_same_name_takes_away_what_a_killed_one_has_left(folder):
+def test_partial_file_removes_a_killed_ones_for_the_same_name(folder):
     left = folder / ".copy.db.abc.partial"
     left.touch()
     os.utime(left, (time.time() - 60, time.time() - 60))
@@ -105,7 +105,7 @@ def test_another_for_the_same_name_takes_away_what_a_killed_one_has_left(folder)
             assert [partial.exists() for partial in (left, first, second)] == [False, True, True]
 
 
-def test_where_nobody_can_claim_one_it_goes_after_a_day(source, folder, monkeypatch):
+def test_partial_file_that_nobody_can_claim_goes_after_a_day(source, folder, monkeypatch):
     monkeypatch.setattr(wholefile, "_claim", lambda _: False)
     newest, _ = dated_backups(folder, source)[-1]
     old, new, others = (folder / f".{name}.abc.partial" for name in (newest.name, "queue-20200101T000000.000Z.db", "x"))

@@ -185,7 +185,7 @@ async def test_what_is_cut_while_it_is_synced_is_not_acknowledged(tmp_path, disk
         assert not client[0]._buffer
 
 
-async def test_what_changes_in_the_tick_in_which_the_names_were_checked_is_noticed(tmp_path):
+async def test_removal_in_the_tick_in_which_names_were_checked_is_noticed(tmp_path):
     """The kernel's clock has not moved on, so that the folder has the same modification time as before."""
     tick_ns = time.time_ns() + 10_000_000_000  # in the future, so that it is not over however slow this is
     async with serving(tmp_path / "queue.db") as (server, task):

@@ -80,7 +80,7 @@ async def test_a_start_on_a_full_disk_goes_on_behind_what_the_file_has(tmp_path,
     assert [job for _, job in told] == [1, 2]
 
 
-async def test_what_a_start_has_made_ready_is_written_later_if_the_disk_is_full_then(tmp_path, monkeypatch):
+async def test_job_made_ready_by_a_start_on_a_full_disk_is_written_later(tmp_path, monkeypatch):
     path = tmp_path / "queue.db"
     writer = Writer(open_database(path), "unix:socket", ALL, Clock(), 0)
     writer.prepare()
@@ -121,7 +121,7 @@ def life(core):
     ]  # fmt: skip
 
 
-async def test_pauses_are_in_it(keep):
+async def test_history_has_pauses(keep):
     kept = await keep(ALL)
     client = kept.core.client()
     by = client.client.peer
@@ -131,7 +131,7 @@ async def test_pauses_are_in_it(keep):
     assert told == [("pause", 0, "default", pause_s, by.address, by.number) for pause_s in (600, 0)]
 
 
-async def test_all_of_a_life_within_one_batch(keep):
+async def test_history_has_all_of_a_life_within_one_batch(keep):
     kept = await keep(ALL)
     job_id, told = life(kept.core)
     kept.store()
@@ -169,7 +169,7 @@ async def test_on_whose_behalf_something_was_done_stands_beside_the_address(keep
     assert n == 3 * ROW_BYTES + len("annAnn for Bob")
 
 
-async def test_the_job_as_it_is_then_is_in_the_same_batch_as_what_has_happened(keep):
+async def test_job_and_the_events_that_led_to_its_state_share_a_batch(keep):
     """A reservation is deferred, and its event waits with it."""
     kept = await keep(ALL)
     client = kept.core.client()
@@ -236,7 +236,7 @@ async def test_touches_in_a_row_are_one_event_until_it_is_stored(keep):
     assert [event.what for event in events] == ["touch", "bury", "kick", "reserve", "touch"]
 
 
-async def test_a_touch_is_told_though_recording_has_ended_and_begun_again_since_the_last_one(keep):
+async def test_touch_is_told_though_recording_ended_since_the_last_one(keep):
     kept = await keep(ALL)
     core = kept.core
     client = core.client()

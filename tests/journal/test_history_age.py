@@ -18,7 +18,7 @@ ALL = HistoryBounds(7 * DAY_S, 1 << 30, bodies=False)
 
 
 @pytest.mark.parametrize("n", [(1 << 62), (1 << 63) - 61, (1 << 63) - 1])
-def test_an_event_whose_number_is_too_high_does_not_count_and_goes_when_it_is_old(tmp_path, n):
+def test_event_with_too_high_a_number_does_not_count_and_ages_out(tmp_path, n):
     with closing(open_database(tmp_path / "queue.db")) as database:
         database.connection.executemany(INSERT, [(each, 1e9, 1, "t", "put", None, None, 0, 0) for each in (60, n)])
         history = History(ALL, Clock())
@@ -68,7 +68,7 @@ def test_events_in_the_future_do_not_keep_those_behind_them(tmp_path):
         assert left(2e9 + 8 * DAY_S) == {}
 
 
-def test_nor_do_they_if_the_clock_is_a_little_ahead(tmp_path):
+def test_future_events_keep_none_behind_them_if_the_clock_is_ahead(tmp_path):
     """A server's clock may be, by half a second, so that whatever it records is in the future for a moment."""
     with closing(open_database(tmp_path / "queue.db")) as database:
         database.connection.execute(INSERT, (1, 2e9, 1, "t", "put", None, None, 0, 0))

@@ -61,7 +61,7 @@ def after_a_reboot(monkeypatch):
     monkeypatch.setattr(mark, "boot_id", lambda: "another")
 
 
-def test_it_says_whether_the_file_is_served(path):
+def test_mark_says_whether_the_file_is_served(path):
     database = open_database(path)
     assert state_of(path) == "serving"
     assert database.close() is None
@@ -95,7 +95,7 @@ def test_a_wal_cut_at_its_end_after_a_kill_is_refused(killed, cut):
     assert batches(killed) == 10
 
 
-def test_an_operator_may_choose_to_continue_without_it(killed):
+def test_operator_may_choose_to_continue_without_the_wal(killed):
     os.truncate(f"{killed}-wal", 100)
     assert "remove the -shm" in refusal(killed)
     Path(f"{killed}-shm").unlink()
@@ -147,7 +147,7 @@ def reading_elsewhere(path):
 
 
 @pytest.mark.parametrize("beside", [nullcontext, reading_elsewhere])
-def test_commits_that_a_power_failure_took_are_told_once_even_if_the_next_start_ends_at_once(path, monkeypatch, beside):
+def test_commits_lost_in_a_power_failure_are_told_by_one_start_only(path, monkeypatch, beside):
     with start_beanlite(path.parent, "--fsync", "50ms") as server, Wire(server.connect()) as wire:
         for _ in range(9):
             wire.put(b"job")
@@ -202,7 +202,7 @@ def elsewhere(tmp_path):
     return folder / "queue.db"
 
 
-def test_a_killed_servers_file_is_not_served_under_another_name_without_its_wal(killed, elsewhere):
+def test_renamed_file_of_a_killed_server_is_not_served_without_wal(killed, elsewhere):
     killed.rename(elsewhere)  # as with a bind mount of the file alone
     assert f"{elsewhere} was last served as {killed}, and its -wal may be beside that name" in refusal(elsewhere)
     shutil.copy(f"{killed}-wal", f"{elsewhere}-wal")
@@ -224,7 +224,7 @@ def test_a_killed_servers_file_may_be_moved_with_its_wal(killed, elsewhere):
         assert batches(elsewhere) == 10
 
 
-def test_and_without_its_wal_if_another_program_has_moved_that_into_the_file(killed, elsewhere):
+def test_moved_file_is_served_without_its_wal_if_that_is_in_the_file(killed, elsewhere):
     with closing(sqlite3.connect(killed)) as reader:  # the last one to close it
         assert reader.execute("SELECT count(*) FROM jobs").fetchone() == (30,)
     assert not Path(f"{killed}-wal").exists()
@@ -263,7 +263,7 @@ def test_a_file_name_need_not_be_text(tmp_path):
 
 
 @pytest.mark.parametrize("looker", ["a backup", "a reader that stays"])
-def test_a_program_that_opens_a_damaged_wal_first_does_not_hide_the_loss(killed, tmp_path, looker):
+def test_program_that_opens_a_damaged_wal_first_hides_no_loss(killed, tmp_path, looker):
     with Path(f"{killed}-wal").open("r+b") as wal:
         wal.seek(32 + 9 * FRAME)
         wal.write(bytes(FRAME))
@@ -279,7 +279,7 @@ def test_a_program_that_opens_a_damaged_wal_first_does_not_hide_the_loss(killed,
         database.close()
 
 
-def test_what_another_program_commits_while_a_damaged_wal_is_copied_is_kept(killed, monkeypatch):
+def test_commit_beside_the_copying_of_a_damaged_wal_is_kept(killed, monkeypatch):
     with Path(f"{killed}-wal").open("r+b") as file:
         file.seek(32 + 9 * FRAME)
         file.write(bytes(FRAME))
@@ -340,7 +340,7 @@ def test_two_names_are_refused(path, tmp_path):
     assert batches(path) == 0
 
 
-def test_nonsense_in_its_place_is_ignored(path):
+def test_nonsense_in_place_of_the_mark_is_ignored(path):
     make(path, batches=3)
     for nonsense in (b"", b"serving", b"\xff\xff", b"serving x y z /", b"serving 1 - always /elsewhere"):
         os.setxattr(path, ATTRIBUTE, nonsense)

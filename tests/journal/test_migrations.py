@@ -49,12 +49,12 @@ def version_of(path):
         return read_version(connection)
 
 
-def test_found_from_a_checkout():
+def test_migrations_are_found_from_a_checkout():
     assert ROOT / "migrations" == FOLDER
     assert find_migrations()[0].name == "0001_initial.sql"
 
 
-def test_found_from_an_installed_wheel(tmp_path):
+def test_migrations_are_found_from_an_installed_wheel(tmp_path):
     shutil.copytree(ROOT / "beanlite", tmp_path / "beanlite", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "migrations", tmp_path / "beanlite" / "migrations")
     program = "from beanlite.journal.migrations import FOLDER; print(FOLDER)"
@@ -176,7 +176,7 @@ def test_no_room_for_the_copy(path, folder, monkeypatch):
     assert snapshot(path.parent) == before
 
 
-def test_a_file_of_the_first_version_knows_of_its_jobs_what_can_be_known(path, tmp_path):
+def test_migration_fills_in_only_facts_that_the_first_version_knew(path, tmp_path):
     first = tmp_path / "first"
     first.mkdir()
     shutil.copy(FOLDER / "0001_initial.sql", first)

@@ -69,7 +69,7 @@ def names(target):
     return sorted(file.name for file in target.parent.iterdir())
 
 
-def test_where_there_was_nothing(source, target):
+def test_restore_makes_the_file_where_there_was_none(source, target):
     result = restore(source, target)
     assert (result.jobs, result.kept) == (3, None)
     assert names(target) == ["queue.db"]
@@ -77,7 +77,7 @@ def test_where_there_was_nothing(source, target):
     assert ids(target) == ([1, 2, 3], 3)
 
 
-def test_what_was_there_is_set_aside_and_its_ids_are_not_given_out_again(source, target):
+def test_old_target_is_set_aside_and_its_ids_are_not_given_out_again(source, target):
     make(target, batches=4)
     target.chmod(0o640)
     before = target.read_bytes()
@@ -101,7 +101,7 @@ def test_the_ids_of_a_newer_version_are_not_given_out_again_either(source, targe
     assert ids(target) == ([1, 2, 3], 12)
 
 
-def test_what_another_program_writes_while_the_target_is_set_aside_is_not_lost(source, target, monkeypatch):
+def test_outside_writes_while_the_target_is_set_aside_are_not_lost(source, target, monkeypatch):
     """It has tables of its own in the file."""
     make(target, batches=4)
     copy, told = restore_module._copy, []
@@ -152,7 +152,7 @@ def test_reader_does_no_harm_while_the_target_is_set_aside(source, target, monke
     assert ids(kept_by(result))[0] == list(range(1, 13))
 
 
-def test_one_that_another_program_has_open_is_refused(source, target):
+def test_target_that_another_program_has_open_is_refused(source, target):
     """What it wrote afterwards would go into a file that no longer has a name."""
     make(target, batches=4)
     with outsider(target) as do:
@@ -165,7 +165,7 @@ def test_one_that_another_program_has_open_is_refused(source, target):
     assert ask(kept_by(restore(source, target)), "SELECT * FROM theirs") == "1\n"
 
 
-def test_what_another_program_writes_once_the_target_is_set_aside_is_not_lost(source, target, monkeypatch):
+def test_outside_writes_once_the_target_is_set_aside_are_not_lost(source, target, monkeypatch):
     make(target, batches=4)
     lock, told = fcntl.flock, []
 
@@ -259,7 +259,7 @@ def damage(path):
     flip(path, 103)
 
 
-def test_a_damaged_one_is_replaced_and_set_aside_with_its_wal(source, target):
+def test_damaged_target_is_replaced_and_set_aside_with_its_wal(source, target):
     damage(target)
     before = target.read_bytes(), wal_of(target).read_bytes()
     kept = kept_by(restore(source, target))
@@ -293,7 +293,7 @@ def test_an_undo_over_a_rollback_journal(source, target):
     assert ids(target) == ([1, 2, 3, 4, 5, 6], 12)
 
 
-def test_ids_are_not_given_out_again_after_another_program_had_locked_the_file_for_a_while(source, target, monkeypatch):
+def test_ids_are_not_given_out_again_after_another_programs_lock(source, target, monkeypatch):
     make(target, batches=4)
     with closing(sqlite3.connect(target)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE").fetchone()
@@ -310,7 +310,7 @@ def test_ids_are_not_given_out_again_after_another_program_had_locked_the_file_f
     assert ids(target) == ([1, 2, 3], 12)
 
 
-def test_one_with_two_names_is_refused(source, target):
+def test_target_with_two_names_is_refused(source, target):
     make(target, batches=4)
     target.with_name("link").hardlink_to(target)
     untouched(target, source, JournalRefused, r"queue\.db has 2 names \(hard links\)")
@@ -398,7 +398,7 @@ def test_what_never_was_a_queue_is_not_replaced(source, target):
     untouched(target, source, JournalRefused, "is not a beanlite database")
 
 
-def test_itself(source):
+def test_file_is_not_restored_to_itself(source):
     with pytest.raises(BeanliteError, match="can't be restored to itself"):
         restore(source, source)
 

@@ -80,7 +80,7 @@ OLD, NEW = list(range(1, 13)), [1, 2, 3]
         ("compact", stopped, OLD, OLD),
     ],
 )
-def test_killed_at_any_point_the_old_or_the_new_is_in_place(what, before, old, new, source, target):
+def test_kill_at_any_point_leaves_the_old_or_the_new_in_place(what, before, old, new, source, target):
     before(target)
     found = [jobs_in(folder) for folder in killed_folders(what, source, target)]
     assert len(found) > 10
@@ -91,7 +91,7 @@ def test_killed_at_any_point_the_old_or_the_new_is_in_place(what, before, old, n
 
 
 @pytest.mark.parametrize("what", ["restore", "undo"])
-def test_killed_at_any_point_undo_brings_back_what_the_last_completed_one_replaced(what, source, target):
+def test_undo_after_a_kill_reverts_the_last_completed_replacement(what, source, target):
     make(target, batches=4)
     make(source.with_name("second.db"), batches=2)
     restore(source.with_name("second.db"), target)

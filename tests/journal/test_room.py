@@ -40,7 +40,7 @@ def room_of(path):
         (8, 8, 8, True),
     ],
 )
-def test_it_takes_half_of_what_there_is_from_1_mib_on(tmp_path, monkeypatch, free, left, taken, has_room):
+def test_room_takes_half_of_the_free_space_from_1_mib_on(tmp_path, monkeypatch, free, left, taken, has_room):
     path = tmp_path / "queue.db"
     reserve = tmp_path / "queue.db-reserve"
     if left:  # by a killed server
@@ -54,7 +54,7 @@ def test_it_takes_half_of_what_there_is_from_1_mib_on(tmp_path, monkeypatch, fre
 
 
 @pytest.mark.parametrize("kind", ["another user's", "a link", "a folder"])
-def test_what_is_in_its_way_is_not_a_full_disk(unprivileged, kind, caplog):
+def test_obstacle_in_place_of_the_reserve_is_not_a_full_disk(unprivileged, kind, caplog):
     path = unprivileged / "queue.db"
     reserve = unprivileged / "queue.db-reserve"
     if kind == "another user's":
@@ -77,7 +77,7 @@ def test_what_is_in_its_way_is_not_a_full_disk(unprivileged, kind, caplog):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user's")
-def test_another_users_in_a_folder_where_it_can_not_be_removed_is_told(caplog):
+def test_reserve_of_another_user_that_can_not_be_removed_is_told(caplog):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o1777)

@@ -51,11 +51,11 @@ def test_random_damages(tmp_path, orderly):
     assert [each for seed in range(SEEDS) for each in rot.try_seed(seed)] == []
 
 
-def test_a_page_of_other_jobs_in_the_place_of_one_is_refused_in_a_line(tmp_path):
+def test_page_in_place_of_another_page_of_jobs_is_refused_in_a_line(tmp_path):
     assert Rot(tmp_path).try_copy(4, 265) == []
 
 
-def test_jobs_over_which_the_disk_has_written_those_of_another_page_are_told(tmp_path):
+def test_jobs_overwritten_with_those_of_another_page_are_told(tmp_path):
     assert Rot(tmp_path).try_copy(317, 39) == []
 
 
@@ -64,13 +64,13 @@ def test_deleted_jobs_on_an_old_page_that_fits_where_it_is_are_told(tmp_path, ol
     assert Rot(tmp_path).try_copy(old, page) == []
 
 
-def test_an_export_does_not_take_a_page_of_jobs_twice_for_the_jobs_that_stood_there(tmp_path):
+def test_export_does_not_take_a_doubled_page_for_the_jobs_it_replaced(tmp_path):
     """The number of jobs is as before."""
     assert Rot(tmp_path).try_copy(286, 94) == []
 
 
 @pytest.mark.parametrize("page", [299, 14], ids=["jobs", "schema"])
-def test_bodies_to_which_an_inner_page_of_another_table_leads_are_saved(tmp_path, page):
+def test_bodies_that_another_tables_inner_page_leads_to_are_saved(tmp_path, page):
     assert Rot(tmp_path).try_copy(4, page) == []
 
 
@@ -121,7 +121,7 @@ def test_a_table_of_another_program_is_none_of_bodies(path, dest):
     assert jobs_of(dest) == jobs_of(path)
 
 
-def test_an_id_that_damage_has_made_is_not_what_the_next_ones_are_counted_from(path, dest):
+def test_id_that_damage_has_made_does_not_raise_the_next_ids(path, dest):
     make(path, batches=40)
     with unchecked(path) as connection:
         connection.execute("UPDATE meta SET last_id = last_id + 1")
@@ -223,7 +223,7 @@ def test_a_page_that_sqlite_has_moved_is_saved(path, dest, old_pages):
     assert jobs_of(dest) == expected
 
 
-def test_how_many_jobs_there_were_at_the_stop_is_told_if_others_are_left(path, dest, capsys):
+def test_number_of_jobs_at_the_last_stop_is_told_if_fewer_are_left(path, dest, capsys):
     make(path, batches=1)
     with closing(open_database(path)) as database:
         database.connection.execute("UPDATE meta SET jobs = 5")
@@ -285,7 +285,7 @@ def test_the_clock_by_which_the_times_are_comes_along(path, dest):
 
 
 @pytest.mark.parametrize("damage", ["boot = x'41'", "seen_at = 1e10", "offset_ns = 'text'"])
-def test_a_clock_that_no_server_has_written_does_not(path, dest, capsys, damage):
+def test_clock_that_no_server_has_written_does_not_come_along(path, dest, capsys, damage):
     make(path, batches=1)
     with closing(open_database(path)) as database:
         database.connection.execute(CLOCK)
@@ -296,7 +296,7 @@ def test_a_clock_that_no_server_has_written_does_not(path, dest, capsys, damage)
     assert [finding for finding in verify(dest) if not finding.sound] == []
 
 
-def test_a_clock_that_has_changed_does_not(path, dest):
+def test_clock_that_has_changed_does_not_come_along(path, dest):
     make(path, batches=1)
     with closing(open_database(path)) as database:
         database.connection.execute(CLOCK)
@@ -307,7 +307,7 @@ def test_a_clock_that_has_changed_does_not(path, dest):
     assert (result.jobs, result.lost_clock, result.is_all) == (3, True, False)
 
 
-def test_a_clock_whose_page_has_no_row_any_more_is_missed_after_an_orderly_stop(path, dest):
+def test_clock_without_a_row_is_missed_only_after_an_orderly_stop(path, dest):
     make(path, batches=1)
     assert not salvage(path, dest).lost_clock
     dest.unlink()

@@ -109,7 +109,7 @@ def test_a_copy_of_another_queue_is_refused_beside_the_wal(path, tmp_path):
     assert STRAY in refusal(path)
 
 
-def test_a_copy_of_the_file_while_it_is_served_is_refused_after_a_checkpoint(path, tmp_path):
+def test_copy_of_the_file_while_served_is_refused_after_a_checkpoint(path, tmp_path):
     def meanwhile(batch):
         if batch == 5:
             shutil.copy(path, tmp_path / "b.db")
@@ -127,7 +127,7 @@ def batch_in(path):
 
 
 @pytest.mark.parametrize("checkpoint_after", [None, 20])
-def test_its_own_wal_is_not_taken_for_anothers(path, tmp_path, checkpoint_after):
+def test_files_own_wal_is_not_taken_for_anothers(path, tmp_path, checkpoint_after):
     for start in (1, 100, 200):  # each time after a kill
         serve(path, range(start, start + 30), checkpoint_after=checkpoint_after and start + checkpoint_after)
     shutil.copytree(path.parent, tmp_path / "copied")
@@ -138,7 +138,7 @@ def test_its_own_wal_is_not_taken_for_anothers(path, tmp_path, checkpoint_after)
         assert batch_in(tmp_path / folder / "queue.db") == 229
 
 
-def test_nor_if_another_program_has_moved_it_or_begun_it_anew(path):
+def test_wal_begun_anew_by_another_program_is_not_taken_for_anothers(path):
     def meanwhile(batch):
         if batch == 25:
             with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -167,7 +167,7 @@ def source(tmp_path):
 
 
 @pytest.mark.parametrize("put", [*PUTS, "a backup"])
-def test_a_restore_over_it_puts_the_wal_into_no_file(path, copy, source, put):
+def test_restore_over_a_copy_puts_the_wal_into_no_file(path, copy, source, put):
     serve(path, range(2, 50), checkpoint_after=20)
     wal = Path(f"{path}-wal").read_bytes()
     if put == "a backup":
@@ -195,8 +195,11 @@ def test_start_is_refused_after_a_restore_was_killed_amid_its_renames(path, copy
     written_over(copy, path)
     child = os.fork()
     if not child:
-        monkeypatch.setattr(restore_module, "take_place", lambda *_: os._exit(9))
-        restore(source, path)
+        try:
+            monkeypatch.setattr(restore_module, "take_place", lambda *_: os._exit(9))
+            restore(source, path)
+        finally:
+            os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert not Path(f"{path}-wal").exists()
     assert "a restore of" in refusal(path)
@@ -206,7 +209,7 @@ def test_start_is_refused_after_a_restore_was_killed_amid_its_renames(path, copy
     assert not [name for name in names(path) if "partial" in name]
 
 
-def test_a_restore_over_it_that_fails_changes_nothing(path, copy, source, monkeypatch):
+def test_failed_restore_over_a_copy_changes_nothing(path, copy, source, monkeypatch):
     serve(path, range(2, 50))
     written_over(copy, path)
     before = {file.name: file.read_bytes() for file in path.parent.iterdir() if not file.name.endswith("-shm")}
@@ -220,7 +223,7 @@ def test_a_restore_over_it_that_fails_changes_nothing(path, copy, source, monkey
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
 
 
-def test_a_restore_over_it_is_refused_while_another_program_has_it_open(path, copy, source):
+def test_restore_over_a_copy_is_refused_while_others_have_it_open(path, copy, source):
     serve(path, range(2, 50))
     written_over(copy, path)
     with outsider(path) as do:

@@ -39,7 +39,7 @@ def test_quick_syncs_stay_in_the_background():
     assert machine.run(10) == 0
 
 
-def test_syncs_are_inline_while_the_core_is_busy_and_not_when_it_is_calm_again():
+def test_syncs_are_inline_only_while_the_core_is_busy():
     machine = Machine(background_s=0.0035)
     assert machine.run(0.1) > 0.3
     assert machine.run(60) > 0.95
@@ -68,7 +68,7 @@ LONGER_S = 0.0002
 
 
 @pytest.mark.parametrize("sync_s", [0.0019, 0.0025, 0.005, 0.01, 0.019])
-def test_a_core_that_is_calm_again_is_noticed_however_slow_the_disk_has_become(sync_s):
+def test_calm_core_is_noticed_however_slow_the_disk_has_become(sync_s):
     machine = Machine(background_s=0.0035)
     machine.run(10)
     assert machine.latest_is_inline
@@ -86,7 +86,7 @@ def test_one_stall_at_the_start_is_not_taken_for_a_busy_core(sync_s):
 
 
 @pytest.mark.parametrize("usual_s", [0.0022, 0.003, 0.005])
-def test_a_slow_disk_that_stands_still_now_and_then_is_left_to_the_kernel(usual_s):
+def test_slow_disk_that_stalls_now_and_then_is_left_to_the_kernel(usual_s):
     machine = Machine(usual_s + LONGER_S, usual_s)
     chance = random.Random(1)
     machine.both_s = (0.1 if chance.random() < 0.1 else usual_s for _ in count())

@@ -40,7 +40,7 @@ def test_tubes_beyond_a_number_are_one_in_the_totals():
     ]  # fmt: skip
 
 
-def test_the_number_of_tubes_in_the_totals_is_bounded_over_restarts_too(tmp_path):
+def test_number_of_tubes_in_the_totals_stays_bounded_over_restarts(tmp_path):
     now_s = 400_000.25 * HOUR_S
     with closing(open_database(tmp_path / "queue.db")) as database:
         database.connection.execute("BEGIN")
@@ -71,7 +71,7 @@ async def test_totals_go_on_where_the_last_server_left_off(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("value", ["NULL", "1.5", "9e999"])
-def test_a_row_of_totals_to_which_nothing_can_be_added_is_told_and_begins_anew(tmp_path, caplog, value):
+def test_unusable_row_of_totals_is_told_and_begins_anew(tmp_path, caplog, value):
     path = tmp_path / "queue.db"
     rows = Totals().rows(tallies_of([b"bad", b"good"]), DAY_S)
     with closing(open_database(path)) as database:

@@ -81,7 +81,7 @@ async def test_a_row_that_is_gone_is_an_error(journal):
     journal._db.rollback()  # a server would end here
 
 
-async def test_a_row_that_is_gone_after_another_program_has_come_is_no_bug_of_ours(journal):
+async def test_row_that_another_program_deleted_is_no_bug_of_ours(journal):
     core = Core()
     client = core.client()
     core.send(client, b"put 0 0 60 0\r\n\r\n")
@@ -124,7 +124,7 @@ async def test_a_batch_has_no_more_frames_than_its_index_was_given_room_for(jour
 
 
 @pytest.mark.parametrize("hindrance", [None, "another", "a fault"])
-async def test_the_last_id_is_noted_at_the_end_and_a_failure_to_do_so_is_raised(tmp_path, hindrance):
+async def test_close_notes_the_last_id_and_raises_a_fault_in_that(tmp_path, hindrance):
     path = tmp_path / "queue.db"
     journal = Writer(open_database(path), "unix:socket", NO_HISTORY, Clock(), 0)
     journal.prepare()

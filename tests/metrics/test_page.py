@@ -120,7 +120,7 @@ def test_without_a_journal_there_are_no_metrics_of_one(tmp_path):
 
 
 @pytest.mark.parametrize("fsync", ["20ms", "never"])
-def test_syncs_by_time_are_measured_and_those_left_to_the_system_are_not(tmp_path, fsync):
+def test_timed_syncs_are_measured_and_syncs_of_the_system_are_not(tmp_path, fsync):
     server, where = start_watched(tmp_path, "--fsync", fsync)
     with server, server.connect() as connection:
         Wire(connection).put(b"")

@@ -163,7 +163,7 @@ def until(condition):
         time.sleep(0.1)
 
 
-def test_prometheus_scrapes_the_server_and_knows_all_that_the_dashboard_asks(watched, page, tmp_path):
+def test_prometheus_scrapes_all_that_dashboard_and_alerts_ask_for(watched, page, tmp_path):
     if shutil.which("prometheus") is None and "CI" not in os.environ:
         pytest.skip("prometheus is not installed")
     with prometheus(tmp_path, watched) as where:

@@ -54,13 +54,13 @@ def test_client_with_the_oldest_buffer_is_closed(memory):
     assert buffers.amounts == {}
 
 
-def test_one_alone_may_have_it_all(memory):
+def test_one_client_alone_may_fill_all_buffers(memory):
     buffers, holder = Buffers(memory, Admission(memory), Refusals()), Holder()
     buffers.note(holder, 1_000_000)
     assert not holder.closed
 
 
-def test_half_sent_bodies_close_those_who_began_first_and_the_rest_are_served(tmp_path):
+def test_half_sent_bodies_close_the_first_client_and_spare_the_rest(tmp_path):
     flags = ("--no-journal", "--max-memory", "16MiB", "--max-job-size", str(2 * MIB))
     with start_beanlite(tmp_path, *flags) as server, Wire(server.connect()) as other:
         wires = [Wire(server.connect()) for _ in range(5)]
@@ -97,7 +97,7 @@ async def test_replies_that_are_not_read_before_a_quit_count_until_they_are(tmp_
         await inside.until(lambda: not server.parts.engine.memory.buffer_bytes)
 
 
-def test_room_for_puts_is_what_the_buffers_leave_without_waiting_for_a_batch(memory):
+def test_buffers_change_the_room_for_puts_without_waiting_for_a_batch(memory):
     admission = Admission(memory)
     admission.grant()
     room_bytes = admission.room_bytes

@@ -9,7 +9,7 @@ PUT = b"put 0 0 60 "
 
 
 @pytest.mark.parametrize("verbose", [True, False])
-def test_connections_and_refused_commands_are_logged_where_somebody_looks_for_a_fault(tmp_path, verbose):
+def test_verbose_log_has_connections_and_refused_commands(tmp_path, verbose):
     flags = ["-V"] if verbose else []
     with start_beanlite(tmp_path, "--no-journal", "-z", "5", *flags) as server, Wire(server.connect()) as wire:
         address = "{}:{}".format(*wire.socket.getsockname())

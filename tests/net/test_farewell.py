@@ -119,7 +119,7 @@ async def test_connections_are_kept_alive(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["eof_received", "connection_lost"])
-async def test_of_many_that_leave_at_once_some_leave_in_later_turns(tmp_path, monkeypatch, way):
+async def test_some_of_many_clients_that_leave_at_once_leave_in_later_turns(tmp_path, monkeypatch, way):
     many = 20
     async with serving(tmp_path / "q.db") as (server, _):
         for _ in range(many):
@@ -137,7 +137,7 @@ async def test_of_many_that_leave_at_once_some_leave_in_later_turns(tmp_path, mo
             writer.transport.abort()
 
 
-async def test_a_client_that_is_gone_gets_no_job_although_its_turn_to_leave_has_yet_to_come(tmp_path, monkeypatch):
+async def test_gone_client_gets_no_job_before_its_turn_to_leave_has_come(tmp_path, monkeypatch):
     async with serving(tmp_path / "q.db") as (server, _):
         gone, there = await connect(server), await connect(server)
         gone[1].write(b"reserve\r\n")

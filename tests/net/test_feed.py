@@ -38,7 +38,7 @@ def test_nothing_is_told_that_a_crash_could_undo():
     assert simulated(play) is None
 
 
-def test_no_event_comes_before_the_reply_to_the_command_that_asks_for_them():
+def test_no_event_precedes_the_reply_to_the_command_that_asks_for_it():
     async def play(server, journal):
         other, watcher, producer = Client(server), Client(server), Client(server)
         await other.ask(WATCH)
@@ -79,7 +79,7 @@ def test_what_happened_before_is_not_told_even_if_it_is_stored_later():
     assert simulated(play) is None
 
 
-def test_without_a_journal_what_changes_nothing_in_the_end_is_told_at_once_too(monkeypatch):
+def test_changes_that_cancel_out_are_told_at_once_without_a_journal(monkeypatch):
     monkeypatch.setattr(FakeJournal, "immediate", True)
 
     async def play(server, _journal):
@@ -214,7 +214,7 @@ def test_slow_reader_keeps_no_bodies_of_deleted_jobs_in_memory(monkeypatch):
     assert simulated(play) is None
 
 
-def test_the_last_one_is_what_counts_from_then_on():
+def test_last_request_to_watch_counts_from_then_on():
     async def play(server, _journal):
         watcher, producer = Client(server), Client(server)
         await watcher.ask(WATCH)
@@ -227,7 +227,7 @@ def test_the_last_one_is_what_counts_from_then_on():
     assert simulated(play) is None
 
 
-def test_what_has_not_been_told_yet_is_told_after_another_one(monkeypatch):
+def test_events_not_told_yet_are_told_after_another_request_to_watch(monkeypatch):
     async def play(server, _journal):
         watcher, producer = Client(server), Client(server)
         await watcher.ask(WATCH)
@@ -278,7 +278,7 @@ def test_a_client_that_lags_does_not_keep_others_waiting(monkeypatch):
     assert simulated(play) is None
 
 
-def test_one_that_changes_its_mind_again_and_again_takes_no_memory(monkeypatch):
+def test_client_that_watches_anew_again_and_again_takes_no_memory(monkeypatch):
     async def play(server, _journal):
         watcher, producer = Client(server), Client(server)
         await watcher.ask(WATCH)

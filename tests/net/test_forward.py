@@ -81,7 +81,7 @@ async def garbage():
         listener.close()
 
 
-def test_a_client_may_have_the_port_of_a_connection_to_the_active_server():
+def test_client_may_have_the_port_of_a_link_to_the_active_server():
     """As the kernel gives it to both, since they are connected to different ports."""
 
     async def serve():
@@ -108,7 +108,7 @@ def test_a_client_may_have_the_port_of_a_connection_to_the_active_server():
         runner.run(serve())
 
 
-def test_clients_wait_until_somebody_answers_and_nothing_is_left_of_them():
+def test_clients_wait_until_somebody_answers_and_leave_nothing_behind():
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(garbage()) == 0
     with asyncio.Runner() as runner:

@@ -154,7 +154,7 @@ def test_silent_client_is_held(new_loop, says):
 
 @LOOPS
 @WAYS
-def test_client_that_asks_just_after_the_active_server_is_lost_is_held(new_loop, way):
+def test_client_that_asks_as_the_active_server_is_lost_is_held(new_loop, way):
     async def play(standby):
         active = standby.active()
         client = await standby.client(LINE)
@@ -168,7 +168,7 @@ def test_client_that_asks_just_after_the_active_server_is_lost_is_held(new_loop,
 
 
 @LOOPS
-def test_client_is_held_while_the_active_server_has_an_impossible_address(new_loop):
+def test_client_is_held_while_the_active_address_is_impossible(new_loop):
     async def play(standby):
         standby.forwarder.stand_by("no..name:11300")
         client = await standby.client(LINE)
@@ -216,7 +216,7 @@ def test_unanswered_client_is_closed_when_another_server_is_active(new_loop):
 
 
 @LOOPS
-def test_client_that_leaves_during_its_handover_leaves_the_active_server(new_loop):
+def test_client_that_leaves_during_handover_leaves_the_active_server(new_loop):
     async def play(standby):
         active = standby.active()
         client = await standby.client(LINE)

@@ -28,7 +28,7 @@ async def hear(client, peeks):
         await asyncio.wait_for(client[0].readuntil(BODY + b"\r\n"), 10)
 
 
-async def test_those_that_come_when_too_much_is_held_are_served_when_it_has_been_sent(tmp_path, disk):
+async def test_clients_that_come_when_too_much_is_held_are_served_later(tmp_path, disk):
     async with serving(tmp_path / "q.db") as (server, _):
         await prepared(server, disk)
         many = [await connect(server) for _ in range(20)]

@@ -93,7 +93,7 @@ def test_what_is_one_address(others):
 
 
 @pytest.mark.parametrize("peer", [("127.0.0.1", 1), ("::1", 1, 0, 0), ("::ffff:127.0.0.1", 1, 0, 0)])
-def test_clients_of_this_machine_are_counted_only_if_that_is_asked_for(peer):
+def test_local_clients_are_counted_only_if_that_is_asked_for(peer):
     assert address_of(peer) is None
     assert address_of(peer, spare_local=False) is not None
 

@@ -41,7 +41,7 @@ def accepts(port, host="127.0.0.1"):
 @pytest.mark.parametrize(
     "flags", ["-p{}", "-p {} -b /tmp -f 0 -F -z 5 -u me -s 1 -V -c -n", "-l 127.0.0.1 -p {}", "--no-journal -p {}"]
 )
-def test_beanstalkds_own_flags_are_listened_on_at_once_and_the_settings_find_the_socket(port, flags):
+def test_early_socket_of_beanstalkds_flags_is_found_by_the_settings(port, flags):
     listen.listen_early(flags.format(port).split())
     assert accepts(port)
     listener = listen.open_listener(Settings(port=port))
@@ -134,7 +134,7 @@ async def test_the_health_page_on_the_wildcard_of_ipv6_is_reached_over_ipv4(port
     page.close()
 
 
-def test_the_page_in_the_browser_on_the_wildcard_of_ipv6_is_reached_over_ipv4(port):
+def test_web_page_on_the_wildcard_of_ipv6_is_reached_over_ipv4(port):
     with serving.listen(("::", port)):
         assert accepts(port)
         assert accepts(port, "::1")

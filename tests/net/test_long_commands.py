@@ -76,7 +76,7 @@ def test_what_changes_nothing_goes_on_while_the_batch_is_full(loop, client_turns
     assert steps == [0, RESUMED_STEPS]
 
 
-def test_those_that_send_are_not_put_off_for_what_took_long(loop, client_turns):
+def test_clients_that_send_are_not_put_off_for_what_took_long(loop, client_turns):
     client_turns.resume_later(taking(loop, [], "kick", 10 * TURN_NS), WORKING)
     loop.turn()
     assert client_turns.now_unless_late() != turns.LATE
@@ -84,7 +84,7 @@ def test_those_that_send_are_not_put_off_for_what_took_long(loop, client_turns):
     assert client_turns.now_unless_late() == turns.LATE
 
 
-def test_what_becomes_due_while_the_machine_sleeps_is_not_late_by_long(loop, client_turns):
+def test_timer_is_bounded_in_case_the_machine_sleeps(loop, client_turns):
     client_turns._timers.set(client_turns._engine.tubes[b"default"], loop.now_ns + 10**15)
     client_turns.follow_up(client_turns.now())
     ((delay_s, _),) = loop.timers
@@ -111,7 +111,7 @@ SHORT = [b"kick 10\r\n", b"list-tube-used\r\n", b"peek 1\r\n", b"put 0 0 10 1\r\
 
 
 @pytest.mark.parametrize("command", [*LONG, *SHORT])
-async def test_a_command_that_takes_long_is_not_carried_out_where_it_is_read(tmp_path, command):
+async def test_long_command_is_not_carried_out_where_it_is_read(tmp_path, command):
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
         client[1].write(b"put 0 0 10 1\r\nx\r\n" + b"put 0 100 10 1\r\nx\r\n" * 11)
@@ -156,7 +156,7 @@ async def test_a_request_that_waits_for_its_turn_is_counted(tmp_path):
 
 
 @pytest.mark.parametrize("command", [b"stats\r\n", b"reserve-batch 5 0\r\n"])
-def test_a_client_that_does_not_read_its_replies_is_made_no_more_of_them(monkeypatch, command):
+def test_no_more_replies_are_made_for_a_client_that_does_not_read(monkeypatch, command):
     async def play(server, _journal):
         client = Client(server)
         monkeypatch.setattr(client, "get_write_buffer_size", lambda: 100_000)

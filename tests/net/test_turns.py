@@ -60,7 +60,7 @@ async def test_what_is_held_for_a_client_while_a_sync_goes_on_has_its_limit(tmp_
     ("job", "most"),
     [(PUT, group.BATCH_JOBS + 2 * STEPS_MAX), (b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n", 80)],
 )
-async def test_full_batch_holds_back_only_clients_that_do_not_wait_for_replies(tmp_path, disk, job, most):
+async def test_full_batch_holds_back_only_clients_that_await_no_replies(tmp_path, disk, job, most):
     jobs = 3 * most
     async with serving(tmp_path / "q.db") as (server, _):
         client, other = await connect(server), await connect(server)
@@ -173,7 +173,7 @@ async def test_short_connections_are_held_back_when_too_many_events_wait(tmp_pat
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])
-async def test_many_who_put_one_large_body_each_do_not_fill_a_batch_beyond_its_limit(tmp_path, disk, in_pieces):
+async def test_clients_with_a_large_body_each_do_not_overfill_a_batch(tmp_path, disk, in_pieces):
     size = 60_000
     line, body = b"put 0 0 10 %d\r\n" % size, b"y" * size + b"\r\n"
     async with serving(tmp_path / "q.db") as (server, _):
@@ -339,7 +339,7 @@ async def test_a_timer_counts_from_the_end_of_a_long_turn(tmp_path, monkeypatch)
         assert server.wiring.turns._timer.when() - server.loop.time() < 15
 
 
-async def test_a_job_for_a_waiting_client_is_stored_with_its_put_though_the_batch_is_due_already(tmp_path, disk):
+async def test_waiting_clients_job_is_stored_with_its_put_in_a_due_batch(tmp_path, disk):
     async with serving(tmp_path / "q.db") as (server, _):
         worker = await connect(server)
         worker[1].write(b"reserve\r\n")
@@ -408,7 +408,7 @@ async def test_others_are_those_who_send_one_by_one(tmp_path, commands, counts):
         assert (server.wiring.turns._share_ns == RESUMED_NS) is counts
 
 
-async def test_a_connection_that_resumes_has_as_much_carried_out_as_its_turn_says(tmp_path):
+async def test_resumed_connection_carries_out_as_much_as_its_turn_says(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
         await until(lambda: server.parts.roster.connections)

@@ -68,7 +68,7 @@ async def test_sorting(queue):
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
-async def test_down_to_a_job_and_back(queue, size):
+async def test_keys_lead_down_to_a_job_and_back(queue, size):
     app = Top(queue.address)
     async with app.run_test(size=size) as pilot:
         await shown(pilot, lambda text: "mail" in text)
@@ -89,7 +89,7 @@ async def test_down_to_a_job_and_back(queue, size):
     assert app.return_code == 0
 
 
-async def test_ctrl_c_ends_it(queue):
+async def test_ctrl_c_ends_the_program(queue):
     async with Top(queue.address).run_test() as pilot:
         await pilot.press("enter", "ctrl+c")
         await pilot.pause()
@@ -154,7 +154,7 @@ def test_jobs_that_are_put_in_a_batch_are_puts_as_well(own_queue, monkeypatch):
     assert sample.stats["puts_per_s"] == mail["puts_per_s"] > 0
 
 
-def test_tubes_that_take_long_to_list_are_listed_seldom_and_all_else_is_not(own_queue, monkeypatch):
+def test_slow_list_of_tubes_is_sampled_seldom_and_all_else_is_not(own_queue, monkeypatch):
     monkeypatch.setattr(sampling, "_PAUSE_FACTOR", 1e9)
     sampler = Sampler(own_queue.address)
     first = sampler.sample()

@@ -37,7 +37,7 @@ def test_systemd_finds_nothing_wrong(units, name):
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_it_is_exposed_little(name):
+def test_unit_is_exposed_little(name):
     """Below 2.0 of 10; the threshold is in tenths."""
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=19", str(PACKAGING / name)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -70,7 +70,7 @@ def test_debians_unit_starts_it_with_the_drop_in_of_the_page(tmp_path):
         ("-b /srv/q.db -f 50 -z 1000000 -V", {"db": "/srv/q.db", "fsync": "50ms", "max_job_size": 1000000}),
     ],
 )
-def test_the_command_line_of_the_page_takes_what_is_in_debians_defaults(extra, expected, monkeypatch, tmp_path):
+def test_command_line_of_the_page_takes_debians_defaults(extra, expected, monkeypatch, tmp_path):
     """As systemd expands it: ``${X}`` is one word, ``$X`` is any number of words."""
     monkeypatch.chdir(tmp_path)
     (command,) = re.findall(r"^ExecStart=/usr/bin/beanlite (-l.*)", PAGE.read_text(), re.MULTILINE)

@@ -47,7 +47,7 @@ def test_ratio_is_the_median_of_the_rounds_whatever_one_of_them_says():
     assert ratio([(1.0, 1.0), (1.1, 1.0), (90.0, 1.0)]).median == pytest.approx(1.1)
 
 
-def test_margin_grows_with_the_differences_between_rounds_and_shrinks_with_their_number():
+def test_margin_grows_with_differences_and_shrinks_with_more_rounds():
     calm = [(0.99, 1.0), (1.0, 1.0), (1.01, 1.0)]
     wild = [(0.9, 1.0), (1.0, 1.0), (1.1, 1.0)]
     assert ratio(calm).margin == pytest.approx(1.57 * 0.01 / 3**0.5)
@@ -55,7 +55,7 @@ def test_margin_grows_with_the_differences_between_rounds_and_shrinks_with_their
 
 
 @pytest.mark.parametrize(("cpu", "fallen"), [(1.2, False), (0.95, False), (0.931, False), (0.929, True)])
-def test_a_ratio_has_fallen_when_it_is_more_than_two_hundredths_below_the_best(cpu, fallen):
+def test_ratio_has_fallen_if_over_two_hundredths_below_the_best(cpu, fallen):
     said = Best(BEST).fallen("a machine", "50", {"cpu": Ratio(cpu, 0.01)})
     assert said == ([f"50: cpu {cpu:.3f}, 0.950 at best"] if fallen else [])
 
@@ -94,14 +94,14 @@ def test_the_file_has_a_baseline_and_only_rows_that_are_measured():
     assert {row for rows in content["best"].values() for row in rows} <= {row.name for row in ROWS}
 
 
-def test_two_take_turns_in_coming_first():
+def test_two_versions_take_turns_in_coming_first():
     order = []
     pairs = in_turn(lambda name: order.append(name) or (name, len(order)), ("old", "new"), 3)
     assert order == ["old", "new", "new", "old", "old", "new"]
     assert pairs == [(("old", 1), ("new", 2)), (("old", 4), ("new", 3)), (("old", 5), ("new", 6))]
 
 
-def test_what_seems_to_have_fallen_is_measured_again_before_it_is_said():
+def test_apparent_fall_is_measured_again_before_it_is_said():
     bench = Bench((9, 10), (10, 10), (10, 10))
     assert compare(bench, recorded(1.0), "--check") == []
     assert bench.left == []
@@ -114,7 +114,7 @@ def test_what_has_fallen_is_said(capsys):
     )
 
 
-def test_without_a_check_nothing_is_measured_again_and_without_a_record_nothing_rises():
+def test_only_a_check_measures_again_and_only_a_record_raises_a_best():
     best = recorded(1.0)
     bench = Bench((9, 10), (12, 10))
     compare(bench, best)

@@ -46,7 +46,7 @@ def test_the_person_behind_a_put_is_in_its_events(core, operator):
     assert events == [(peer.address, peer.number, person) for person in ("ann", "ann", "")]
 
 
-def test_all_of_them_or_none(core, operator):
+def test_jobs_of_a_request_are_all_put_or_none(core, operator):
     core.engine.admission.accept_puts(1000)
     assert operator.raw("put-jobs", b'{"jobs":[{"body":"x"},{"body":"y","tube":"-"}]}').startswith(b"REFUSED ")
     body = b'{"jobs":[{"body":"x","tube":"a"},{"body":"%b"}]}'
@@ -177,7 +177,7 @@ def test_bodies_that_are_not_in_memory_are_fetched_for_a_batch():
     core.compare_counts()
 
 
-def test_a_body_that_is_unloaded_while_others_are_fetched_is_told_all_the_same():
+def test_body_unloaded_while_others_are_fetched_is_still_told():
     core = FetchingCore()
     session = core.client(operator=True)
     for number in range(2):
@@ -197,7 +197,7 @@ def test_a_body_that_is_unloaded_while_others_are_fetched_is_told_all_the_same()
     core.compare_counts()
 
 
-def test_bodies_that_were_fetched_ahead_are_not_kept_when_they_have_been_given():
+def test_bodies_fetched_ahead_are_not_kept_when_they_have_been_given():
     core = FetchingCore()
     session = core.client(operator=True)
     for number in range(4):

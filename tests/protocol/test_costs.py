@@ -66,7 +66,7 @@ def test_a_command_costs_the_same_beside_many_tubes_clients_and_jobs(core):
     assert costs(core) == alone
 
 
-def test_a_part_of_a_body_costs_the_same_however_many_there_are_already(core):
+def test_part_of_a_body_costs_the_same_however_many_came_before(core):
     class Part(bytes):
         __slots__ = ()
 

@@ -72,7 +72,7 @@ def test_a_reserve_goes_on_if_another_client_has_the_job_by_then(late, reserve, 
     ("reserve", "told"),
     [*RESERVES, (b"reserve-with-timeout 0", RESERVES[0][1]), (b"reserve-batch 5 0", RESERVES[3][1])],
 )
-def test_a_reserve_takes_the_job_again_if_its_ttr_is_over_and_nobody_has_it(late, reserve, told):
+def test_reserve_takes_a_job_again_if_its_ttr_is_over_and_it_is_free(late, reserve, told):
     late.put()
     late.asks(reserve)
     late.core.wait(TTR_S + 1)
@@ -83,7 +83,7 @@ def test_a_reserve_takes_the_job_again_if_its_ttr_is_over_and_nobody_has_it(late
 
 
 @pytest.mark.parametrize(("reserve", "told"), RESERVES)
-def test_a_reserve_does_not_tell_of_a_job_that_an_operator_deletes_meanwhile(late, reserve, told):
+def test_reserve_does_not_tell_of_a_job_that_an_operator_deletes(late, reserve, told):
     late.put()
     late.put()
     late.asks(reserve.replace(b"5", b"1"))
@@ -111,14 +111,14 @@ def test_a_reserve_whose_time_is_over_takes_another_job_that_is_ready(late, rese
     assert b"RESERVED 2 1\r\nx\r\n" in late.is_told()
 
 
-def test_what_is_pipelined_behind_a_wait_follows_the_body_that_is_fetched(late):
+def test_pipelined_command_follows_the_body_that_a_wait_fetches(late):
     late.put(delay_s=5)
     late.asks(b"reserve\r\nlist-tube-used")
     late.core.wait(5)
     assert late.is_told() == b"RESERVED 1 1\r\nx\r\nUSING default\r\n"
 
 
-def test_what_is_pipelined_behind_a_wait_for_a_large_job_follows_when_that_is_sent():
+def test_pipelined_command_follows_a_large_job_once_that_is_sent():
     core = Core(max_job_size=2 * REPLIES_MAX)
     client, other = core.client(), core.client()
     assert core.send(client, b"reserve\r\nlist-tube-used\r\n") == b""

@@ -268,7 +268,7 @@ def test_bodies_that_are_not_in_memory_are_copied_and_searched():
     core.compare_counts()
 
 
-def test_a_body_that_is_unloaded_while_others_are_fetched_is_copied_all_the_same():
+def test_body_unloaded_while_others_are_fetched_is_still_copied():
     core = FetchingCore()
     operator, producer = Operator(core), core.client()
     for number in range(3):
@@ -315,7 +315,7 @@ def test_a_body_that_was_fetched_ahead_for_the_tube_that_is_left():
     core.compare_counts()
 
 
-def test_random_changes_leave_counts_and_queues_as_a_recount_finds_them(record_property):
+def test_random_changes_leave_counts_and_queues_that_match_a_recount(record_property):
     rng = random.Random(SEED)
     core = Core()
     operator = Operator(core)
@@ -368,7 +368,7 @@ def change(rng, operator, last_id):
     operator.ask("change-jobs", do=do, **chosen, **more)
 
 
-def test_what_operators_do_to_waiting_clients_is_an_event_of_theirs_too(core, operator):
+def test_client_that_gets_a_job_by_an_operators_move_has_an_event(core, operator):
     core.engine.ledger.recording = True
     worker = core.client()
     put(core, worker)

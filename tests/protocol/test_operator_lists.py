@@ -233,7 +233,7 @@ def test_the_order_of_a_queue_is_known_up_to_some_depth(core, operator, monkeypa
     assert "the order of a queue is not known so far" in operator.refusal("list-jobs", **asked, after=second["next"])
 
 
-def test_the_ids_after_one_where_they_stand_close_and_where_they_do_not():
+def test_ids_after_an_id_are_found_in_dense_and_in_sparse_places():
     ids = [*range(1, 50), *range(1000, 1010), 5000, 10**12]
     parts: list[dict[int, Any]] = [dict.fromkeys(part) for part in (ids[:20], ids[20:55], ids[55:])]
     table = JobTable()
@@ -405,7 +405,7 @@ def test_all_that_is_told_of_a_client(core, operator):
     assert [(client["number"], client["waits_s"]) for client in rest["clients"]] == [(3, 4)]
 
 
-def test_clients_that_watch_or_hold_much_are_told_of_in_smaller_slices(core, operator, monkeypatch):
+def test_clients_that_watch_or_hold_much_are_listed_in_smaller_slices(core, operator, monkeypatch):
     monkeypatch.setattr(operator_lists, "CLIENT_FACTS_MAX", 10)
     for _ in range(5):
         core.send(core.client(), b"".join(b"watch t%d\r\n" % number for number in range(6)))

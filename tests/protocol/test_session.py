@@ -29,16 +29,16 @@ def answers_to(pieces):
     return b"".join(core.send(client, piece) for piece in pieces)
 
 
-def test_all_at_once():
+def test_session_answers_a_script_that_comes_at_once():
     assert answers_to([SCRIPT]) == ANSWERS
 
 
-def test_byte_by_byte():
+def test_session_answers_a_script_that_comes_byte_by_byte():
     assert answers_to(SCRIPT[at : at + 1] for at in range(len(SCRIPT))) == ANSWERS
 
 
 @given(st.lists(st.integers(0, len(SCRIPT)), max_size=30))
-def test_cut_anywhere(cuts):
+def test_session_answers_a_script_that_is_cut_anywhere(cuts):
     edges = [0, *sorted(cuts), len(SCRIPT)]
     assert answers_to(SCRIPT[begin:end] for begin, end in pairwise(edges)) == ANSWERS
 
@@ -145,7 +145,7 @@ def test_a_body_in_pieces_that_does_not_end_well_is_no_job():
     assert not client.pending
 
 
-def test_a_client_that_asks_for_more_than_it_reads_is_stopped_and_resumes_in_order():
+def test_client_that_does_not_read_is_stopped_and_resumes_in_order():
     core = Core()
     client = core.client()
     core.send(client, b"put 0 0 1 60000\r\n" + b"x" * 60000 + b"\r\n")
@@ -226,7 +226,7 @@ def test_the_replies_of_many_small_slices_are_limited():
     assert client.take_replies() == b"TIMED_OUT\r\n"
 
 
-def test_a_large_body_that_is_postponed_is_not_looked_at_before_it_is_complete():
+def test_postponed_large_body_is_not_looked_at_before_it_is_complete():
     core = Core(max_job_size=1 << 20)
     client = core.client()
     client.receive(b"put 0 0 1 500000\r\n" + b"x" * 100_000, core.now_ns)
@@ -278,7 +278,7 @@ def test_puts_are_refused_while_draining_or_full():
 
 
 @pytest.mark.parametrize("size", [1, 2, 100, SMALL_PART - 1, SMALL_PART])
-def test_what_comes_in_small_parts_takes_hardly_more_memory_than_it_has_bytes(size):
+def test_body_in_small_parts_takes_hardly_more_memory_than_its_bytes(size):
     core = Core()
     client = core.client()
     body = bytes(range(256)) * 80

@@ -128,7 +128,7 @@ async def test_a_bug_in_what_follows_later_costs_only_that_client(tmp_path, monk
         assert await ask(other, b"list-tube-used\r\n") == b"USING default\r\n"
 
 
-async def test_where_replies_are_lost_the_client_is_cut_off_and_others_get_theirs(tmp_path, monkeypatch, disk):
+async def test_loss_of_replies_cuts_off_their_client_and_spares_others(tmp_path, monkeypatch, disk):
     async with serving(tmp_path / "q.db") as (server, _):
         client, other = await connect(server), await connect(server)
         await until(lambda: len(server.parts.roster.connections) == 2)
@@ -175,7 +175,7 @@ async def test_a_bug_amid_a_change_ends_the_server(tmp_path, monkeypatch):
             await asyncio.wait_for(asyncio.shield(task), 10)
 
 
-async def test_a_client_that_meets_a_bug_again_and_again_does_not_fill_the_log(tmp_path, monkeypatch, caplog):
+async def test_bug_that_is_met_again_and_again_does_not_fill_the_log(tmp_path, monkeypatch, caplog):
     async with serving(tmp_path / "q.db") as (server, _):
         server.parts.service.facts = fail
         for _ in range(20):
@@ -200,7 +200,7 @@ def test_a_traceback_that_may_be_incomplete_spares_nobody():
         assert spares_others(bug) == spared
 
 
-async def test_a_body_for_which_there_is_no_memory_costs_only_the_client_that_waits_for_it(tmp_path, monkeypatch):
+async def test_body_without_memory_costs_only_the_client_that_waits_for_it(tmp_path, monkeypatch):
     async with serving(tmp_path / "q.db") as (server, _):
         client, other = await connect(server), await connect(server)
         assert await ask(client, PUT) == b"INSERTED 1\r\n"

@@ -119,7 +119,7 @@ def test_puts_are_accepted_when_others_make_room(disk):
         assert wire.put(b"x" * 60_000) > max(ids, default=0)
 
 
-def test_started_on_a_full_disk(disk):
+def test_server_started_on_a_full_disk_serves_what_it_has(disk):
     """The server serves the jobs that it has, and accepts puts as soon as there is space."""
     with start_beanlite(disk) as server, Wire(server.connect()) as wire:
         wire.put(b"one")
@@ -136,7 +136,7 @@ def test_started_on_a_full_disk(disk):
         assert wire.put(b"yes") > 2
 
 
-def test_killed_on_a_full_disk_it_takes_what_is_free_in_between_and_drains_when_that_is_gone(disk):
+def test_killed_server_takes_what_is_free_for_a_while_and_then_drains(disk):
     """Too little for puts, and less than twice the reserve; another program takes it again."""
     with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
         ids = put_all(wire, [b"x" * 20_000] * 100)
@@ -204,7 +204,7 @@ def test_shrinking_takes_the_room_there_is(mount):
         assert int(wire.stats()["current-jobs-ready"]) == len(others) - 21
 
 
-def test_killed_on_a_disk_that_others_fill_it_starts_with_its_reserve_and_drains(disk):
+def test_server_killed_on_a_disk_others_fill_drains_with_its_reserve(disk):
     with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
         ids = put_all(wire, [b"x" * 20_000] * 100)
         fill(disk)
@@ -219,7 +219,7 @@ def test_killed_on_a_disk_that_others_fill_it_starts_with_its_reserve_and_drains
         until(lambda: wire.stats()["disk-full"] == "false")
 
 
-def test_stopped_on_a_disk_that_others_fill_it_says_what_it_lacks(disk):
+def test_server_stopped_on_a_disk_others_fill_says_what_it_lacks(disk):
     with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
         job_id = wire.put(b"job")
     fill(disk, 28 << 10)
@@ -265,7 +265,7 @@ def test_in_small_blocks_a_full_disk_is_no_bus_error(disk_of_small_blocks, end, 
 # -- failing
 
 
-def test_an_io_error_ends_it_and_what_was_acknowledged_is_there(tmp_path):
+def test_io_error_ends_the_server_and_loses_nothing_acknowledged(tmp_path):
     with (
         start_beanlite(tmp_path, "--max-job-size", str(16 << 20)) as server,
         Wire(server.connect()) as wire,
@@ -289,7 +289,7 @@ def test_an_io_error_ends_it_and_what_was_acknowledged_is_there(tmp_path):
         assert {wire.ask(f"peek {job_id}").split()[0] for job_id in acknowledged} == {"FOUND"}
 
 
-def test_damage_that_is_found_while_it_serves_is_told_with_advice(tmp_path):
+def test_damage_found_while_the_server_serves_is_told_with_advice(tmp_path):
     file = tmp_path / "queue.db"
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
         wire.put(b"before")

@@ -33,14 +33,14 @@ def gone(*_):
         ("os.pread", lambda journal: journal._watch._check_shorter_file()),
     ],
 )
-async def test_whatever_the_journal_asks_of_it_is_a_failure_of_the_disk(call, use, journal, monkeypatch):
+async def test_failed_look_at_a_dying_disk_is_a_failure_of_the_journal(call, use, journal, monkeypatch):
     with monkeypatch.context() as dying:
         dying.setattr(call if "." in call else f"{writer.__name__}.{call}", gone)
         with pytest.raises(JournalFailed, match="can't be looked at: Transport endpoint is not connected"):
             use(journal)
 
 
-async def test_at_the_stop_it_is_one_too(tmp_path, monkeypatch):
+async def test_failed_close_on_a_dying_disk_is_a_failure_of_the_journal(tmp_path, monkeypatch):
     database = open_database(tmp_path / "queue.db")
     journal = Writer(database, "unix:socket", NO_HISTORY, Clock(), 0)
     journal.prepare()
@@ -66,7 +66,7 @@ async def test_an_error_of_the_system_in_our_own_callback_ends_the_server(tmp_pa
 
 
 @pytest.mark.usefixtures("disk")
-async def test_an_error_of_the_system_in_the_loop_itself_does_not(tmp_path):
+async def test_error_of_the_system_in_the_loop_itself_ends_no_server(tmp_path):
     async with serving(tmp_path / "queue.db") as (server, task):
         server.loop.call_soon(gone)
         assert await ask(await connect(server), PUT) == b"INSERTED 1\r\n"
@@ -98,7 +98,7 @@ thread.join()
 @pytest.mark.parametrize(
     ("last", "told"), [("loop.call_soon_threadsafe(print)", []), ("raise KeyError(1)", ["KeyError: 1"])]
 )
-def test_of_a_thread_that_is_done_after_the_server_has_ended_only_an_error_of_its_own_is_told(last, told):
+def test_thread_that_outlives_the_server_tells_only_its_own_error(last, told):
     command = [sys.executable, "-c", LATE.format(last=last)]
     done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=60)
     assert (done.returncode, done.stderr.splitlines()[-1:]) == (0, told)

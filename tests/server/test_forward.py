@@ -127,7 +127,7 @@ def test_each_side_may_close_first_and_all_that_is_due_arrives(nodes):
         until(lambda: wire.ask("peek-ready") == "FOUND 1 1")
 
 
-def test_what_a_client_does_not_read_is_not_read_from_the_active_server(nodes):
+def test_standby_reads_no_more_of_the_replies_than_its_client_does(nodes):
     _, standby = nodes.active(), nodes.standby()
     times, size = 1000, 65000
     with standby.connect() as wire:
@@ -207,7 +207,7 @@ def test_nobody_is_refused_while_one_takes_over_in_order(nodes):
         assert int(wire.stats()["current-jobs-ready"]) >= puts > 0
 
 
-def test_one_that_is_started_again_before_its_time_is_over_keeps_clients_waiting(nodes):
+def test_server_restarted_within_its_lease_keeps_clients_waiting(nodes):
     active = nodes.active()
     active.end()
     again = nodes.start(port=active.port)
@@ -217,7 +217,7 @@ def test_one_that_is_started_again_before_its_time_is_over_keeps_clients_waiting
     assert "clients wait" in again.log()
 
 
-def test_at_its_stop_what_was_sent_is_answered(nodes):
+def test_standby_that_stops_answers_what_was_sent(nodes):
     _, standby = nodes.active(), nodes.standby()
     with standby.connect() as wire:
         assert wire.ask("watch other") == "WATCHING 2"
@@ -229,7 +229,7 @@ def test_at_its_stop_what_was_sent_is_answered(nodes):
         assert wire.is_closed()
 
 
-def test_nobody_becomes_an_operator_by_it(nodes):
+def test_nobody_becomes_an_operator_by_forwarding(nodes):
     _, standby = nodes.active("--operators", "127.0.0.1"), nodes.standby("--operators", "127.0.0.1")
     with standby.connect() as wire:
         assert wire.request("list-clients")
@@ -294,7 +294,7 @@ def test_clients_do_not_go_round_in_circles(nodes):
     assert ask(standby.health, "/readyz")[0] == 503
 
 
-def test_where_the_active_server_can_not_be_reached_by_others_clients_are_refused(nodes, tmp_path):
+def test_standby_refuses_clients_if_the_active_server_has_no_address(nodes, tmp_path):
     nodes.active("-l", f"unix:{tmp_path}/socket")
     standby = nodes.standby()
     until(lambda: refuses(standby))

@@ -20,7 +20,7 @@ from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, put_bytes
 
 
-async def test_while_a_large_body_is_written_only_those_wait_who_wait_for_a_commit(tmp_path):
+async def test_write_of_a_large_body_delays_only_those_that_await_a_commit(tmp_path):
     size = journal.APART_BYTES + 1
     begun, free = threading.Event(), threading.Event()
     let_go = []
@@ -68,7 +68,7 @@ async def test_the_largest_body_is_stored(tmp_path):
         assert await ask(await connect(server), put_bytes(body)) == b"INSERTED 1\r\n"
 
 
-async def test_a_server_does_not_start_if_this_sqlite_has_less_room_than_max_job_size(tmp_path):
+async def test_server_refuses_max_job_size_beyond_the_limit_of_this_sqlite(tmp_path):
     with closing(sqlite3.connect(":memory:")) as connection:
         most = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) - ROW_BYTES
     settings = Settings(port=0, db=tmp_path / "q.db").model_copy(update={"max_job_size": most + 1})

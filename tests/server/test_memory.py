@@ -57,7 +57,7 @@ def memory(wire):
     return {key: int(value) for key, value in wire.stats().items() if "memory" in key or "bodies" in key}
 
 
-def test_a_backlog_larger_than_memory_survives_a_kill_and_comes_back_in_order(tmp_path):
+def test_backlog_larger_than_memory_survives_kills_in_its_order(tmp_path):
     jobs = 700
     with one_client(tmp_path, *LITTLE) as (server, wire):
         assert fill(wire, 1, jobs) == [f"INSERTED {number}" for number in range(1, jobs + 1)]

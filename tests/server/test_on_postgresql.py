@@ -29,7 +29,7 @@ def served(database, tmp_path):
         yield server, where
 
 
-def test_it_is_measured_but_for_what_a_file_has(served):
+def test_metrics_cover_all_but_what_only_a_file_has(served):
     server, where = served
     with Wire(server.connect()) as wire:
         wire.put(b"job")
@@ -79,7 +79,7 @@ def test_a_server_that_stands_by_is_alive_and_not_ready(served, database):
     assert (other.returncode, "Traceback" in rest) == (0, False)
 
 
-def test_operators_commands_work_and_those_on_a_file_say_what_is_wrong(served, database, tmp_path):
+def test_file_commands_say_what_is_wrong_and_operators_commands_work(served, database, tmp_path):
     server, _ = served
     with Wire(server.connect()) as wire:
         wire.put(b"job")

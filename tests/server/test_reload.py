@@ -63,7 +63,7 @@ def test_limits_of_tubes_and_bodies(server, reload):
         assert wire.ask("watch b") == "WATCHING 3"
 
 
-def test_the_log_tells_the_limit_of_a_line_that_goes_with_the_size_of_a_job(server, reload):
+def test_log_tells_the_limit_of_a_line_that_goes_with_max_job_size(server, reload):
     reload("max_job_size = 2000000")
     with Wire(server.connect()) as wire:
         wire.send(b"x" * 2_000_000)
@@ -163,7 +163,7 @@ def test_a_wrong_file_changes_nothing(server, reload, text, why):
     assert reload("") == ["reloaded"]
 
 
-def test_a_closed_terminal_stops_it(tmp_path):
+def test_closed_terminal_stops_the_server(tmp_path):
     command = [sys.executable, "-m", "beanlite", "--no-journal", "--socket", str(tmp_path / "socket")]
     pid, terminal = pty.fork()
     if not pid:

@@ -11,7 +11,7 @@ from tests.support.simulated import Client, settle, simulated
 HOUR_S = 3600.0
 
 
-def test_a_delay_of_an_hour_ends_after_an_hour_and_a_ttr_after_another():
+def test_delay_of_an_hour_ends_after_an_hour_and_a_ttr_after_two():
     async def play(server, _journal):
         worker, producer = Client(server), Client(server)
         began_s = asyncio.get_running_loop().time()
@@ -48,7 +48,7 @@ def test_a_reply_waits_for_the_journal_for_as_long_as_it_takes():
     assert simulated(play) is None
 
 
-def test_a_journal_that_fails_ends_the_server_and_nothing_more_is_acknowledged():
+def test_failed_journal_ends_the_server_and_acknowledges_nothing_more():
     failure = JournalFailed("the right to write is lost")
 
     async def play(server, journal):
@@ -62,7 +62,7 @@ def test_a_journal_that_fails_ends_the_server_and_nothing_more_is_acknowledged()
     assert simulated(play) is failure
 
 
-def test_a_stop_waits_for_a_client_that_does_not_close_its_side_and_not_for_ever():
+def test_stop_waits_a_limited_time_for_a_client_that_does_not_close():
     async def play(server, _journal):
         client = Client(server)
         assert await client.ask(b"put 0 0 60 1\r\nx\r\n") == b"INSERTED 1\r\n"

@@ -55,7 +55,7 @@ def read(monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_stop_does_not_wait_for_all_jobs_to_be_read_and_changes_nothing(path, read, number):
+async def test_stop_cuts_short_the_reading_of_jobs_and_changes_nothing(path, read, number):
     before = path.read_bytes()
     read["signal"] = number
     settings = Settings(port=0, db=path)
@@ -158,7 +158,7 @@ async def test_a_stop_ends_the_wait_for_a_lock(path, other, caplog):
 
 
 @pytest.mark.usefixtures("other")
-async def test_a_lock_that_is_held_for_long_ends_the_start_such_that_it_is_tried_again(path, monkeypatch):
+async def test_lock_held_for_long_ends_the_start_so_that_it_is_tried_again(path, monkeypatch):
     monkeypatch.setattr(recovery, "LOCK_WAIT_S", 0)
     with pytest.raises(JournalBusy, match=r"is locked; another program holds a lock on it: end .*, and try again"):
         await start(path)

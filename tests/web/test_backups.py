@@ -80,7 +80,7 @@ def test_the_backups_are_listed_with_age_and_size(web, folder):
     assert page.headers["cache-control"] == "no-store"
 
 
-def test_one_is_made_by_a_click_and_no_older_one_is_deleted(server, web, folder):
+def test_backup_is_made_by_a_click_and_no_older_one_is_deleted(server, web, folder):
     with Wire(server.connect()) as wire:
         wire.put(b"job")
     for age_h in range(4, 20):
@@ -96,7 +96,7 @@ def test_one_is_made_by_a_click_and_no_older_one_is_deleted(server, web, folder)
     assert {finding.check: finding.said for finding in verify(newest)}["jobs"] == "1 ready"
 
 
-def test_one_at_a_time(tmp_path, server, file):
+def test_one_backup_is_made_at_a_time(tmp_path, server, file):
     program = tmp_path / "slow"
     program.mkdir()
     # Each backup of this page waits until it is told to go on.
@@ -119,7 +119,7 @@ def test_one_at_a_time(tmp_path, server, file):
         assert len(rows(web.get("/backups"))) == 2
 
 
-def test_one_that_can_not_be_made_says_why(web, folder):
+def test_backup_that_can_not_be_made_says_why(web, folder):
     for file in folder.iterdir():
         file.unlink()
     folder.rmdir()
@@ -141,7 +141,7 @@ def users(tmp_path_factory):
     return path
 
 
-def test_a_reader_sees_them_and_makes_none(server, file, folder, users):
+def test_reader_sees_backups_and_makes_none(server, file, folder, users):
     where = f"127.0.0.1:{server.port}"
     with Web(where, "--config", file, "--password-file", users, user="bob:battery") as web:
         page = web.get("/backups")
@@ -152,12 +152,12 @@ def test_a_reader_sees_them_and_makes_none(server, file, folder, users):
     assert len(dated_backups(folder, DB)) == 1
 
 
-def test_a_page_elsewhere_can_not_have_one_made(web, folder):
+def test_page_elsewhere_can_not_have_a_backup_made(web, folder):
     assert web.post("/backups", {}, sec_fetch_site="cross-site").status == 403
     assert len(dated_backups(folder, DB)) == 1
 
 
-def test_they_are_shown_of_a_server_that_has_gone(server, web):
+def test_backups_are_shown_of_a_server_that_has_gone(server, web):
     server.kill()
     page = web.get("/backups")
     assert (page.status, len(rows(page))) == (200, 1)
@@ -170,7 +170,7 @@ def bare(tmp_path):
         yield f"127.0.0.1:{server.port}"
 
 
-def test_without_any_it_says_what_to_do(bare):
+def test_page_without_configured_backups_says_what_to_do(bare):
     with Web(bare) as web:
         page = web.get("/backups")
         assert "No backups are configured. Set backup_every" in page.text
@@ -196,7 +196,7 @@ def test_nothing_to_back_up(tmp_path, file):
         assert "Back up now" not in page.text
 
 
-def test_the_page_that_the_server_starts_knows_the_folder_also_when_it_changes(tmp_path, folder, file):
+def test_page_that_the_server_starts_follows_a_change_of_the_folder(tmp_path, folder, file):
     with start_beanlite(tmp_path / "q", "--config", str(file), "--web", "127.0.0.1:0") as running:
         assert len(rows(page_of(running, 1).get("/backups"))) == 1
         second = tmp_path / "second"

@@ -154,7 +154,7 @@ def test_the_end_of_a_line_is_no_part_of_a_password(tmp_path, end):
     assert Passwords(path).check(header("ann:grüße")) == User("ann", may_change=False)
 
 
-def test_an_empty_password_opens_nothing_even_if_its_hash_is_in_the_file(tmp_path):
+def test_empty_password_opens_nothing_even_if_its_hash_is_in_the_file(tmp_path):
     path = tmp_path / "users"
     path.write_text(f"ann:operator:{PasswordHasher().hash('')}\n")
     assert Passwords(path).check(header("ann:")) is None

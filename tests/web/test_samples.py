@@ -24,7 +24,7 @@ def test_rates_are_those_between_the_last_two_samples():
     assert samples.rates("mail", NOON + 2 * KEEP_S) is None
 
 
-def test_points_have_what_was_last_seen_and_what_went_on_since_the_one_before():
+def test_points_have_the_last_counts_and_the_rates_since_the_previous():
     samples = Samples()
     for number in range(6):
         samples.note([tube(ready=number, put=60 * number, deleted=30 * number)], NOON + number * EVERY_S)
@@ -64,7 +64,7 @@ def test_tubes_that_have_gone_are_forgotten():
     assert samples.points("new")
 
 
-def test_those_looked_at_longest_ago_are_forgotten():
+def test_tubes_looked_at_longest_ago_are_forgotten():
     samples = Samples()
     for number in range(TUBES_MAX + 1):
         samples.look_at(f"tube-{number}", NOON + number)

@@ -197,7 +197,7 @@ def test_what_makes_no_sense_is_told_and_no_failure(web, path):
     assert "That can't be done" in page.text
 
 
-def test_a_form_of_bodies_that_there_is_not_is_told_with_those_that_there_are(web):
+def test_unknown_form_of_bodies_is_told_with_those_that_there_are(web):
     assert "body: there is no form 'song', only auto, text, json, hex, raw" in web.get("/job/1?body=song").text
 
 

@@ -24,7 +24,7 @@ WAITS = "SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIK
 READ = "SELECT seq_scan, idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'jobs'"
 
 
-async def test_a_queue_that_was_empty_when_it_was_analysed_is_not_searched_through(postgres, database):
+async def test_queue_analysed_while_it_was_empty_is_read_by_its_index(postgres, database):
     serving = await served(database, lease_s=100)
     await sql(postgres, database, "VACUUM ANALYZE jobs")
     for _ in range(JOBS):
@@ -72,7 +72,7 @@ def encrypted():
     shutil.rmtree(home)
 
 
-async def test_the_database_is_reached_by_tls_and_has_to_be_the_one_that_was_meant(encrypted, tmp_path):
+async def test_server_reaches_the_database_by_tls_and_checks_which_it_is(encrypted, tmp_path):
     cluster, certificate = encrypted
     url = cluster.url().replace("queue@", "tls@")
     serving = await served(f"{url}?sslmode=verify-full&sslrootcert={certificate}")
@@ -88,7 +88,7 @@ async def test_the_database_is_reached_by_tls_and_has_to_be_the_one_that_was_mea
     assert "certificate verify failed" in await refusal(f"{url}?sslmode=verify-full&sslrootcert={other}")
 
 
-async def test_the_number_of_tubes_in_the_totals_is_bounded_over_takeovers_too(postgres, database):
+async def test_number_of_tubes_in_the_totals_stays_bounded_over_takeovers(postgres, database):
     others = f"""
         INSERT INTO totals SELECT span_s, at, n::text, 0, 0, 0, 0, 0, 0, 0, 0, 0
         FROM totals, generate_series(2, {TUBES_MAX}) AS n WHERE tube = 'first' ON CONFLICT DO NOTHING
@@ -182,7 +182,7 @@ def reader_beside(serving, url):
     return Reader(url, "it", "beside", lambda: serving.journal._sender.left)
 
 
-async def test_bodies_are_read_while_the_removal_of_old_totals_waits_for_the_standby(pair):
+async def test_bodies_are_read_while_pruning_waits_for_the_standby(pair):
     serving = await served(pair.url(), lease_s=100)
     job_id = await serving.put()
     await pair.primary.asql("INSERT INTO totals SELECT 3600, 2000000000, 'old', 0, 0, 0, 0, 0, 0, 0, 0, 0", "queue")
@@ -199,7 +199,7 @@ async def test_bodies_are_read_while_the_removal_of_old_totals_waits_for_the_sta
     await serving.abandon()
 
 
-async def test_old_totals_that_another_program_has_locked_are_left_for_the_next_hour(postgres, database, caplog):
+async def test_old_totals_locked_by_another_program_stay_for_the_next_hour(postgres, database, caplog):
     serving = await served(database, lease_s=100)
     serving.journal._pruning.cancel()  # its own round of them, which may still be under way
     await asyncio.wait({serving.journal._pruning})
@@ -253,7 +253,7 @@ async def test_status_shows_a_server_halted_amid_a_transaction_as_silent(databas
     await serving.stop()
 
 
-async def test_the_status_shows_a_server_that_stands_by_under_the_name_of_the_active_one(database):
+async def test_status_shows_a_standby_with_the_name_of_the_active_server(database):
     first = await served(database, lease_s=100)
     assert (await asyncio.to_thread(status, database))["standing_by"] == []
     second = ServingPostgres(Postgres(database, lease_s=100))

@@ -27,7 +27,7 @@ def told(core):
     return tell
 
 
-async def test_all_that_is_known_of_jobs_and_pauses_is_there_after_a_restart(postgres, database):
+async def test_restart_keeps_all_that_is_known_of_jobs_and_pauses(postgres, database):
     serving = await served(database)
     core = serving.core
     worker = core.client()

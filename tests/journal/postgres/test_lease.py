@@ -30,7 +30,7 @@ from tests.support.core import Core
 from tests.support.cutting import Cutting
 
 
-async def test_a_second_server_takes_over_when_the_first_is_not_heard_of_any_more(database):
+async def test_second_server_takes_over_when_the_first_falls_silent(database):
     first = await served(database, node="first")
     job_id = await first.put()
     second = ServingPostgres(Postgres(database, node="second"))
@@ -72,7 +72,7 @@ async def test_a_batch_that_takes_longer_than_the_lease_loses_it_to_nobody(postg
     await (await asyncio.wait_for(waiting, SOON_S)).stop()
 
 
-async def test_what_is_given_back_is_taken_at_once(database):
+async def test_lease_that_is_given_back_is_taken_at_once(database):
     first = await served(database, node="first", lease_s=1000)
     second = ServingPostgres(Postgres(database, node="second", lease_s=1000))
     waiting = asyncio.create_task(second.start())
@@ -103,7 +103,7 @@ async def test_server_that_can_not_migrate_gives_the_lease_back(postgres, databa
     assert tuple(row) == (1, True)
 
 
-async def test_of_two_that_stand_by_one_takes_over(database):
+async def test_one_of_two_servers_that_stand_by_takes_over(database):
     first = await served(database, node="first")
     others = [ServingPostgres(Postgres(database, node=f"other {number}")) for number in range(2)]
     waiting = {asyncio.create_task(other.start()) for other in others}
@@ -145,7 +145,7 @@ async def test_standby_takes_over_if_all_hosts_lack_what_it_has_seen(postgres, d
     await second.stop()
 
 
-async def test_the_log_tells_a_lease_of_its_own_that_has_to_run_out_from_another_server(postgres, database, caplog):
+async def test_log_tells_an_earlier_lease_of_its_own_from_another_server(postgres, database, caplog):
     caplog.set_level("INFO")
     first = await served(database)
     await first.abandon()
@@ -176,7 +176,7 @@ class Still:
         await until(lambda: self.looks > enough)
 
 
-async def test_time_for_which_it_did_not_look_does_not_count(database):
+async def test_time_for_which_the_standby_did_not_look_does_not_count(database):
     """The standby's machine was suspended, perhaps together with that of the active server."""
     first = await served(database, node="first", lease_s=100)
     clock = Still()
@@ -333,7 +333,7 @@ async def test_server_without_the_lease_stores_and_acknowledges_nothing(postgres
     assert await sql(postgres, database, "SELECT id FROM jobs") == [(before,)]
 
 
-async def test_without_the_fence_it_would(postgres, database, monkeypatch):
+async def test_server_without_the_fence_stores_without_the_lease(postgres, database, monkeypatch):
     """Show that the test above can fail."""
     row = Link.row
 

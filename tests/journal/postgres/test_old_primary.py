@@ -80,7 +80,7 @@ async def test_an_old_primary_that_is_started_again_is_passed_over(pair, waits):
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["waits for its standby", "alone"])
-async def test_it_is_passed_over_even_if_nothing_was_stored_since_the_promotion(pair, waits):
+async def test_old_primary_is_passed_over_though_nothing_was_stored_since(pair, waits):
     serving = await served(both(pair), lease_s=100)
     first = await serving.put(b"first")
     await until(lambda: not (serving.core.engine.ledger.tallied or serving.journal.busy))
@@ -116,7 +116,7 @@ async def test_server_uses_the_new_primary_though_the_old_one_runs_again(pair, o
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["lacks a batch", "lacks nothing"])
-async def test_the_new_one_is_awaited_for_as_long_as_it_takes(pair, passed_over, caplog, stored):
+async def test_new_primary_is_awaited_for_as_long_as_it_takes(pair, passed_over, caplog, stored):
     clock = Still()
     serving = await served(both(pair), lease_s=100, clock=clock)
     await serving.put(b"first")
@@ -163,7 +163,7 @@ async def test_standby_does_not_take_over_on_a_restarted_old_primary(pair):
     await second.stop()
 
 
-async def test_standby_does_not_take_over_on_an_old_primary_that_never_stopped(pair):
+async def test_standby_does_not_take_over_on_an_old_primary_still_running(pair):
     """Its standby was promoted nevertheless, and the active server was the only one to notice."""
     old, new = pair.primary, pair.standby
     first = await served(both(pair), node="first", lease_s=2)
@@ -306,7 +306,7 @@ async def test_start_uses_the_host_that_was_promoted_last(pair, tmp_path, monkey
     await serving.stop()
 
 
-async def test_bodies_are_read_from_the_primary_even_if_the_old_one_is_still_there(pair):
+async def test_bodies_are_read_from_the_new_primary_beside_the_old_one(pair):
     async with Cutting(pair.primary.port) as way:
         url = f"postgresql://queue@127.0.0.1:{way.port},{pair.standby.place}/queue"
         serving = await served(url, lease_s=100)
@@ -323,7 +323,7 @@ async def test_bodies_are_read_from_the_primary_even_if_the_old_one_is_still_the
         await serving.stop()
 
 
-async def test_a_connection_for_reading_that_is_made_while_the_database_moves_is_not_used(database, monkeypatch):
+async def test_reading_connection_made_while_the_database_moves_is_not_used(database, monkeypatch):
     serving = await served(database, lease_s=100)
     job_id = await serving.put()
     glance, looks = Link.glance, []

@@ -68,7 +68,7 @@ async def test_a_port_that_can_not_be_is_refused():
     assert "is no address of a database" in await refusal("postgresql:///queue?host=127.0.0.1&port=99999")
 
 
-async def test_several_hosts_that_would_not_be_asked_at_the_same_time_are_refused(postgres):
+async def test_hosts_that_would_not_be_asked_at_the_same_time_are_refused(postgres):
     url = f"postgresql:///postgres?host=127.0.0.1,127.0.0.1&port=1,{postgres.port}&user=queue"
     assert "have to be named before the database" in await refusal(url)
 
@@ -118,7 +118,7 @@ async def test_what_the_database_does_not_know_in_an_address_is_refused(database
     assert 'unrecognized configuration parameter "connect_timeout"' in await refusal(f"{database}?connect_timeout=2")
 
 
-async def test_a_pooler_that_ignores_what_commits_have_to_wait_for_is_refused(postgres, database, monkeypatch):
+async def test_pooler_that_ignores_the_settings_of_a_session_is_refused(postgres, database, monkeypatch):
     await postgres.asql(f"ALTER DATABASE {database.rpartition('/')[2]} SET synchronous_commit = off")
     await (await served(database)).stop()
     monkeypatch.setattr(link, "_SESSION", {})

@@ -140,7 +140,7 @@ async def test_lease_is_not_taken_while_a_beat_is_under_way(taken, other, third)
     assert await taking is None
 
 
-async def test_of_two_copies_that_are_under_way_one_is_stored(taken, other, third):
+async def test_one_of_two_copies_that_are_under_way_is_stored(taken, other, third):
     core = Core()
     client = core.client()
     first, second = batch(core, client, JOBS), batch(core, client, REPEATABLE)
@@ -154,7 +154,7 @@ async def test_of_two_copies_that_are_under_way_one_is_stored(taken, other, thir
     assert await everything(other) == before
 
 
-async def test_a_copy_that_waited_until_its_row_was_deleted_is_not_stored_again(taken, other, third):
+async def test_copy_that_waited_until_its_row_was_deleted_changes_nothing(taken, other, third):
     """What it sees of the batches is as of when it began to wait."""
     core = Core()
     client = core.client()
@@ -176,7 +176,7 @@ async def test_a_copy_that_waited_until_its_row_was_deleted_is_not_stored_again(
     assert await send(taken, more, epoch=taken.epoch, last=last.number) is not None
 
 
-async def test_neither_a_batch_nor_a_beat_leaves_a_version_of_the_leases_row_behind(taken):
+async def test_batch_and_beat_leave_no_version_of_the_leases_row_behind(taken):
     """Each later batch would have to pass it, as long as some transaction is open that may still read it."""
     core = Core()
     client = core.client()

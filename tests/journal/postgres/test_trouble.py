@@ -115,9 +115,7 @@ async def test_waiting_commit_is_found_whatever_the_name_of_its_server(database,
     await serving.stop()
 
 
-async def test_a_commit_that_waits_keeps_its_connection_if_the_database_has_none_left(
-    postgres, database, monkeypatch, caplog
-):
+async def test_waiting_commit_keeps_its_connection_if_none_is_left(postgres, database, monkeypatch, caplog):
     monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
     role, url = await by_few(postgres, database)
     serving = await served(url)
@@ -135,7 +133,7 @@ async def test_a_commit_that_waits_keeps_its_connection_if_the_database_has_none
     await serving.stop()
 
 
-async def test_a_batch_whose_first_copy_still_waits_for_a_lock_is_stored_once(postgres, database):
+async def test_batch_whose_first_copy_waits_for_a_lock_is_stored_once(postgres, database):
     """The database does not notice that the connection is lost while a statement waits."""
     serving = await served(database, lease_s=100)
     before = await serving.put()
@@ -157,7 +155,7 @@ async def test_a_batch_whose_first_copy_still_waits_for_a_lock_is_stored_once(po
     await serving.stop()
 
 
-async def test_a_copy_that_is_stored_after_a_later_one_found_no_room_is_ours(postgres, database, monkeypatch):
+async def test_copy_stored_after_a_later_one_found_no_room_is_ours(postgres, database, monkeypatch):
     serving = await served(database, lease_s=100)
     before = await serving.put()
     holder = await asyncpg.connect(database)
@@ -208,7 +206,7 @@ async def test_a_batch_that_a_deadlock_undoes_is_sent_again(postgres, database):
     await serving.stop()
 
 
-async def test_what_another_has_stored_is_not_taken_for_the_batch_that_was_lost(postgres, database, way):
+async def test_batch_that_another_stored_is_not_taken_for_the_lost_one(postgres, database, way):
     """As after the restoration of another server's database."""
     serving = await served(by(way, database), lease_s=100)
     before = await serving.put()
@@ -297,7 +295,7 @@ async def test_a_stop_does_not_wait_for_bodies_that_can_not_be_read(database, wa
     await serving.abandon()
 
 
-async def test_what_was_still_being_read_at_a_stop_amid_the_recovery_is_no_bug(database):
+async def test_stop_amid_the_recovery_reports_no_bug_of_its_reader(database):
     serving = await served(database, lease_s=100)
     await serving.put()
     bugs = []
@@ -313,7 +311,7 @@ async def test_what_was_still_being_read_at_a_stop_amid_the_recovery_is_no_bug(d
     await serving.stop()
 
 
-async def test_nothing_is_acknowledged_without_the_standby_even_if_the_wait_is_cancelled(pair, monkeypatch):
+async def test_cancelled_wait_for_the_standby_acknowledges_nothing(pair, monkeypatch):
     monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.2)
     await pair.primary.asql("ALTER DATABASE queue SET client_min_messages = 'error'")  # hides that it was cancelled
     serving = await served(pair.url(), require_sync=True)
@@ -357,7 +355,7 @@ async def test_start_without_the_standby_says_so(pair, monkeypatch, caplog):
     await (await asyncio.wait_for(starting, SOON_S)).stop()
 
 
-async def test_start_that_waits_for_a_lock_and_then_for_the_standby_logs_both(pair, monkeypatch, caplog):
+async def test_start_logs_its_waits_for_a_lock_and_then_for_the_standby(pair, monkeypatch, caplog):
     monkeypatch.setattr(lease, "LOOK_AFTER_S", 0.1)
     await (await served(pair.url(), require_sync=True)).stop()
     receiver = receiver_of(pair.standby)
@@ -372,7 +370,7 @@ async def test_start_that_waits_for_a_lock_and_then_for_the_standby_logs_both(pa
     await (await asyncio.wait_for(starting, SOON_S)).stop()
 
 
-async def test_a_restart_of_the_primary_acknowledges_nothing_that_the_standby_does_not_have(pair):
+async def test_restarted_primary_acknowledges_nothing_the_standby_lacks(pair):
     serving = await served(pair.url(), require_sync=True, lease_s=100)
     await serving.put()
     receiver = receiver_of(pair.standby)

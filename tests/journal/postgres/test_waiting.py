@@ -30,7 +30,7 @@ def applicant(database, stand_by=lambda _: None):
     )
 
 
-async def test_while_the_database_does_not_answer_the_time_of_the_lease_does_not_pass(database):
+async def test_lease_time_does_not_pass_while_the_database_is_silent(database):
     """The active server may have been cut off as well."""
     gone = await take(applicant(database), asyncio.Event())
     gone.link.drop()
@@ -57,7 +57,7 @@ async def test_server_that_lost_its_lease_has_nothing_to_give_back(database):
     taken.link.drop()
 
 
-async def test_a_commit_that_is_confirmed_after_a_later_beat_does_not_make_the_lease_shorter(database):
+async def test_commit_confirmed_after_a_later_beat_never_shortens_the_lease(database):
     """As when it has waited for a lock, and the beat was raised beside it."""
     taken = await take(applicant(database), asyncio.Event())
     assert taken is not None
@@ -116,7 +116,7 @@ async def test_server_followed_before_it_stored_its_lease_time_stands_by(databas
     followers[0].link.drop()
 
 
-async def test_two_that_make_the_tables_at_once_do_not_mind_what_isolation_is_the_default(postgres, database):
+async def test_two_servers_make_the_tables_at_once_under_repeatable_read(postgres, database):
     await postgres.asql(
         f"ALTER DATABASE {database.rpartition('/')[2]} SET default_transaction_isolation = 'repeatable read'"
     )
@@ -212,7 +212,7 @@ async def test_poll_of_a_locked_lease_leaves_no_process_in_the_database(database
     await other.close()
 
 
-async def test_server_gives_up_after_half_a_lease_with_hosts_that_lack_commits():
+async def test_server_ends_after_half_a_lease_with_hosts_that_lack_commits():
     now_ns = 0
     patience = Patience(applicant("")._replace(clock_ns=lambda: now_ns))
     for seconds, error in ((0, Behind()), (60, ConnectionError()), (60, Behind()), (0.4 * LEASE_S, Behind())):
