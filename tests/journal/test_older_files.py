@@ -1,5 +1,7 @@
 """Files of older versions, such as backups from before an update, can be read by all commands that only read."""
 
+import io
+import json
 import shutil
 import sqlite3
 from contextlib import closing
@@ -10,10 +12,12 @@ import pytest
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import read_version, stand_in
-from beanlite.journal.sqlite.file.replay import read_jobs
+from beanlite.journal.sqlite.file.replay import check_jobs, read_jobs
 from beanlite.journal.sqlite.tools.backup import backup
+from beanlite.journal.sqlite.tools.dump import export
 from beanlite.journal.sqlite.tools.reading import reading
 from beanlite.journal.sqlite.tools.restore import restore
+from beanlite.journal.sqlite.tools.salvage import salvage
 from beanlite.journal.sqlite.tools.verify import verify
 
 
@@ -69,3 +73,75 @@ def test_a_file_of_today_is_read_as_it_is(tmp_path):
     open_database(tmp_path / "new.db").close()
     with reading(tmp_path / "new.db") as connection:
         assert connection.execute("SELECT count(*) FROM temp.sqlite_schema").fetchone() == (0,)
+
+
+# Rows as version 4 wrote them, with their checksums: of jobs to which something has happened, and of one just put.
+VERSION_4 = [
+    (
+        1,
+        "mail",
+        "ready",
+        10,
+        0,
+        60,
+        1.7e9,
+        None,
+        None,
+        2,
+        0,
+        1,
+        0,
+        0,
+        1.7e9 + 50.5,
+        "10.0.0.1:4711",
+        7,
+        None,
+        755960440,
+    ),
+    (2, "mail", "buried", 10, 5, 60, 1.7e9 + 1, None, 3, 1, 0, 0, 1, 0, 1.7e9 + 60, "unix", 8, "by client", 92537771),
+    (3, "default", "ready", 0, 30, 120, 1.7e9 + 2, None, None, 0, 0, 0, 0, 1, 1.7e9 + 61, None, None, None, 1957332579),
+    (4, "default", "ready", 1, 0, 60, 1.7e9 + 4, None, None, 0, 0, 0, 0, 0, 1.7e9 + 4, None, None, None, 1539264288),
+]
+
+
+@pytest.fixture
+def version_4(tmp_path):
+    """A file of version 4: the first one whose rows have all that their checksums cover."""
+    folder = tmp_path / "four"
+    folder.mkdir()
+    for migration in find_migrations()[:4]:
+        shutil.copy(migration, folder)
+    path = tmp_path / "four.db"
+    database = open_database(path, folder)
+    database.connection.executemany(
+        """
+        INSERT INTO jobs (id, tube, state, pri, delay_s, ttr_s, created_at, due_at, buried_seq, reserves, timeouts,
+                          releases, buries, kicks, since, holder, holder_conn, why, row_crc32, crc32, body)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        """,
+        [(*row, crc32(b"body"), b"body") for row in VERSION_4],
+    )
+    database.connection.execute("UPDATE meta SET last_id = 4, jobs = 4")
+    assert database.close() is None
+    return path
+
+
+def lines_of(path):
+    sink = io.BytesIO()
+    export(path, sink)
+    return [json.loads(line) for line in sink.getvalue().splitlines()]
+
+
+def test_checksums_of_rows_of_version_4_are_still_right(version_4, tmp_path):
+    """A column that is added later must not change the checksum of a row in which it has its default."""
+    assert [finding.said for finding in verify(version_4) if not finding.sound] == []
+    before = lines_of(version_4)
+    saved = salvage(version_4, tmp_path / "saved.db")
+    assert (saved.jobs, saved.lost, saved.doubtful) == (4, [], [])
+    assert lines_of(tmp_path / "saved.db") == before
+    database = open_database(version_4)  # brings it up to date
+    ids = [job[0] for jobs in read_jobs(database.connection, version_4) for job in jobs]
+    assert ids == [1, 2, 3, 4]
+    check_jobs(database.connection, version_4)
+    assert database.close() is None
+    assert lines_of(version_4) == before

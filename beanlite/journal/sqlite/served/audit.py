@@ -17,7 +17,7 @@ from beanlite.errors import JournalFailed
 from beanlite.journal.rows import row_of
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import failing
-from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX
+from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX, WHOLE
 
 # A slice ends after this many jobs, or when its bodies add up to more than this many bytes.
 SLICE_JOBS: Final = 500
@@ -29,8 +29,8 @@ _ROWS: Final = f"SELECT {COLUMNS} FROM jobs WHERE id > ? AND id <= ?"
 _BODIES: Final = "SELECT id, body FROM bodies WHERE id > ? AND id <= ?"
 _Row = tuple[object, ...]
 # Their index in a row.
-_SINCE: Final = 14
-_ROW_CRC32: Final = 18
+_SINCE: Final = WHOLE.index("since")
+_ROW_CRC32: Final = WHOLE.index("row_crc32")
 
 
 def audit(connection: sqlite3.Connection, path: Path, engine: Engine, promised_id: int) -> Iterator[None]:
