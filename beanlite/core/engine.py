@@ -18,7 +18,18 @@ from beanlite.core.bodies import Bodies
 from beanlite.core.clients import Clients
 from beanlite.core.events import BURY, DELETE, KICK, PUT, RELEASE, TOUCH
 from beanlite.core.heap import KeyHeap
-from beanlite.core.job import BURIED, BURIED_BY_CLIENT, DELAYED, GONE, ID_BITS, ID_MASK, SECOND_NS, SLICE, Job
+from beanlite.core.job import (
+    BURIED,
+    BURIED_BY_CLIENT,
+    DELAYED,
+    GONE,
+    ID_BITS,
+    ID_MASK,
+    NO_PAST,
+    SECOND_NS,
+    SLICE,
+    Job,
+)
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.operator import Operator
@@ -116,8 +127,8 @@ class Engine:
             self.bodies.deleted(job)
         else:
             self.memory.body_bytes -= job.size + BODY_BYTES
-        if job.reserves:
-            self.counts.reserved_before -= 1
+        if job.reserves or job.past is not NO_PAST:
+            self.counts.with_past -= 1
         job.state = GONE
         try:
             del jobs.newest[job_id]
@@ -202,7 +213,7 @@ class Engine:
 
     def _kick(self, client: Client, job: Job, now_ns: int) -> int:
         self._queues.leave_state(job, now_ns)
-        job.own_past().kicks += 1
+        self._queues.past_of(job).kicks += 1
         self.ledger.tally(job.tube).kicked += 1
         self.ledger.note(job)
         if self.ledger.recording:

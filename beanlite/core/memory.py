@@ -12,7 +12,8 @@ from typing import Final
 from beanlite.core.queues import Counts, Queues
 
 # What each of these takes at most in a compiled server, in bytes: a job without its body, its past once it has been
-# reserved, a body in addition to its content, a tube, a client, a tube that a client watches and waits at.
+# reserved, kicked or buried, a body in addition to its content, a tube, a client, a tube that a client watches and
+# waits at.
 JOB_BYTES: Final = 300
 PAST_BYTES: Final = 200
 BODY_BYTES: Final = 48
@@ -109,7 +110,7 @@ class Memory:
     @property
     def job_bytes(self) -> int:
         """Bytes taken by jobs, without their bodies."""
-        return len(self._queues.jobs) * JOB_BYTES + self._counts.reserved_before * PAST_BYTES
+        return len(self._queues.jobs) * JOB_BYTES + self._counts.with_past * PAST_BYTES
 
     @property
     def shown_body_bytes(self) -> int:

@@ -50,7 +50,7 @@ class Operator:
     def kick(self, job: Job, by: Peer, now_ns: int) -> None:
         """Make a buried or delayed job ready."""
         self._queues.leave_state(job, now_ns)
-        job.own_past().kicks += 1
+        self._queues.past_of(job).kicks += 1
         self._ledger.tally(job.tube).kicked += 1
         self._record(job, KICK, by, now_ns, 0)
         self._queues.make_ready(job, now_ns)
@@ -59,7 +59,7 @@ class Operator:
         """Bury a job that is not buried, at the end of its tube's buried queue."""
         self._queues.leave_state(job, now_ns)
         job.pri = pri
-        job.own_past().buries += 1
+        self._queues.past_of(job).buries += 1
         self._ledger.tally(job.tube).buried += 1
         self._record(job, BURY, by, now_ns, 0)
         self._queues.bury(job, BURIED_BY_OPERATOR, now_ns)

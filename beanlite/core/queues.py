@@ -12,7 +12,7 @@ from typing import Final
 
 from beanlite.core.events import RESERVE
 from beanlite.core.heap import KeyHeap
-from beanlite.core.job import BURIED, DELAYED, ID_BITS, ID_MASK, READY, RESERVED, SECOND_NS, Job
+from beanlite.core.job import BURIED, DELAYED, ID_BITS, ID_MASK, NO_PAST, READY, RESERVED, SECOND_NS, Job, Past
 from beanlite.core.ledger import Ledger
 from beanlite.core.table import JobTable
 from beanlite.core.timers import Timers
@@ -44,21 +44,21 @@ class Counts:
         "delayed",
         "producers",
         "reserved",
-        "reserved_before",
         "timeouts",
         "total_clients",
         "total_jobs",
         "urgent",
         "waiting",
         "watched",
+        "with_past",
         "workers",
     )
 
     def __init__(self) -> None:
         self.urgent = 0
         self.reserved = 0
-        self.reserved_before = 0
-        """Jobs that are reserved, or have been."""
+        self.with_past = 0
+        """Jobs that have been reserved, kicked or buried."""
         self.delayed = 0
         self.buried = 0
         self.timeouts = 0
@@ -151,8 +151,8 @@ class Queues:
         job.since_ns = now_ns
         job.holder = client
         job.last_holder = client.peer
-        if not job.reserves:
-            self.counts.reserved_before += 1
+        if not job.reserves and job.past is NO_PAST:
+            self.counts.with_past += 1
         job.reserves += 1
         deadline_ns = now_ns + job.ttr_s * SECOND_NS
         job.key = key = deadline_ns << ID_BITS | job.id
@@ -164,6 +164,12 @@ class Queues:
         ledger.deferred[job.id] = job
         if ledger.recording:
             ledger.record_deferred(job, RESERVE, client.peer, now_ns)
+
+    def past_of(self, job: Job) -> Past:
+        """The job's own ``Past``, which may be changed, of a job that may never have been reserved."""
+        if not job.reserves and job.past is NO_PAST:
+            self.counts.with_past += 1
+        return job.own_past()
 
     def bury(self, job: Job, why: str | None, now_ns: int) -> None:
         """Put a job at the end of its tube's buried queue."""

@@ -96,7 +96,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
             shared(body_size, body_size),
         )
         job.reserves = reserves
-        counts.reserved_before += reserves > 0
+        counts.with_past += reserves > 0 or past > 0 or why is not None
         if holder is not None or holder_conn is not None:
             job.last_holder = _peer(peers, holder, holder_conn)
         if why is not None and (state != _BURIED or not isinstance(why, str)):

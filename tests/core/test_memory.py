@@ -198,6 +198,16 @@ def test_job_once_reserved_counts_for_more_until_it_is_deleted():
     assert memory.job_bytes == 0
 
 
+@pytest.mark.parametrize("reserve", [b"", b"reserve\r\nrelease 1 0 0\r\n"])
+def test_past_of_a_kicked_job_counts_once(reserve):
+    core = Core()
+    client, memory = core.client(), core.engine.memory
+    core.send(client, b"put 0 60 60 1\r\nx\r\nkick-job 1\r\n" + reserve)
+    assert memory.job_bytes == JOB_BYTES + PAST_BYTES
+    core.send(client, b"delete 1\r\n")
+    assert memory.job_bytes == 0
+
+
 TUBES_MAX = MIB // PART // TUBE_BYTES
 
 

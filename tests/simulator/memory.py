@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from beanlite.core.engine import Engine
-from beanlite.core.job import GONE, ID_BITS, READY, RESERVED, Job
+from beanlite.core.job import GONE, ID_BITS, NO_PAST, READY, RESERVED, Job
 from beanlite.core.memory import BODY_BYTES, JOB_BYTES, PAST_BYTES
 from beanlite.core.queues import URGENT_PRI
 from tests.simulator.ledger import BrokenPromiseError, must
@@ -134,8 +134,8 @@ def check(engine: Engine) -> None:
         has = getattr(counts, kind)
         must(has == counted[kind], f"{kind} is {has} and should be {counted[kind]}")
     must(sum(tube.reserved for tube in engine.tubes.values()) == counted["reserved"], "the tubes' reserved")
-    reserved_before = sum(job.reserves > 0 for job in all_jobs(engine).values())
-    must(counts.reserved_before == reserved_before, f"{counts.reserved_before} jobs have a past")
+    with_past = sum(job.reserves > 0 or job.past is not NO_PAST for job in all_jobs(engine).values())
+    must(counts.with_past == with_past, f"{counts.with_past} jobs have a past, and not {with_past}")
     memory = engine.memory
     must((memory.unloaded, memory.unloaded_bytes) == (unloaded, unloaded_bytes), "unloaded bodies are counted wrongly")
     _check_memory(engine)
@@ -147,7 +147,7 @@ def _check_memory(engine: Engine) -> None:
     # takes, because only the batch that stores it unloads other bodies. So are bodies fetched ahead, until that batch,
     # and the past of a job, since nobody is refused a reserve.
     unsaved = [job.size + BODY_BYTES for job_id, job in all_jobs(engine).items() if job_id > ledger.stored_id]
-    pasts = engine.counts.reserved_before * PAST_BYTES
+    pasts = engine.counts.with_past * PAST_BYTES
     on_top = pasts + len(unsaved) * JOB_BYTES + (sum(unsaved) + engine.bodies.ahead_bytes) * 5 // 4
     most = memory.max_bytes + memory.other_bytes + on_top
     must(
