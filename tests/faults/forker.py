@@ -329,7 +329,9 @@ def main(library):
     import typer
     import uvloop
 
+    # All that a server imports as it starts: Python takes a file that it can't look at for one that is not there.
     import beanlite.cli
+    import beanlite.cli.place
     import beanlite.journal.sqlite.file.dated
     import beanlite.journal.sqlite.served.journal
     import beanlite.journal.sqlite.tools.backup
