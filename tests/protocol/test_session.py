@@ -4,7 +4,7 @@ import sys
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
 
 from beanlite.protocol.blocked import CLOSING, REPLETE, WORKING, YIELDING
 from beanlite.protocol.commands import WATCHED_MANY
@@ -56,12 +56,13 @@ WORDS = [
 
 @given(st.lists(st.one_of(st.sampled_from(WORDS), st.binary(max_size=300), st.binary(min_size=220, max_size=230))))
 def test_after_any_bytes_the_session_is_still_in_step(pieces):
+    assume(b"quit" not in b"".join(pieces))  # hypothesis tries words of the sources, and this one ends the session
     core = Core()
     client = core.client()
     core.send(client, b"list-tube-used\r\n")  # lest it be taken for a client of another protocol
     for piece in pieces:
         core.send(client, piece)
-    # End the line or body that they have begun, and the wait if that was a reserve. Nothing random begins with quit.
+    # End the line or body that they have begun, and the wait if that was a reserve.
     core.send(client, b"\r\n" + b"\0" * 100_001 + b"\r\n")
     client.half_close(core.now_ns)
     client.take_replies()
