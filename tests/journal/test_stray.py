@@ -189,7 +189,7 @@ def test_restore_over_a_copy_puts_the_wal_into_no_file(path, copy, source, put):
     assert stray.read_bytes() == wal
 
 
-def test_start_is_refused_after_a_restore_was_killed_amid_its_renames(path, copy, source, monkeypatch):
+def test_start_is_refused_after_a_restore_was_killed_amid_its_renames(path, copy, source, tmp_path, monkeypatch):
     serve(path, range(2, 50), checkpoint_after=20)
     wal = Path(f"{path}-wal").read_bytes()
     written_over(copy, path)
@@ -202,7 +202,11 @@ def test_start_is_refused_after_a_restore_was_killed_amid_its_renames(path, copy
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert not Path(f"{path}-wal").exists()
-    assert "a restore of" in refusal(path)
+    (stray,) = path.parent.glob("*.stray-wal")
+    assert refusal(path).endswith(f"move {stray.name} to another folder, and keep it")
+    stray.rename(tmp_path / "kept-wal")  # as it says
+    assert ids(path)[0] == [1, 2, 3]
+    (tmp_path / "kept-wal").rename(stray)
     kept = kept_by(restore(source, path))
     assert kept.with_name(f"{kept.name}.stray-wal").read_bytes() == wal
     assert ids(path) == ([1, 2, 3], 147)  # as if it had not been killed

@@ -237,7 +237,8 @@ def _check_unopened(file: int, path: Path, newest: int) -> Mark | None:
     moved = moved_away(path)
     if moved is not None:
         raise JournalRefused(
-            f"a restore of {path} was interrupted: run it again, or rename {moved.name} to {wal_of(path).name}"
+            f"a restore of {path} was interrupted: run it again, or, to go on with what was there before, move"
+            f" {moved.name} to another folder, and keep it"
         )
     if not os.fstat(file).st_size:
         # A first start that failed may have emptied it without a sync. SQLite deletes the journal beside an empty file,
