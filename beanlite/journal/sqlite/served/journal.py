@@ -51,12 +51,11 @@ class SqliteJournal(Journal):
 
     async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         """Open the file and fill the engine with its jobs; see ``Journal.recover``."""
-        recovered = await self._recovery.run(engine, clock, stopped)
-        if recovered is None:
+        if not await self._recovery.run(engine, clock, stopped):
             return False
         self._engine = engine
-        self._writer = recovered.writer
-        self._bodies = recovered.bodies
+        self._writer = self._recovery.writer
+        self._bodies = self._recovery.bodies
         return True
 
     def attach(self, listener: Observer) -> None:

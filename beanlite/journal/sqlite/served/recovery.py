@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from beanlite.core.engine import Engine
 from beanlite.core.memory import JOB_BYTES
@@ -45,15 +45,12 @@ FEW_JOBS: Final = 8
 _Result = TypeVar("_Result")
 
 
-class Recovered(NamedTuple):
-    """What a recovery makes."""
-
-    writer: Writer
-    bodies: BodyReader
-
-
 class Recovery:
-    """The recovery of a server with these settings."""
+    """The recovery of a server with these settings.
+
+    It makes ``writer`` and ``bodies``, and keeps them even if it fails: after a failed commit the connection must not
+    be closed, which would write.
+    """
 
     def __init__(self, path: Path, fsync: str, max_job_size: int, address: str, history: HistoryBounds) -> None:
         """``fsync`` is the setting, to be noted in the file's mark; ``address`` is where the server listens."""
@@ -63,8 +60,8 @@ class Recovery:
         self._address = address
         self._history = history
 
-    async def run(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> Recovered | None:
-        """Open the file and fill the engine with its jobs; see ``Journal.recover``. None: a stop was requested."""
+    async def run(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
+        """Open the file and fill the engine with its jobs; see ``Journal.recover``."""
         try:
             return await self._run(engine, clock, stopped)
         except JournalLocked as error:
@@ -73,12 +70,12 @@ class Recovery:
             engine.forget_jobs()  # frees memory for the error path
             raise JournalRefused(f"there is not enough memory for what {self._path} holds") from error
 
-    async def _run(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> Recovered | None:
+    async def _run(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         began_s = time.monotonic()
         check_body_size(self._max_job_size)
         database = await _unlocked(lambda: open_database(self._path, fsync=self._fsync), stopped)
         if database is None:
-            return None
+            return False
         if database.damaged_wal is not None:
             log.error("damaged -wal: commits lost", commits=database.lost_batches, copy=database.damaged_wal)
         elif database.lost_batches:
@@ -89,16 +86,16 @@ class Recovery:
         jobs = await _restore_jobs(database, engine, now_ns, stopped)
         if jobs is None:
             database.close()
-            return None
+            return False
         for name, pause_s, until_ns in state.pauses:
             engine.restore_pause(name, pause_s, until_ns)
         engine.recovered(state.last_id, state.batch)
-        writer = Writer(database, self._address, self._history, clock, jobs)
-        bodies = BodyReader(database.path)
+        self.writer = writer = Writer(database, self._address, self._history, clock, jobs)
+        self.bodies = bodies = BodyReader(database.path)
         has_room = await _unlocked(writer.prepare, stopped)
         if has_room is None:
             database.close()
-            return None
+            return False
         if has_room and engine.ledger.recording:
             await _record_restart(writer, engine, now_ns)
         signals.hold()  # the threads started here inherit the mask; signals are for the loop's thread
@@ -113,7 +110,7 @@ class Recovery:
             log.warning("disk full: puts are refused until there is room again")
             engine.admission.refuse_puts()
         log.info("recovered", file=database.path, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
-        return Recovered(writer, bodies)
+        return True
 
 
 async def _record_restart(writer: Writer, engine: Engine, now_ns: int) -> None:
