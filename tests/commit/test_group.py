@@ -15,7 +15,7 @@ from beanlite.core.ledger import TALLIES
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
 from beanlite.journal.sqlite.served import awake, leisure, sync, upkeep, writer
-from tests.support.inside import PUT, ask, connect, is_silent, serving, until
+from tests.support.inside import PUT, FullDisk, ask, connect, is_silent, serving, until
 
 
 async def test_an_acknowledgement_comes_after_its_sync(tmp_path, disk):
@@ -268,14 +268,13 @@ async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path,
         assert await ask(client, PUT) == b"INSERTED 1\r\n"
         journal = server.parts.journal._writer
         monkeypatch.setattr(journal.room, "take_reserve", lambda: False)
-        (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
-        journal._db.execute(f"PRAGMA max_page_count = {pages}")
+        disk = FullDisk(journal)
         client[1].write(b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n")
         await until(lambda: server.parts.engine.admission.disk_full)
         assert await ask(other, PUT) == b"OUT_OF_MEMORY\r\n"
         assert not client[0]._buffer
         assert not (tmp_path / "q.db-reserve").exists()
-        journal._db.execute("PRAGMA max_page_count = 1000000")
+        disk.make_room()
         assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 2\r\n"
         assert await ask(other, b"delete 1\r\n") == b"DELETED\r\n"
         assert await ask(other, PUT) == b"OUT_OF_MEMORY\r\n"

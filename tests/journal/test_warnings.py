@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from beanlite.journal.sqlite.served import frames, timing, upkeep
-from tests.support.inside import PUT, ask, connect, serving, until
+from tests.support.inside import PUT, FullDisk, ask, connect, serving, until
 from tests.support.wire import put_bytes
 
 TIMES = 3
@@ -106,16 +106,14 @@ async def test_commits_that_wait_for_room(tmp_path, monkeypatch, logged):
     monkeypatch.setattr(upkeep, "FULL_RETRY_S", 0.001)
     async with serving(tmp_path / "q.db") as (server, _):
         client = await connect(server)
-        db = server.parts.journal._writer._db
         for times in range(1, TIMES + 1):
             await until(lambda: not server.parts.engine.admission.disk_full)
-            (pages,) = db.execute("PRAGMA page_count").fetchone()
-            db.execute(f"PRAGMA max_page_count = {pages}")
+            disk = FullDisk(server.parts.journal._writer)
             client[1].write(LARGE)
             await until(
                 lambda times=times: logged("commits are waiting") + dropped(server.parts.journal._upkeep) == times
             )
-            db.execute("PRAGMA max_page_count = 1000000")
+            disk.make_room()
             assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"INSERTED")
     assert logged("commits are waiting") == 1
 

@@ -64,6 +64,31 @@ async def serving(path, fsync="always", failure=JournalFailed, **others):
             await _tidy_up(server)
 
 
+class FullDisk:
+    """A database that can't grow until there is room.
+
+    The limit is set where no checkpoint is under way: a statement beside one, on the same connection, makes it fail.
+    """
+
+    def __init__(self, writer):
+        self._writer = writer
+        self._checkpoint = writer.checkpoint
+        self._has_room = False
+        writer.checkpoint = self._checkpoint_and_look
+        (pages,) = writer._db.execute("PRAGMA page_count").fetchone()
+        writer._db.execute(f"PRAGMA max_page_count = {pages}")
+
+    def make_room(self):
+        """Make room at the end of the next checkpoint."""
+        self._has_room = True
+
+    async def _checkpoint_and_look(self):
+        await self._checkpoint()
+        if self._has_room:
+            self._writer._db.execute("PRAGMA max_page_count = 1000000")
+            self._writer.checkpoint = self._checkpoint
+
+
 async def abandon(journal):
     """End the threads of an SQLite journal, and leave its file alone, as the end of the process would."""
     await journal._writer._worker.close()
