@@ -12,6 +12,7 @@ from zlib import crc32
 from beanlite.core.job import GONE, NO_PAST, READY, Job
 from beanlite.core.ledger import Changes
 from beanlite.core.totals import Tally
+from beanlite.core.tube import Tube
 from beanlite.host.clock import utc_s
 from beanlite.journal.columns import JOB, NAMES, PUT, listed
 from beanlite.journal.rows import row_of
@@ -26,10 +27,12 @@ from beanlite.journal.sqlite.served.history import (
     STORE_BODY,
     WIDTH,
     History,
+    Row,
 )
 from beanlite.journal.totals import KEPT_S
 
-Parameters = Sequence[Sequence[object]]
+Statement = tuple[str, int, Sequence[Sequence[object]]]
+"""A statement, how many rows it has to change in all, and the parameters of each execution."""
 
 # The parameters of the row as which most jobs are first written, ready since they were put: binding fewer of them, and
 # several rows per statement, is much cheaper.
@@ -69,8 +72,7 @@ class Batch(NamedTuple):
     jobs: int
     growth: int
     """By how much the batch changes the number of stored jobs; negative if it falls."""
-    changes: list[tuple[str, int, Parameters]]
-    """Each statement, how many rows it has to change in all, and its parameters."""
+    changes: list[Statement]
     pauses: list[tuple[str, tuple[int, float] | None]]
     """Each tube, with its pause_s and until, or with None if the pause is over."""
     tallies: list[Tally]
@@ -99,14 +101,21 @@ def _runs(ids: list[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _several(several: str, one: str, values: list[object], width: int) -> list[tuple[str, int, Parameters]]:
+def _add(statements: list[Statement], statement: str, rows: list[Row]) -> None:
+    if rows:
+        statements.append((statement, len(rows), rows))
+
+
+def _add_several(statements: list[Statement], several: str, one: str, values: list[object], width: int) -> None:
     """Split the values of rows into parameters for ``several``, which takes AT_ONCE rows, and for ``one``."""
     rows = len(values) // width
     most = rows // AT_ONCE * AT_ONCE
-    step, end = AT_ONCE * width, most * width
-    together = [values[at : at + step] for at in range(0, end, step)]
-    rest = [values[at : at + width] for at in range(end, len(values), width)]
-    return [(several, most, together), (one, rows - most, rest)]
+    if most:
+        step, end = AT_ONCE * width, most * width
+        statements.append((several, most, [values[at : at + step] for at in range(0, end, step)]))
+        values = values[end:]
+    if rows > most:
+        statements.append((one, rows - most, [values[at : at + width] for at in range(0, len(values), width)]))
 
 
 def _are_alike(job: Job, other: Job) -> bool:
@@ -122,18 +131,47 @@ def _are_alike(job: Job, other: Job) -> bool:
 
 def batch_of(changes: Changes, history: History) -> Batch:
     """Convert changes to a batch of rows."""
-    past = history.rows_of(changes.events)
+    statements: list[Statement] = []
+    rows = len(changes.jobs) + len(changes.pauses) + len(KEPT_S) * len(changes.tallies)
+    events = body_bytes = 0
+    if changes.events:
+        past = history.rows_of(changes.events)
+        events, body_bytes = past.rows, past.body_bytes
+        rows += (1 + PRUNED_EACH) * events
+        _add_several(statements, INSERT_SEVERAL, INSERT, past.values, WIDTH)
+        _add(statements, STORE_BODY, past.bodies)
+        _add(statements, FETCH_BODY, past.to_fetch)  # before the job is deleted
+    frames = FRAMES_BESIDE_ROWS + FRAMES_PER_ROW * rows + body_bytes // BODY_BYTES_PER_FRAME
+    large_bytes, growth = _add_jobs(statements, changes)
+    if large_bytes:
+        frames += sum(job.size for job in changes.jobs if job.id >= changes.first_id) // BODY_BYTES_PER_FRAME
+    return Batch(
+        changes.batch,
+        changes.last_id,
+        len(changes.jobs),
+        growth,
+        statements,
+        [_pause_of(tube) for tube in changes.pauses],
+        changes.tallies,
+        events,
+        frames,
+        body_bytes + large_bytes,
+    )
+
+
+def _add_jobs(statements: list[Statement], changes: Changes) -> tuple[int, int]:
+    """Add the statements for the jobs; returns the size of their large bodies, and the growth of the file in jobs."""
     ready: list[object] = []
-    inserts: list[tuple[object, ...]] = []
-    updates: list[tuple[object, ...]] = []
+    inserts: list[Row] = []
+    updates: list[Row] = []
     deleted: list[int] = []
-    bodies: list[tuple[object, ...]] = []
-    body_deletes: list[tuple[object, ...]] = []
+    bodies: list[Row] = []
+    body_deletes: list[Row] = []
     alike: Job | None = None  # the last job unchanged since its put; jobs put along with it share most of its values
     put: tuple[object, ...] = ()
     of_put = 0
     first_id = changes.first_id
-    body_bytes = past.body_bytes
+    large_bytes = 0
     for job in changes.jobs:
         state = job.state
         if state is GONE:
@@ -148,10 +186,12 @@ def batch_of(changes: Changes, history: History) -> Batch:
         body = job.body
         assert body is not None  # a body stays in memory at least until it is stored
         checksum = crc32(body)
-        inline = body if job.size <= INLINE_MAX else None
-        if inline is None:
+        inline: bytearray | None = None
+        if job.size <= INLINE_MAX:
+            inline = bytearray(body)  # sqlite3 searches for an adapter of bytes, which takes longer than this copy
+        else:
             bodies.append((job.id, body))
-            body_bytes += job.size
+            large_bytes += job.size
         if state is READY and not job.reserves and job.past is NO_PAST and job.since_ns == job.created_ns:
             if not (alike is not None and _are_alike(job, alike)):
                 alike = job
@@ -164,36 +204,15 @@ def batch_of(changes: Changes, history: History) -> Batch:
         else:
             row = row_of(job)
             inserts.append((*row, checksum_of_row(row), checksum, inline))
-    all_rows: tuple[tuple[str, int, Parameters], ...] = (
-        *_several(INSERT_SEVERAL, INSERT, past.values, WIDTH),
-        (STORE_BODY, len(past.bodies), past.bodies),
-        (FETCH_BODY, len(past.to_fetch), past.to_fetch),
-        *_several(_INSERT_SEVERAL, _INSERT_READY, ready, _READY_PARAMETERS),
-        (INSERT_JOB, len(inserts), inserts),
-        (INSERT_BODY, len(bodies), bodies),
-        (_UPDATE, len(updates), updates),
-        (_DELETE, len(deleted), _runs(deleted)),
-        (_DELETE_BODY, len(body_deletes), body_deletes),
-    )
-    pauses = [
-        (tube.name.decode(), (tube.pause_s, utc_s(tube.pause_until_ns)) if tube.pause_until_ns else None)
-        for tube in changes.pauses
-    ]
-    rows = len(changes.jobs) + len(pauses) + len(KEPT_S) * len(changes.tallies) + (1 + PRUNED_EACH) * past.rows
-    frames = FRAMES_BESIDE_ROWS + FRAMES_PER_ROW * rows + past.body_bytes // BODY_BYTES_PER_FRAME
-    if bodies:
-        frames += sum(job.size for job in changes.jobs if job.id >= first_id) // BODY_BYTES_PER_FRAME
-    changed = [each for each in all_rows if each[1]]
-    growth = len(ready) // _READY_PARAMETERS + len(inserts) - len(deleted)
-    return Batch(
-        changes.batch,
-        changes.last_id,
-        len(changes.jobs),
-        growth,
-        changed,
-        pauses,
-        changes.tallies,
-        past.rows,
-        frames,
-        body_bytes,
-    )
+    _add_several(statements, _INSERT_SEVERAL, _INSERT_READY, ready, _READY_PARAMETERS)
+    _add(statements, INSERT_JOB, inserts)
+    _add(statements, INSERT_BODY, bodies)
+    _add(statements, _UPDATE, updates)
+    if deleted:
+        statements.append((_DELETE, len(deleted), _runs(deleted)))
+    _add(statements, _DELETE_BODY, body_deletes)
+    return large_bytes, len(ready) // _READY_PARAMETERS + len(inserts) - len(deleted)
+
+
+def _pause_of(tube: Tube) -> tuple[str, tuple[int, float] | None]:
+    return tube.name.decode(), (tube.pause_s, utc_s(tube.pause_until_ns)) if tube.pause_until_ns else None
