@@ -277,10 +277,15 @@ def failing(path: Path | str) -> Iterator[None]:
     """Convert errors of SQLite or the system about the file while it is served into JournalFailed."""
     try:
         yield
-    except OSError as error:
-        raise JournalFailed(f"{path} can't be looked at: {error.strerror or said(error)}") from error
-    except sqlite3.Error as error:
-        raise JournalFailed(f"{path} can't be read: {said_with_advice(error)}") from error
+    except (OSError, sqlite3.Error) as error:
+        raise failed(error, path) from error
+
+
+def failed(error: OSError | sqlite3.Error, path: Path | str) -> JournalFailed:
+    """The error to raise for an error of SQLite or the system about the file while it is served."""
+    if isinstance(error, sqlite3.Error):
+        return JournalFailed(f"{path} can't be read: {said_with_advice(error)}")
+    return JournalFailed(f"{path} can't be looked at: {error.strerror or said(error)}")
 
 
 def is_locked(error: sqlite3.Error) -> bool:

@@ -31,9 +31,10 @@ _BYTE_ORDERS = {0x377F0682: "<", 0x377F0683: ">"}
 # The -shm begins with two copies of this header: version, whether it is complete, frames, …, salts, checksums. It gives
 # the number of committed frames, which no SQL statement returns without a checkpoint.
 _INDEX_HEADER = struct.Struct("=I8xBxxxI12s8s8s")
-# The offset and the size in bytes of the number of frames in that header.
+_INDEX_HEADER_BYTES: Final = 48
+# Where the number of frames is in that header.
 _FRAMES_OFFSET: Final = 16
-_FRAMES_BYTES: Final = 4
+_FRAMES_END: Final = 20
 # After the copies come the number of frames that have been moved into the file, and further on the number that the last
 # checkpoint set out to move, which is written before it moves the first. This struct begins at the first copy's salts.
 _SALTS_OFFSET: Final = 32
@@ -85,9 +86,19 @@ def index_size(frames: int) -> int:
     return (1 + (frames + _INDEX_HEADER_FRAMES) // _INDEX_PART_FRAMES) * _INDEX_PART_BYTES
 
 
+def read_index_header(index: int) -> bytes:
+    """Read the header of an open -shm. OSError: it can't be read."""
+    return os.pread(index, _INDEX_HEADER_BYTES, 0)
+
+
+def frame_count(header: bytes) -> int:
+    """The number of committed frames according to the header of the -shm."""
+    return int.from_bytes(header[_FRAMES_OFFSET:_FRAMES_END], sys.byteorder)
+
+
 def read_frame_count(index: int) -> int:
-    """Read the number of committed frames from an open -shm."""
-    return int.from_bytes(os.pread(index, _FRAMES_BYTES, _FRAMES_OFFSET), sys.byteorder)
+    """Read the number of committed frames from an open -shm. OSError: it can't be read."""
+    return frame_count(read_index_header(index))
 
 
 def read_progress(index: int) -> Progress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from beanlite.journal.sqlite.file.wal import index_size, read_frame_count
+from beanlite.journal.sqlite.file.wal import frame_count, index_size, read_index_header
 
 # A checkpoint is due when this many frames (pages of 4 KiB) have been added to the -wal. Commits wait for a checkpoint,
 # and the time it takes grows with their number.
@@ -32,19 +32,29 @@ class Frames:
         """A reader kept the last checkpoint from reaching the end of the -wal, which grows as long as this goes on."""
         self._told = 0
         """The number of frames at the last warning of that; 0: none since the -wal shrank."""
+        self._header = b""
+        """The header of the -shm after the last commit of ours."""
 
     @property
     def checkpoint_due(self) -> bool:
         """Whether the -wal has grown enough for a checkpoint."""
         return self.added >= CHECKPOINT_FRAMES
 
+    def are_ours(self) -> bool:
+        """Whether no other program has committed any since ``count``; to be called in a transaction. Raises OSError.
+
+        Each commit changes the header of the -shm. Reading it is much cheaper than asking SQLite.
+        """
+        return read_index_header(self._index) == self._header
+
     def read(self) -> None:
         """Read the number of frames, because another program has committed some. Raises OSError."""
-        self.committed = read_frame_count(self._index)
+        self.committed = frame_count(read_index_header(self._index))
 
     def count(self) -> int:
         """Count the frames of the last commit; returns how many of the earlier frames remain. Raises OSError."""
-        before, now = self.committed, read_frame_count(self._index)
+        self._header = read_index_header(self._index)
+        before, now = self.committed, frame_count(self._header)
         # Fewer than before: all frames had been moved into the file, and SQLite has restarted the -wal.
         self.added += now - before if now >= before else now
         self.committed = now

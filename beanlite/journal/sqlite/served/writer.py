@@ -26,6 +26,7 @@ from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import Database
 from beanlite.journal.sqlite.file.fileformat import (
     WHAT_TO_DO,
+    failed,
     failing,
     is_full,
     is_locked,
@@ -40,6 +41,7 @@ from beanlite.journal.sqlite.served.audit import audit
 from beanlite.journal.sqlite.served.batch import FRAMES_BESIDE_ROWS, FRAMES_PER_ROW, Batch
 from beanlite.journal.sqlite.served.chronicle import Chronicle
 from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES, Frames
+from beanlite.journal.sqlite.served.guards import switch_off_triggers
 from beanlite.journal.sqlite.served.history import HistoryBounds
 from beanlite.journal.sqlite.served.sync import SoonestSync, background_sync
 from beanlite.journal.sqlite.served.watch import Outsiders, Watch
@@ -103,6 +105,8 @@ class Writer:
         self._database = database
         self.chronicle = Chronicle(database.connection, address, bounds, clock)
         self._db = database.connection
+        self._cursor = self._db.cursor()
+        """Used again and again, since making one takes as long as a short statement."""
         self._worker = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
         self.room = database.room
         self.frames = Frames(database.index)
@@ -124,6 +128,7 @@ class Writer:
         path = self._database.path
         # synchronous = NORMAL leaves syncing commits to us, while checkpoints are still synced. Check constraints are
         # off because SQLite would rebuild the list of states for each row, to check values that can't be wrong.
+        switch_off_triggers(self._db)
         with refused(path):
             self._db.executescript("PRAGMA synchronous = NORMAL; PRAGMA ignore_check_constraints = ON")
             (self._promised_id,) = self._db.execute("SELECT last_id FROM meta").fetchone()
@@ -156,15 +161,15 @@ class Writer:
         JournalFull and JournalBusy leave nothing behind, and the same batch may be tried again. After any other
         JournalFailed the batch may or may not be in the file.
         """
-        db = self._db
+        cursor = self._cursor
         try:
             self._begin(batch)
             for statement, jobs, parameters in batch.changes:
-                changed = db.executemany(statement, parameters).rowcount
+                changed = cursor.executemany(statement, parameters).rowcount
                 if changed != jobs:
                     raise _disagreement(self._database, self._outsiders, statement, jobs, changed)
             promised_id = self._end(batch)
-            db.execute("COMMIT")
+            cursor.execute("COMMIT")
         except _FAILURES as error:
             raise self._undo(error) from error
         self._committed(batch, promised_id)
@@ -187,14 +192,14 @@ class Writer:
         self._committed(batch, promised_id)
 
     def _begin(self, batch: Batch) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
+        self._cursor.execute("BEGIN IMMEDIATE")
         self._look_for_others()
         self._watch.check_wal(self.frames.committed)  # before writing, which would extend a truncated -wal again
         self.frames.allocate(batch.frames)
 
     def _look_for_others(self) -> bool:
         """Return whether other programs have committed something since the last call."""
-        if not self._outsiders.check():
+        if self.frames.are_ours() or not self._outsiders.check():
             return False
         self.others_came = True
         self._tie.base = None  # they may have begun the -wal anew
@@ -203,12 +208,12 @@ class Writer:
 
     def _end(self, batch: Batch) -> int:
         """Write the parts of the batch that are not about jobs; returns the last promised id after this batch."""
-        db = self._db
-        _write_pauses(db, batch.pauses)
+        if batch.pauses:
+            _write_pauses(self._db, batch.pauses)
         promised_id = self._promised_id
         if batch.last_id > promised_id:
             promised_id = batch.last_id + IDS_AHEAD
-            db.execute(_UPDATE_META, (batch.number, promised_id))
+            self._db.execute(_UPDATE_META, (batch.number, promised_id))
         self.chronicle.write(batch)
         return promised_id
 
@@ -255,10 +260,13 @@ class Writer:
         return None
 
     def _count_frames(self) -> None:
-        with failing(self._database.path):
-            before, kept = self.frames.committed, self.frames.count()
+        before = self.frames.committed
+        try:
+            kept = self.frames.count()
             if self._tie.base is not None:
                 self._tie.committed(self._promised_id, self._look_for_others)
+        except (OSError, sqlite3.Error) as error:
+            raise failed(error, self._database.path) from error
         self._watch.committed(kept, anew=kept < before)
 
     def audit(self, engine: Engine) -> Iterator[None]:
