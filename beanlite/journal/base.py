@@ -107,7 +107,7 @@ class Journal(ABC):
         The journal passes the engine all jobs through ``restore``, some thousand at a time, each pause through
         ``restore_pause``, and finally, through ``recovered``, the highest id ever given out and the number of the last
         batch. It checks what it reads as described at ``core.restore.StoredJob``. From then on it reports to the engine
-        how much room there is for bodies: through ``accept_puts`` after each batch, since puts use the room up, or
+        how much room there is for bodies: through ``accept_puts`` again and again, since puts use the room up, or
         never, if there is no limit; and through ``refuse_puts`` when there is none left.
 
         ``clock`` is the server's clock, and shows the machine's UTC. If the stored times are by another clock, the

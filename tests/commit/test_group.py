@@ -189,7 +189,7 @@ async def test_file_of_a_drained_backlog_shrinks_by_itself_in_small_slices(tmp_p
     async with serving(file) as (server, _):
         size = 60_000
         jobs = 4 * writer.SPARE_PAGES * PAGE_SIZE // size
-        assert await fill_and_drain(server, jobs, size) > jobs * size / 2
+        assert await fill_and_drain(server, jobs, size) > jobs * size / 4  # the rest may be in the -wal
         await until(lambda: file.stat().st_size <= (writer.SPARE_PAGES + 50) * PAGE_SIZE)
         assert [pages for pages, _ in slices[:9]] == [1, 2, 4, 8, 16, 32, 64, 100, 100]
         assert all(given <= pages + 2 for pages, given in slices)  # and what had told where they belong

@@ -22,13 +22,13 @@ class Mutant(NamedTuple):
 MUTANTS = {
     "a sync left out": Mutant(
         "journal.sqlite.served.journal",
-        "        if self._sync_interval_ms != 0:\n            self._writer.check()",
-        "        if True:\n            self._writer.check()",
+        "        if self._sync_interval_ms == 0:\n            under_way.sync()",
+        "        if False:\n            under_way.sync()",
     ),
     "a sync that failed is taken for one that did not": Mutant(
         "journal.sqlite.served.writer",
-        "        if error is not None:\n            return JournalFailed(",
-        "        if False:\n            return JournalFailed(",
+        "        if error is not None:\n            raise JournalFailed(",
+        "        if False:\n            raise JournalFailed(",
     ),
     "syncs by time left out": Mutant(
         "journal.sqlite.served.upkeep",
@@ -43,8 +43,8 @@ MUTANTS = {
     "replies out of order": Mutant("net.connection", "elif not self._owed:", "elif True:"),
     "a batch not stored as a whole": Mutant(
         "journal.sqlite.served.writer",
-        "                changed = db.executemany(",
-        '                db.execute("COMMIT"), db.execute("BEGIN")\n                changed = db.executemany(',
+        "                changed = cursor.executemany(",
+        '                cursor.executescript("COMMIT; BEGIN")\n                changed = cursor.executemany(',
     ),
     "a batch forgotten on a full disk": Mutant(
         "journal.sqlite.served.upkeep",

@@ -10,7 +10,7 @@ from typing import Final
 
 from beanlite.core.engine import Engine
 from beanlite.core.ledger import Changes
-from beanlite.errors import JournalBusy, JournalFailed, JournalFull
+from beanlite.errors import JournalBusy, JournalFull
 from beanlite.host.clock import Clock
 from beanlite.journal.base import Journal, JournalFacts, Observer
 from beanlite.journal.sqlite.file.database import WAL_BYTES_MAX
@@ -104,30 +104,28 @@ class SqliteJournal(Journal):
         """Have the batch synced, if that is wanted, now that it is written."""
         under_way = self._under_way
         self._timing.written(under_way)
-        self._upkeep.committed()
-        if self._sync_interval_ms != 0:
+        self._upkeep.committed(under_way.began_s)
+        if self._sync_interval_ms == 0:
+            under_way.sync()
+            self._awake.sync_begins(under_way.since_s)
+            self._writer.begin_sync(self._synced)
+            if under_way.syncing:
+                self._awake.sync_waits()
+        else:
             self._writer.check()
+            under_way.tell()
             self._durable()
-            return
-        under_way.sync()
-        self._awake.sync_begins(under_way.since_s)
-        self._writer.begin_sync(self._synced)
-        if under_way.syncing:
-            self._awake.sync_waits()
 
-    def _synced(self, error: JournalFailed | None) -> None:
-        under_way = self._under_way
-        took_s = under_way.for_s
-        under_way.tell()
-        self._awake.sync_ended(took_s)
-        if error is not None:
-            self._listener.failed(error)
-            return
-        self._timing.synced(took_s)
+    def _synced(self, error: Exception | None) -> None:
+        """Report the batch durable, unless its sync has failed."""
         try:
+            took_s = self._under_way.tell()
+            self._awake.sync_ended(took_s)
+            self._writer.check_sync(error)
+            self._timing.synced(took_s)
             self._durable()
-        except Exception as bug:  # noqa: BLE001 - this may run between the commands of an unrelated client
-            self._listener.failed(bug)
+        except Exception as failure:  # noqa: BLE001 - this may run between the commands of an unrelated client
+            self._listener.failed(failure)
 
     def _durable(self) -> None:
         under_way = self._under_way

@@ -66,10 +66,13 @@ class UnderWay:
         self.what = SYNCING
         self.since_s = time.monotonic()
 
-    def tell(self) -> None:
-        """The batch is synced, and those that wait for it are about to be told."""
+    def tell(self) -> float:
+        """The batch is durable, and those that wait for it are about to be told. Returns how long its sync took."""
+        now_s = time.monotonic()
+        took_s = now_s - self.since_s
         self.what = TELLING
-        self.since_s = time.monotonic()
+        self.since_s = now_s
+        return took_s
 
     def keep_up(self) -> None:
         """Upkeep begins, during which no batch may be written."""

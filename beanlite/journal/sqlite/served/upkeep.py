@@ -22,6 +22,8 @@ from beanlite.journal.sqlite.served.writer import Writer
 BUSY_RETRY_S: Final = 0.005
 # The same while the disk is full, and how often a full disk is checked for room.
 FULL_RETRY_S: Final = 1.0
+# How often the room on the disk is measured while there is some.
+MEASURE_S: Final = 0.01
 # The pause between two slices of an audit.
 AUDIT_REST_S: Final = 0.01
 # A commit that waits longer than this for another program is logged.
@@ -58,6 +60,8 @@ class Upkeep:
         self._no_timed_sync = asyncio.Event()
         """Set while the task waits for the next interval."""
         self._no_timed_sync.set()
+        self._measure_at_s = 0.0
+        """When the room on the disk is to be measured next; between, puts are taken off what there was."""
         self._oddities = log.Seldom()
 
     def start(self, sync_interval_s: float | None) -> None:
@@ -94,13 +98,14 @@ class Upkeep:
         since_s = self._syncing_since_s or self._unsynced_since_s
         return time.monotonic() - since_s if since_s else 0.0
 
-    def committed(self) -> None:
+    def committed(self, now_s: float) -> None:
         """Note that a batch has been written; it may still have to be synced."""
         self.note_unsynced()
         if self._writer.others_came and not self._auditing:
             self._auditing = True
             self.begin(self._audit())
-        if not self._engine.admission.disk_full:
+        if now_s >= self._measure_at_s and not self._engine.admission.disk_full:
+            self._measure_at_s = now_s + MEASURE_S
             self._engine.admission.accept_puts(self._writer.room.for_bodies())
 
     def batch_ends(self) -> None:

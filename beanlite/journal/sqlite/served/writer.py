@@ -43,7 +43,7 @@ from beanlite.journal.sqlite.served.chronicle import Chronicle
 from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES, Frames
 from beanlite.journal.sqlite.served.guards import switch_off_triggers
 from beanlite.journal.sqlite.served.history import HistoryBounds
-from beanlite.journal.sqlite.served.sync import SoonestSync, background_sync
+from beanlite.journal.sqlite.served.sync import Done, SoonestSync, background_sync
 from beanlite.journal.sqlite.served.watch import Outsiders, Watch
 
 # Ids are promised this many at a time, because writing the last id with each batch would add a page to the batch, which
@@ -105,8 +105,6 @@ class Writer:
         self._database = database
         self.chronicle = Chronicle(database.connection, address, bounds, clock)
         self._db = database.connection
-        self._cursor = self._db.cursor()
-        """Used again and again, since making one takes as long as a short statement."""
         self._worker = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
         self.room = database.room
         self.frames = Frames(database.index)
@@ -161,8 +159,9 @@ class Writer:
         JournalFull and JournalBusy leave nothing behind, and the same batch may be tried again. After any other
         JournalFailed the batch may or may not be in the file.
         """
-        cursor = self._cursor
+        cursor = self._db.cursor()  # one for all statements, since making it takes as long as a short one of them
         try:
+            cursor.execute("BEGIN IMMEDIATE")
             self._begin(batch)
             for statement, jobs, parameters in batch.changes:
                 changed = cursor.executemany(statement, parameters).rowcount
@@ -172,12 +171,15 @@ class Writer:
             cursor.execute("COMMIT")
         except _FAILURES as error:
             raise self._undo(error) from error
+        finally:
+            cursor.close()  # a traceback may outlive this, and a connection with an open cursor would not be closed
         self._committed(batch, promised_id)
 
     async def write_apart(self, batch: Batch) -> None:
         """Like ``write``, but in the worker thread, so that only clients waiting for a commit have to wait."""
         worker = self._worker
         try:
+            self._db.execute("BEGIN IMMEDIATE")
             self._begin(batch)
             for statement, jobs, parameters in batch.changes:
                 cursor = await worker.executemany(statement, parameters)
@@ -192,7 +194,7 @@ class Writer:
         self._committed(batch, promised_id)
 
     def _begin(self, batch: Batch) -> None:
-        self._cursor.execute("BEGIN IMMEDIATE")
+        """Check that everything is as it was left, and make room for the batch."""
         self._look_for_others()
         self._watch.check_wal(self.frames.committed)  # before writing, which would extend a truncated -wal again
         self.frames.allocate(batch.frames)
@@ -224,12 +226,12 @@ class Writer:
         self._jobs += batch.growth
         self._count_frames()
 
-    def begin_sync(self, done: Callable[[JournalFailed | None], None]) -> None:
-        """Sync everything that is committed to the disk, then call ``done`` with None or the failure.
+    def begin_sync(self, done: Done) -> None:
+        """Sync everything that is committed to the disk, then call ``done``, which has to call ``check_sync``.
 
         ``done`` may be called before this returns, or later in the loop. More may be written meanwhile.
         """
-        self._sync(self._wal, lambda error: done(self._after_sync(error)))
+        self._sync(self._wal, done)
 
     def poll(self) -> None:
         """Report a completed sync at once, without waiting for the loop to do so."""
@@ -246,18 +248,13 @@ class Writer:
         """Sync in the background, where latency does not matter. JournalFailed: the sync failed."""
         ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._sync.background(self._wal, ended.set_result)
-        failure = self._after_sync(await ended)
-        if failure is not None:
-            raise failure
+        self.check_sync(await ended)
 
-    def _after_sync(self, error: Exception | None) -> JournalFailed | None:
+    def check_sync(self, error: Exception | None) -> None:
+        """Raise JournalFailed if a sync has failed with an error, or the files are not those that were written to."""
         if error is not None:
-            return JournalFailed(f"syncing the -wal of {self._database.path} failed: {error}")
-        try:
-            self.check()
-        except JournalFailed as failure:
-            return failure
-        return None
+            raise JournalFailed(f"syncing the -wal of {self._database.path} failed: {error}")
+        self.check()
 
     def _count_frames(self) -> None:
         before = self.frames.committed
