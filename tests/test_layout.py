@@ -24,6 +24,7 @@ CORE_MAY_IMPORT = {
     "heapq",
     "itertools",
     "json",
+    "mypy_extensions",
     "operator",
     "pydantic",
     "re",

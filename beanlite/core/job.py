@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from beanlite.core.tube import Client, Peer, Tube
 
 
@@ -58,6 +60,7 @@ class Past:
 NO_PAST: Final = Past()
 
 
+@mypyc_attr(acyclic=True)  # the garbage collector neither counts jobs nor visits them; what refers back is cleared
 class Job:
     """One job. A million of them make up the server's memory, so nothing is kept here that can be computed.
 

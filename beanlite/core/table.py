@@ -3,15 +3,77 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from beanlite.core.job import Job
 
-# The number of jobs in a segment. A dict that grows stalls the server while Python moves it into one twice as large:
-# for some milliseconds at this size, for seconds at some millions of jobs. This is just below such a step.
-NEWEST_MAX: Final = 170_000
-# A dict that shrinks keeps its memory; a segment is copied to give it back when it is down to one of these sizes.
-_SHRINK_AT: Final = {NEWEST_MAX >> bits for bits in range(2, 17, 2)}
+# The number of jobs among the newest. A dict that grows stalls the server while Python moves it into one twice as
+# large: for some milliseconds at this size, for seconds at some millions of jobs. This is just below such a step.
+NEWEST_MAX: Final = 43_000
+# A list has a place for each id, whether there is still a job or not; a dict takes about eight times as much for a job.
+_PLACES_MAX: Final = 8
+# A dict that shrinks keeps its memory; it is copied to give that back when it is down to one of these sizes.
+_SHRINK_AT: Final = {NEWEST_MAX >> bits for bits in range(2, 15, 2)}
+
+
+class Segment:
+    """Jobs that are no longer among the newest, and only become fewer.
+
+    They are in a list, in the place of their id, until most places are empty.
+    """
+
+    __slots__ = ("_few", "_first_id", "_places", "count")
+
+    def __init__(self, jobs: dict[int, Job]) -> None:
+        """Take over these jobs, of which there is at least one, in ascending order of id."""
+        self._first_id = next(iter(jobs))
+        self._places: list[Job | None] = []
+        """The jobs from the first id on; empty if they are in ``_few``."""
+        self._few: dict[int, Job] = {}
+        self.count = len(jobs)
+        """How many jobs there are."""
+        end = next(reversed(jobs)) + 1
+        if end - self._first_id < self.count * _PLACES_MAX // 2:
+            self._places = [jobs.get(job_id) for job_id in range(self._first_id, end)]
+        else:
+            self._few = dict(jobs)
+
+    def find(self, job_id: int) -> Job | None:
+        """The job with this id, or None."""
+        if not self._places:
+            return self._few.get(job_id)
+        place = job_id - self._first_id
+        return self._places[place] if 0 <= place < len(self._places) else None
+
+    def remove(self, job_id: int) -> None:
+        """Remove a job, which must be there."""
+        self.count -= 1
+        if self._places:
+            self._places[job_id - self._first_id] = None
+            if self.count * _PLACES_MAX < len(self._places):
+                self._few = {job.id: job for job in self._places if job is not None}
+                self._places = []
+        else:
+            del self._few[job_id]
+            if self.count in _SHRINK_AT:
+                self._few = dict(self._few)
+
+    def __iter__(self) -> Iterator[int]:
+        """The ids, ascending."""
+        return iter([job.id for job in self._places if job is not None] or self._few)
+
+    def ids_after(self, job_id: int, most: int) -> list[int]:
+        """The next ``most`` ids above this one, ascending; fewer if there are no more."""
+        if not self._places:
+            return _ids_after(self._few, job_id, most)
+        found: list[int] = []
+        for place in range(max(0, job_id + 1 - self._first_id), len(self._places)):
+            if self._places[place] is not None:
+                found.append(self._first_id + place)
+                if len(found) == most:
+                    break
+        return found
 
 
 class JobTable:
@@ -22,17 +84,19 @@ class JobTable:
     than NEWEST_MAX jobs that costs no more than a plain dict.
     """
 
-    __slots__ = ("_last_ids", "_segments", "newest")
+    __slots__ = ("_last_ids", "_older", "_segments", "newest")
 
     def __init__(self) -> None:
         self.newest: dict[int, Job] = {}
-        self._segments: list[dict[int, Job]] = []
+        self._segments: list[Segment] = []
         self._last_ids: list[int] = []
         """The last id of each segment, ascending, since ids are given out in ascending order."""
+        self._older = 0
+        """How many jobs are in segments."""
 
     def __len__(self) -> int:
         """How many jobs there are in all."""
-        return len(self.newest) + sum(map(len, self._segments))
+        return len(self.newest) + self._older
 
     def __getitem__(self, job_id: int) -> Job:
         """The job with this id. Raises KeyError if there is none."""
@@ -47,50 +111,50 @@ class JobTable:
 
     def find_older(self, job_id: int) -> Job | None:
         """The job with this id if it is in a segment, else None."""
-        place = bisect_left(self._last_ids, job_id)
-        return self._segments[place].get(job_id) if place < len(self._segments) else None
+        number = bisect_left(self._last_ids, job_id)
+        return self._segments[number].find(job_id) if number < len(self._segments) else None
 
     def remove_older(self, job_id: int) -> None:
         """Remove a job, which must be in a segment."""
-        place = bisect_left(self._last_ids, job_id)
-        jobs = self._segments[place]
-        del jobs[job_id]
-        if not jobs:
-            del self._segments[place], self._last_ids[place]
-        elif len(jobs) in _SHRINK_AT:
-            self._segments[place] = dict(jobs)
+        number = bisect_left(self._last_ids, job_id)
+        segment = self._segments[number]
+        segment.remove(job_id)
+        self._older -= 1
+        if not segment.count:
+            del self._segments[number], self._last_ids[number]
 
     def make_room(self) -> None:
         """Make a segment of the newest jobs if there are many; to be called at least every few thousand jobs added."""
         if len(self.newest) >= NEWEST_MAX:
-            self._segments.append(dict(self.newest))
+            self._segments.append(Segment(self.newest))
             self._last_ids.append(next(reversed(self.newest)))
+            self._older += len(self.newest)
             self.newest.clear()
 
-    def segments(self) -> list[tuple[int, dict[int, Job]]]:
-        """All jobs, the newest first: dicts in ascending order of id, each with the id that its jobs are above."""
-        return list(zip([0, *self._last_ids], [*self._segments, self.newest], strict=True))[::-1]
+    def segments(self) -> list[tuple[int, Iterable[int]]]:
+        """The ids of all jobs, the newest first: each part is in ascending order, with the id that it is above."""
+        parts: list[Iterable[int]] = [*self._segments, self.newest]
+        return list(zip([0, *self._last_ids], parts, strict=True))[::-1]
 
     def ids_after(self, job_id: int, most: int) -> list[int]:
         """The next ``most`` ids above this one, ascending; fewer only if there are no more."""
         found: list[int] = []
-        for place in range(bisect_right(self._last_ids, job_id), len(self._segments) + 1):
-            jobs = self._segments[place] if place < len(self._segments) else self.newest
-            if jobs:
-                found += _ids_after(jobs, job_id, most - len(found))
+        for segment in self._segments[bisect_right(self._last_ids, job_id) :]:
+            found += segment.ids_after(job_id, most - len(found))
             if len(found) >= most:
-                break
-        return found
+                return found
+        return found + _ids_after(self.newest, job_id, most - len(found)) if self.newest else found
 
     def clear(self) -> None:
         """Remove all jobs."""
         self.newest.clear()
         self._segments.clear()
         self._last_ids.clear()
+        self._older = 0
 
 
 def _ids_after(jobs: dict[int, Job], job_id: int, most: int) -> list[int]:
-    """The next ``most`` ids of a segment. Where ids are dense they are probed one by one, so that no list is made."""
+    """The next ``most`` ids of a dict. Where ids are dense they are probed one by one, so that no list is made."""
     found: list[int] = []
     stop = min(next(reversed(jobs)), job_id + 4 * most)
     for each in range(job_id + 1, stop + 1):

@@ -30,9 +30,8 @@ def put_many(core, client, jobs, pri=0):
 
 
 def loaded(core):
-    return [
-        job_id for _, part in core.engine.jobs.segments() for job_id in sorted(part) if part[job_id].body is not None
-    ]
+    jobs = core.engine.jobs
+    return [job_id for _, part in jobs.segments() for job_id in sorted(part) if jobs[job_id].body is not None]
 
 
 # -- out of memory

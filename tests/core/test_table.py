@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from beanlite.core import table as table_module
 from beanlite.core.table import JobTable
+from tests.support.jobs import Numbered
 from tests.support.sessions import Chance, Twins, explore
 
 SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
@@ -27,7 +28,7 @@ def test_has_all_jobs_and_keeps_no_segment_that_is_empty(steps):
     for step, number in steps:
         if step == "add":
             last_id += 1 + number % 3
-            jobs.newest[last_id] = model[last_id] = object()
+            jobs.newest[last_id] = model[last_id] = Numbered(last_id)
         elif step == "remove" and model:
             job_id = list(model)[number % len(model)]
             if job_id in jobs.newest:
@@ -39,7 +40,7 @@ def test_has_all_jobs_and_keeps_no_segment_that_is_empty(steps):
             jobs.make_room()
             assert len(jobs.newest) < 3
         assert len(jobs) == len(model)
-        assert all(jobs._segments)
+        assert all(segment.count for segment in jobs._segments)
         assert [job_id for _, part in reversed(jobs.segments()) for job_id in part] == sorted(model)
     for job_id in range(last_id + 2):
         assert jobs.find(job_id) is model.get(job_id)
@@ -50,16 +51,24 @@ def test_has_all_jobs_and_keeps_no_segment_that_is_empty(steps):
                 jobs[job_id]
 
 
-def test_a_few_jobs_left_of_many_take_little_room():
+@pytest.mark.parametrize("step", [1, 10])
+def test_a_few_jobs_left_of_many_take_little_room(step):
     jobs: Any = JobTable()
-    for job_id in range(4 * max(table_module._SHRINK_AT)):
-        jobs.newest[job_id] = object()
+    ids = range(step, step * 4 * max(table_module._SHRINK_AT), step)
+    jobs.newest.update((job_id, Numbered(job_id)) for job_id in ids)
     jobs.make_room()
-    full = sys.getsizeof(jobs._segments[0])
-    for job_id in range(1, len(jobs._segments[0])):
+    (segment,) = jobs._segments
+    assert bool(segment._places) == (step == 1)
+    for number, job_id in enumerate(ids[1:], 2):
         jobs.remove_older(job_id)
+        if number % 100 == 0:
+            assert size(segment) < 500 + 500 * len(jobs)
     assert len(jobs) == 1
-    assert sys.getsizeof(jobs._segments[0]) < full / 1000
+    assert size(segment) < 500
+
+
+def size(segment):
+    return sys.getsizeof(segment._places) + sys.getsizeof(segment._few)
 
 
 class TwinsThatStore(Twins):

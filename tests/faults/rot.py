@@ -86,8 +86,9 @@ async def _start(path, max_bytes):
         with mock.patch.object(recovery, "open_database", opening), chunk:
             await journal.recover(engine, clock, asyncio.Event())
         served, fetched = {}, 0
-        for _, jobs in engine.jobs.segments():
-            for job_id, job in jobs.items():
+        for _, job_ids in engine.jobs.segments():
+            for job_id in job_ids:
+                job = engine.jobs[job_id]
                 body = job.body
                 if body is None:
                     fetched += 1

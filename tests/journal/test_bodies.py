@@ -179,7 +179,7 @@ async def started(path, body_max_bytes=NO_BOUND):
 
 def queue(core):
     """Return all jobs, without bodies, in the order of their queues."""
-    jobs = [job for _, part in core.engine.jobs.segments() for job in part.values()]
+    jobs = [core.engine.jobs[job_id] for _, part in core.engine.jobs.segments() for job_id in part]
     return [
         (job.id, job.tube.name, job.state, job.key, job.pri, job.size, job.created_ns, job.past.buries)
         for job in sorted(jobs, key=lambda job: (job.tube.name, job.state.value, job.key))

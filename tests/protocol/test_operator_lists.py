@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from beanlite.core import operator_find
+from beanlite.core import operator_find, table as table_module
 from beanlite.core.table import JobTable
 from beanlite.protocol.blocked import LOOKING
 from beanlite.protocol.operators import lists as operator_lists
 from tests.support.core import Core, put
 from tests.support.fetching import FetchingCore
+from tests.support.jobs import Numbered
 from tests.support.operators import Operator, told
 
 
@@ -233,12 +234,15 @@ def test_the_order_of_a_queue_is_known_up_to_some_depth(core, operator, monkeypa
     assert "the order of a queue is not known so far" in operator.refusal("list-jobs", **asked, after=second["next"])
 
 
-def test_ids_after_an_id_are_found_in_dense_and_in_sparse_places():
+def test_ids_after_an_id_are_found_in_dense_and_in_sparse_places(monkeypatch):
     ids = [*range(1, 50), *range(1000, 1010), 5000, 10**12]
-    parts: list[dict[int, Any]] = [dict.fromkeys(part) for part in (ids[:20], ids[20:55], ids[55:])]
-    table = JobTable()
-    *table._segments, table.newest = parts
-    table._last_ids = [ids[19], ids[54]]
+    table: Any = JobTable()
+    monkeypatch.setattr(table_module, "NEWEST_MAX", 1)
+    for part in (ids[:20], ids[20:55]):
+        table.newest.update((job_id, Numbered(job_id)) for job_id in part)
+        table.make_room()
+    table.newest.update(dict.fromkeys(ids[55:]))
+    assert [bool(segment._places) for segment in table._segments] == [True, False]
     for after in (-1, 0, 5, 20, 49, 999, 1004, 4999, 5000, 10**12, 10**13):
         for most in (1, 3, 30, 1000):
             assert table.ids_after(after, most) == [each for each in ids if each > after][:most]

@@ -71,7 +71,7 @@ class FetchingCore(Core):
         """Compare the counts, which are updated with each change, with a recount."""
         engine = self.engine
         memory, bodies, admission = engine.memory, engine.bodies, engine.admission
-        jobs = [job for _, part in engine.jobs.segments() for job in part.values()]
+        jobs = [engine.jobs[job_id] for _, part in engine.jobs.segments() for job_id in part]
         loaded = [job for job in jobs if job.body is not None]
         unloaded = [job for job in jobs if job.body is None]
         untaken_bytes = admission.used_bytes - (engine.last_id - engine.ledger.taken_id) * JOB_BYTES

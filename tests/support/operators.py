@@ -66,7 +66,7 @@ def told(reply):
 
 
 def all_jobs(engine):
-    return [job for _, part in engine.jobs.segments() for job in part.values()]
+    return [engine.jobs[job_id] for _, part in engine.jobs.segments() for job_id in part]
 
 
 def recount(engine):
