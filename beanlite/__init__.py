@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 
 def is_compiled() -> bool:
