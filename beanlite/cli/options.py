@@ -9,8 +9,8 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.paths import as_path, expect_file, instead_of
-from beanlite.cli.terminable import terminable
 from beanlite.errors import ConfigError
+from beanlite.host.signals import terminable
 from beanlite.settings import sources
 
 Db = Annotated[

@@ -7,8 +7,8 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.paths import as_path, expect_file
-from beanlite.cli.terminable import terminable
 from beanlite.errors import JournalRefused
+from beanlite.host.signals import terminable
 
 EPILOG: Final = (
     "Exit codes: 0 it is sound; 1 it could not be read; 2 a wrong flag; 3 it is damaged, or not a beanlite database;"

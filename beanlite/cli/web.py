@@ -14,10 +14,10 @@ from beanlite.cli.groups import ServerOption, grouped
 from beanlite.cli.options import path_of_db
 from beanlite.cli.paths import as_path
 from beanlite.cli.source import STDIN, opened
-from beanlite.cli.terminable import terminable
 from beanlite.console.file import File
 from beanlite.errors import ConfigError
 from beanlite.host import log
+from beanlite.host.signals import terminable
 from beanlite.settings import sources
 
 if TYPE_CHECKING:

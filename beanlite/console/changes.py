@@ -1,14 +1,14 @@
 """Changes many jobs, in slices so that clients are not held up."""
 
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
 from beanlite.console.filters import Record
 from beanlite.console.live import Live, explained
 from beanlite.errors import BeanliteError
+from beanlite.host import signals
 from beanlite.protocol.operators.filters import IDS_MAX, Filter
 
 # The word in messages for the jobs that a command has changed.
@@ -50,8 +50,7 @@ class Interrupt:
     def __init__(self) -> None:
         self.came = False
 
-    @contextmanager
-    def noted(self) -> Iterator[None]:
+    def noted(self) -> AbstractContextManager[None]:
         """In this block only note the first signal; a second one raises KeyboardInterrupt."""
 
         def note(*_: object) -> None:
@@ -59,12 +58,7 @@ class Interrupt:
                 raise KeyboardInterrupt
             self.came = True
 
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return signals.handled(note, *signals.STOPS)
 
 
 def change(server: Live, what: Record, which: Filter, progress: Callable[[Result], None] = lambda _: None) -> Result:
