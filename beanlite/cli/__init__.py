@@ -17,25 +17,20 @@ from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 from beanlite.host.stderr import last_words
 from beanlite.settings.defaults import COMPLETES
 
-# Each command's file in this folder. It has a function named after the command, an EPILOG, and perhaps EXAMPLES. Only
-# the file of the command that was typed is imported: a server starts faster without the others.
+# Each command's file in this folder. It has a function named after the command, an EPILOG, which is one for all of its
+# commands or one for each, and perhaps EXAMPLES. Only the file of the command that was typed is imported: a server
+# starts faster without the others.
 COMMANDS: Final = {
     "serve": "serve",
     "config": "config",
-    "backup": "backup",
-    "restore": "restore",
-    "verify": "verify",
-    "salvage": "salvage",
-    "compact": "compact",
-    "export": "export",
-    "import": "import_",
-    "import-binlog": "import_binlog",
+    **dict.fromkeys(("backup", "restore", "verify", "salvage", "compact"), "files"),
+    **dict.fromkeys(("export", "import", "import-binlog"), "exchange"),
     **dict.fromkeys(("tubes", "jobs", "job", "clients", "stats", "tail"), "see"),
     "top": "top",
     "web": "web",
     "put": "put",
     **dict.fromkeys(("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"), "change"),
-    "pause": "pause",
+    "pause": "change",
     "cluster": "cluster",
 }
 # The errors of a print to a file on a full or failing disk, or to one that is open only for reading. Other writes raise
@@ -65,7 +60,8 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
         if isinstance(function, typer.Typer):  # it has commands of its own
             app.add_typer(function, name=name, epilog=module.EPILOG)
         else:
-            app.command(name, epilog=epilog + module.EPILOG)(function)
+            exit_codes = module.EPILOG if isinstance(module.EPILOG, str) else module.EPILOG[name]
+            app.command(name, epilog=epilog + exit_codes)(function)
     return app
 
 

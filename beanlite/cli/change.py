@@ -1,4 +1,4 @@
-"""``beanlite kick``, ``bury``, ``delete``, ``release``, ``move``, ``copy``, ``reprioritise``, ``delay``, ``flush``."""
+"""The commands that change jobs, such as ``beanlite kick``, and ``beanlite pause``."""
 
 import contextlib
 import dataclasses
@@ -20,12 +20,6 @@ from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
 
-EPILOG: Final = (
-    "Jobs are changed in slices, each durable before the next, so that no client waits; jobs put after the command"
-    " began are left alone. Ctrl-C ends the command between two slices. Exit codes: 0 done; 1 the server can't be"
-    " reached or refuses the command, there is no such tube, a job given by its id was not changed, or the answer was"
-    " no; 2 a wrong setting or flag; 130 interrupted (the output says how many jobs were changed)."
-)
 EXAMPLES: Final = {
     "kick": (
         "beanlite kick 17 18                          these two jobs",
@@ -64,6 +58,22 @@ EXAMPLES: Final = {
     "flush": (
         "beanlite flush mail",
         "beanlite flush mail --yes                    without asking, for scripts",
+    ),
+    "pause": (
+        "beanlite pause mail 10min",
+        "beanlite pause mail 0                        end the pause",
+    ),
+}
+EPILOG: Final = dict.fromkeys(
+    EXAMPLES,
+    "Jobs are changed in slices, each durable before the next, so that no client waits; jobs put after the command"
+    " began are left alone. Ctrl-C ends the command between two slices. Exit codes: 0 done; 1 the server can't be"
+    " reached or refuses the command, there is no such tube, a job given by its id was not changed, or the answer was"
+    " no; 2 a wrong setting or flag; 130 interrupted (the output says how many jobs were changed).",
+) | {
+    "pause": (
+        "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such tube; 2 a wrong"
+        " setting or flag; 130 Ctrl-C."
     ),
 }
 
@@ -162,6 +172,24 @@ def delay(
     if not by:
         raise ConfigError("--by: a delay is longer than 0 s; kick makes delayed jobs ready")
     return _carry_out({"do": "delay", "delay_s": seconds_of("--by", by)}, which.filter(ids), how)
+
+
+@grouped
+def pause(
+    tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")],
+    time: Annotated[float, age_option(text="How long, such as 90s, 5min or 3h; 0 ends a pause.")],
+    *,
+    server: ServerOption,
+    as_json: Json = False,
+) -> None:
+    """Stop clients from reserving from a tube for some time."""
+    pause_s = seconds_of("TIME", time)
+    with Live(server.address) as live:
+        live.pause(tube, pause_s)
+    if as_json:
+        print_done(json.dumps({"tube": tube, "pause_s": pause_s}))
+    else:
+        print_done(f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused")
 
 
 def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, command: str | None = None) -> int:

@@ -2,9 +2,10 @@
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import typer
 
@@ -28,7 +29,12 @@ Database = Annotated[
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", parser=as_path, help="TOML file with the server's settings.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace DEST if it is a file that no server holds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object, for scripts.")]
+
+# What shows the progress of a command; None if nothing does.
+Progress = Callable[[int], None] | None
+Result = TypeVar("Result")
 
 # How many ids of jobs are listed in a message.
 _LISTED: Final = 20
@@ -60,7 +66,7 @@ def url_of_database(db: str | None, database: str | None, config_file: Path | No
 
 
 @contextlib.contextmanager
-def counting(shown: Callable[[int], str]) -> Iterator[Callable[[int], None] | None]:
+def counting(shown: Callable[[int], str]) -> Iterator[Progress]:
     """Yield what shows the progress on a terminal, None elsewhere; SIGTERM ends the command as Ctrl-C does."""
     on_terminal = sys.stderr.isatty()
 
@@ -75,9 +81,22 @@ def counting(shown: Callable[[int], str]) -> Iterator[Callable[[int], None] | No
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
+def timed(shown: Callable[[int], str], work: Callable[[Progress], Result]) -> tuple[Result, float]:
+    """Do work with ``counting``; return its result, and the seconds that it took."""
+    began_s = time.monotonic()
+    with counting(shown) as progress:
+        result = work(progress)
+    return result, round(time.monotonic() - began_s, 3)
+
+
 def mebibytes(size: int) -> str:
     """Describe how much of a file has been written."""
     return f"{size >> 20} MiB"
+
+
+def percent(done: int) -> str:
+    """Describe how much of the work is done."""
+    return f"{done} %"
 
 
 def lines(count: int) -> str:
