@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -130,33 +129,13 @@ def _beside_a_database(settings: Settings, url: str) -> list[str]:
     return found
 
 
-def _from_all_sources(in_file: dict[str, object], in_environment: set[str], flags: Mapping[str, Any]) -> Settings:
-    """Read the settings with pydantic-settings. Importing it takes so long that a start with flags alone avoids it."""
-    from pydantic_settings import (  # noqa: PLC0415 - as the docstring says
-        BaseSettings,
-        InitSettingsSource,
-        PydanticBaseSettingsSource,
-        SettingsConfigDict,
-    )
+def _from_all_sources(in_file: dict[str, object], in_environment: set[str], flags: Mapping[str, object]) -> Settings:
+    """Read the environment with pydantic-settings. Importing it takes so long that other starts avoid it."""
+    from pydantic_settings import EnvSettingsSource  # noqa: PLC0415 - as the docstring says
 
-    class AllSources(Settings, BaseSettings):
-        model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True, validate_default=False)
-
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            del dotenv_settings, file_secret_settings
-            ours = {key: value for key, value in env_settings().items() if key in in_environment}  # not Kubernetes's
-            return init_settings, InitSettingsSource(settings_cls, ours), InitSettingsSource(settings_cls, in_file)
-
-    given = AllSources(**flags)
-    return Settings.model_construct(given.model_fields_set, **dict(given))  # plain Settings, as in every other start
+    values = EnvSettingsSource(Settings, env_prefix=ENV_PREFIX, env_ignore_empty=True)()  # type: ignore[arg-type]
+    ours = {key: value for key, value in values.items() if key in in_environment}  # not Kubernetes's
+    return Settings.model_validate({**in_file, **ours, **flags})
 
 
 def _read(file: Path) -> dict[str, object]:
