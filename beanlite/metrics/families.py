@@ -88,9 +88,10 @@ def _jobs(source: Measured) -> Iterator[Metric]:
         "Jobs by state.",
         "state",
         {"ready": server.ready, "reserved": server.reserved, "delayed": server.delayed, "buried": server.buried},
+        GaugeMetricFamily,
     )
     yield _gauge("tubes", "Tubes.", server.tubes)
-    yield _counted(
+    yield _labelled(
         "job_events",
         "What has happened to jobs since the start, as of a second ago.",
         "event",
@@ -107,9 +108,9 @@ def _clients(source: Measured) -> Iterator[Metric]:
     yield _gauge("waiting_clients", "Clients that wait in a reserve.", server.waiting)
     given = [*service.commands, *service.operator_commands.values()]
     counts = {command.word.decode(): command.count for command in given}
-    yield _counted("commands", "Commands since the start.", "command", counts)
+    yield _labelled("commands", "Commands since the start.", "command", counts)
     errors = {reply.decode().rstrip(): times for reply, times in (service.errors or {}).items()}
-    yield _counted("error_replies", "Replies since the start that say what could not be done.", "reply", errors)
+    yield _labelled("error_replies", "Replies since the start that say what could not be done.", "reply", errors)
     yield _histogram(
         "command_seconds",
         "From the turn of the loop in which commands came to the departure of their replies, without the waiting of a"
@@ -131,13 +132,13 @@ def _memory(source: Measured) -> Iterator[Metric]:
 
 
 def _refused(facts: Facts) -> Iterator[Metric]:
-    yield _counted(
+    yield _labelled(
         "connections_refused",
         "Connections since the start that were one too many, in all or of one address.",
         "reason",
         {limit: facts.refused[limit] for limit in _CONNECTIONS},
     )
-    yield _counted(
+    yield _labelled(
         "refused",
         "How often since the start clients were refused tubes or watches, or closed for what they sent or buffered.",
         "reason",
@@ -193,15 +194,14 @@ def _gauge(name: str, meaning: str, value: float) -> Metric:
     return GaugeMetricFamily(f"beanlite_{name}", meaning, value=value)
 
 
-def _labelled(name: str, meaning: str, label: str, values: dict[str, int]) -> Metric:
-    family = GaugeMetricFamily(f"beanlite_{name}", meaning, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family
-
-
-def _counted(name: str, meaning: str, label: str, values: dict[str, int]) -> Metric:
-    family = CounterMetricFamily(f"beanlite_{name}", meaning, labels=[label])
+def _labelled(
+    name: str,
+    meaning: str,
+    label: str,
+    values: dict[str, int],
+    kind: type[CounterMetricFamily | GaugeMetricFamily] = CounterMetricFamily,
+) -> Metric:
+    family = kind(f"beanlite_{name}", meaning, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
     return family
