@@ -23,29 +23,20 @@ class Beside:
     def __init__(self, sockets: Sequence[socket.socket]) -> None:
         """``sockets``: those on which the server listens."""
         self._sockets = sockets
-        self._backups: Backups | None = None
+        self.backups: Backups | None = None
+        """None: no backups are made."""
         self._page: WebPage | None = None
-
-    @property
-    def backup_succeeded_at(self) -> int:
-        """When the newest backup was made, in UTC seconds; 0: there is none."""
-        return 0 if self._backups is None else self._backups.succeeded_at
-
-    @property
-    def backup_failed_at(self) -> int:
-        """When a backup last failed, in UTC seconds; 0: none has since the start."""
-        return 0 if self._backups is None else self._backups.failed_at
 
     async def back_up(self, settings: Settings) -> None:
         """Make backups as these settings ask for, from now on."""
-        failed_at = self.backup_failed_at
-        if self._backups is not None:
-            self._backups.end()
-            await self._backups.ended()
-        self._backups = _backups(settings)
-        if self._backups is not None:
-            self._backups.failed_at = failed_at
-            self._backups.begin()
+        before = self.backups
+        if before is not None:
+            before.end()
+            await before.ended()
+        self.backups = _backups(settings)
+        if self.backups is not None:
+            self.backups.failed_at = 0 if before is None else before.failed_at
+            self.backups.begin()
         if self._page is not None:
             self._page.change(self._page_command(settings))
 
@@ -71,13 +62,13 @@ class Beside:
 
     def end(self) -> None:
         """Have these processes end."""
-        for each in (self._page, self._backups):
+        for each in (self._page, self.backups):
             if each is not None:
                 each.end()
 
     async def ended(self) -> None:
         """Wait until none of them reads the database any more; to be called after ``end``."""
-        for each in (self._page, self._backups):
+        for each in (self._page, self.backups):
             if each is not None:
                 await each.ended()
 

@@ -19,7 +19,7 @@ from beanlite.journal.base import Journal
 from beanlite.net.connection import Connection
 from beanlite.net.listener import BACKLOG, Listener
 from beanlite.net.refusals import Refusals
-from beanlite.server.facts import ServerFacts
+from beanlite.server.facts import facts_source
 from beanlite.server.reload import Reloads
 from beanlite.server.wiring import Wiring, make_parts, wire
 from beanlite.standby.forward import Forwarder
@@ -76,7 +76,7 @@ class Server:
         self._stopped = asyncio.Event()
         self._failure: Exception | None = None
         engine, refusals = Engine(), Refusals()
-        self._facts = ServerFacts(engine, journal, refusals, self._beside, clock)
+        self._facts = facts_source(engine, journal, refusals, self._beside, clock)
         self.parts = make_parts(
             loop=self.loop,
             settings=settings,
@@ -84,7 +84,7 @@ class Server:
             clock=clock,
             engine=engine,
             refusals=refusals,
-            facts=self._facts.collect,
+            facts=self._facts,
         )
         self.wiring: Wiring | None = None
         """None until the journal is recovered."""
@@ -154,7 +154,7 @@ class Server:
         from beanlite.metrics.vitals import Vitals  # noqa: PLC0415 - the start is faster without it
 
         engine, service, journal = self.parts.engine, self.parts.service, self.parts.journal
-        return Vitals(self._settings, engine, service, journal, self._clock, self._facts.collect, self._forwarder)
+        return Vitals(self._settings, engine, service, journal, self._clock, self._facts, self._forwarder)
 
     # -- start and stop
 
