@@ -246,7 +246,15 @@ def rule_out_disk(path: Path) -> None:
     SQLite reports such errors as damage. Closing the file here drops SQLite's locks on it, so nothing may be written
     afterwards.
     """
-    _read_all(path)
+    for each in (path, wal_of(path)):
+        try:
+            with each.open("rb", buffering=0) as file:
+                while file.read(_READ_BYTES):
+                    pass
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise JournalRefused(f"{each} can't be read: {error.strerror}; check the disk") from error
     if not path.exists() or _is_sound(path):  # a missing file was new, and was removed when its creation failed
         raise JournalRefused(f"{path} could not be read a moment ago; check the disk, and try again")
 
@@ -258,18 +266,6 @@ def _is_sound(path: Path) -> bool:
         found: list[tuple[str]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
         return found == [("ok",)]
     return False
-
-
-def _read_all(path: Path) -> None:
-    for each in (path, wal_of(path)):
-        try:
-            with each.open("rb", buffering=0) as file:
-                while file.read(_READ_BYTES):
-                    pass
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise JournalRefused(f"{each} can't be read: {error.strerror}; check the disk") from error
 
 
 @contextmanager

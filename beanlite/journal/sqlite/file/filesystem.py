@@ -12,12 +12,7 @@ from typing import Final
 _SUITABLE: Final = "put the database on a file system of this machine, such as ext4, XFS or Btrfs"
 
 
-def _flock(descriptor: int) -> None:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _lock(descriptor: int) -> None:
-    fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+_LOCK: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 def _map(descriptor: int) -> None:
@@ -27,8 +22,8 @@ def _map(descriptor: int) -> None:
 
 # What is needed, and a trial of it on a new file.
 _NEEDED: Final[tuple[tuple[str, Callable[[int], None]], ...]] = (
-    ("locks by flock", _flock),
-    ("locks by fcntl", _lock),
+    ("locks by flock", lambda descriptor: fcntl.flock(descriptor, _LOCK)),
+    ("locks by fcntl", lambda descriptor: fcntl.lockf(descriptor, _LOCK)),
     ("shared memory in files (mmap)", _map),
 )
 

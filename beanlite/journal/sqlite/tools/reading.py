@@ -80,15 +80,12 @@ def check_readable(path: Path, *, any_version: bool = False) -> None:
         descriptor = open_regular(path)
     except OSError as error:
         raise JournalRefused(f"{path} can't be opened: {error.strerror}") from error
-    with refused(path):
-        try:
-            check_file(descriptor, path, newest)
-            if not os.fstat(descriptor).st_size:
-                raise NotOurs(f"{path} is empty; there is nothing in it")
-            if has_stray_wal(descriptor, path):
-                raise stray_wal(path)
-        finally:
-            os.close(descriptor)
+    with refused(path), os.fdopen(descriptor):
+        check_file(descriptor, path, newest)
+        if not os.fstat(descriptor).st_size:
+            raise NotOurs(f"{path} is empty; there is nothing in it")
+        if has_stray_wal(descriptor, path):
+            raise stray_wal(path)
 
 
 def tidy(path: Path) -> None:

@@ -143,7 +143,9 @@ def _rename(partial: Path, target: Path, held: Held, connection: sqlite3.Connect
         held.undo.pop_all()
         try:
             sync(target.parent)
-            _spoil(held.descriptor)
+            # A program that opened the old file before it lost its name, and has waited for a lock since, would else
+            # lose what it writes.
+            os.pwrite(held.descriptor, _REPLACED, 0)
             connection.close()  # this removes the -wal by its name, which must not be that of a server yet
             for beside in (wal_of(target), shm_of(target), journal_of(target)):
                 beside.unlink(missing_ok=True)
@@ -154,14 +156,6 @@ def _rename(partial: Path, target: Path, held: Held, connection: sqlite3.Connect
         finally:
             os.close(new)
             os.close(held.descriptor)
-
-
-def _spoil(old: int) -> None:
-    """Make a database file that has no name any more one that nobody can write to.
-
-    A program that opened it before it lost its name, and has waited for a lock since, would else lose what it writes.
-    """
-    os.pwrite(old, _REPLACED, 0)
 
 
 def give_to_owner(copy: Path, original: os.stat_result) -> None:

@@ -92,8 +92,8 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
         if moved is not None:
             moved.rename(wal_of(target))
         source, earlier = choose(), _set_aside_earlier(target)
-        kept, restored = _names(target, earlier)
-        with partial_of(restored) as partial:
+        kept = _name(target, earlier)
+        with partial_of(_restored(kept)) as partial:
             jobs = copy_checked(source, partial, progress)
             sync(target.parent)  # not even after a power failure may the copy be there without the partial file
             unchanged = written_at(target)
@@ -130,19 +130,13 @@ def _remove_unfinished(target: Path, earlier: list[tuple[Path, float]]) -> None:
     """
     with signals.unheard():
         for kept, _ in earlier:
-            for partial in target.parent.glob(
-                f".{glob.escape(_restored(target, _stamp_of(target, kept)).name)}.*.partial"
-            ):
+            for partial in target.parent.glob(f".{glob.escape(_restored(kept).name)}.*.partial"):
                 _remove(kept)
                 sync(target.parent)
                 partial.unlink(missing_ok=True)
                 Path(f"{partial}-journal").unlink(missing_ok=True)
         begin = re.escape(_prefix(target))
         remove_left(target.parent, re.compile(rf"\.{begin}[-.\w]+\.partial"))
-
-
-def _stamp_of(target: Path, kept: Path) -> str:
-    return kept.name.removeprefix(_prefix(target))
 
 
 def _last_replaced(target: Path) -> Path:
@@ -158,7 +152,7 @@ def _last_replaced(target: Path) -> Path:
     except OSError as error:
         raise BeanliteError(f"{target.parent} can't be read: {error.strerror}") from error
     for kept, _ in reversed(found):
-        unfinished = f".{_restored(target, _stamp_of(target, kept)).name}."
+        unfinished = f".{_restored(kept).name}."
         if not any(name.startswith(unfinished) for name in names):
             try:
                 if kept.stat().st_size or wal_size(kept):
@@ -174,15 +168,15 @@ def _set_aside_earlier(target: Path) -> list[tuple[Path, float]]:
     return dated_files(target.parent, _prefix(target))
 
 
-def _names(target: Path, earlier: list[tuple[Path, float]]) -> tuple[Path, Path]:
-    """The name under which the target is set aside, and the one after which its successor's partial file is named.
+def _name(target: Path, earlier: list[tuple[Path, float]]) -> Path:
+    """The name under which the target is set aside.
 
-    They sort behind earlier ones even if the clock has been set back since then.
+    It sorts behind earlier ones even if the clock has been set back since then.
     """
     at_s = time.time()
     if earlier:
         at_s = max(at_s, earlier[-1][1] + 0.0015)  # a millisecond later, however it is rounded
-    return target.with_name(f"{_prefix(target)}{stamp(at_s)}"), _restored(target, stamp(at_s))
+    return target.with_name(f"{_prefix(target)}{stamp(at_s)}")
 
 
 def _prefix(target: Path) -> str:
@@ -190,9 +184,10 @@ def _prefix(target: Path) -> str:
     return f"{target.name}.replaced-"
 
 
-def _restored(target: Path, stamped: str) -> Path:
-    """The path after which the partial file of a restore is named."""
-    return target.with_name(f"{target.name}.restored-{stamped}")
+def _restored(kept: Path) -> Path:
+    """The path after which the partial file of a restore is named that has set this aside."""
+    name, _, stamped = kept.name.rpartition(".replaced-")
+    return kept.with_name(f"{name}.restored-{stamped}")
 
 
 def _check_target(target: Path, held: int) -> None:

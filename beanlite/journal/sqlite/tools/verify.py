@@ -91,16 +91,12 @@ def reading_whole(path: Path) -> Iterator[sqlite3.Connection]:
 
 def findings(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     """Check the database and yield the findings, which refer to it as `path`."""
-    connection.text_factory = _text
+    # Damage may have made a text invalid.
+    connection.text_factory = lambda stored: stored.decode(errors="surrogateescape")
     for name, check in _CHECKS:
         yield _look(name, partial(check, connection, path))
     for name, each in (("jobs", _jobs), ("bodies", _bodies)):
         yield from _look_at_each(name, each, connection, path)
-
-
-def _text(stored: bytes) -> str:
-    """Decode a text, even if damage has made it invalid."""
-    return stored.decode(errors="surrogateescape")
 
 
 def _look_at_each(name: str, check: _Check, connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
