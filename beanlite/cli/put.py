@@ -76,7 +76,11 @@ def put(
         made: Iterable[NewJob]
         if jobs is None:
             live = stack.enter_context(Live(server.address))
-            given = _read_bodies(live, lines=lines) if not bodies else map(_encoded, bodies)
+            given = (
+                _read_bodies(live, lines=lines)
+                if not bodies
+                else (body.encode(errors="surrogateescape") for body in bodies)
+            )
             made = (NewJob(body, tube, pri, delay_s, ttr_s) for body in given)
         else:
             defaults = {"tube": tube, "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s}
@@ -85,10 +89,6 @@ def put(
         for ids in put_all(live, made, login_name()):
             printed = "\n".join(f'{{"id": {job_id}}}' if as_json else str(job_id) for job_id in ids)
             print_done(printed, "jobs are put, but not all of their ids can be printed")
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode(errors="surrogateescape")
 
 
 def _read_bodies(live: Live, *, lines: bool) -> Iterator[bytes]:

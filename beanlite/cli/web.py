@@ -73,13 +73,6 @@ def _check_users(password_file: Path | None, user_header: str | None) -> None:
         raise ConfigError(f"--user-header takes the name of a header, not {user_header!r}")
 
 
-def _readable(db: str) -> Path:
-    """Return the path of the database. JournalRefused: it can't be read, which is said now, and not on each page."""
-    path = path_of_db(db, None).resolve()
-    with File(path):
-        return path
-
-
 @grouped
 def web(
     *,
@@ -125,7 +118,10 @@ def web(
     if not is_loopback and password_file is None and user_header is None:
         raise ConfigError(f"--listen {listen} needs --password-file or --user-header: everybody could change anything")
     own = serving.LOOPBACK_NAMES if is_loopback else frozenset()
-    path = None if db is None else _readable(db)
+    path = None if db is None else path_of_db(db, None).resolve()
+    if path is not None:
+        with File(path):  # that it can't be read is said now, and not on each page
+            pass
     site = Site(
         address=server.address,
         db=path,

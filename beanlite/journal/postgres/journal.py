@@ -11,7 +11,6 @@ from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import JOB_BYTES, NO_BOUND
-from beanlite.core.restore import StoredJob
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.host import log, systemd
 from beanlite.host.clock import Clock, utc_s
@@ -55,16 +54,7 @@ class PostgresJournal(Journal):
         self._name = shown(place.url)
         self._since_boot_ns = since_boot_ns
         self._tell_standing_by = stand_by
-        self._applicant = Applicant(
-            place.url,
-            self._name,
-            place.node,
-            place.address,
-            place.lease_s,
-            place.require_sync,
-            since_boot_ns,
-            self._stand_by,
-        )
+        self._applicant = Applicant(*place, self._name, since_boot_ns, self._stand_by)
         self._totals = Totals()
         self._records = 0
         self._many: asyncio.Future[None] | None = None
@@ -129,7 +119,10 @@ class PostgresJournal(Journal):
         memory = engine.memory
         room = memory.body_room_beside(of * JOB_BYTES)
         async for rows in self._reader.jobs(lambda: memory.body_bytes <= room - room // 4):
-            self._restore_some(engine, fitted(rows, room - memory.body_bytes), clock())
+            try:
+                engine.restore(fitted(rows, room - memory.body_bytes), clock())
+            except (TypeError, ValueError) as error:
+                raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
             jobs += len(rows)
             if time.monotonic() - shown_s > _PROGRESS_S:
                 shown_s = time.monotonic()
@@ -143,12 +136,6 @@ class PostgresJournal(Journal):
         await self._reader.resume_totals(self._totals, utc_s(clock()))
         log.info("recovered", database=self._name, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
         return True
-
-    def _restore_some(self, engine: Engine, rows: list[StoredJob], now_ns: int) -> None:
-        try:
-            engine.restore(rows, now_ns)
-        except (TypeError, ValueError) as error:
-            raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
 
     def attach(self, listener: Observer) -> None:
         """Begin to commit for the listener."""

@@ -109,13 +109,13 @@ class Applicant(NamedTuple):
 
     url: str
     """The URL of the database."""
-    name: str
-    """The name of the database, for people: the URL without its password."""
     node: str
     address: str
     """Where other servers reach this one."""
     lease_s: float
     require_sync: bool
+    name: str
+    """The name of the database, for people: the URL without its password."""
     clock_ns: Callable[[], int]
     """A monotonic clock that also counts the time for which the machine is suspended."""
     stand_by: Callable[[str | None], None]

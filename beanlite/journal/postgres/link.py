@@ -102,10 +102,6 @@ class Timeline(NamedTuple):
     """The same for a primary and all standbys that were made of it."""
     timeline: int
 
-    def ends_before(self, other: Timeline) -> bool:
-        """Whether this is the history of an old primary, after which the other host was promoted."""
-        return self.system == other.system and self.timeline < other.timeline
-
 
 class Link:
     """A connection, and whether its replies can be trusted."""
@@ -187,7 +183,9 @@ class Link:
 
     def is_older(self, history: Timeline | None) -> bool:
         """Whether this is an old primary, after which a host with that history was promoted."""
-        return self.history is not None and history is not None and self.history.ends_before(history)
+        if self.history is None or history is None:
+            return False
+        return self.history.system == history.system and self.history.timeline < history.timeline
 
     def expect_successor(self, history: Timeline | None) -> None:
         """Raise ConnectionError if this is an old primary, after which a host with that history was promoted."""

@@ -26,7 +26,7 @@ _WAITING = """
 
 def applicant(database, stand_by=lambda _: None):
     return Applicant(
-        database, "it", "here", "127.0.0.1:1", LEASE_S, require_sync=False, clock_ns=Clock(), stand_by=stand_by
+        database, "here", "127.0.0.1:1", LEASE_S, require_sync=False, name="it", clock_ns=Clock(), stand_by=stand_by
     )
 
 
