@@ -1,7 +1,5 @@
 """The processes that the server runs beside itself: scheduled backups, and the page in the browser."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
@@ -10,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from beanlite.errors import ConfigError
 from beanlite.host.places import as_place, reached_at
+from beanlite.settings.config import Settings
 
 if TYPE_CHECKING:
     from beanlite.beside.backups import Backups
     from beanlite.beside.webpage import WebPage
-    from beanlite.settings.config import Settings
 
 
 class Beside:
@@ -79,7 +77,7 @@ def check_page(settings: Settings, sockets: Sequence[socket.socket]) -> None:
         _reached_at(sockets)
 
 
-def _backups(settings: Settings) -> Backups | None:
+def _backups(settings: Settings) -> "Backups | None":
     if settings.backup_every_s is None or settings.backup_dir is None:
         return None
     from beanlite.beside.backups import Backups  # noqa: PLC0415 - as above

@@ -1,7 +1,5 @@
 """The event loop that a server runs on."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """How much memory the machine has for this process."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

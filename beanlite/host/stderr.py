@@ -3,8 +3,6 @@
 Otherwise a pipe that is not read, or a terminal stopped by Ctrl-S, would block the server at its next line, for good.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import select
@@ -34,7 +32,7 @@ class Stderr(io.FileIO):
         self.wait_s = 0.0
         """How long a write may wait for room."""
 
-    def write(self, data: ReadableBuffer, /) -> int:
+    def write(self, data: "ReadableBuffer", /) -> int:
         """Accept all data, and write as much of it as fits."""
         text = bytes(data)
         left = b"\n" + text if self._amid_line else text

@@ -4,8 +4,6 @@ These few lines are our own because the existing libraries either need a C libra
 years. They keep to two rules: the server never waits for systemd, and without systemd nothing is done.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -1,7 +1,5 @@
 """Settings that are changed while the server serves: which of them take effect, and what is logged."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Final

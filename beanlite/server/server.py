@@ -1,7 +1,5 @@
 """The server: its start, its signals, and its stop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal
@@ -22,11 +20,11 @@ from beanlite.net.refusals import Refusals
 from beanlite.server.facts import facts_source
 from beanlite.server.reload import Reloads
 from beanlite.server.wiring import Wiring, make_parts, wire
+from beanlite.settings.config import Settings
 from beanlite.standby.forward import Forwarder
 
 if TYPE_CHECKING:
     from beanlite.metrics.vitals import Vitals
-    from beanlite.settings.config import Settings
 
 # How many connections are accepted in one go. Those to be refused take up file descriptors, too, until they are closed.
 ACCEPTED_AT_ONCE: Final = 4
@@ -147,7 +145,7 @@ class Server:
         wiring.supervised.end()
         reloading.cancel()
 
-    def _make_vitals(self) -> Vitals | None:
+    def _make_vitals(self) -> "Vitals | None":
         """Make what reports health and metrics, if the settings ask for it."""
         if self._settings.health is None:
             return None

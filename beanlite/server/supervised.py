@@ -1,7 +1,5 @@
 """Reports to systemd while the server serves: its status, and that commits make progress."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The parts of a server, and how they are wired to each other."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass

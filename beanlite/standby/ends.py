@@ -1,7 +1,5 @@
 """The two connections of a forwarded client: its own, and the one made for it to the active server."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable

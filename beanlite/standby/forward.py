@@ -7,13 +7,11 @@ server has taken something from a client, losing the server closes the client's 
 a command without a reply was carried out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from beanlite.host import log
 from beanlite.host.places import host_and_port, is_place
@@ -21,10 +19,8 @@ from beanlite.net.addresses import Addresses
 from beanlite.net.listener import Listener, advertised, room_for
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
+from beanlite.settings.config import Settings
 from beanlite.standby.ends import End, Guest, ServerEnd, connect
-
-if TYPE_CHECKING:
-    from beanlite.settings.config import Settings
 
 # How long the active server may take to accept a connection, and how long after a failure to try again.
 CONNECT_S: Final = 2.0
@@ -35,7 +31,7 @@ STOP_S: Final = 2.0
 CHUNK_BYTES: Final = 1 << 14
 
 
-def make_forwarder(settings: Settings, listener: Listener) -> Forwarder | None:
+def make_forwarder(settings: Settings, listener: Listener) -> "Forwarder | None":
     """Make what looks after clients while another server is active; None if the settings don't have them forwarded."""
     if settings.database is None or settings.standby == "refuse":
         return None

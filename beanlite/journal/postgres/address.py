@@ -1,7 +1,5 @@
 """The address of a database: a URL, which may name several hosts, and may contain a password."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """Exports a queue in PostgreSQL as the lines of ``journal/lines.py``, and imports jobs from a database file."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator

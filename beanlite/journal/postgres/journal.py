@@ -1,7 +1,5 @@
 """The journal in PostgreSQL: stores batches in the database and its standby, and recovers the queue at the start."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence

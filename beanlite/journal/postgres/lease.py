@@ -11,8 +11,6 @@ the lease's time, counted from when it sent the statement that was last confirme
 that it still tries to store later names the epoch of its lease, which the new active server has raised.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable

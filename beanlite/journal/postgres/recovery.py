@@ -1,7 +1,5 @@
 """Reads the queue at the start, and single bodies later, over a connection of its own."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from operator import itemgetter

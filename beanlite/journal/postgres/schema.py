@@ -1,7 +1,5 @@
 """Checks a database before its rows are read: it has to be set up safely, be ours, and have our schema version."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import asyncpg

@@ -5,8 +5,6 @@ as the lost commit does, until the synchronous standby has everything up to that
 the standby has not confirmed, and that would be lost if the standby is promoted.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial

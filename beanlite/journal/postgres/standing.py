@@ -1,7 +1,5 @@
 """Whether a database is as the active server left it, by the row of its lease."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """Which servers use a database, and how it is replicated, as the database itself reports."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, Final
 

@@ -12,8 +12,6 @@ The note is an extended attribute, as is the mark. Where there is none, as on a 
 is anything after a power failure, which may leave an older state of one of the files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -54,7 +52,7 @@ class _Note(NamedTuple):
     """No id above it had been given out then; later promises are in the -wal."""
 
     @classmethod
-    def read(cls, wal: int) -> _Note | None:
+    def read(cls, wal: int) -> "_Note | None":
         """Read the note on an open -wal; None if there is none that belongs to it."""
         try:
             inode, boot, salts, base, promised_id = os.getxattr(wal, ATTRIBUTE).decode().split(" ")
