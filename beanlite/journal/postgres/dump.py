@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 from zlib import crc32
@@ -15,8 +15,8 @@ from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.columns import NAMES
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.postgres.address import shown
-from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, said
-from beanlite.journal.postgres.schema import NOW, check, has_batches, make
+from beanlite.journal.postgres.link import TROUBLE, Link, connected, said
+from beanlite.journal.postgres.schema import NOW, check, has_batches, migrate
 
 # An import holds the lease while it runs, as a server would, and takes it only if no server has it.
 _TAKE: Final = f"""
@@ -47,7 +47,7 @@ def export(url: str, sink: BinaryIO, progress: Callable[[int], None] | None = No
     unwritable: list[OSError] = []
 
     async def run() -> int:
-        async with _connected(url) as link, link.connection.transaction(isolation="repeatable_read", readonly=True):
+        async with connected(url) as link, link.connection.transaction(isolation="repeatable_read", readonly=True):
             count = 0
             async for lines in _dump(link, shown(url)):
                 try:
@@ -102,9 +102,9 @@ def load(file: Path, url: str, *, new_ids: bool) -> None:
 
 
 async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
-    async with _connected(url) as link:
+    async with connected(url) as link:
         await check(link, shown(url), require_sync=False)
-        await make(link, shown(url))
+        await migrate(link, shown(url), only_from=0)
         connection = link.connection
         async with connection.transaction():
             taken = await link.row(_TAKE, __version__)
@@ -148,16 +148,6 @@ def _rows(source: sqlite3.Connection, above_id: int, buried: int) -> Iterator[li
             yield rows
             rows, size = [], 0
     yield rows
-
-
-@asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[Link]:
-    link = await connect(url, "beanlite")
-    try:
-        yield link
-        await close(link)
-    finally:
-        link.drop()
 
 
 def _run(work: Coroutine[Any, Any, _T], name: str) -> _T:

@@ -39,7 +39,7 @@ from beanlite.journal.postgres.link import (
     said,
     why_it_waits,
 )
-from beanlite.journal.postgres.schema import NOW, check, has_batches, heed_fsync, make, migrate
+from beanlite.journal.postgres.schema import NOW, check, has_batches, heed_fsync, migrate
 
 # A standby polls the lease _LOOKS times in the time of the lease, and at least every _LOOK_S, so that a lease that is
 # given back is soon taken.
@@ -216,7 +216,7 @@ class _Waiting:
             await check(link, applicant.name, require_sync=applicant.require_sync)
             await heed_fsync(link, applicant.name)
             if not self._stands_by:  # otherwise the tables are missing only while somebody restores them
-                await self._patiently(link, make(link, applicant.name))
+                await self._patiently(link, migrate(link, applicant.name, only_from=0))
             taken = await self._watch(link)
             try:
                 await self._patiently(link, migrate(link, applicant.name))

@@ -355,6 +355,17 @@ async def beside(link: Link) -> AsyncIterator[Link]:
         other.drop()
 
 
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Link]:
+    """Connect for the time of a block, as no server. Raises as ``connect`` does."""
+    link = await connect(url, "beanlite")
+    try:
+        yield link
+        await close(link)
+    finally:
+        link.drop()
+
+
 async def why_it_waits(other: Link, name: str, pid: int) -> str | None:
     """Return why the server process of a connection has not answered yet, for people; None: there is no such process.
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 from zlib import crc32
 
 import asyncpg
@@ -79,14 +79,6 @@ _body = itemgetter(BODY_AT)
 _crc32 = itemgetter(CRC32_AT)
 
 
-class Pause(NamedTuple):
-    """A tube's pause: the arguments of ``Engine.restore_pause``."""
-
-    tube: bytes
-    pause_s: int
-    until_ns: int
-
-
 class Reader:
     """Reads from the database in which this server holds the lease; reconnects whenever necessary."""
 
@@ -157,10 +149,10 @@ class Reader:
         """Return the time of the database's clock, in the units of ours. Raises JournalFailed."""
         return clock_ns((await self._fetch(_NOW))[0]["now"])
 
-    async def pauses(self) -> list[Pause]:
-        """Return all pauses, including those that have ended. Raises JournalFailed."""
+    async def pauses(self) -> list[tuple[bytes, int, int]]:
+        """Return all pauses, including those that have ended, for ``Engine.restore_pause``. Raises JournalFailed."""
         rows = await self._fetch(_PAUSES)
-        return [Pause(row["tube"].encode(), row["pause_s"], clock_ns(row["until"])) for row in rows]
+        return [(row["tube"].encode(), row["pause_s"], clock_ns(row["until"])) for row in rows]
 
     async def jobs(self, wants_bodies: Callable[[], bool]) -> AsyncGenerator[list[StoredJob], None]:
         """Yield all jobs in order of id, with their bodies as long as these are wanted, and otherwise with their sizes.

@@ -7,7 +7,7 @@ import asyncpg
 
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.postgres.address import shown
-from beanlite.journal.postgres.link import TROUBLE, close, connect, name_of, said
+from beanlite.journal.postgres.link import TROUBLE, connected, name_of, said
 
 _OURS: Final = "beanlite "
 _ALIVE: Final = """
@@ -50,16 +50,12 @@ def status(url: str) -> dict[str, Any]:
 
 
 async def _ask(url: str) -> dict[str, Any]:
-    link = await connect(url, "beanlite")
-    try:
+    async with connected(url) as link:
         row = await link.glance(_ALIVE)
         if row is None:
             raise JournalRefused(f"{shown(url)}: its table lease is empty")
         servers = await link.rows(_SERVERS, _OURS, _SILENT_S, name_of(row["node"]))
         replicas = [dict(row) for row in await link.rows(_REPLICAS)]
-        await close(link)
-    finally:
-        link.drop()
     standing_by, silent = (
         [each["name"].removeprefix(_OURS) for each in servers if each["is_silent"] == is_silent]
         for is_silent in (False, True)

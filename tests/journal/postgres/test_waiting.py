@@ -97,9 +97,11 @@ async def test_server_followed_before_it_stored_its_lease_time_stands_by(databas
     migrate = schema.migrate
     followers = []
 
-    async def be_followed(link, name):
+    async def be_followed(link, name, **only_from):
+        await migrate(link, name, **only_from)
+        if only_from:  # when it does not have the lease yet
+            return
         monkeypatch.undo()
-        await migrate(link, name)
         followers.append(await take(applicant(database), asyncio.Event()))  # after LEASE_S
 
     monkeypatch.setattr(lease, "migrate", be_followed)
