@@ -190,12 +190,8 @@ class Guest:
         # With fewer bytes than were waited for, no more will come, or the socket does not support SO_RCVLOWAT.
         if b"\n" in said or not self._awaited <= len(said) < LINE_BYTES:
             return True
-        self._await(len(said) + 1)
+        self.await_bytes(len(said) + 1)
         return False
-
-    def release(self) -> None:
-        """Restore the socket's options, because others take it over."""
-        self._await(1)
 
     def pass_on(self, server: ServerEnd, most: int) -> bool:
         """Send the active server up to ``most`` bytes of what the client has sent.
@@ -220,19 +216,14 @@ class Guest:
         await _join(self.client, self.sock)  # first, as this end can keep what is received before the other is ready
         await _join(server, server.sock)
 
-    def untie(self) -> None:
-        """Break the reference cycle between the two ends."""
-        if self.server is not None:
-            self.client.other = self.server.other = None
-
     def cut_off(self) -> None:
         """Close both connections at once."""
         self.client.cut_off()
         if self.server is not None:
             self.server.cut_off()
 
-    def _await(self, nbytes: int) -> None:
-        """Make the socket readable only when there are ``nbytes`` bytes."""
+    def await_bytes(self, nbytes: int) -> None:
+        """Make the socket readable only when there are ``nbytes`` bytes; 1 is the default of every socket."""
         if nbytes != self._awaited:
             self._awaited = nbytes
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)

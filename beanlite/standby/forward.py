@@ -100,7 +100,7 @@ class Forwarder:
             loop.remove_reader(sock)
         waiting = [*self._waiting.values(), *self._silent.values()]
         for guest in waiting:
-            guest.release()
+            guest.await_bytes(1)  # others take it over
             self._leave(guest.sock)
         return [guest.sock for guest in waiting]
 
@@ -230,7 +230,10 @@ class Forwarder:
             self._oddities.warning("could not connect to the active server", address=active, error=problem)
             self._try_later()
             return
-        self._reached()
+        for other in self._waiting.values():  # the active server accepts connections
+            if other.task is None:
+                self._start(other)
+        self._accept(accepts=True)
         guest.task = None
         if self._is_let_through(guest, server):
             if guest.pass_on(server, CHUNK_BYTES):
@@ -242,13 +245,6 @@ class Forwarder:
             self._dismiss(guest.sock)
         self._own_ends.discard(server.names)
         server.sock.close()
-
-    def _reached(self) -> None:
-        """The active server accepts connections: connect all waiting clients, and accept new ones."""
-        for guest in self._waiting.values():
-            if guest.task is None:
-                self._start(guest)
-        self._accept(accepts=True)
 
     def _is_let_through(self, guest: Guest, server: ServerEnd) -> bool:
         """Whether a client may be joined with this connection to the active server."""
@@ -270,8 +266,8 @@ class Forwarder:
     def _leave(self, sock: socket.socket) -> None:
         """Forget a client, which is gone, or is looked after by others."""
         guest = self._silent.pop(sock, None) or self._waiting.pop(sock, None) or self._served.pop(sock)
-        guest.untie()
         if guest.server is not None:
+            guest.client.other = guest.server.other = None  # they would be a reference cycle
             self._own_ends.discard(guest.server.names)
         self._addresses.drop(sock)
         if self._empty is not None and not self._served:
