@@ -9,6 +9,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.measures import Measures
 from beanlite.host.clock import utc_s
+from beanlite.host.places import host_and_port
 from beanlite.journal.base import Journal
 from beanlite.metrics.families import Measured
 from beanlite.metrics.text import PAGE_TYPE, MetricsPage
@@ -46,7 +47,8 @@ class Vitals:
         self._journal = journal
         self._facts = facts
         self._forwarder = forwarder
-        self._address = settings.health_address
+        assert settings.health is not None
+        self._address = host_and_port(settings.health)
         self._page = MetricsPage(
             Measured(
                 engine=engine,

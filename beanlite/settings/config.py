@@ -6,7 +6,6 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, SecretStr, StringConstraints
 
-from beanlite.host.places import host_and_port
 from beanlite.settings.defaults import ENV_PREFIX, HOST, PORT
 from beanlite.settings.values import (
     DB_NAME,
@@ -263,12 +262,6 @@ class Settings(BaseModel):
     def backup_every_s(self) -> int | None:
         """Seconds from one backup to the next; None if none are made."""
         return seconds(self.backup_every)
-
-    @property
-    def health_address(self) -> tuple[str, int]:
-        """Host and port of the setting ``health``, which must be set."""
-        assert self.health is not None
-        return host_and_port(self.health)
 
     @property
     def history_s(self) -> int | None:

@@ -1,6 +1,7 @@
 """The allowed values of settings, and their conversion."""
 
 import os
+from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated
@@ -95,19 +96,21 @@ def of_operators(text: str) -> str:
     return text
 
 
-def of_address(text: str) -> str:
-    """Return the text if it is an address and a port, else raise ValueError."""
+def _where(is_valid: Callable[[str], bool]) -> AfterValidator:
+    """Make a check that raises ValueError unless the text is valid."""
+
+    def check(text: str) -> str:
+        if not is_valid(text):
+            raise ValueError(text)
+        return text
+
+    return AfterValidator(check)
+
+
+def _is_address(text: str) -> bool:
+    """Whether the text is an address and a port."""
     host, _, port = text.rpartition(":")
-    if not host or not is_port(port):
-        raise ValueError(text)
-    return text
-
-
-def of_place(text: str) -> str:
-    """Return the text if ``is_place``, else raise ValueError."""
-    if not is_place(text):
-        raise ValueError(text)
-    return text
+    return bool(host) and is_port(port)
 
 
 def is_loopback(host: str) -> bool:
@@ -118,17 +121,10 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def of_loopback(text: str) -> str:
-    """Return the text if it is an address and a port that only this machine can reach, else raise ValueError."""
-    if not is_loopback(text.rpartition(":")[0].strip("[]")):
-        raise ValueError(text)
-    return of_address(text)
-
-
 # The address and port of another machine; those to listen on; and those to listen on for this machine alone.
-Place = Annotated[str, AfterValidator(of_place)]
-ListenAt = Annotated[str, AfterValidator(of_address)]
-LoopbackAt = Annotated[str, AfterValidator(of_loopback)]
+Place = Annotated[str, _where(is_place)]
+ListenAt = Annotated[str, _where(_is_address)]
+LoopbackAt = Annotated[str, _where(lambda text: _is_address(text) and is_loopback(text.rpartition(":")[0].strip("[]")))]
 
 
 def seconds(given: str | None) -> int | None:
