@@ -14,8 +14,7 @@ from beanlite.cli.options import listed
 from beanlite.cli.printing import print_done
 from beanlite.console import changes, units
 from beanlite.console.filters import Record, encode_tube, filter_by, in_words
-from beanlite.console.live import Live
-from beanlite.console.person import login_name, on_behalf_of
+from beanlite.console.live import Live, login_name, on_behalf_of
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter

@@ -13,6 +13,7 @@ from beanlite.cli.options import ConfigFile, path_of_db
 from beanlite.console import units
 from beanlite.console.file import File
 from beanlite.console.filters import filter_by
+from beanlite.console.listing import Source
 from beanlite.console.live import Live
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
@@ -81,7 +82,7 @@ class ServerOrFile(ServerOption):
         typer.Option("--db", metavar="PATH", help="Read this database file instead, in use by a server or not."),
     ] = None
 
-    def open(self) -> Live | File:
+    def open(self) -> Source:
         """Connect to the server, or open the file. BeanliteError, ConfigError: that fails."""
         if self.db is None:
             return Live(self.address)

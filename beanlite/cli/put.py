@@ -12,8 +12,7 @@ from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
 from beanlite.cli.source import STDIN, opened
 from beanlite.console.filters import encode_tube
-from beanlite.console.live import Live
-from beanlite.console.person import login_name
+from beanlite.console.live import Live, login_name
 from beanlite.console.putting import NewJob, put as put_all, read_jobs
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError

@@ -1,20 +1,22 @@
 """``beanlite serve``, with the flags that init scripts of beanstalkd use."""
 
 import inspect
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from beanlite import __version__, is_compiled
-from beanlite.cli.beanstalkd import as_settings_take_them
 from beanlite.cli.paths import as_path
 from beanlite.errors import ConfigError, JournalRefused
 from beanlite.host import log
 from beanlite.settings import config, sources
 from beanlite.settings.config import Flag, Settings
-from beanlite.settings.values import default_db
+from beanlite.settings.values import MAX_JOB_SIZE_LIMIT, default_db
 
 EXIT_CODES: Final = {
     0: "orderly stop",
@@ -61,6 +63,10 @@ _LAST: Final[dict[str, Any]] = {
     "compaction": Annotated[bool, typer.Option("-n", "-c", hidden=True)],
     "version": Annotated[bool, typer.Option("-v", "--version", help="Print the version and exit.")],
 }
+
+
+# The longest interval that the setting fsync takes, in milliseconds.
+_INTERVAL_MAX_MS: Final = 999_999_999
 
 
 def _option(key: str, flag: Flag) -> Any:  # noqa: ANN401 - an annotated type
@@ -115,6 +121,40 @@ def _fsync(when: str | None, interval_ms: str | None, *, never: bool) -> str | N
     return named[0] if named else None
 
 
+# -- values that beanstalkd takes for its flags and settings do not: a unit made for it starts this server, too
+
+
+def as_settings_take_them(given: Mapping[str, Any], warn: Callable[[str], None]) -> dict[str, Any]:
+    """Return the options of ``serve`` with beanstalkd's values in the range of the settings.
+
+    ``warn`` is called with a line for each value that is not what was asked for.
+    """
+    taken = dict(given)
+    taken["max_job_size"] = _within("-z", given["max_job_size"], 1, MAX_JOB_SIZE_LIMIT, MAX_JOB_SIZE_LIMIT, warn)
+    taken["fsync_ms"] = _within("-f", given["fsync_ms"], 0, _INTERVAL_MAX_MS, 0, warn)
+    if given["fsync_ms"] is not None and given["fsync_never"]:
+        warn("-F is without effect beside -f")  # of the two, what is safe
+        taken["fsync_never"] = False
+    if given["port"] is not None and not given["port"].isdecimal():
+        with suppress(OSError):  # it is no service, and reported as any other wrong port
+            taken["port"] = str(socket.getservbyname(given["port"], "tcp"))
+    return taken
+
+
+def _within(
+    flag: str, given: str | None, least: int, most: int, if_negative: int, warn: Callable[[str], None]
+) -> str | None:
+    """Return a whole number as near to what is given as the setting takes; all else as it is."""
+    if given is None or not given.removeprefix("-").isdecimal():
+        return given
+    asked = int(given) if len(given) < 30 else most + 1
+    taken = if_negative if given.startswith("-") else min(max(asked, least), most)
+    if taken == asked:
+        return given
+    warn(f"{flag} {given[:30]} is not possible; it is {taken}")
+    return str(taken)
+
+
 def flags_of(given: Mapping[str, Any], warn: Callable[[str], None]) -> dict[str, object]:
     """Return the options of ``serve`` by the names of their settings, which are mostly the same.
 
@@ -149,9 +189,7 @@ def serve(*, config_file: Path | None, version: bool, **given: Any) -> int:  # n
     warnings: list[str] = []
     flags = flags_of(given, warnings.append)
 
-    def load() -> Settings:
-        return sources.load(config_file, flags)
-
+    load = partial(sources.load, config_file, flags)
     settings = load()
     log.setup(settings.log_level, settings.log_format)
     for warning in warnings:

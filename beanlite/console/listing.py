@@ -2,9 +2,11 @@
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
+from beanlite.console.file import File
 from beanlite.console.filters import Record
+from beanlite.console.live import Live
 from beanlite.errors import ConfigError
 from beanlite.protocol.operators.filters import Filter
 
@@ -30,15 +32,8 @@ _UNKNOWN: Final = {
     "waiting": "--sort waiting needs a server: a file has no clients",
 }
 
-
-class Source(Protocol):
-    """A source of jobs and tubes: a server or a file."""
-
-    def list_jobs(self, request: Record) -> Record:
-        """Return a slice of the jobs."""
-
-    def list_tubes(self, request: Record) -> Record:
-        """Return a slice of the tubes."""
+Source = Live | File
+"""A source of jobs and tubes."""
 
 
 class Listed(NamedTuple):

@@ -8,8 +8,7 @@ from typing import Final, Self
 
 from beanlite.console.changes import Interrupt
 from beanlite.console.filters import Record
-from beanlite.console.live import Live, explained
-from beanlite.console.person import on_behalf_of
+from beanlite.console.live import Live, explained, on_behalf_of
 from beanlite.core.job import U32_MAX
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, ConfigError

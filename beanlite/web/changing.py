@@ -10,8 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Record, encode_tube
-from beanlite.console.live import Live
-from beanlite.console.person import on_behalf_of
+from beanlite.console.live import Live, on_behalf_of
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
