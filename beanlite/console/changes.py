@@ -47,18 +47,17 @@ class Result:
 class Interrupt:
     """Whether Ctrl-C or SIGTERM has asked us to end."""
 
-    def __init__(self) -> None:
-        self.came = False
+    came = False
+
+    def __call__(self, *_: object) -> None:
+        """Note the first signal; a second one raises KeyboardInterrupt."""
+        if self.came:
+            raise KeyboardInterrupt
+        self.came = True
 
     def noted(self) -> AbstractContextManager[None]:
-        """In this block only note the first signal; a second one raises KeyboardInterrupt."""
-
-        def note(*_: object) -> None:
-            if self.came:
-                raise KeyboardInterrupt
-            self.came = True
-
-        return signals.handled(note, *signals.STOPS)
+        """Handle the signals in this block."""
+        return signals.handled(self, *signals.STOPS)
 
 
 def change(server: Live, what: Record, which: Filter, progress: Callable[[Result], None] = lambda _: None) -> Result:

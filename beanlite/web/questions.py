@@ -73,21 +73,18 @@ class Questions:
         return self._put_to(Live(self._address), question)
 
     def _put_to(self, live: Live, question: Callable[[Live], Answer]) -> Answer:
-        is_good = False
+        is_good = True
         try:
-            answer = question(live)
-            is_good = True
-        except Unreachable:
-            raise
-        except BeanliteError:  # the command was refused, but the connection is still good
-            is_good = True
+            return question(live)
+        except BaseException as error:
+            # If the command was refused, the connection is still good.
+            is_good = isinstance(error, BeanliteError) and not isinstance(error, Unreachable)
             raise
         finally:
             if is_good and len(self._idle) < CONNECTIONS:
                 self._idle.append(live)
             else:
                 live.close()
-        return answer
 
     def close(self) -> None:
         """Close the idle connections."""

@@ -1,19 +1,42 @@
 """What requests share: the options, the connections to the server, and the users."""
 
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from starlette.requests import Request
 
 from beanlite.beanstalk.client import Address, address_text
 from beanlite.web.backups import Folder
 from beanlite.web.guesses import Guesses
-from beanlite.web.notices import Notices
 from beanlite.web.overview import Rates
 from beanlite.web.questions import Questions
 from beanlite.web.running import Ongoing
 from beanlite.web.safety import Passwords, User
 from beanlite.web.samples import Samples
+
+# How many notices that nobody has seen are kept.
+KEPT: Final = 100
+
+
+class Notices:
+    """Texts to be shown once each. They are found by a token, so that no link can make a page say anything."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def leave(self, text: str) -> str:
+        """Keep a text, and return the token by which it is found."""
+        token = secrets.token_urlsafe(16)
+        self._texts[token] = text
+        while len(self._texts) > KEPT:
+            del self._texts[next(iter(self._texts))]
+        return token
+
+    def take(self, token: str) -> str:
+        """Return the text of this token, once; empty if there is none."""
+        return self._texts.pop(token, "")
 
 
 @dataclass(kw_only=True)

@@ -7,8 +7,8 @@ import pytest
 
 from beanlite.web import guesses
 from beanlite.web.guesses import CHECKS_AT_ONCE, EVERY_S, FREE, Guesses, TooMany
-from beanlite.web.notices import KEPT, Notices
 from beanlite.web.safety import User
+from beanlite.web.site import KEPT, Notices
 from tests.support.web import sign_in
 
 ANN = User("ann", may_change=True)
