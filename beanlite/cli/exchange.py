@@ -17,10 +17,8 @@ from beanlite.cli.options import (
     Db,
     Force,
     counting,
-    lines,
     listed,
     path_of_db,
-    percent,
     timed,
     url_of_database,
 )
@@ -96,7 +94,7 @@ def export(
     else:
         source = path_of_db(db, config_file)
         write = partial(sqlite.export, source)
-    with counting(lines) as progress:
+    with counting("lines") as progress:
         if dest is None:
             write(sys.stdout.buffer, progress)
             return
@@ -126,7 +124,7 @@ def import_(
     target = path_of_db(db, config_file) if url is None else None
     from beanlite.journal.sqlite.tools.load import load  # noqa: PLC0415 - likewise
 
-    with opened(file) as source, counting(lines) as progress, TemporaryDirectory(prefix="beanlite-import-") as folder:
+    with opened(file) as source, counting("lines") as progress, TemporaryDirectory(prefix="beanlite-import-") as folder:
         # Lines for PostgreSQL go into a file first, which checks them as it does its own.
         into = Path(folder, "queue.db") if target is None else target
         result = load(read_lines(source), into, new_ids=new_ids, progress=progress)
@@ -166,7 +164,7 @@ def import_binlog(
     path = path_of_db(db, config_file)
     from beanlite.binlog.importing import import_binlog as fill  # noqa: PLC0415 - likewise
 
-    result, seconds = timed(percent, lambda progress: fill(directory, path, salvage=salvage, progress=progress))
+    result, seconds = timed(lambda progress: fill(directory, path, salvage=salvage, progress=progress), "%")
     if as_json:
         print_done(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
         return

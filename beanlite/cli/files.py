@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from beanlite.cli.options import AsJson, ConfigFile, Db, Force, listed, mebibytes, path_of_db, percent, timed
+from beanlite.cli.options import AsJson, ConfigFile, Db, Force, listed, path_of_db, timed
 from beanlite.cli.paths import as_new_file, as_path, expect_file, path_given
 from beanlite.cli.printing import print_done
 from beanlite.console import units
@@ -109,7 +109,7 @@ def backup(
         file = dated.dated(folder, source, time.time())
         with contextlib.suppress(OSError):  # the backup itself reports what is wrong with the folder
             dated.delete_left(folder, source)
-    result, seconds = timed(mebibytes, lambda progress: copy(source, file, progress, replace=force))
+    result, seconds = timed(lambda progress: copy(source, file, progress, replace=force), "MiB", 1 << 20)
     deleted: list[Path] = []
     if keep is not None and folder is not None:
         try:
@@ -147,7 +147,7 @@ def restore(
     from beanlite.journal.sqlite.tools import restore as journal  # noqa: PLC0415 - likewise
 
     restoring = partial(journal.undo_restore, target) if file is None else partial(journal.restore, file, target)
-    result, seconds = timed(mebibytes, restoring)
+    result, seconds = timed(restoring, "MiB", 1 << 20)
     if as_json:
         print_done(json.dumps({"file": str(target), **asdict(result), "seconds": seconds}))
         return
@@ -205,7 +205,7 @@ def salvage(
     expect_file(source, "salvage")
     from beanlite.journal.sqlite.tools.salvage import salvage as save  # noqa: PLC0415 - likewise
 
-    result, seconds = timed(percent, partial(save, source, dest))
+    result, seconds = timed(partial(save, source, dest), "%")
     if as_json:
         print_done(json.dumps({"file": str(dest), **asdict(result), "seconds": seconds}))
     else:
@@ -251,7 +251,7 @@ def compact(*, db: Db = None, config_file: ConfigFile = None, as_json: AsJson = 
     path = path_of_db(db, config_file, "compact")
     from beanlite.journal.sqlite.tools.compact import compact as shrink  # noqa: PLC0415 - likewise
 
-    result, seconds = timed(mebibytes, partial(shrink, path))
+    result, seconds = timed(partial(shrink, path), "MiB", 1 << 20)
     if as_json:
         print_done(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
     else:

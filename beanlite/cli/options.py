@@ -66,12 +66,12 @@ def url_of_database(db: str | None, database: str | None, config_file: Path | No
 
 
 @contextlib.contextmanager
-def counting(shown: Callable[[int], str]) -> Iterator[Progress]:
+def counting(unit: str, per_unit: int = 1) -> Iterator[Progress]:
     """Yield what shows the progress on a terminal, None elsewhere; SIGTERM ends the command as Ctrl-C does."""
     on_terminal = sys.stderr.isatty()
 
     def show(count: int) -> None:
-        print(f"\r{shown(count)}", end="", file=sys.stderr, flush=True)
+        print(f"\r{count // per_unit} {unit}", end="", file=sys.stderr, flush=True)
 
     try:
         with terminable():
@@ -81,27 +81,12 @@ def counting(shown: Callable[[int], str]) -> Iterator[Progress]:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def timed(shown: Callable[[int], str], work: Callable[[Progress], Result]) -> tuple[Result, float]:
+def timed(work: Callable[[Progress], Result], unit: str, per_unit: int = 1) -> tuple[Result, float]:
     """Do work with ``counting``; return its result, and the seconds that it took."""
     began_s = time.monotonic()
-    with counting(shown) as progress:
+    with counting(unit, per_unit) as progress:
         result = work(progress)
     return result, round(time.monotonic() - began_s, 3)
-
-
-def mebibytes(size: int) -> str:
-    """Describe how much of a file has been written."""
-    return f"{size >> 20} MiB"
-
-
-def percent(done: int) -> str:
-    """Describe how much of the work is done."""
-    return f"{done} %"
-
-
-def lines(count: int) -> str:
-    """Describe how many lines have been read or written."""
-    return f"{count} lines"
 
 
 def listed(ids: list[int]) -> str:
