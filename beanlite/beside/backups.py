@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import IO, Final
 
-from beanlite.beside.child import Child
+from beanlite.beside.child import Child, Parent
 from beanlite.host import log
 from beanlite.host.signals import how_ended
 from beanlite.journal.sqlite.file.dated import dated_backups
@@ -35,24 +35,20 @@ def why_failed(said: bytes, returncode: int) -> str:
     return _last_line(said).removeprefix("beanlite: ") or how_ended(returncode)
 
 
-class Backups:
+class Backups(Parent):
     """Makes backups of a database into a folder; the first is due one interval after the newest one in the folder."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, db: Path, folder: Path, every_s: int, keep: int) -> None:
-        self._loop = loop
+        super().__init__(loop)
         self._db = Path(os.path.realpath(db))
         self._folder = Path(os.path.realpath(folder))
         self._every_s = every_s
         self._command = [sys.executable, "-m", "beanlite", "backup", str(self._folder)]
         self._command += ["--db", str(self._db), "--keep", str(keep), "--json"]
-        self._timer: asyncio.TimerHandle | None = None
-        self._child: Child | None = None
         self._output: IO[bytes]
         """What the backup's process prints."""
         self.succeeded_at = 0
         """When the newest backup was made, in UTC seconds; 0: there is none."""
-        self._is_over = False
-        """Set once no more backups are to be made."""
         self.failed_at = 0
         """When a backup last failed, in UTC seconds; 0: none has since the start."""
 
@@ -125,16 +121,8 @@ class Backups:
         self._timer = self._loop.call_later(in_s, self._make)
         log.error("backup failed", error=why, next_in_s=in_s)
 
-    def end(self) -> None:
-        """Make no more backups; one that is being made is terminated, and leaves nothing behind."""
-        self._is_over = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._child is not None:
-            self._child.process.terminate()
-
     async def ended(self) -> None:
-        """Wait until no backup reads the database any more; to be called after ``end``."""
+        """Wait until no backup reads the database any more, or leaves anything behind; to be called after ``end``."""
         child = self._child
         if child is None:
             return

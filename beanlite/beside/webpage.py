@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from beanlite.beside.child import ENDS_WITHIN_S, Child
+from beanlite.beside.child import ENDS_WITHIN_S, Child, Parent
 from beanlite.host import log
 from beanlite.host.signals import how_ended
 
@@ -33,17 +33,14 @@ def page_command(asked: Mapping[str, str]) -> list[str]:
     return [sys.executable, "-m", "beanlite.web", json.dumps(asked)]
 
 
-class WebPage:
+class WebPage(Parent):
     """The process that serves the page. Its output goes to the server's log, in the form of the log."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, command: list[str]) -> None:
-        self._loop = loop
+        super().__init__(loop)
         self._command = command
-        self._child: Child | None = None
         self._began_s = 0.0
         self._wait_s = FIRST_S
-        self._timer: asyncio.TimerHandle | None = None
-        self._ending = False
         self._changing = False
         """The process has been terminated to be started anew."""
         self._rest = b""
@@ -98,10 +95,10 @@ class WebPage:
 
     def _ended(self, returncode: int) -> None:
         self._let_go()
-        if self._changing and not self._ending:
+        if self._changing and not self._is_over:
             self._changing = False
             self.begin()
-        elif not self._ending:
+        elif not self._is_over:
             self._start_again(self._why or how_ended(returncode))
 
     def _start_again(self, why: str) -> None:
@@ -126,14 +123,6 @@ class WebPage:
         self._command = command
         if self._child is not None:
             self._changing = True
-            self._child.process.terminate()
-
-    def end(self) -> None:
-        """Terminate the process, and don't start it again."""
-        self._ending = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._child is not None:
             self._child.process.terminate()
 
     async def ended(self) -> None:
