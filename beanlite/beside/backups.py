@@ -26,13 +26,13 @@ _LEFT_BYTES: Final = 2 * RESERVE_BYTES
 _NICE: Final = 19
 
 
-def _last_line(said: bytes) -> str:
-    return said.decode(errors="replace").strip().rpartition("\n")[2]
+def _last_line(output: bytes) -> str:
+    return output.decode(errors="replace").strip().rpartition("\n")[2]
 
 
-def why_failed(said: bytes, returncode: int) -> str:
+def why_failed(output: bytes, returncode: int) -> str:
     """Why a process that was to make a backup failed: its last line or, if it said nothing, how it ended."""
-    return _last_line(said).removeprefix("beanlite: ") or how_ended(returncode)
+    return _last_line(output).removeprefix("beanlite: ") or how_ended(returncode)
 
 
 class Backups(Parent):
@@ -55,9 +55,9 @@ class Backups(Parent):
     def begin(self) -> None:
         """Schedule the first backup for when it is due: at once if there is none in the folder yet."""
         with contextlib.suppress(OSError):  # the first backup will report what is wrong with the folder
-            made = dated_backups(self._folder, self._db)
-            if made:
-                self.succeeded_at = int(made[-1][1])
+            backups = dated_backups(self._folder, self._db)
+            if backups:
+                self.succeeded_at = int(backups[-1][1])
             if self._shares_disk():
                 log.warning("backup_dir is on the disk of the database", backup_dir=self._folder)
         in_s = self.succeeded_at + self._every_s - time.time()
@@ -103,11 +103,11 @@ class Backups(Parent):
         self._child = None
         with self._output as output:
             output.seek(0)
-            said = output.read()
+            text = output.read()
         if returncode:
-            self._failed(why_failed(said, returncode))
+            self._failed(why_failed(text, returncode))
             return
-        result = json.loads(_last_line(said))
+        result = json.loads(_last_line(text))
         self.succeeded_at = int(time.time())
         log.info(
             "backup made", file=result["file"], jobs=result["jobs"], bytes=result["size"], seconds=result["seconds"]

@@ -51,12 +51,12 @@ class Beside:
         from beanlite.beside.webpage import page_command  # noqa: PLC0415 - as above
 
         assert settings.web is not None
-        asked = {"server": _reached_at(self._sockets), "listen": settings.web}
+        options = {"server": _reached_at(self._sockets), "listen": settings.web}
         if settings.file is not None:
-            asked["db"] = os.path.realpath(settings.file)
+            options["db"] = os.path.realpath(settings.file)
         if settings.backup_dir is not None:
-            asked["backups"] = os.path.realpath(settings.backup_dir)
-        return page_command(asked)
+            options["backups"] = os.path.realpath(settings.backup_dir)
+        return page_command(options)
 
     def end(self) -> None:
         """Have these processes end."""

@@ -28,9 +28,9 @@ _READ_BYTES: Final = 1 << 16
 _LINE_BYTES: Final = 1 << 12
 
 
-def page_command(asked: Mapping[str, str]) -> list[str]:
+def page_command(options: Mapping[str, str]) -> list[str]:
     """The command that serves the page; ``beanlite/web/__main__.py`` describes what can be asked for."""
-    return [sys.executable, "-m", "beanlite.web", json.dumps(asked)]
+    return [sys.executable, "-m", "beanlite.web", json.dumps(options)]
 
 
 class WebPage(Parent):

@@ -63,8 +63,8 @@ def import_binlog(
 def _read(directory: Path, *, salvage: bool, progress: Callable[[int], None] | None) -> Survey:
     files = find_files(directory)
     survey = Survey(salvage=salvage)
-    for done, (number, file) in enumerate(files):
+    for position, (number, file) in enumerate(files):
         if progress is not None:
-            progress(50 * done // len(files))
+            progress(50 * position // len(files))
         survey.read(number, file)
     return survey

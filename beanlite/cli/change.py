@@ -199,19 +199,19 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
     if ask and not sys.stdin.isatty():
         raise ConfigError(f"{command or what['do']} can't be undone, and there is no terminal to ask at: say --yes")
     with Live(how.address) as server:
-        agreed = _asked(server, what, which) if ask else which
+        selection = _asked(server, what, which) if ask else which
         with _progress(command or what["do"]) as progress:
             request = {**what, **on_behalf_of(login_name()), "dry_run": how.dry_run}
-            outcome = changes.Result() if agreed is None else changes.change(server, request, agreed, progress)
-    done = changes.DONE_WORDS[what["do"]]
+            outcome = changes.Result() if selection is None else changes.change(server, request, selection, progress)
+    word = changes.DONE_WORDS[what["do"]]
     if how.as_json:
         facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}
-        named = {} if which.ids is None else {"unchanged": sorted(set(which.ids) - outcome.changed)}
-        text = json.dumps({"do": what["do"], **facts, "dry_run": how.dry_run, **named})
+        unchanged = {} if which.ids is None else {"unchanged": sorted(set(which.ids) - outcome.changed)}
+        text = json.dumps({"do": what["do"], **facts, "dry_run": how.dry_run, **unchanged})
     else:
         would = "would be " if how.dry_run else ""
-        left = f", {outcome.skipped:,} left unchanged" if outcome.skipped else ""
-        text = f"{units.jobs(outcome.done)} {would}{done}{left}{', then interrupted' if outcome.interrupted else ''}"
+        rest = f", {outcome.skipped:,} left unchanged" if outcome.skipped else ""
+        text = f"{units.jobs(outcome.done)} {would}{word}{rest}{', then interrupted' if outcome.interrupted else ''}"
     if how.dry_run:
         print(text)
     else:
@@ -219,20 +219,20 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
     if outcome.interrupted:
         return 130
     if which.ids is not None and outcome.done < len(set(which.ids)):
-        raise BeanliteError(f"not all of these jobs could be {done}: {_unchanged(what['do'], which, outcome)}")
+        raise BeanliteError(f"not all of these jobs could be {word}: {_unchanged(what['do'], which, outcome)}")
     return 0
 
 
 def _unchanged(do: str, which: Filter, outcome: changes.Result) -> str:
     """Name the jobs given by their ids that were not changed, and why not."""
-    gone = sorted(set(which.ids or ()) - outcome.changed - outcome.left)
+    missing = sorted(set(which.ids or ()) - outcome.changed - outcome.left)
     parts = []
     if outcome.left:
         why = "in that tube already" if do == "move" else "in another state"
         parts.append(f"{listed(sorted(outcome.left))} {'is' if len(outcome.left) == 1 else 'are'} {why}")
-    if gone:
+    if missing:
         fits = "" if which.criteria().keys() == {"ids"} else ", or not what the options ask for"
-        parts.append(f"{listed(gone)} {'is' if len(gone) == 1 else 'are'} gone{fits}")
+        parts.append(f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} gone{fits}")
     return "; ".join(parts)
 
 
@@ -241,13 +241,13 @@ def _asked(server: Live, what: Record, which: Filter) -> Filter | None:
 
     If there are none, nothing is asked, and None is returned: what comes later has not been agreed to.
     """
-    found = changes.change(server, {**what, "dry_run": True}, which)
-    if not found.done and not found.interrupted:
+    trial = changes.change(server, {**what, "dry_run": True}, which)
+    if not trial.done and not trial.interrupted:
         return None
-    question = f"{what['do'].capitalize()} {units.jobs(found.done)} {in_words(which)}".rstrip()  # which are not the ids
-    if found.interrupted or not _confirmed(f"{question}?"):
+    question = f"{what['do'].capitalize()} {units.jobs(trial.done)} {in_words(which)}".rstrip()  # which are not the ids
+    if trial.interrupted or not _confirmed(f"{question}?"):
         raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
-    return which.model_copy(update={"up_to_id": found.last_id})
+    return which.model_copy(update={"up_to_id": trial.last_id})
 
 
 def _confirmed(question: str) -> bool:

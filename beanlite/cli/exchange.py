@@ -169,11 +169,11 @@ def import_binlog(
         print_done(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
         return
     states = f"{result.ready:,} ready, {result.delayed:,} delayed, {result.buried:,} buried"
-    told = [f"{path}: {units.jobs(result.jobs)} ({states}), {seconds} s"]
-    told += (f"left out: {part.file}: {part.why}" for part in result.left_out)
-    if lost := result.without_body:
-        jobs = units.jobs(len(lost))
-        told.append(f"lost: {jobs} of which the binlog has changes, but not their bodies: {listed(lost)}")
+    lines = [f"{path}: {units.jobs(result.jobs)} ({states}), {seconds} s"]
+    lines += (f"left out: {part.file}: {part.why}" for part in result.left_out)
+    if ids := result.without_body:
+        jobs = units.jobs(len(ids))
+        lines.append(f"lost: {jobs} of which the binlog has changes, but not their bodies: {listed(ids)}")
     if result.left:
-        told.append(f"beside the database there is still {result.left}; it belongs to it")
-    print_done("\n".join(told))
+        lines.append(f"beside the database there is still {result.left}; it belongs to it")
+    print_done("\n".join(lines))

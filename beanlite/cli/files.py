@@ -110,18 +110,18 @@ def backup(
         with contextlib.suppress(OSError):  # the backup itself reports what is wrong with the folder
             dated.delete_left(folder, source)
     result, seconds = timed(lambda progress: copy(source, file, progress, replace=force), "MiB", 1 << 20)
-    deleted: list[Path] = []
+    older: list[Path] = []
     if keep is not None and folder is not None:
         try:
-            deleted = dated.delete_oldest(folder, source, keep, file)
+            older = dated.delete_oldest(folder, source, keep, file)
         except OSError as error:
             raise BeanliteError(f"{file} is made, but an older backup can't be deleted: {error}") from error
     if as_json:
-        names = [str(old) for old in deleted]
+        names = [str(old) for old in older]
         print_done(json.dumps({"file": str(file), **asdict(result), "seconds": seconds, "deleted": names}))
         return
-    made = f"{file}: {units.jobs(result.jobs)}, {result.size:,} bytes, {seconds} s"
-    print_done("\n".join([made, *(f"{old}: deleted" for old in deleted)]))
+    summary = f"{file}: {units.jobs(result.jobs)}, {result.size:,} bytes, {seconds} s"
+    print_done("\n".join([summary, *(f"{old}: deleted" for old in older)]))
 
 
 def restore(
@@ -151,8 +151,8 @@ def restore(
     if as_json:
         print_done(json.dumps({"file": str(target), **asdict(result), "seconds": seconds}))
         return
-    kept = "" if result.kept is None else f"\n{result.kept}: the database that was replaced"
-    print_done(f"{target}: {units.jobs(result.jobs)}, as in {result.restored}, {seconds} s{kept}")
+    aside = "" if result.kept is None else f"\n{result.kept}: the database that was replaced"
+    print_done(f"{target}: {units.jobs(result.jobs)}, as in {result.restored}, {seconds} s{aside}")
 
 
 def verify(

@@ -93,14 +93,14 @@ class ServerOrFile(ServerOption):
 
 def _options() -> Iterator[inspect.Parameter]:
     """Make the options of a filter from its fields."""
-    for key, told in CRITERIA.items():
+    for key, item in CRITERIA.items():
         field = Filter.model_fields[key]
-        names = [name for name in ("--" + NAMES[key].replace("_", "-"), told.short) if name]
-        annotation: Any = Annotated[str | None, typer.Option(*names, metavar=key.upper(), help=told.help)]
+        names = [name for name in ("--" + NAMES[key].replace("_", "-"), item.short) if name]
+        annotation: Any = Annotated[str | None, typer.Option(*names, metavar=key.upper(), help=item.help)]
         if float in get_args(field.annotation):
-            annotation = Annotated[float | None, age_option(*names, text=told.help)]
+            annotation = Annotated[float | None, age_option(*names, text=item.help)]
         elif int in get_args(field.annotation):
-            option = typer.Option(*names, min=0, max=most_of(field, NUMBER_MAX), metavar=told.number, help=told.help)
+            option = typer.Option(*names, min=0, max=most_of(field, NUMBER_MAX), metavar=item.number, help=item.help)
             annotation = Annotated[int | None, option]
         yield inspect.Parameter(NAMES[key], inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -110,8 +110,8 @@ class Which:
 
     __signature__ = inspect.Signature(list(_options()))
 
-    def __init__(self, **given: Any) -> None:  # noqa: ANN401 - the values of these options
-        self._given = {key: given[NAMES[key]] for key in CRITERIA if given[NAMES[key]] is not None}
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401 - the values of these options
+        self._given = {key: values[NAMES[key]] for key in CRITERIA if values[NAMES[key]] is not None}
 
     def filter(self, ids: list[int] | None = None, state: str | None = None) -> Filter:
         """Return the options as a filter; if some are given, but no state or ids, `state` is used. ConfigError."""
@@ -134,10 +134,10 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
         parameters += inspect.signature(group).parameters.values()
 
     @wraps(command)
-    def with_groups(*args: Any, **given: Any) -> Result:  # noqa: ANN401 - whatever the command takes
+    def with_groups(*args: Any, **options: Any) -> Result:  # noqa: ANN401 - whatever the command takes
         for name, group in groups.items():
-            given[name] = group(**{option: given.pop(option) for option in inspect.signature(group).parameters})
-        return command(*args, **given)
+            options[name] = group(**{option: options.pop(option) for option in inspect.signature(group).parameters})
+        return command(*args, **options)
 
     with_groups.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return with_groups

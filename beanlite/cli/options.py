@@ -50,8 +50,8 @@ def path_of_db(db: str | None, config_file: Path | None, command: str | None = N
         expect_file(db, command)
     settings = sources.load(config_file, {} if db is None else {"db": db, "journal": True, "database": None})
     if db is None and settings.database is not None:
-        said = "--db names a file" if command is None else instead_of(command)
-        raise ConfigError(f"settings keep jobs in PostgreSQL; {said}")
+        advice = "--db names a file" if command is None else instead_of(command)
+        raise ConfigError(f"settings keep jobs in PostgreSQL; {advice}")
     return settings.db
 
 

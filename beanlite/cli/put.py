@@ -72,22 +72,22 @@ def put(
     encode_tube(tube)
     delay_s, ttr_s = seconds_of("--delay", delay), seconds_of("--ttr", ttr)
     with ExitStack() as stack:
-        made: Iterable[NewJob]
+        new_jobs: Iterable[NewJob]
         if jobs is None:
             live = stack.enter_context(Live(server.address))
-            given = (
+            data = (
                 _read_bodies(live, lines=lines)
                 if not bodies
                 else (body.encode(errors="surrogateescape") for body in bodies)
             )
-            made = (NewJob(body, tube, pri, delay_s, ttr_s) for body in given)
+            new_jobs = (NewJob(body, tube, pri, delay_s, ttr_s) for body in data)
         else:
             defaults = {"tube": tube, "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s}
-            made = _read(stack.enter_context(opened(jobs)), jobs, defaults)
+            new_jobs = _read(stack.enter_context(opened(jobs)), jobs, defaults)
             live = stack.enter_context(Live(server.address))
-        for ids in put_all(live, made, login_name()):
-            printed = "\n".join(f'{{"id": {job_id}}}' if as_json else str(job_id) for job_id in ids)
-            print_done(printed, "jobs are put, but not all of their ids can be printed")
+        for ids in put_all(live, new_jobs, login_name()):
+            text = "\n".join(f'{{"id": {job_id}}}' if as_json else str(job_id) for job_id in ids)
+            print_done(text, "jobs are put, but not all of their ids can be printed")
 
 
 def _read_bodies(live: Live, *, lines: bool) -> Iterator[bytes]:

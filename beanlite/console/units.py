@@ -38,10 +38,10 @@ def age(seconds: float | None) -> str:
     """Return a length of time in its two largest units: "3 h 12 min"."""
     if seconds is None:
         return ""
-    left = round(abs(seconds))
+    rest = round(abs(seconds))
     parts: list[str] = []
     for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        number, left = divmod(left, length_s)
+        number, rest = divmod(rest, length_s)
         if number or (unit == "s" and not parts):
             parts.append(f"{number} {unit}")
         elif parts:

@@ -99,12 +99,12 @@ class _Handler(logging.StreamHandler[TextIO]):
         """Write `record`, if there is room for it."""
         file = getattr(self.stream, "buffer", None)
         if isinstance(file, Stderr) and file.lost:
-            lost, file.lost = file.lost, 0
+            lines, file.lost = file.lost, 0
             event = "the log had no room: lines are lost"
-            note = {"name": _logger.name, "levelname": "WARNING", "msg": event, "fields": {"lines": lost}}
+            note = {"name": _logger.name, "levelname": "WARNING", "msg": event, "fields": {"lines": lines}}
             super().emit(logging.makeLogRecord(note))
             if file.lost:  # the report is lost, too
-                file.lost = lost
+                file.lost = lines
         super().emit(record)
 
 
@@ -161,11 +161,11 @@ def _quoted(value: object) -> str:
 
 def _is_journald(stream: TextIO) -> bool:
     """Whether systemd connected `stream` to its journal: if so, JOURNAL_STREAM holds its device:inode."""
-    wanted = os.environ.get("JOURNAL_STREAM")
-    if not wanted:
+    place = os.environ.get("JOURNAL_STREAM")
+    if not place:
         return False
     try:
         stat = os.fstat(stream.fileno())
     except OSError:  # not a real file: in a test, or closed
         return False
-    return wanted == f"{stat.st_dev}:{stat.st_ino}"
+    return place == f"{stat.st_dev}:{stat.st_ino}"

@@ -41,11 +41,11 @@ def run_loop(new_loop: NewLoop, serve: Callable[[], Coroutine[object, object, No
 
 def _be_silent_of_late_threads(loop: asyncio.AbstractEventLoop) -> None:
     """Keep quiet about threads of a failed server that finish after the loop is closed, and can't report to it."""
-    told = threading.excepthook
+    hook = threading.excepthook
 
-    def tell(raised: threading.ExceptHookArgs) -> None:
-        if not (isinstance(raised.exc_value, RuntimeError) and loop.is_closed()):
-            told(raised)
+    def tell(failure: threading.ExceptHookArgs) -> None:
+        if not (isinstance(failure.exc_value, RuntimeError) and loop.is_closed()):
+            hook(failure)
 
     threading.excepthook = tell
 

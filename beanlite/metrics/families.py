@@ -106,8 +106,8 @@ def _clients(source: Measured) -> Iterator[Metric]:
     yield _gauge("connections", "Connections.", server.clients)
     yield _gauge("connections_max", "Connections that are served at a time, at most.", source.max_connections)
     yield _gauge("waiting_clients", "Clients that wait in a reserve.", server.waiting)
-    given = [*service.commands, *service.operator_commands.values()]
-    counts = {command.word.decode(): command.count for command in given}
+    commands = [*service.commands, *service.operator_commands.values()]
+    counts = {command.word.decode(): command.count for command in commands}
     yield _labelled("commands", "Commands since the start.", "command", counts)
     errors = {reply.decode().rstrip(): times for reply, times in (service.errors or {}).items()}
     yield _labelled("error_replies", "Replies since the start that say what could not be done.", "reply", errors)

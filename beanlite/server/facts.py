@@ -25,7 +25,7 @@ def facts_source(
     def collect() -> Facts:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         system = platform.uname()
-        stored, backups = journal.facts(), beside.backups
+        figures, backups = journal.facts(), beside.backups
         return Facts(
             pid=os.getpid(),
             version=__version__,
@@ -36,11 +36,11 @@ def facts_source(
             hostname=system.node,
             os=system.version,
             platform=system.machine,
-            journaled=stored.keeps_jobs,
-            batches=engine.ledger.stored_batch if stored.keeps_jobs else 0,
-            records=stored.records,
-            wal_bytes=stored.log_bytes,
-            wal_bytes_max=stored.log_bytes_max,
+            journaled=figures.keeps_jobs,
+            batches=engine.ledger.stored_batch if figures.keeps_jobs else 0,
+            records=figures.records,
+            wal_bytes=figures.log_bytes,
+            wal_bytes_max=figures.log_bytes_max,
             refused=refusals.counts,
             backup_succeeded_at=0 if backups is None else backups.succeeded_at,
             backup_failed_at=0 if backups is None else backups.failed_at,

@@ -31,14 +31,14 @@ ACCEPTED_AT_ONCE: Final = 4
 
 
 async def _accept(
-    listener: Listener, come: list[socket.socket], new_connection: Callable[[], Connection], to: list[asyncio.Server]
+    listener: Listener, clients: list[socket.socket], new_connection: Callable[[], Connection], to: list[asyncio.Server]
 ) -> ListenError | None:
-    """Serve the accepted sockets in ``come``, and accept others with servers that are added to ``to``.
+    """Serve the accepted sockets in ``clients``, and accept others with servers that are added to ``to``.
 
     Returns the error if it can't listen.
     """
     loop = asyncio.get_running_loop()
-    for sock in come:
+    for sock in clients:
         with contextlib.suppress(OSError):  # the client has gone
             await loop.connect_accepted_socket(new_connection, sock)
     try:
@@ -120,9 +120,9 @@ class Server:
             self._vitals.recovered = True
         await self._beside.back_up(self._settings)
         wiring.turns.follow_up(wiring.turns.now())
-        come = [] if self._forwarder is None else self._forwarder.hand_over()
+        clients = [] if self._forwarder is None else self._forwarder.hand_over()
         servers: list[asyncio.Server] = []
-        unheard = await _accept(self._listener, come, wiring.new_connection, servers)
+        unheard = await _accept(self._listener, clients, wiring.new_connection, servers)
         if unheard is None:
             await self._until_stopped(wiring)
         await self._stop(wiring, servers)
@@ -206,8 +206,8 @@ class Server:
         await self._settle(wiring)  # the jobs that the connections had reserved are ready again
         await wiring.fetcher.close()
         await self._beside.ended()  # otherwise a process that still reads the file would leave a -wal behind
-        left = await self.parts.journal.close()
-        log.info("stopped", jobs=len(engine.jobs), **({} if left is None else {"left": left}))
+        trouble = await self.parts.journal.close()
+        log.info("stopped", jobs=len(engine.jobs), **({} if trouble is None else {"left": trouble}))
 
     async def _settle(self, wiring: Wiring) -> None:
         """Store and acknowledge everything. Raises the failure, if there is one."""

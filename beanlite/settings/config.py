@@ -255,8 +255,8 @@ class Settings(BaseModel):
     @property
     def connections_per_address(self) -> int:
         """How many connections from one address are served at a time."""
-        given = self.max_connections_per_address
-        return self.max_connections - self.max_connections // 10 if given is None else given
+        limit = self.max_connections_per_address
+        return self.max_connections - self.max_connections // 10 if limit is None else limit
 
     @property
     def backup_every_s(self) -> int | None:

@@ -26,34 +26,34 @@ HISTORY_LEAST = 1 << 20
 MEMORY_LEAST = 16 << 20
 
 
-def _of_whole(given: object) -> object:
+def _of_whole(value: object) -> object:
     """Return what is given unless it is true or false, which Python takes for 1 and 0; else raise ValueError."""
-    if isinstance(given, bool):
-        raise ValueError(given)  # noqa: TRY004 - the one that pydantic expects
-    return given
+    if isinstance(value, bool):
+        raise ValueError(value)  # noqa: TRY004 - the one that pydantic expects
+    return value
 
 
 # A whole number.
 Whole = Annotated[int, BeforeValidator(_of_whole)]
 
 
-def of_path(given: object) -> object:
+def of_path(value: object) -> object:
     """Return what is given unless it can be no path: an empty one would mean the current folder. Else ValueError."""
-    if given == "":
+    if value == "":
         raise ValueError("the path is empty")
-    if isinstance(given, str) and "\0" in given:
+    if isinstance(value, str) and "\0" in value:
         raise ValueError("no path has a NUL character")
-    return given
+    return value
 
 
 # The path of a file or a folder.
 GivenPath = Annotated[Path, BeforeValidator(of_path)]
 
 
-def of_db(given: object) -> object:
+def of_db(value: object) -> object:
     """Return the path of a database as it is given; one that ends in a slash can only be a directory's."""
-    of_path(given)
-    return Path(given, DB_NAME) if isinstance(given, str) and given.endswith(("/", "/.")) else given
+    of_path(value)
+    return Path(value, DB_NAME) if isinstance(value, str) and value.endswith(("/", "/.")) else value
 
 
 def file_in(path: Path) -> Path:
@@ -127,6 +127,6 @@ ListenAt = Annotated[str, _where(_is_address)]
 LoopbackAt = Annotated[str, _where(lambda text: _is_address(text) and is_loopback(text.rpartition(":")[0].strip("[]")))]
 
 
-def seconds(given: str | None) -> int | None:
+def seconds(text: str | None) -> int | None:
     """The seconds of a Duration; None for None."""
-    return None if given is None else int(given[:-1]) * _SECONDS_IN[given[-1]]
+    return None if text is None else int(text[:-1]) * _SECONDS_IN[text[-1]]

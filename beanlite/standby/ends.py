@@ -181,16 +181,16 @@ class Guest:
     def has_asked(self) -> bool:
         """Whether the client has sent a line; if not, wait for more of it to be readable. OSError: it is gone."""
         try:
-            said = self.sock.recv(LINE_BYTES, socket.MSG_PEEK)
+            data = self.sock.recv(LINE_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
             return False
         # The loop reports an error only once, even if there is still something to read.
-        if not said or self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        if not data or self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise ConnectionAbortedError("it has closed its side")
         # With fewer bytes than were waited for, no more will come, or the socket does not support SO_RCVLOWAT.
-        if b"\n" in said or not self._awaited <= len(said) < LINE_BYTES:
+        if b"\n" in data or not self._awaited <= len(data) < LINE_BYTES:
             return True
-        self.await_bytes(len(said) + 1)
+        self.await_bytes(len(data) + 1)
         return False
 
     def pass_on(self, server: ServerEnd, most: int) -> bool:
@@ -199,14 +199,14 @@ class Guest:
         False: the server takes nothing, and all of it is still in the client's socket.
         """
         try:
-            said = self.sock.recv(most, socket.MSG_PEEK)
+            data = self.sock.recv(most, socket.MSG_PEEK)
         except OSError:  # the client is gone, which is noticed soon
             return True
         try:
-            sent = server.sock.send(said)
+            count = server.sock.send(data)
         except OSError:
             return False
-        self.sock.recv(sent)
+        self.sock.recv(count)
         return True
 
     async def tie(self, server: ServerEnd) -> None:

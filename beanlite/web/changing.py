@@ -59,8 +59,8 @@ async def pause(request: Request) -> Response:
     if pause_s is None:
         raise ConfigError(f"for: {_LENGTH}; 0 ends a pause")
     await site.questions.ask_once(lambda live: live.pause(tube, pause_s))
-    said = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
-    return _done(request, _back(fields), said)
+    message = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
+    return _done(request, _back(fields), message)
 
 
 async def put(request: Request) -> Response:
@@ -152,7 +152,7 @@ def _back(fields: dict[str, str]) -> str:
     return back if back.startswith("/") and not back.startswith(("//", "/\\")) and len(back) < 4000 else "/"
 
 
-def _done(request: Request, path: str, said: str) -> Response:
+def _done(request: Request, path: str, message: str) -> Response:
     """Redirect to a page, which then shows what was done."""
-    token = site_of(request).notices.leave(said)
+    token = site_of(request).notices.leave(message)
     return RedirectResponse(f"{path}{'&' if '?' in path else '?'}{link('', done=token)[1:]}", 303)

@@ -45,7 +45,7 @@ class Questions:
         now_s = time.monotonic()
         until_s, task = self._kept.get(key, (0.0, None))
         if task is None or (task.done() and now_s >= until_s):
-            self._kept = {each: kept for each, kept in self._kept.items() if kept[0] > now_s or not kept[1].done()}
+            self._kept = {each: entry for each, entry in self._kept.items() if entry[0] > now_s or not entry[1].done()}
             task = asyncio.create_task(self.ask(question))
             if len(self._kept) < KEEP_MAX:
                 self._kept[key] = now_s + KEEP_S, task

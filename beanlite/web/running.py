@@ -22,9 +22,9 @@ def described(which: Filter) -> str:
     """Describe the jobs that a filter selects."""
     if which.ids is None:
         return f"all jobs {in_words(which)}"
-    chosen = f"job {which.ids[0]}" if len(which.ids) == 1 else f"{units.jobs(len(which.ids))} one by one"
+    begin = f"job {which.ids[0]}" if len(which.ids) == 1 else f"{units.jobs(len(which.ids))} one by one"
     more = in_words(which)
-    return f"{chosen}, as far as still {more}" if more else chosen
+    return f"{begin}, as far as still {more}" if more else begin
 
 
 @dataclass(slots=True)

@@ -64,10 +64,10 @@ class Passwords:
             if not line.strip() or line.startswith("#"):
                 continue
             name, _, rest = line.partition(":")
-            role, _, hashed = rest.partition(":")
-            if not name or role not in ROLES or not hashed.startswith("$argon2"):
+            role, _, hash_text = rest.partition(":")
+            if not name or role not in ROLES or not hash_text.startswith("$argon2"):
                 raise ConfigError(f"{path}, line {number}: a line is NAME:operator:HASH or NAME:reader:HASH")
-            self._users[name] = role, hashed
+            self._users[name] = role, hash_text
         if not self._users:
             raise ConfigError(f"{path} has no user in it")
 
@@ -84,9 +84,9 @@ class Passwords:
         # An older version took an empty password from a script without input; it must not open anything.
         if not password:
             return None
-        role, hashed = self._users.get(name, ("", self._nobody))
+        role, hash_text = self._users.get(name, ("", self._nobody))
         try:
-            self._hasher.verify(hashed, password)
+            self._hasher.verify(hash_text, password)
         except (VerificationError, InvalidHashError):
             return None
         if not role:

@@ -76,16 +76,16 @@ class Site:
     async def user(self, request: Request) -> User | None:
         """Return the user who makes a request; None if they have to log in first. TooMany: not with a password now."""
         if self.guesses is not None:
-            given = request.headers.get("authorization", "")
+            header = request.headers.get("authorization", "")
             address = "unix" if request.client is None else request.client.host
-            found = await self.guesses.check(given, address)
+            user = await self.guesses.check(header, address)
         elif self.user_header is not None:
             # Starlette reads headers as Latin-1; names are UTF-8.
             name = request.headers.get(self.user_header, "").encode("latin-1").decode(errors="replace")
-            found = User(name, may_change=True) if name else None
+            user = User(name, may_change=True) if name else None
         else:
-            found = User("", may_change=True)
-        return found and User(found.name, found.may_change and not self.read_only)
+            user = User("", may_change=True)
+        return user and User(user.name, user.may_change and not self.read_only)
 
 
 def site_of(request: Request) -> Site:

@@ -83,17 +83,17 @@ class Table(DataTable[Text]):
         self._all = columns
         self.shown: list[TableColumn] = []
 
-    def show(self, records: Iterable[Record], marked: str = "") -> None:
-        """Show these records, and keep the cursor on its record. `marked` is the key of the sort column."""
+    def show(self, records: Iterable[Record], sort_key: str = "") -> None:
+        """Show these records, and keep the cursor on its record. `sort_key` is the key of the sort column."""
         at, top = self.cursor_row, self.scroll_y
         current = self.key_at(at)
         self.clear(columns=True)
         width = self.app.size.width
         self.shown = [column for column in self._all if width >= _WIDE or not column.wide]
-        left = width - 2 - sum(column.width + 2 * self.cell_padding for column in self.shown)
+        room = width - 2 - sum(column.width + 2 * self.cell_padding for column in self.shown)
         for column in self.shown:
-            title = Text(f"{column.title}▾" if column.key == marked else column.title)
-            self.add_column(title, width=column.width or max(left, 8), key=column.key)
+            title = Text(f"{column.title}▾" if column.key == sort_key else column.title)
+            self.add_column(title, width=column.width or max(room, 8), key=column.key)
         for record in records:
             key = str(record[self.shown[0].key])
             self.add_row(*(_cell(column, record.get(column.key)) for column in self.shown), key=key)
@@ -108,9 +108,9 @@ class Table(DataTable[Text]):
 
 
 def _cell(column: TableColumn, value: object) -> Text:
-    shown = "" if value is None else units.on_one_line(column.show(value))
+    text = "" if value is None else units.on_one_line(column.show(value))
     is_text = column.width == 0 or isinstance(value, (str, dict))
-    return Text(shown, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis")
+    return Text(text, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis")
 
 
 class TubesScreen(Screen[None]):
@@ -169,9 +169,9 @@ class TubesScreen(Screen[None]):
             self.app.call_later(method, what)
 
     def _take(self, sample: Sample) -> None:
-        listed = self._sample is None or sample.tubes is not self._sample.tubes
+        is_new = self._sample is None or sample.tubes is not self._sample.tubes
         self._sample = sample
-        if listed:
+        if is_new:
             self._show()
         else:
             self.query_one("#summary", Static).update(summary(sample, self._where))
@@ -184,13 +184,13 @@ class TubesScreen(Screen[None]):
             return
         self.query_one("#summary", Static).update(summary(self._sample, self._where))
         rows = listing.first(self._sample.tubes, self._sort.key, largest=self._largest, limit=_ROWS)
-        self.query_one(Table).show(rows, marked=self._sort.key)
+        self.query_one(Table).show(rows, sort_key=self._sort.key)
 
     def action_sort(self, step: int) -> None:
         """Sort by the next column, or by the previous one."""
-        shown = self.query_one(Table).shown
-        if shown:
-            self._sort_by(shown[(shown.index(self._sort) + step) % len(shown)] if self._sort in shown else shown[0])
+        heads = self.query_one(Table).shown
+        if heads:
+            self._sort_by(heads[(heads.index(self._sort) + step) % len(heads)] if self._sort in heads else heads[0])
 
     def action_reverse(self) -> None:
         """Reverse the order."""
@@ -280,15 +280,15 @@ class JobsScreen(Screen[None]):
         sort = "queue" if self._state in {"ready", "delayed", "buried"} else "id"
         try:
             with Live(self._address) as server:
-                found = listing.jobs(server, which, sort, _ROWS, None)
+                page = listing.jobs(server, which, sort, _ROWS, None)
         except BeanliteError as error:
             self.app.call_from_thread(self._say, Text(str(error), style="bold red"))
             return
-        many = "first " if found.after is not None else ""
+        many = "first " if page.after is not None else ""
         order = "as they come out of their queue" if sort == "queue" else "by id"
-        said = f"tube {self._tube}: {many}{units.jobs(len(found.records))}, {self._state or 'in any state'}, {order}"
-        self.app.call_from_thread(self._say, Text(said, style="bold"))
-        self.app.call_from_thread(self.query_one(Table).show, found.records)
+        title = f"tube {self._tube}: {many}{units.jobs(len(page.records))}, {self._state or 'in any state'}, {order}"
+        self.app.call_from_thread(self._say, Text(title, style="bold"))
+        self.app.call_from_thread(self.query_one(Table).show, page.records)
 
     def _say(self, text: Text) -> None:
         self.query_one("#summary", Static).update(text)
@@ -327,10 +327,10 @@ class JobScreen(Screen[None]):
             with Live(self._address) as server:
                 job = server.show_job(self._job_id)
         except BeanliteError as error:
-            said = str(error)
+            text = str(error)
         else:
-            said = f"job {self._job_id} has gone" if job is None else tables.job_text(job, "auto")
-        self.app.call_from_thread(self.query_one("#job", Static).update, Text(said))
+            text = f"job {self._job_id} has gone" if job is None else tables.job_text(job, "auto")
+        self.app.call_from_thread(self.query_one("#job", Static).update, Text(text))
 
 
 class Top(App[None]):

@@ -107,13 +107,13 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
         await migrate(link, shown(url), only_from=0)
         connection = link.connection
         async with connection.transaction():
-            taken = await link.row(_TAKE, __version__)
-            if taken is None:
+            lease = await link.row(_TAKE, __version__)
+            if lease is None:
                 raise JournalRefused(f"a server has {shown(url)}, or was killed; stop it in an orderly way first")
             (last_id,) = source.execute("SELECT last_id FROM meta").fetchone()
-            above_id = taken["last_id"] if new_ids else 0
-            buried = await connection.fetchval("SELECT coalesce(max(buried_seq), 0) FROM jobs")
-            for rows in _rows(source, above_id, buried):
+            above_id = lease["last_id"] if new_ids else 0
+            burials = await connection.fetchval("SELECT coalesce(max(buried_seq), 0) FROM jobs")
+            for rows in _rows(source, above_id, burials):
                 await connection.copy_records_to_table("jobs", records=rows, columns=_COLUMNS)
             pauses = source.execute("SELECT tube, pause_s, until FROM pauses").fetchall()
             await connection.executemany(
@@ -128,7 +128,7 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
         link.believe()
 
 
-def _rows(source: sqlite3.Connection, above_id: int, buried: int) -> Iterator[list[tuple[object, ...]]]:
+def _rows(source: sqlite3.Connection, above_id: int, burials: int) -> Iterator[list[tuple[object, ...]]]:
     """Yield the rows of the file in chunks, with ids and burial numbers above those already in the database."""
     names = ", ".join(_COLUMNS[1:-1])
     jobs = source.execute(
@@ -137,7 +137,7 @@ def _rows(source: sqlite3.Connection, above_id: int, buried: int) -> Iterator[li
                coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
         FROM jobs ORDER BY id
         """,
-        (above_id, buried),
+        (above_id, burials),
     )
     rows: list[tuple[object, ...]] = []
     size = 0

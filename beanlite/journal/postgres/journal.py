@@ -69,13 +69,13 @@ class PostgresJournal(Journal):
 
     async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         """Wait for the lease, then fill the engine with the jobs; see ``Journal.recover``."""
-        taken = await take(self._applicant, stopped)
-        if taken is None:
+        lease = await take(self._applicant, stopped)
+        if lease is None:
             return False
         self._engine = engine
         self._clock = clock
         self._stopped = stopped
-        self._sender = sender = Sender(self._applicant, taken, self._fails, self._quiet, self._moved)
+        self._sender = sender = Sender(self._applicant, lease, self._fails, self._quiet, self._moved)
         self._reader = Reader(self._applicant.url, self._name, name_of(self._applicant.node), lambda: sender.left)
         is_whole = False
         stopping = asyncio.ensure_future(stopped.wait())
@@ -91,12 +91,12 @@ class PostgresJournal(Journal):
         if self._failure is not None:
             raise self._failure
         if is_whole:
-            engine.recovered(taken.last_id, taken.batch)
+            engine.recovered(lease.last_id, lease.batch)
         else:
             await self._sender.until_quiet()
-            left = await self._give_back(taken.last_id)
-            if left is not None:
-                log.warning(left)
+            trouble = await self._give_back(lease.last_id)
+            if trouble is not None:
+                log.warning(trouble)
         return is_whole
 
     def _refuse(self, error: Exception) -> NoReturn:

@@ -130,7 +130,7 @@ async def take(applicant: Applicant, stopped: asyncio.Event) -> Taken | None:
     try:
         while True:
             try:
-                taken = await waiting.run()
+                lease = await waiting.run()
             except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
                 waiting.lost(error)
                 await waiting.pause(_AGAIN_S)
@@ -139,9 +139,9 @@ async def take(applicant: Applicant, stopped: asyncio.Event) -> Taken | None:
                     applicant.stand_by(None)
                 except BeanliteError:  # another program listens at our address: a server that can serve is to have it
                     with contextlib.suppress(JournalFailed):
-                        await give_back(taken.link, taken.epoch, taken.last_id)
+                        await give_back(lease.link, lease.epoch, lease.last_id)
                     raise
-                return taken
+                return lease
     except _Stopped:
         return None
 
@@ -217,18 +217,18 @@ class _Waiting:
             await heed_fsync(link, applicant.name)
             if not self._stands_by:  # otherwise the tables are missing only while somebody restores them
                 await self._patiently(link, migrate(link, applicant.name, only_from=0))
-            taken = await self._watch(link)
+            lease = await self._watch(link)
             try:
                 await self._patiently(link, migrate(link, applicant.name))
-                await self._patiently(link, self._say(link, taken.epoch))
+                await self._patiently(link, self._say(link, lease.epoch))
             except (asyncpg.PostgresError, JournalRefused):  # a server that can serve is to have it
                 with contextlib.suppress(JournalFailed):
-                    await give_back(link, taken.epoch, taken.last_id)
+                    await give_back(link, lease.epoch, lease.last_id)
                 raise
         except BaseException:
             link.drop()
             raise
-        return taken
+        return lease
 
     async def _expect_successor(self, link: Link) -> None:
         link.expect_successor(self._history)
@@ -236,7 +236,7 @@ class _Waiting:
     async def _watch(self, link: Link) -> Taken:
         """Poll the lease until it can be taken, and take it."""
         look_s = min(_LOOK_S, self._applicant.lease_s / _LOOKS)
-        seen: _Sign | None = None
+        sign: _Sign | None = None
         since_ns = 0
         is_older = not await has_batches(link, self._applicant.name)
         look = _SEEN_BEFORE if is_older else _SEEN
@@ -248,7 +248,7 @@ class _Waiting:
                 row = await link.row(look, within_s=self._applicant.lease_s)
             except asyncpg.LockNotAvailableError:
                 self._oddities.warning("another program has locked the table lease", database=self._applicant.name)
-                seen = None  # its server can't store anything either
+                sign = None  # its server can't store anything either
                 await self.pause(look_s)
                 now_ns = self._applicant.clock_ns()
                 continue
@@ -258,31 +258,31 @@ class _Waiting:
             lease_ns = round(max(self._applicant.lease_s, row["lease_s"] or 0) * SECOND_NS)
             if now_ns - before_ns > lease_ns // 2:
                 # The database took so long to answer that the active server may have been cut off or halted as well.
-                seen = None
-            if seen != (row["epoch"], row["batch"], row["beat"]):
-                if seen is not None:  # others see a commit only once it was confirmed
+                sign = None
+            if sign != (row["epoch"], row["batch"], row["beat"]):
+                if sign is not None:  # others see a commit only once it was confirmed
                     self._history = link.history or self._history
-                seen = row["epoch"], row["batch"], row["beat"]
+                sign = row["epoch"], row["batch"], row["beat"]
                 since_ns = now_ns
             if row["is_free"] or now_ns - since_ns >= lease_ns:
                 await expect_newest(link, self._applicant.url)  # the active server may have moved on to another host
-                taken = await self._patiently(link, self._take(link, _TAKE_BEFORE if is_older else _TAKE, seen))
-                if taken is not None:
+                lease = await self._patiently(link, self._take(link, _TAKE_BEFORE if is_older else _TAKE, sign))
+                if lease is not None:
                     self._stands_by = False
-                    log.info("lease acquired", database=self._applicant.name, epoch=taken.epoch)
-                    return taken
-                seen = None  # another server was faster: the next look shows which one
+                    log.info("lease acquired", database=self._applicant.name, epoch=lease.epoch)
+                    return lease
+                sign = None  # another server was faster: the next look shows which one
                 await link.row(NO_LOCKS, within_s=self._applicant.lease_s)
             else:
                 self._stand_by(row["node"], row["address"])
             await self.pause(look_s)
 
-    async def _take(self, link: Link, statement: str, seen: _Sign) -> Taken | None:
+    async def _take(self, link: Link, statement: str, sign: _Sign) -> Taken | None:
         """Take the lease, unless it has changed since it was last seen; then return None."""
         applicant = self._applicant
         await link.row(PATIENTLY)
         sent_ns = applicant.clock_ns()
-        row = await link.row(statement, *seen, applicant.node, applicant.address, __version__)
+        row = await link.row(statement, *sign, applicant.node, applicant.address, __version__)
         return None if row is None else Taken(link, row["epoch"], row["batch"], row["last_id"], sent_ns)
 
     async def _say(self, link: Link, epoch: int) -> None:

@@ -39,13 +39,13 @@ async def check(link: Link, name: str, *, require_sync: bool) -> None:
     row = await link.row(_FACTS, within_s=CONNECT_S)
     assert row is not None
     link.pid = int(row["pid"])  # a pooler tells clients another one
-    for setting, value, is_wrong, wanted in (
+    for setting, value, is_wrong, right in (
         ("synchronous_commit", row["commits"], row["commits"] != "on", "on"),
         ("client_min_messages", row["messages"], row["messages"] == "error", "warning"),
     ):
         if is_wrong:
             raise JournalRefused(
-                f"{name} has {setting} = {value}, although this connection asks for {wanted}: a pooler in between"
+                f"{name} has {setting} = {value}, although this connection asks for {right}: a pooler in between"
                 " ignores that; name the database itself"
             )
     if row["version"] < _OLDEST:

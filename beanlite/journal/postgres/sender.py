@@ -53,28 +53,28 @@ class Sender:
     def __init__(
         self,
         applicant: Applicant,
-        taken: Taken,
-        failed: Callable[[Exception], None],
-        quiet: Callable[[], None],
-        moved: Callable[[], None],
+        lease: Taken,
+        tell_failure: Callable[[Exception], None],
+        tell_quiet: Callable[[], None],
+        tell_move: Callable[[], None],
     ) -> None:
-        """``failed`` is called when the lease or more is lost; ``quiet`` after a beat, when nothing is under way.
+        """``tell_failure`` is called when the lease or more is lost; ``tell_move`` after a reconnection.
 
-        ``moved`` is called after a reconnection, perhaps to another host.
+        That may be one to another host. ``tell_quiet`` is called after a beat, when nothing is under way.
         """
         self._applicant = applicant
-        self._link: Link | None = taken.link
+        self._link: Link | None = lease.link
         self._name = name_of(applicant.node)
-        self.left = Standing(taken.epoch, taken.batch, taken.link.history)
+        self.left = Standing(lease.epoch, lease.batch, lease.link.history)
         """The database as this server has left it, with the history of a host on which something was stored."""
         self._unanswered = 0
         """The last batch whose answer was lost. The database may still store that copy while a later one is sent."""
-        self._failed = failed
-        self._quiet = quiet
-        self._moved = moved
+        self._failed = tell_failure
+        self._quiet = tell_quiet
+        self._moved = tell_move
         self._clock_ns = applicant.clock_ns
         self._lease_ns = round(applicant.lease_s * SECOND_NS)
-        self.sure_until_ns = taken.sent_ns + round(self._lease_ns * _SURE)
+        self.sure_until_ns = lease.sent_ns + round(self._lease_ns * _SURE)
         """Until then no other server can have the lease."""
         self.sent_ns: int | None = None
         """When the statement that is under way was sent; None if there is none."""
@@ -132,10 +132,10 @@ class Sender:
             self._confirmed(sent_ns)
             return True
         self._unanswered = batch.number
-        stored = await self._resolve(trouble)
-        if stored > batch.number:  # by whoever has edited or restored the database
+        last_batch = await self._resolve(trouble)
+        if last_batch > batch.number:  # by whoever has edited or restored the database
             raise changed(self._applicant.name)
-        return stored == batch.number
+        return last_batch == batch.number
 
     def _confirmed(self, sent_ns: int) -> None:
         self.sure_until_ns = max(self.sure_until_ns, sent_ns + round(self._lease_ns * _SURE))

@@ -40,14 +40,14 @@ def dated_files(folder: Path, before: str, after: str = "") -> list[tuple[Path, 
     OSError: the folder can't be read.
     """
     pattern = re.compile(re.escape(before) + _STAMP + re.escape(after))
-    found = []
+    files = []
     for name in os.listdir(folder):  # noqa: PTH208 - names are all that is needed
         match = pattern.fullmatch(name)
         if match:
             with suppress(ValueError):  # there is no such time: it is not a file of ours
                 moment_s = timegm(time.strptime(match[1], "%Y%m%dT%H%M%S")) + int(match[2]) / 1000
-                found.append((folder / name, moment_s))
-    return sorted(found)
+                files.append((folder / name, moment_s))
+    return sorted(files)
 
 
 def dated_backups(folder: Path, source: Path) -> list[tuple[Path, float]]:
@@ -55,8 +55,8 @@ def dated_backups(folder: Path, source: Path) -> list[tuple[Path, float]]:
 
     Files with such a name that are not databases of ours are left out. OSError: the folder can't be read.
     """
-    found = dated_files(folder, f"{source.stem}-", _SUFFIX)
-    return [(file, moment_s) for file, moment_s in found if _is_ours(file)]
+    files = dated_files(folder, f"{source.stem}-", _SUFFIX)
+    return [(file, moment_s) for file, moment_s in files if _is_ours(file)]
 
 
 def delete_oldest(folder: Path, source: Path, keep: int, newest: Path) -> list[Path]:

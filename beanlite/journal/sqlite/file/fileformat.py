@@ -79,10 +79,10 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 def read_at(descriptor: int, size: int, offset: int) -> bytes:
     """Read ``size`` bytes at an offset, fewer only at the end of the file: the system may return them in parts."""
-    found = os.pread(descriptor, size, offset)
-    while len(found) < size and (more := os.pread(descriptor, size - len(found), offset + len(found))):
-        found += more
-    return found
+    data = os.pread(descriptor, size, offset)
+    while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
+        data += more
+    return data
 
 
 def journal_of(path: Path) -> Path:
@@ -193,9 +193,9 @@ def _check_ours(header: bytes, path: Path, newest: int) -> None:
 def _check_whole(header: bytes, path: Path, size: int) -> None:
     if not wal_size(path):
         # With a -wal, the file may legitimately be short: an interrupted checkpoint is repeated from the -wal.
-        claimed = claimed_size(header)
-        if size < claimed:
-            raise JournalRefused(f"{path} is damaged: {size} bytes are left of {claimed}; {WHAT_TO_DO}")
+        whole = claimed_size(header)
+        if size < whole:
+            raise JournalRefused(f"{path} is damaged: {size} bytes are left of {whole}; {WHAT_TO_DO}")
     elif header[18:20] != WAL_MODE:
         # SQLite would still overwrite pages with those of the -wal. Backups are not in WAL mode until first served.
         raise stray_wal(path)
@@ -263,8 +263,8 @@ def _is_sound(path: Path) -> bool:
     how = "mode=ro" if wal_of(path).exists() else "immutable=1"  # immutable leaves no files beside it
     uri = f"{path.absolute().as_uri()}?{how}"
     with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
-        found: list[tuple[str]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
-        return found == [("ok",)]
+        rows: list[tuple[str]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
+        return rows == [("ok",)]
     return False
 
 

@@ -86,12 +86,12 @@ class Tie:
     def begin(self) -> None:
         """Move the changed header into the file, as far as readers allow. Raises sqlite3.Error or OSError."""
         try:
-            _, frames, moved = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            _, frames, count = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL}:
                 raise
             return
-        self.moved(frames, moved)
+        self.moved(frames, count)
 
     def moved(self, frames: int, moved: int) -> None:
         """To be called after a checkpoint that has moved ``moved`` of the frames. OSError: the file can't be read."""
@@ -146,9 +146,9 @@ def moved_away(path: Path) -> Path | None:
     """
     names = os.listdir(path.parent)  # noqa: PTH208 - names are all that is needed
     for name in names:
-        found = re.fullmatch(rf"{re.escape(path.name)}\.replaced-([-.\w]+)\.stray-wal", name)
-        if found is not None:
-            partial = f".{path.name}.restored-{found[1]}."
+        match = re.fullmatch(rf"{re.escape(path.name)}\.replaced-([-.\w]+)\.stray-wal", name)
+        if match is not None:
+            partial = f".{path.name}.restored-{match[1]}."
             if any(other.startswith(partial) and other.endswith(".partial") for other in names):
                 return path.with_name(name)
     return None

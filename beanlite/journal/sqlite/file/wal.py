@@ -92,10 +92,10 @@ def read_frame_count(index: int) -> int:
 
 def read_progress(index: int) -> Progress:
     """Read from an open -shm how far the -wal has been moved into the file. OSError: it can't be read."""
-    found = read_at(index, _PROGRESS.size, _SALTS_OFFSET)
-    if len(found) < _PROGRESS.size:
+    data = read_at(index, _PROGRESS.size, _SALTS_OFFSET)
+    if len(data) < _PROGRESS.size:
         raise OSError(errno.EIO, "its -shm is cut short")
-    salts, moved, to_move = _PROGRESS.unpack(found)
+    salts, moved, to_move = _PROGRESS.unpack(data)
     return Progress(salts, moved, to_move)
 
 
@@ -132,8 +132,8 @@ def commit_frames(path: Path, salts: bytes | None = None) -> list[int]:
             salts = salts or _read_salts(read_at(wal.fileno(), _HEADER_SIZE, 0))
             if salts is None:
                 # Without a valid header SQLite recovers nothing at all, so everything in the -wal counts as lost.
-                found = Counter(frame[2] for frame in _frames(wal.fileno())).most_common(1)
-                salts = found[0][0] if found else b""
+                counts = Counter(frame[2] for frame in _frames(wal.fileno())).most_common(1)
+                salts = counts[0][0] if counts else b""
             # Not a list of all frames: after a reader has kept the -wal from shrinking, there may be millions.
             frames = enumerate(_frames(wal.fileno()), 1)
             return [number for number, (_, size, frame_salts, _) in frames if size and frame_salts == salts]
@@ -178,12 +178,12 @@ def newest_pages(path: Path) -> tuple[int, dict[int, int]]:
         return -1, {}
     wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
     frames = list(islice(_frames(wal), commits[-1]))
-    found = {
+    offsets = {
         page: last_frame_offset(number) + _FRAME_HEADER.size
         for number, (page, _, salts, _) in enumerate(frames, 1)
         if salts == frames[-1][2]
     }
-    return wal, found
+    return wal, offsets
 
 
 def read_salts(wal: int) -> bytes | None:

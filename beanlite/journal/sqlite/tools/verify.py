@@ -139,31 +139,31 @@ def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack, ma
             commits = commit_frames(path, None if not before.frames and is_header_damaged(path) else before.salts)
         after = read_open_index(index)
     if before is not None and after is not None and before.salts == after.salts:  # the -wal was not restarted meanwhile
-        lost = sum(number > after.frames for number in commits)
-        if lost > 1 and mark is not None and mark.has_unsynced:
-            return f"{len(commits) - lost} commits in the -wal; {lost} were not synced when the power failed"
-        if lost > 1:  # a single commit may be under way
-            raise damaged(path, f"{lost} commits follow a damaged frame of its -wal")
+        losses = sum(number > after.frames for number in commits)
+        if losses > 1 and mark is not None and mark.has_unsynced:
+            return f"{len(commits) - losses} commits in the -wal; {losses} were not synced when the power failed"
+        if losses > 1:  # a single commit may be under way
+            raise damaged(path, f"{losses} commits follow a damaged frame of its -wal")
     return f"{len(commits)} commits in the -wal"
 
 
 def _sqlite(connection: sqlite3.Connection, path: Path) -> str:
     with refused(path):
-        found = [line for (line,) in connection.execute("PRAGMA integrity_check")]
-    if found == ["ok"]:
+        lines = [line for (line,) in connection.execute("PRAGMA integrity_check")]
+    if lines == ["ok"]:
         return "integrity_check finds nothing"
-    more = f", and {len(found) - 1} more" if found[1:] else ""
-    what = f"SQLite says {said(found[0])}{more}"
-    if _is_all_of_others(found):
+    more = f", and {len(lines) - 1} more" if lines[1:] else ""
+    what = f"SQLite says {said(lines[0])}{more}"
+    if _is_all_of_others(lines):
         return f"{what}, which is not about beanlite's own tables"
     rule_out_disk(path)
     raise damaged(path, what)
 
 
-def _is_all_of_others(found: list[str]) -> bool:
+def _is_all_of_others(lines: list[str]) -> bool:
     """Whether each of these lines is about the contents of a table, or an index, that is not ours."""
-    named = [_ABOUT.search(line) for line in found]
-    return not {match[1] if match else None for match in named} & {None, *names_of_ours(find_migrations())}
+    matches = [_ABOUT.search(line) for line in lines]
+    return not {match[1] if match else None for match in matches} & {None, *names_of_ours(find_migrations())}
 
 
 def _schema(connection: sqlite3.Connection, path: Path) -> str:
