@@ -69,16 +69,16 @@ class Backups(Parent):
             log.warning("backup takes longer than backup_every", seconds=self._every_s)
             return
         if not self._has_room():
-            self._failed(
+            self._report_failure(
                 f"it would leave too little room for jobs on the disk of {self._db}, which {self._folder} shares"
             )
             return
         with contextlib.ExitStack() as undo:
             try:
                 output = undo.enter_context(tempfile.TemporaryFile())  # not a pipe: it is only read at the end
-                child = Child(self._loop, self._command, self._made, stdout=output)
+                child = Child(self._loop, self._command, self._report, stdout=output)
             except OSError as error:
-                self._failed(str(error))
+                self._report_failure(str(error))
                 return
             undo.pop_all()
         with contextlib.suppress(OSError):  # it has ended already
@@ -96,16 +96,16 @@ class Backups(Parent):
                 return shutil.disk_usage(self._folder).free >= size_of(self._db) + _LEFT_BYTES
         return True
 
-    def _made(self, returncode: int) -> None:
+    def _report(self, returncode: int) -> None:
         """Report how the process of a backup has ended."""
         if self._is_over:
-            return  # ``ended`` sees to it: the server is about to end, or the settings have changed
+            return  # ``wait`` sees to it: the server is about to end, or the settings have changed
         self._child = None
         with self._output as output:
             output.seek(0)
             text = output.read()
         if returncode:
-            self._failed(why_failed(text, returncode))
+            self._report_failure(why_failed(text, returncode))
             return
         result = json.loads(_last_line(text))
         self.succeeded_at = int(time.time())
@@ -113,7 +113,7 @@ class Backups(Parent):
             "backup made", file=result["file"], jobs=result["jobs"], bytes=result["size"], seconds=result["seconds"]
         )
 
-    def _failed(self, why: str) -> None:
+    def _report_failure(self, why: str) -> None:
         self.failed_at = int(time.time())
         in_s = min(self._every_s, _AGAIN_S)
         if self._timer is not None:
@@ -121,12 +121,12 @@ class Backups(Parent):
         self._timer = self._loop.call_later(in_s, self._make)
         log.error("backup failed", error=why, next_in_s=in_s)
 
-    async def ended(self) -> None:
+    async def wait(self) -> None:
         """Wait until no backup reads the database any more, or leaves anything behind; to be called after ``end``."""
         child = self._child
         if child is None:
             return
-        await child.ended()
+        await child.wait()
         if self._child is child:  # at a stop amid a reload, this has been called twice
             self._child = None
             self._output.close()

@@ -30,7 +30,7 @@ class Beside:
         before = self.backups
         if before is not None:
             before.end()
-            await before.ended()
+            await before.wait()
         self.backups = _backups(settings)
         if self.backups is not None:
             self.backups.failed_at = 0 if before is None else before.failed_at
@@ -64,11 +64,11 @@ class Beside:
             if each is not None:
                 each.end()
 
-    async def ended(self) -> None:
+    async def wait(self) -> None:
         """Wait until none of them reads the database any more; to be called after ``end``."""
         for each in (self._page, self.backups):
             if each is not None:
-                await each.ended()
+                await each.wait()
 
 
 def check_page(settings: Settings, sockets: Sequence[socket.socket]) -> None:

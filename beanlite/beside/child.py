@@ -46,7 +46,7 @@ class Child:
         stdout: int | IO[bytes] = subprocess.DEVNULL,
         stderr: int = subprocess.STDOUT,
     ) -> None:
-        """Start it. ``tell_end`` is called with its exit code, unless ``ended`` is awaited. OSError: it can't start."""
+        """Start it. ``tell_end`` is called with its exit code, unless ``wait`` is awaited. OSError: it can't start."""
         self._loop = loop
         self._tell_end = tell_end
         self._timer: asyncio.TimerHandle | None = None
@@ -62,7 +62,7 @@ class Child:
         else:
             self._tell_end(returncode)
 
-    async def ended(self) -> bool:
+    async def wait(self) -> bool:
         """Wait for its end, and return whether it had to be killed; to be called once it has been terminated."""
         if self._timer is not None:
             self._timer.cancel()

@@ -55,7 +55,7 @@ class WebPage(Parent):
         self._rest = b""
         self._why = ""
         try:
-            child = Child(self._loop, self._command, self._ended, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+            child = Child(self._loop, self._command, self._on_end, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
         except OSError as error:
             self._start_again(str(error))
             return
@@ -93,7 +93,7 @@ class WebPage(Parent):
             self._why = odd
             self._oddities.warning("web page error", error=odd)
 
-    def _ended(self, returncode: int) -> None:
+    def _on_end(self, returncode: int) -> None:
         self._let_go()
         if self._changing and not self._is_over:
             self._changing = False
@@ -125,13 +125,13 @@ class WebPage(Parent):
             self._changing = True
             self._child.process.terminate()
 
-    async def ended(self) -> None:
+    async def wait(self) -> None:
         """Wait until the process has ended; to be called after ``end``."""
         child = self._child
         if child is None:
             return
         assert child.process.stderr is not None
         self._loop.remove_reader(child.process.stderr.fileno())
-        if await child.ended():
+        if await child.wait():
             log.warning("web page process did not end; killed", seconds=ENDS_WITHIN_S)
         self._let_go()

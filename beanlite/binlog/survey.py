@@ -61,7 +61,7 @@ class LeftOut:
 
 
 @contextmanager
-def held(directory: Path) -> Iterator[None]:
+def lock(directory: Path) -> Iterator[None]:
     """Keep beanstalkd out of the directory with its own lock. BinlogRefused: a beanstalkd is running on it.
 
     Without a lock file, beanstalkd has never run there: the directory is a copy, and no lock file is created in it.

@@ -35,7 +35,7 @@ COMMANDS: Final = {
 }
 # The errors of a print to a file on a full or failing disk, or to one that is open only for reading. Other writes raise
 # errors of our own.
-_UNPRINTED: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+_PRINT_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 # Options that may take the place of a command.
 _GENERAL: Final = {"-h", "--help", "--install-completion", "--show-completion"}
 
@@ -99,7 +99,7 @@ def main(args: list[str]) -> int:
     except MemoryError:
         _fall("beanlite: out of memory; the database is safe", BeanliteError.exit_code)
     except Exception as error:  # noqa: BLE001 - a print that failed, or our own bug, which is shown in full
-        if not isinstance(error, OSError) or error.errno not in _UNPRINTED or error.filename is not None:
+        if not isinstance(error, OSError) or error.errno not in _PRINT_ERRORS or error.filename is not None:
             _fall(traceback.format_exc(), BeanliteError.exit_code)
         print_no_more()
         message, exit_code = f"output can't be written: {error.strerror}", BeanliteError.exit_code

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.groups import Ids, Json, ServerOption, Which, age_option, grouped, seconds_of
-from beanlite.cli.options import listed
+from beanlite.cli.options import ids_text
 from beanlite.cli.printing import print_done
 from beanlite.console import changes, units
 from beanlite.console.filters import Record, encode_tube, filter_by, in_words
@@ -199,7 +199,7 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
     if ask and not sys.stdin.isatty():
         raise ConfigError(f"{command or what['do']} can't be undone, and there is no terminal to ask at: say --yes")
     with Live(how.address) as server:
-        selection = _asked(server, what, which) if ask else which
+        selection = _ask(server, what, which) if ask else which
         with _progress(command or what["do"]) as progress:
             request = {**what, **on_behalf_of(login_name()), "dry_run": how.dry_run}
             outcome = changes.Result() if selection is None else changes.change(server, request, selection, progress)
@@ -219,24 +219,24 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
     if outcome.interrupted:
         return 130
     if which.ids is not None and outcome.done < len(set(which.ids)):
-        raise BeanliteError(f"not all of these jobs could be {word}: {_unchanged(what['do'], which, outcome)}")
+        raise BeanliteError(f"not all of these jobs could be {word}: {_reasons(what['do'], which, outcome)}")
     return 0
 
 
-def _unchanged(do: str, which: Filter, outcome: changes.Result) -> str:
+def _reasons(do: str, which: Filter, outcome: changes.Result) -> str:
     """Name the jobs given by their ids that were not changed, and why not."""
     missing = sorted(set(which.ids or ()) - outcome.changed - outcome.left)
     parts = []
     if outcome.left:
         why = "in that tube already" if do == "move" else "in another state"
-        parts.append(f"{listed(sorted(outcome.left))} {'is' if len(outcome.left) == 1 else 'are'} {why}")
+        parts.append(f"{ids_text(sorted(outcome.left))} {'is' if len(outcome.left) == 1 else 'are'} {why}")
     if missing:
         fits = "" if which.criteria().keys() == {"ids"} else ", or not what the options ask for"
-        parts.append(f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} gone{fits}")
+        parts.append(f"{ids_text(missing)} {'is' if len(missing) == 1 else 'are'} gone{fits}")
     return "; ".join(parts)
 
 
-def _asked(server: Live, what: Record, which: Filter) -> Filter | None:
+def _ask(server: Live, what: Record, which: Filter) -> Filter | None:
     """Ask the operator to confirm the number of jobs; return their filter. BeanliteError: not confirmed.
 
     If there are none, nothing is asked, and None is returned: what comes later has not been agreed to.

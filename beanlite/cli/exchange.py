@@ -17,14 +17,14 @@ from beanlite.cli.options import (
     Db,
     Force,
     counting,
-    listed,
+    ids_text,
+    measure,
     path_of_db,
-    timed,
     url_of_database,
 )
 from beanlite.cli.paths import as_new_file, as_path
 from beanlite.cli.printing import print_done
-from beanlite.cli.source import opened
+from beanlite.cli.source import reader
 from beanlite.console import units
 from beanlite.errors import ConfigError
 from beanlite.journal.lines import read_lines
@@ -124,7 +124,7 @@ def import_(
     target = path_of_db(db, config_file) if url is None else None
     from beanlite.journal.sqlite.tools.load import load  # noqa: PLC0415 - likewise
 
-    with opened(file) as source, counting("lines") as progress, TemporaryDirectory(prefix="beanlite-import-") as folder:
+    with reader(file) as source, counting("lines") as progress, TemporaryDirectory(prefix="beanlite-import-") as folder:
         # Lines for PostgreSQL go into a file first, which checks them as it does its own.
         into = Path(folder, "queue.db") if target is None else target
         result = load(read_lines(source), into, new_ids=new_ids, progress=progress)
@@ -133,11 +133,11 @@ def import_(
             from beanlite.journal.postgres import address, dump  # noqa: PLC0415 - it may not be installed
 
             dump.load(into, url, new_ids=new_ids)
-            name = address.shown(url)
+            name = address.public_url(url)
     if as_json:
         print_done(json.dumps({"file": name, "jobs": result.jobs, "pauses": result.pauses}))
     else:
-        print_done(f"{name}: {units.jobs(result.jobs)} and {units.counted(result.pauses, 'pause')} imported")
+        print_done(f"{name}: {units.jobs(result.jobs)} and {units.quantity(result.pauses, 'pause')} imported")
 
 
 def import_binlog(
@@ -164,7 +164,7 @@ def import_binlog(
     path = path_of_db(db, config_file)
     from beanlite.binlog.importing import import_binlog as fill  # noqa: PLC0415 - likewise
 
-    result, seconds = timed(lambda progress: fill(directory, path, salvage=salvage, progress=progress), "%")
+    result, seconds = measure(lambda progress: fill(directory, path, salvage=salvage, progress=progress), "%")
     if as_json:
         print_done(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
         return
@@ -173,7 +173,7 @@ def import_binlog(
     lines += (f"left out: {part.file}: {part.why}" for part in result.left_out)
     if ids := result.without_body:
         jobs = units.jobs(len(ids))
-        lines.append(f"lost: {jobs} of which the binlog has changes, but not their bodies: {listed(ids)}")
+        lines.append(f"lost: {jobs} of which the binlog has changes, but not their bodies: {ids_text(ids)}")
     if result.left:
         lines.append(f"beside the database there is still {result.left}; it belongs to it")
     print_done("\n".join(lines))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from beanlite.cli.options import AsJson, ConfigFile, Db, Force, listed, path_of_db, timed
+from beanlite.cli.options import AsJson, ConfigFile, Db, Force, ids_text, measure, path_of_db
 from beanlite.cli.paths import as_new_file, as_path, expect_file, path_given
 from beanlite.cli.printing import print_done
 from beanlite.console import units
@@ -106,10 +106,10 @@ def backup(
     if folder is not None:
         if force:
             raise ConfigError(f"--force: {dest} is a folder, in which each backup has a name of its own")
-        file = dated.dated(folder, source, time.time())
+        file = dated.dated_path(folder, source, time.time())
         with contextlib.suppress(OSError):  # the backup itself reports what is wrong with the folder
             dated.delete_left(folder, source)
-    result, seconds = timed(lambda progress: copy(source, file, progress, replace=force), "MiB", 1 << 20)
+    result, seconds = measure(lambda progress: copy(source, file, progress, replace=force), "MiB", 1 << 20)
     older: list[Path] = []
     if keep is not None and folder is not None:
         try:
@@ -147,7 +147,7 @@ def restore(
     from beanlite.journal.sqlite.tools import restore as journal  # noqa: PLC0415 - likewise
 
     restoring = partial(journal.undo_restore, target) if file is None else partial(journal.restore, file, target)
-    result, seconds = timed(restoring, "MiB", 1 << 20)
+    result, seconds = measure(restoring, "MiB", 1 << 20)
     if as_json:
         print_done(json.dumps({"file": str(target), **asdict(result), "seconds": seconds}))
         return
@@ -205,27 +205,27 @@ def salvage(
     expect_file(source, "salvage")
     from beanlite.journal.sqlite.tools.salvage import salvage as save  # noqa: PLC0415 - likewise
 
-    result, seconds = timed(partial(save, source, dest), "%")
+    result, seconds = measure(partial(save, source, dest), "%")
     if as_json:
         print_done(json.dumps({"file": str(dest), **asdict(result), "seconds": seconds}))
     else:
-        print_done(f"{dest}: {units.jobs(result.jobs)}, {units.counted(result.pauses, 'pause')}, {seconds} s")
+        print_done(f"{dest}: {units.jobs(result.jobs)}, {units.quantity(result.pauses, 'pause')}, {seconds} s")
     if result.is_all:
         return
-    raise JournalRefused("; ".join([*_lost(source, result), *_in_doubt(result)]))
+    raise JournalRefused("; ".join([*_losses(source, result), *_in_doubt(result)]))
 
 
-def _lost(source: Path, result: "Salvaged") -> list[str]:
+def _losses(source: Path, result: "Salvaged") -> list[str]:
     left_out = []
     if result.lost:
-        left_out.append(f"{units.jobs(len(result.lost))} of which only a part is left ({listed(result.lost)})")
+        left_out.append(f"{units.jobs(len(result.lost))} of which only a part is left ({ids_text(result.lost)})")
     if result.lost_pauses:
-        left_out.append(units.counted(result.lost_pauses, "pause"))
+        left_out.append(units.quantity(result.lost_pauses, "pause"))
     if result.lost_clock:
         left_out.append("what clock the times are by, which are now taken for UTC")
     if result.unreadable:
         left_out.append(
-            f"what stood on {units.counted(result.unreadable, 'page')} that can't be read, or not understood"
+            f"what stood on {units.quantity(result.unreadable, 'page')} that can't be read, or not understood"
         )
     if result.last_id is None:
         left_out.append("the last id, so that new ones begin a million higher")
@@ -238,7 +238,7 @@ def _in_doubt(result: "Salvaged") -> list[str]:
         doubts.append(f"{units.jobs(result.jobs)} saved, and {result.jobs_at_stop:,} were there at the last stop")
     if result.doubtful:
         jobs = units.jobs(len(result.doubtful))
-        doubts.append(f"{jobs} of those saved may have been deleted ({listed(result.doubtful)})")
+        doubts.append(f"{jobs} of those saved may have been deleted ({ids_text(result.doubtful)})")
     return doubts
 
 
@@ -251,7 +251,7 @@ def compact(*, db: Db = None, config_file: ConfigFile = None, as_json: AsJson = 
     path = path_of_db(db, config_file, "compact")
     from beanlite.journal.sqlite.tools.compact import compact as shrink  # noqa: PLC0415 - likewise
 
-    result, seconds = timed(partial(shrink, path), "MiB", 1 << 20)
+    result, seconds = measure(partial(shrink, path), "MiB", 1 << 20)
     if as_json:
         print_done(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
     else:

@@ -111,14 +111,14 @@ class Which:
     __signature__ = inspect.Signature(list(_options()))
 
     def __init__(self, **values: Any) -> None:  # noqa: ANN401 - the values of these options
-        self._given = {key: values[NAMES[key]] for key in CRITERIA if values[NAMES[key]] is not None}
+        self._values = {key: values[NAMES[key]] for key in CRITERIA if values[NAMES[key]] is not None}
 
     def filter(self, ids: list[int] | None = None, state: str | None = None) -> Filter:
         """Return the options as a filter; if some are given, but no state or ids, `state` is used. ConfigError."""
-        if self._given.get("text") == "":  # as from a script whose variable is not set
+        if self._values.get("text") == "":  # as from a script whose variable is not set
             raise ConfigError("--text: every body has an empty text in it; leave it out to mean all")
-        default = {} if ids or not self._given else {"state": state}
-        return filter_by(ids=ids or None, **default | self._given)
+        default = {} if ids or not self._values else {"state": state}
+        return filter_by(ids=ids or None, **default | self._values)
 
 
 def grouped(command: Callable[..., Result]) -> Callable[..., Result]:

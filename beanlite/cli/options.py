@@ -37,7 +37,7 @@ Progress = Callable[[int], None] | None
 Result = TypeVar("Result")
 
 # How many ids of jobs are listed in a message.
-_LISTED: Final = 20
+_IDS_MAX: Final = 20
 
 
 def path_of_db(db: str | None, config_file: Path | None, command: str | None = None) -> Path:
@@ -81,7 +81,7 @@ def counting(unit: str, per_unit: int = 1) -> Iterator[Progress]:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def timed(work: Callable[[Progress], Result], unit: str, per_unit: int = 1) -> tuple[Result, float]:
+def measure(work: Callable[[Progress], Result], unit: str, per_unit: int = 1) -> tuple[Result, float]:
     """Do work with ``counting``; return its result, and the seconds that it took."""
     began_s = time.monotonic()
     with counting(unit, per_unit) as progress:
@@ -89,6 +89,6 @@ def timed(work: Callable[[Progress], Result], unit: str, per_unit: int = 1) -> t
     return result, round(time.monotonic() - began_s, 3)
 
 
-def listed(ids: list[int]) -> str:
+def ids_text(ids: list[int]) -> str:
     """List ids of jobs, the first ones if there are many."""
-    return ", ".join(map(str, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")
+    return ", ".join(map(str, ids[:_IDS_MAX])) + (", …" if len(ids) > _IDS_MAX else "")

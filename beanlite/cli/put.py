@@ -10,7 +10,7 @@ import typer
 from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
-from beanlite.cli.source import STDIN, opened
+from beanlite.cli.source import STDIN, reader
 from beanlite.console.filters import encode_tube
 from beanlite.console.live import Live, login_name
 from beanlite.console.putting import NewJob, put as put_all, read_jobs
@@ -83,7 +83,7 @@ def put(
             new_jobs = (NewJob(body, tube, pri, delay_s, ttr_s) for body in data)
         else:
             defaults = {"tube": tube, "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s}
-            new_jobs = _read(stack.enter_context(opened(jobs)), jobs, defaults)
+            new_jobs = _read(stack.enter_context(reader(jobs)), jobs, defaults)
             live = stack.enter_context(Live(server.address))
         for ids in put_all(live, new_jobs, login_name()):
             text = "\n".join(f'{{"id": {job_id}}}' if as_json else str(job_id) for job_id in ids)
@@ -93,7 +93,7 @@ def put(
 def _read_bodies(live: Live, *, lines: bool) -> Iterator[bytes]:
     """Yield the lines of stdin, or all of it as one body; no more of it than it takes for the server to refuse it."""
     too_many_bytes = live.stats()["max-job-size"] + 1
-    source = opened(STDIN)
+    source = reader(STDIN)
     if not lines:
         yield source.read(too_many_bytes)
         return

@@ -13,7 +13,7 @@ from beanlite.beanstalk.client import parse_address
 from beanlite.cli.groups import ServerOption, grouped
 from beanlite.cli.options import path_of_db
 from beanlite.cli.paths import as_path
-from beanlite.cli.source import STDIN, opened
+from beanlite.cli.source import STDIN, reader
 from beanlite.console.file import File
 from beanlite.errors import ConfigError
 from beanlite.host import log
@@ -58,7 +58,7 @@ def _password() -> str:
     """
     try:
         # The login of a browser is UTF-8, whatever the locale here is.
-        return getpass.getpass() if sys.stdin.isatty() else opened(STDIN).readline().decode().rstrip("\r\n")
+        return getpass.getpass() if sys.stdin.isatty() else reader(STDIN).readline().decode().rstrip("\r\n")
     except EOFError:  # Ctrl-D
         return ""
     except UnicodeDecodeError as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from beanlite.console.filters import Record
-from beanlite.console.live import Live, explained
+from beanlite.console.live import Live, explanation
 from beanlite.errors import BeanliteError
 from beanlite.host import signals
 from beanlite.protocol.operators.filters import IDS_MAX, Filter
@@ -57,7 +57,7 @@ class Interrupt:
 
     def noted(self) -> AbstractContextManager[None]:
         """Handle the signals in this block."""
-        return signals.handled(self, *signals.STOPS)
+        return signals.handling(self, *signals.STOPS)
 
 
 def change(server: Live, what: Record, which: Filter, progress: Callable[[Result], None] = lambda _: None) -> Result:
@@ -90,7 +90,7 @@ def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterat
         outcome.left.update(reply.get("left", ()))
         outcome.last_id = outcome.last_id or reply["last_id"]
         if "stopped" in reply:
-            raise BeanliteError(f"{server.name} refused a put: {explained(reply['stopped'])}{_so_far(what, outcome)}")
+            raise BeanliteError(f"{server.name} refused a put: {explanation(reply['stopped'])}{_so_far(what, outcome)}")
         if reply["next"] is None:
             requests.pop(0)
         else:

@@ -36,7 +36,7 @@ Source = Live | File
 """A source of jobs and tubes."""
 
 
-class Listed(NamedTuple):
+class Page(NamedTuple):
     """A part of a list."""
 
     records: list[Record]
@@ -50,7 +50,7 @@ def everything(ask: Callable[[Record], Record], request: Record, key: str) -> It
         yield from records
 
 
-def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None) -> Listed:
+def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None) -> Page:
     """Return up to `limit` jobs, 0 meaning all, sorted. ConfigError: there is no such order, or not of these jobs."""
     if sort not in JOB_SORTS:
         raise ConfigError(f"jobs are sorted by {', '.join(JOB_SORTS)}, not by {sort!r}")
@@ -59,7 +59,7 @@ def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None
         if after is not None:
             raise ConfigError("--after goes on only in a list that is sorted by id or queue")
         key, largest = _SORTS[sort]
-        return Listed(first(everything(source.list_jobs, request, "jobs"), key, largest=largest, limit=limit), None)
+        return Page(first(everything(source.list_jobs, request, "jobs"), key, largest=largest, limit=limit), None)
     if sort == "queue" and (which.tube is None or which.state in {None, "reserved"}):
         raise ConfigError("--sort queue needs --tube, and --state ready, delayed or buried")
     rows: list[Record] = []
@@ -67,9 +67,9 @@ def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None
     for records, cursor in slices(source.list_jobs, request, "jobs"):
         rows += records
         if limit and len(rows) == limit:
-            return Listed(rows, cursor)
+            return Page(rows, cursor)
         request["limit"] = _next_slice(limit, len(rows))
-    return Listed(rows, None)
+    return Page(rows, None)
 
 
 def tubes(source: Source, like: str, sort: str, limit: int) -> tuple[list[Record], int]:

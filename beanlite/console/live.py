@@ -177,7 +177,7 @@ class Live:
         if line == b"NOT_FOUND\r\n":
             return None
         word = command.split(maxsplit=1)[0].decode()
-        why = reply.get("error") or explained(line.decode(errors="replace").strip())
+        why = reply.get("error") or explanation(line.decode(errors="replace").strip())
         raise BeanliteError(f"{self.name} refused {word}: {why}")
 
     @contextmanager
@@ -191,7 +191,7 @@ class Live:
             raise Unreachable(f"{self.name}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def explained(word: str) -> str:
+def explanation(word: str) -> str:
     """Return what a server has answered, with what it means if it is a word for a refused put."""
     return f"{word} ({_REFUSALS[word]})" if word in _REFUSALS else word
 

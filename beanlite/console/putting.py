@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from beanlite.console.changes import Interrupt
 from beanlite.console.filters import Record
-from beanlite.console.live import Live, explained, on_behalf_of
+from beanlite.console.live import Live, explanation, on_behalf_of
 from beanlite.core.job import U32_MAX
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, ConfigError
@@ -138,5 +138,5 @@ def _put_one(server: Live, job: NewJob) -> int:
         line = b"put %d %d %d %d\r\n" % (job.pri, job.delay_s, job.ttr_s, len(job.body))
         reply = server.client.ask(line + job.body + b"\r\n")
     if not reply.startswith(b"INSERTED "):
-        raise BeanliteError(f"{server.name} refused a put: {explained(reply.decode().strip())}")
+        raise BeanliteError(f"{server.name} refused a put: {explanation(reply.decode().strip())}")
     return int(reply.split()[1])

@@ -85,14 +85,14 @@ def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.1f} ms"
 
 
-def counted(number: int, thing: str) -> str:
+def quantity(number: int, thing: str) -> str:
     """Return a number of things as text: "1 pause", "1,234 pauses"."""
     return f"{number:,} {thing}{'s' if number != 1 else ''}"
 
 
 def jobs(number: int) -> str:
     """Return a number of jobs as text: "1 job", "1,234 jobs"."""
-    return counted(number, "job")
+    return quantity(number, "job")
 
 
 def rate(per_s: float | None) -> str:

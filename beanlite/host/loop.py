@@ -23,7 +23,7 @@ def loop_factory() -> NewLoop:
 def run_loop(new_loop: NewLoop, serve: Callable[[], Coroutine[object, object, None]]) -> None:
     """Run the coroutine of ``serve`` to its end. Raises ConfigError if no file descriptors are left for a loop."""
     try:
-        with asyncio.Runner(loop_factory=partial(_made, new_loop)) as runner:
+        with asyncio.Runner(loop_factory=partial(_make, new_loop)) as runner:
             loop = runner.get_loop()
             try:
                 runner.run(serve())
@@ -50,7 +50,7 @@ def _be_silent_of_late_threads(loop: asyncio.AbstractEventLoop) -> None:
     threading.excepthook = tell
 
 
-def _made(new_loop: NewLoop) -> asyncio.AbstractEventLoop:
+def _make(new_loop: NewLoop) -> asyncio.AbstractEventLoop:
     try:
         return new_loop()
     except OSError as error:

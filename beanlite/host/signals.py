@@ -39,7 +39,7 @@ def how_ended(returncode: int) -> str:
 
 
 @contextmanager
-def handled(handler: Callable[..., Any] | signal.Handlers, *numbers: signal.Signals) -> Iterator[None]:
+def handling(handler: Callable[..., Any] | signal.Handlers, *numbers: signal.Signals) -> Iterator[None]:
     """Have a handler for these signals in this block, and then those of before."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
@@ -51,12 +51,12 @@ def handled(handler: Callable[..., Any] | signal.Handlers, *numbers: signal.Sign
 
 def unheard() -> AbstractContextManager[None]:
     """Ignore the signals that end a command, because what it was to do is done and only has to be finished."""
-    return handled(signal.SIG_IGN, *STOPS)
+    return handling(signal.SIG_IGN, *STOPS)
 
 
 def terminable() -> AbstractContextManager[None]:
     """Have SIGTERM end a command as Ctrl-C does, so that it cleans up."""
-    return handled(signal.default_int_handler, signal.SIGTERM)
+    return handling(signal.default_int_handler, signal.SIGTERM)
 
 
 def has_terminal() -> bool:

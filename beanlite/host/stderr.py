@@ -27,7 +27,7 @@ class Stderr(io.FileIO):
         super().__init__(descriptor if terminal is None else terminal, "w", closefd=terminal is not None)
         self._amid_line = False
         """The last line was written in part."""
-        self.lost = 0
+        self.lost_lines = 0
         """How many lines were lost in whole or in part; the log reports them."""
         self.wait_s = 0.0
         """How long a write may wait for room."""
@@ -49,7 +49,7 @@ class Stderr(io.FileIO):
         except OSError:  # the reader has gone, or it is a file on a full disk
             pass
         if rest:
-            self.lost += rest[-len(text) :].count(b"\n")
+            self.lost_lines += rest[-len(text) :].count(b"\n")
         else:
             self._amid_line = False
         return len(text)

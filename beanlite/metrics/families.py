@@ -54,7 +54,7 @@ def families(source: Measured) -> Iterator[Metric]:
     yield from _memory(source)
     facts = source.facts()
     if facts is not None:
-        yield from _refused(facts)
+        yield from _refusals(facts)
         yield from _journal(source, facts)
         if source.backs_up:
             yield _gauge(
@@ -83,7 +83,7 @@ def _process(source: Measured) -> Iterator[Metric]:
 
 def _jobs(source: Measured) -> Iterator[Metric]:
     server, measures = server_snapshot(source.engine), source.measures
-    yield _labelled(
+    yield _by_label(
         "jobs",
         "Jobs by state.",
         "state",
@@ -91,7 +91,7 @@ def _jobs(source: Measured) -> Iterator[Metric]:
         GaugeMetricFamily,
     )
     yield _gauge("tubes", "Tubes.", server.tubes)
-    yield _labelled(
+    yield _by_label(
         "job_events",
         "What has happened to jobs since the start, as of a second ago.",
         "event",
@@ -108,9 +108,9 @@ def _clients(source: Measured) -> Iterator[Metric]:
     yield _gauge("waiting_clients", "Clients that wait in a reserve.", server.waiting)
     commands = [*service.commands, *service.operator_commands.values()]
     counts = {command.word.decode(): command.count for command in commands}
-    yield _labelled("commands", "Commands since the start.", "command", counts)
+    yield _by_label("commands", "Commands since the start.", "command", counts)
     errors = {reply.decode().rstrip(): times for reply, times in (service.errors or {}).items()}
-    yield _labelled("error_replies", "Replies since the start that say what could not be done.", "reply", errors)
+    yield _by_label("error_replies", "Replies since the start that say what could not be done.", "reply", errors)
     yield _histogram(
         "command_seconds",
         "From the turn of the loop in which commands came to the departure of their replies, without the waiting of a"
@@ -131,14 +131,14 @@ def _memory(source: Measured) -> Iterator[Metric]:
     yield _gauge("unloaded_jobs", "Jobs whose body is in the database only.", memory.unloaded)
 
 
-def _refused(facts: Facts) -> Iterator[Metric]:
-    yield _labelled(
+def _refusals(facts: Facts) -> Iterator[Metric]:
+    yield _by_label(
         "connections_refused",
         "Connections since the start that were one too many, in all or of one address.",
         "reason",
         {limit: facts.refused[limit] for limit in _CONNECTIONS},
     )
-    yield _labelled(
+    yield _by_label(
         "refused",
         "How often since the start clients were refused tubes or watches, or closed for what they sent or buffered.",
         "reason",
@@ -194,7 +194,7 @@ def _gauge(name: str, meaning: str, value: float) -> Metric:
     return GaugeMetricFamily(f"beanlite_{name}", meaning, value=value)
 
 
-def _labelled(
+def _by_label(
     name: str,
     meaning: str,
     label: str,

@@ -9,7 +9,7 @@ from beanlite.errors import BeanliteError
 from beanlite.host import log, systemd
 from beanlite.net.listener import room_for
 from beanlite.net.operators import Operators
-from beanlite.server.wiring import Parts, bound
+from beanlite.server.wiring import Parts, set_bounds
 from beanlite.settings.config import RELOADED, Settings
 
 APPLIED: Final = [key for key, field in Settings.model_fields.items() if RELOADED in field.metadata]
@@ -25,7 +25,7 @@ async def reload(before: Settings, load: Callable[[], Settings], parts: Parts, b
     systemd.reloading()
     try:
         target = load()
-        now = _merged(before, target, len(parts.roster))
+        now = _merge(before, target, len(parts.roster))
     except BeanliteError as error:
         log.error("not reloaded: settings unchanged", error=error)
         now = before
@@ -36,7 +36,7 @@ async def reload(before: Settings, load: Callable[[], Settings], parts: Parts, b
     return now
 
 
-def _merged(before: Settings, target: Settings, connections: int) -> Settings:
+def _merge(before: Settings, target: Settings, connections: int) -> Settings:
     """The settings as wanted as far as they can be changed now, else as before. Raises ConfigError if that fails."""
     if before.journal and target.max_job_size != before.max_job_size:
         from beanlite.journal.sqlite.file.database import check_body_size  # noqa: PLC0415 - not with --no-journal
@@ -52,7 +52,7 @@ async def _apply(before: Settings, now: Settings, parts: Parts, beside: Beside) 
     log.setup(now.log_level, now.log_format)
     parts.service.max_job_size = now.max_job_size
     if _differ(before, now, _BOUNDS):
-        bound(now, parts.engine, parts.refusals, fetches=parts.journal.fetches)
+        set_bounds(now, parts.engine, parts.refusals, fetches=parts.journal.fetches)
     parts.addresses.limit(now.connections_per_address, spare_local=now.max_connections_per_address is None)
     if now.journal:
         if now.history is not None and before.history is None:

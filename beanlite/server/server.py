@@ -205,7 +205,7 @@ class Server:
         await roster.part_from_all()
         await self._settle(wiring)  # the jobs that the connections had reserved are ready again
         await wiring.fetcher.close()
-        await self._beside.ended()  # otherwise a process that still reads the file would leave a -wal behind
+        await self._beside.wait()  # otherwise a process that still reads the file would leave a -wal behind
         trouble = await self.parts.journal.close()
         log.info("stopped", jobs=len(engine.jobs), **({} if trouble is None else {"left": trouble}))
 

@@ -61,7 +61,7 @@ def make_parts(
     facts: Callable[[], Facts],
 ) -> Parts:
     """Make the parts that a server has before its journal is recovered. ``facts`` returns what ``stats`` reports."""
-    memory_source = bound(settings, engine, refusals, fetches=journal.fetches)
+    memory_source = set_bounds(settings, engine, refusals, fetches=journal.fetches)
     if settings.history is not None and settings.journal:
         engine.ledger.start_recording()
     addresses = Addresses(settings.connections_per_address, spare_local=settings.max_connections_per_address is None)
@@ -145,7 +145,7 @@ def wire(
     return Wiring(group_commit, turns, fetcher, Supervised(loop, engine, journal, group_commit), host)
 
 
-def bound(settings: Settings, engine: Engine, refusals: Refusals, *, fetches: bool) -> str:
+def set_bounds(settings: Settings, engine: Engine, refusals: Refusals, *, fetches: bool) -> str:
     """Set the engine's bounds on memory, from the settings or from what the machine has, and on tubes.
 
     Returns what the bound on memory comes from. ``fetches``: the journal can fetch bodies.

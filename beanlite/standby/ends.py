@@ -167,10 +167,10 @@ class Guest:
     then the client can be forwarded to another server, or be served by this one.
     """
 
-    __slots__ = ("_awaited", "client", "peer", "server", "sock", "task")
+    __slots__ = ("_threshold", "client", "peer", "server", "sock", "task")
 
     def __init__(self, sock: socket.socket, peer: object, client: End) -> None:
-        self._awaited = 1
+        self._threshold = 1
         self.sock = sock
         self.peer = peer
         self.client = client
@@ -188,7 +188,7 @@ class Guest:
         if not data or self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise ConnectionAbortedError("it has closed its side")
         # With fewer bytes than were waited for, no more will come, or the socket does not support SO_RCVLOWAT.
-        if b"\n" in data or not self._awaited <= len(data) < LINE_BYTES:
+        if b"\n" in data or not self._threshold <= len(data) < LINE_BYTES:
             return True
         self.await_bytes(len(data) + 1)
         return False
@@ -224,8 +224,8 @@ class Guest:
 
     def await_bytes(self, nbytes: int) -> None:
         """Make the socket readable only when there are ``nbytes`` bytes; 1 is the default of every socket."""
-        if nbytes != self._awaited:
-            self._awaited = nbytes
+        if nbytes != self._threshold:
+            self._threshold = nbytes
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
 
 

@@ -15,7 +15,7 @@ SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "waiting", "fi
 # A job that has been ready for this long is shown as a problem.
 LONG_S: Final = 3600
 # How many tubes are named among the problems, for each kind.
-NAMED: Final = 5
+NAMED_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def problems(live: Live, stats: Record) -> list[Problem]:
     """Return the problems of the server and its tubes, the urgent ones first."""
     items = _of_server(stats)
     stuck = [tube for tube in all_tubes(live, {"order": "first_ready_s", "limit": 20}) if tube["ready"]]
-    for tube in listing.first(stuck, "first_ready_s", largest=True, limit=NAMED):
+    for tube in listing.first(stuck, "first_ready_s", largest=True, limit=NAMED_MAX):
         waits = units.age(tube["first_ready_s"])
         if not tube["watching"] and not tube["pause_left_s"]:
             text = f"nobody reserves from it: {units.jobs(tube['ready'])} ready, the next one for {waits}"
@@ -79,7 +79,7 @@ def problems(live: Live, stats: Record) -> list[Problem]:
             items.append(Problem(f"its next job has been ready for {waits}", tube["name"], "ready"))
     if stats["current-jobs-buried"]:
         buried = [tube for tube in all_tubes(live, {"order": "buried", "limit": 20}) if tube["buried"]]
-        for tube in listing.first(buried, "buried", largest=True, limit=NAMED):
+        for tube in listing.first(buried, "buried", largest=True, limit=NAMED_MAX):
             since = units.age(tube["first_buried_s"])
             items.append(Problem(f"{units.jobs(tube['buried'])} buried, the first {since} ago", tube["name"], "buried"))
     return sorted(items, key=lambda problem: not problem.urgent)

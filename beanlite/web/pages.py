@@ -132,7 +132,7 @@ def whole_seconds(fields: Mapping[str, str], name: str) -> int | None:
     return None if length_s is None else units.whole_seconds(length_s)
 
 
-def chosen(fields: Mapping[str, str]) -> Filter:
+def filter_of(fields: Mapping[str, str]) -> Filter:
     """Return the filter that a form or the query of a page describes. ConfigError: it is malformed."""
     return filter_by(**{key: _criterion(fields, key) for key in Filter.model_fields})
 

@@ -14,11 +14,11 @@ from beanlite.errors import BeanliteError
 from beanlite.protocol.operators.filters import Filter
 
 # How many changes are remembered, and how many may run at a time.
-KEPT: Final = 50
+CHANGES_MAX: Final = 50
 AT_ONCE: Final = 4
 
 
-def described(which: Filter) -> str:
+def description(which: Filter) -> str:
     """Describe the jobs that a filter selects."""
     if which.ids is None:
         return f"all jobs {in_words(which)}"
@@ -54,8 +54,8 @@ class Ongoing:
             live.close()
             raise BeanliteError(f"{AT_ONCE} changes are under way; wait until one of them has ended")
         self._last += 1
-        running = self.all[self._last] = Running(self._last, f"{DONE_WORDS[what['do']]}: {described(which)}", back)
-        while len(self.all) > KEPT:
+        running = self.all[self._last] = Running(self._last, f"{DONE_WORDS[what['do']]}: {description(which)}", back)
+        while len(self.all) > CHANGES_MAX:
             del self.all[next(iter(self.all))]
         task = asyncio.create_task(_run(live, slices(live, what, which, running.outcome), running))
         self._tasks.add(task)

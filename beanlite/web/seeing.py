@@ -22,7 +22,7 @@ from beanlite.protocol.operators.filters import NAMES, Filter
 from beanlite.web import overview as looks
 from beanlite.web.backups import Backup
 from beanlite.web.curves import Curve, curve
-from beanlite.web.pages import chosen, link, number, render
+from beanlite.web.pages import filter_of, link, number, render
 from beanlite.web.samples import KEEP_S, POINT_S
 from beanlite.web.site import Site, site_of
 
@@ -75,7 +75,7 @@ async def overview(request: Request) -> Response:
 
 async def jobs(request: Request) -> Response:
     """Show jobs of any tube."""
-    return await _jobs(request, chosen(request.query_params), "jobs.html", {"tube": None})
+    return await _jobs(request, filter_of(request.query_params), "jobs.html", {"tube": None})
 
 
 async def tube(request: Request) -> Response:
@@ -98,7 +98,7 @@ async def tube(request: Request) -> Response:
         "span": SAMPLED if unreadable else span,
         "spans": spans,
     }
-    return await _jobs(request, chosen({**request.query_params, "tube": name}), "tube.html", context)
+    return await _jobs(request, filter_of({**request.query_params, "tube": name}), "tube.html", context)
 
 
 async def _jobs(request: Request, which: Filter, template: str, context: Record) -> Response:

@@ -17,7 +17,7 @@ from beanlite.web.safety import Passwords, User
 from beanlite.web.samples import Samples
 
 # How many notices that nobody has seen are kept.
-KEPT: Final = 100
+NOTICES_MAX: Final = 100
 
 
 class Notices:
@@ -30,7 +30,7 @@ class Notices:
         """Keep a text, and return the token by which it is found."""
         token = secrets.token_urlsafe(16)
         self._texts[token] = text
-        while len(self._texts) > KEPT:
+        while len(self._texts) > NOTICES_MAX:
             del self._texts[next(iter(self._texts))]
         return token
 

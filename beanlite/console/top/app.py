@@ -81,7 +81,7 @@ class Table(DataTable[Text]):
     def __init__(self, columns: Sequence[TableColumn]) -> None:
         super().__init__(cursor_type="row", zebra_stripes=True)
         self._all = columns
-        self.shown: list[TableColumn] = []
+        self.heads: list[TableColumn] = []
 
     def show(self, records: Iterable[Record], sort_key: str = "") -> None:
         """Show these records, and keep the cursor on its record. `sort_key` is the key of the sort column."""
@@ -89,14 +89,14 @@ class Table(DataTable[Text]):
         current = self.key_at(at)
         self.clear(columns=True)
         width = self.app.size.width
-        self.shown = [column for column in self._all if width >= _WIDE or not column.wide]
-        room = width - 2 - sum(column.width + 2 * self.cell_padding for column in self.shown)
-        for column in self.shown:
+        self.heads = [column for column in self._all if width >= _WIDE or not column.wide]
+        room = width - 2 - sum(column.width + 2 * self.cell_padding for column in self.heads)
+        for column in self.heads:
             title = Text(f"{column.title}▾" if column.key == sort_key else column.title)
             self.add_column(title, width=column.width or max(room, 8), key=column.key)
         for record in records:
-            key = str(record[self.shown[0].key])
-            self.add_row(*(_cell(column, record.get(column.key)) for column in self.shown), key=key)
+            key = str(record[self.heads[0].key])
+            self.add_row(*(_cell(column, record.get(column.key)) for column in self.heads), key=key)
         if current is not None and current in self.rows:
             at = self.get_row_index(current)
         self.move_cursor(row=at, scroll=False)
@@ -188,7 +188,7 @@ class TubesScreen(Screen[None]):
 
     def action_sort(self, step: int) -> None:
         """Sort by the next column, or by the previous one."""
-        heads = self.query_one(Table).shown
+        heads = self.query_one(Table).heads
         if heads:
             self._sort_by(heads[(heads.index(self._sort) + step) % len(heads)] if self._sort in heads else heads[0])
 

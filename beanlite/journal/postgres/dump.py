@@ -14,8 +14,8 @@ from beanlite import __version__
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.columns import NAMES
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
-from beanlite.journal.postgres.address import shown
-from beanlite.journal.postgres.link import TROUBLE, Link, connected, said
+from beanlite.journal.postgres.address import public_url
+from beanlite.journal.postgres.link import TROUBLE, Link, session, text_of
 from beanlite.journal.postgres.schema import NOW, check, has_batches, migrate
 
 # An import holds the lease while it runs, as a server would, and takes it only if no server has it.
@@ -47,9 +47,9 @@ def export(url: str, sink: BinaryIO, progress: Callable[[int], None] | None = No
     unwritable: list[OSError] = []
 
     async def run() -> int:
-        async with connected(url) as link, link.connection.transaction(isolation="repeatable_read", readonly=True):
+        async with session(url) as link, link.connection.transaction(isolation="repeatable_read", readonly=True):
             count = 0
-            async for lines in _dump(link, shown(url)):
+            async for lines in _dump(link, public_url(url)):
                 try:
                     count += write_lines(lines, sink, None)
                 except OSError as error:
@@ -60,7 +60,7 @@ def export(url: str, sink: BinaryIO, progress: Callable[[int], None] | None = No
             return count
 
     try:
-        return _run(run(), shown(url))
+        return _run(run(), public_url(url))
     except BeanliteError:
         if unwritable:
             raise unwritable[0] from None  # it is not the database that can't be used
@@ -98,18 +98,18 @@ def load(file: Path, url: str, *, new_ids: bool) -> None:
     BeanliteError: an id is taken, or a server has the queue.
     """
     with closing(sqlite3.connect(file)) as source:
-        _run(_copy(source, url, new_ids=new_ids), shown(url))
+        _run(_copy(source, url, new_ids=new_ids), public_url(url))
 
 
 async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
-    async with connected(url) as link:
-        await check(link, shown(url), require_sync=False)
-        await migrate(link, shown(url), only_from=0)
+    async with session(url) as link:
+        await check(link, public_url(url), require_sync=False)
+        await migrate(link, public_url(url), only_from=0)
         connection = link.connection
         async with connection.transaction():
             lease = await link.row(_TAKE, __version__)
             if lease is None:
-                raise JournalRefused(f"a server has {shown(url)}, or was killed; stop it in an orderly way first")
+                raise JournalRefused(f"a server has {public_url(url)}, or was killed; stop it in an orderly way first")
             (last_id,) = source.execute("SELECT last_id FROM meta").fetchone()
             above_id = lease["last_id"] if new_ids else 0
             burials = await connection.fetchval("SELECT coalesce(max(buried_seq), 0) FROM jobs")
@@ -156,4 +156,4 @@ def _run(work: Coroutine[Any, Any, _T], name: str) -> _T:
     except asyncpg.UniqueViolationError as error:
         raise BeanliteError(f"nothing was imported: {error.detail} --new-ids gives each job a new one") from error
     except (*TROUBLE, asyncpg.PostgresError) as error:
-        raise BeanliteError(f"{name} can't be used: {said(error)}") from error
+        raise BeanliteError(f"{name} can't be used: {text_of(error)}") from error

@@ -13,7 +13,7 @@ from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.host import log, systemd
 from beanlite.host.clock import Clock, utc_s
 from beanlite.journal.base import Journal, JournalFacts, Observer
-from beanlite.journal.postgres.address import shown
+from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.batch import Batch, batch_of
 from beanlite.journal.postgres.lease import Applicant, take
 from beanlite.journal.postgres.link import name_of
@@ -49,7 +49,7 @@ class PostgresJournal(Journal):
 
     def __init__(self, place: Entry, since_boot_ns: Callable[[], int], stand_by: Callable[[str | None], None]) -> None:
         """``since_boot_ns`` is a monotonic clock; ``stand_by`` is called as documented in ``Applicant``."""
-        self._name = shown(place.url)
+        self._name = public_url(place.url)
         self._since_boot_ns = since_boot_ns
         self._tell_standing_by = stand_by
         self._applicant = Applicant(*place, self._name, since_boot_ns, self._stand_by)
@@ -75,8 +75,8 @@ class PostgresJournal(Journal):
         self._engine = engine
         self._clock = clock
         self._stopped = stopped
-        self._sender = sender = Sender(self._applicant, lease, self._fails, self._quiet, self._moved)
-        self._reader = Reader(self._applicant.url, self._name, name_of(self._applicant.node), lambda: sender.left)
+        self._sender = sender = Sender(self._applicant, lease, self._fails, self._quiet, self._follow)
+        self._reader = Reader(self._applicant.url, self._name, name_of(self._applicant.node), lambda: sender.standing)
         is_whole = False
         stopping = asyncio.ensure_future(stopped.wait())
         stopping.add_done_callback(lambda task: None if task.cancelled() else self._reader.close())
@@ -227,7 +227,7 @@ class PostgresJournal(Journal):
         if hasattr(self, "_listener"):
             self._listener.ready()
 
-    def _moved(self) -> None:
+    def _follow(self) -> None:
         """Have the reader connect again: another host may be the primary now, and the old one may return stale rows."""
         self._reader.drop()
 

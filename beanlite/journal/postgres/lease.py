@@ -36,7 +36,7 @@ from beanlite.journal.postgres.link import (
     connect,
     expect_newest,
     name_of,
-    said,
+    text_of,
     why_it_waits,
 )
 from beanlite.journal.postgres.schema import NOW, check, has_batches, heed_fsync, migrate
@@ -91,7 +91,7 @@ _T = TypeVar("_T")
 _Sign = tuple[int, int, int]
 
 
-class Taken(NamedTuple):
+class Lease(NamedTuple):
     """A lease that has been taken, and the state of the queue according to its row."""
 
     link: Link
@@ -124,7 +124,7 @@ class _Stopped(Exception):
     """The server has been asked to stop."""
 
 
-async def take(applicant: Applicant, stopped: asyncio.Event) -> Taken | None:
+async def take(applicant: Applicant, stopped: asyncio.Event) -> Lease | None:
     """Wait until the lease can be taken, and take it; None: the server is to stop. JournalRefused: it can't be had."""
     waiting = _Waiting(applicant, stopped)
     try:
@@ -132,7 +132,7 @@ async def take(applicant: Applicant, stopped: asyncio.Event) -> Taken | None:
             try:
                 lease = await waiting.run()
             except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
-                waiting.lost(error)
+                waiting.note_loss(error)
                 await waiting.pause(_AGAIN_S)
             else:
                 try:
@@ -156,7 +156,7 @@ async def give_back(link: Link, epoch: int, last_id: int) -> None:
         await close(link)
     except (*TROUBLE, asyncpg.PostgresError) as error:
         link.drop()
-        raise JournalFailed(f"the lease could not be given back: {said(error)}") from error
+        raise JournalFailed(f"the lease could not be given back: {text_of(error)}") from error
 
 
 class _Waiting:
@@ -172,10 +172,10 @@ class _Waiting:
         primary, and passed over. A promotion after which nothing was stored may be taken back."""
         self._active: tuple[str, str] | None = None
         """The active server that was last found: its name and its address."""
-        self._told: tuple[str, int] | None = None
+        self._status: tuple[str, int] | None = None
         """The last status that was sent to systemd, and when."""
 
-    def lost(self, error: BaseException) -> None:
+    def note_loss(self, error: BaseException) -> None:
         """Log that the database can't be used for now. _Stopped: the server is to stop.
 
         JournalRefused: that will not change by itself. It may, if the server has stood by: databases are restored,
@@ -186,8 +186,8 @@ class _Waiting:
         if not (self._stands_by or isinstance(error, TROUBLE)):
             if isinstance(error, JournalRefused):
                 raise error
-            raise JournalRefused(f"{self._applicant.name} can't be used: {said(error)}") from error
-        self._oddities.warning("could not connect to the database", database=self._applicant.name, error=said(error))
+            raise JournalRefused(f"{self._applicant.name} can't be used: {text_of(error)}") from error
+        self._oddities.warning("could not connect to the database", database=self._applicant.name, error=text_of(error))
 
     async def pause(self, seconds: float) -> None:
         """Wait for this time. _Stopped: the server is to stop."""
@@ -204,11 +204,11 @@ class _Waiting:
 
     def _tell(self, what: str) -> None:
         now_ns = self._applicant.clock_ns()
-        if self._told is None or self._told[0] != what or now_ns - self._told[1] >= _TELL_NS:
-            self._told = what, now_ns
+        if self._status is None or self._status[0] != what or now_ns - self._status[1] >= _TELL_NS:
+            self._status = what, now_ns
             systemd.waiting(what)
 
-    async def run(self) -> Taken:
+    async def run(self) -> Lease:
         """Connect, and wait for the lease. Raises one of TROUBLE if the connection is lost."""
         applicant = self._applicant
         link = await connect(applicant.url, name_of(applicant.node), self._expect_successor)
@@ -233,7 +233,7 @@ class _Waiting:
     async def _expect_successor(self, link: Link) -> None:
         link.expect_successor(self._history)
 
-    async def _watch(self, link: Link) -> Taken:
+    async def _watch(self, link: Link) -> Lease:
         """Poll the lease until it can be taken, and take it."""
         look_s = min(_LOOK_S, self._applicant.lease_s / _LOOKS)
         sign: _Sign | None = None
@@ -277,13 +277,13 @@ class _Waiting:
                 self._stand_by(row["node"], row["address"])
             await self.pause(look_s)
 
-    async def _take(self, link: Link, statement: str, sign: _Sign) -> Taken | None:
+    async def _take(self, link: Link, statement: str, sign: _Sign) -> Lease | None:
         """Take the lease, unless it has changed since it was last seen; then return None."""
         applicant = self._applicant
         await link.row(PATIENTLY)
         sent_ns = applicant.clock_ns()
         row = await link.row(statement, *sign, applicant.node, applicant.address, __version__)
-        return None if row is None else Taken(link, row["epoch"], row["batch"], row["last_id"], sent_ns)
+        return None if row is None else Lease(link, row["epoch"], row["batch"], row["last_id"], sent_ns)
 
     async def _say(self, link: Link, epoch: int) -> None:
         """Store how long this lease is. ConnectionError: another server has taken over already."""

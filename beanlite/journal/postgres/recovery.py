@@ -14,7 +14,7 @@ from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.host import log
 from beanlite.host.clock import EPOCH_S, clock_ns
 from beanlite.journal.columns import stored_job
-from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, said
+from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, text_of
 from beanlite.journal.postgres.standing import Standing
 from beanlite.journal.totals import KEPT_S, Totals, began_s
 
@@ -90,7 +90,7 @@ class Reader:
         self._url = url
         self._name = name
         self._node = node
-        self._left = standing
+        self._standing = standing
         self._link: Link | None = None
         self._pruner: Link | None = None
         self._pruned_to = -1
@@ -118,11 +118,13 @@ class Reader:
             return await self._link.rows(statement, *parameters)
         except (*TROUBLE, JournalRefused) as error:
             if self._closed:
-                raise JournalFailed(f"{self._name}: {said(error)}") from error
-            self._oddities.warning("could not read the database; trying again", database=self._name, error=said(error))
+                raise JournalFailed(f"{self._name}: {text_of(error)}") from error
+            self._oddities.warning(
+                "could not read the database; trying again", database=self._name, error=text_of(error)
+            )
             self.drop()
         except asyncpg.PostgresError as error:
-            raise JournalFailed(f"{self._name} can't be read: {said(error)}") from error
+            raise JournalFailed(f"{self._name} can't be read: {text_of(error)}") from error
         return None
 
     async def _connect(self) -> Link:
@@ -135,7 +137,7 @@ class Reader:
         return link
 
     async def _expect_lease(self, link: Link) -> None:
-        standing = self._left()
+        standing = self._standing()
         link.expect_successor(standing.history)
         row = await link.glance(_LEASE)
         if row is None or row["epoch"] != standing.epoch or row["batch"] < standing.batch:
@@ -211,7 +213,7 @@ class Reader:
         and bodies don't.
         """
         link = None
-        standing = self._left()
+        standing = self._standing()
         try:
             self._pruner = link = await self._connect()
             await link.row(NO_LOCKS)
@@ -228,7 +230,7 @@ class Reader:
                 )
         except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
             if not self._closed:
-                self._oddities.warning("could not delete old totals and batches", error=said(error))
+                self._oddities.warning("could not delete old totals and batches", error=text_of(error))
         finally:
             if link is not None:
                 link.drop()

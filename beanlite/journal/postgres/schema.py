@@ -7,7 +7,7 @@ import asyncpg
 from beanlite.errors import JournalRefused
 from beanlite.host import log
 from beanlite.journal.migrations import FOLDER, find_migrations
-from beanlite.journal.postgres.link import CONNECT_S, Link, said
+from beanlite.journal.postgres.link import CONNECT_S, Link, text_of
 
 MIGRATIONS: Final = FOLDER / "postgres"
 # The oldest version of PostgreSQL that is tested is 15; the features that are used came with 14.
@@ -96,13 +96,13 @@ async def migrate(link: Link, name: str, *, only_from: int | None = None) -> Non
                     raise
                 except asyncpg.PostgresError as error:
                     what = f"the migration {migration.name} of {name} failed"
-                    raise JournalRefused(f"{what}: {said(error)}") from error
+                    raise JournalRefused(f"{what}: {text_of(error)}") from error
             await connection.execute("UPDATE schema_version SET number = $1", len(migrations))
         for _ in range(2):  # a page of the index that is emptied can be used again after another transaction
             await connection.execute("VACUUM (INDEX_CLEANUP ON) batches")
             await connection.execute("SELECT pg_current_xact_id()")
     except asyncpg.InsufficientPrivilegeError as error:
-        raise JournalRefused(f"{name}: the tables can't be made: {said(error)}; own the database") from error
+        raise JournalRefused(f"{name}: the tables can't be made: {text_of(error)}; own the database") from error
 
 
 async def _version(link: Link, name: str) -> int:

@@ -8,9 +8,9 @@ import asyncpg
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed, LeaseLost
 from beanlite.host import log
-from beanlite.journal.postgres.address import shown
+from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.lease import BEAT, Applicant
-from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Behind, Link, Timeline, connect, said
+from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Behind, Link, Timeline, connect, text_of
 from beanlite.journal.postgres.schema import check
 
 # Half the time of the lease, so that the server still ends before another one takes over.
@@ -44,7 +44,7 @@ async def mistake(link: Link, standing: Standing, name: str) -> JournalFailed:
         _expect(await link.row(_WHOSE), standing, name)
     except JournalFailed as error:
         return error
-    return changed(name)
+    return change_error(name)
 
 
 async def expect_all(applicant: Applicant, standing: Standing, link: Link) -> None:
@@ -55,7 +55,7 @@ async def expect_all(applicant: Applicant, standing: Standing, link: Link) -> No
     ever. Raises as ``check`` does, too.
     """
     link.expect_successor(standing.history)
-    name = shown(link.url)
+    name = public_url(link.url)
     await check(link, name, require_sync=applicant.require_sync)
     try:
         _expect(await link.glance(_WHOSE), standing, name)
@@ -107,7 +107,7 @@ async def beat_beside(other: Link, epoch: int) -> bool:
         return False
 
 
-def changed(name: str, error: Exception | None = None) -> JournalFailed:
+def change_error(name: str, error: Exception | None = None) -> JournalFailed:
     """Return the error for rows that are not as this server left them."""
-    how = "" if error is None or isinstance(error, asyncpg.DivisionByZeroError) else f" ({said(error)})"
+    how = "" if error is None or isinstance(error, asyncpg.DivisionByZeroError) else f" ({text_of(error)})"
     return JournalFailed(f"another program has changed rows of {name}{how}; it no longer is what was served")

@@ -62,9 +62,9 @@ async def test_commit_confirmed_after_a_later_beat_never_shortens_the_lease(data
     taken = await take(applicant(database), asyncio.Event())
     assert taken is not None
     sender = Sender(applicant(database), taken, *[lambda *_: None] * 3)
-    sender._confirmed(taken.sent_ns + 2)
+    sender._confirm(taken.sent_ns + 2)
     sure_until_ns = sender.sure_until_ns
-    sender._confirmed(taken.sent_ns + 1)
+    sender._confirm(taken.sent_ns + 1)
     assert sender.sure_until_ns == sure_until_ns
     sender.end()
 

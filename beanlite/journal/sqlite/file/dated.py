@@ -29,7 +29,7 @@ def stamp(at_s: float) -> str:
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(at_ms // 1000))}.{at_ms % 1000:03}Z"
 
 
-def dated(folder: Path, source: Path, at_s: float) -> Path:
+def dated_path(folder: Path, source: Path, at_s: float) -> Path:
     """The path in the folder of a backup of the source that is made at ``at_s``, in UTC seconds."""
     return folder / f"{source.stem}-{stamp(at_s)}{_SUFFIX}"
 

@@ -21,7 +21,7 @@ def _map(descriptor: int) -> None:
 
 
 # What is needed, and a trial of it on a new file.
-_NEEDED: Final[tuple[tuple[str, Callable[[int], None]], ...]] = (
+_NEEDS: Final[tuple[tuple[str, Callable[[int], None]], ...]] = (
     ("locks by flock", lambda descriptor: fcntl.flock(descriptor, _LOCK)),
     ("locks by fcntl", lambda descriptor: fcntl.lockf(descriptor, _LOCK)),
     ("shared memory in files (mmap)", _map),
@@ -35,7 +35,7 @@ def lack_of(folder: Path) -> str | None:
     """
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
-            for what, attempt in _NEEDED:
+            for what, attempt in _NEEDS:
                 try:
                     attempt(probe.fileno())
                 except OSError as error:

@@ -30,7 +30,7 @@ class Room:
 
         What is there of it already, such as a reserve left by a killed server, is kept in any case.
         """
-        size = self._held()
+        size = self._reserve_size()
         room = size + self._free_bytes()
         if room < _LEAST_BYTES:
             return False
@@ -63,7 +63,7 @@ class Room:
         """Whether this many bytes are free, if necessary after taking them from a reserve left by a killed server."""
         if not size or (self._free_bytes() >= RESERVE_BYTES and not has_used_up_quota(self._path, size)):
             return True
-        reserve = self._held()
+        reserve = self._reserve_size()
         has_room = self._allocate(reserve + size)  # free space need not be available to us
         rest = reserve
         if not has_room:
@@ -73,7 +73,7 @@ class Room:
         self._cut(rest)
         return has_room
 
-    def _held(self) -> int:
+    def _reserve_size(self) -> int:
         """The size of the reserve in bytes."""
         try:
             return 0 if self._is_unusable else self._reserve.stat(follow_symlinks=False).st_size
@@ -92,7 +92,7 @@ class Room:
 
     def _allocate(self, size: int) -> bool:
         """Enlarge the reserve to this size. False: there is no room for that, and it is as it was."""
-        size_before = self._held()
+        size_before = self._reserve_size()
         try:
             descriptor = self._open()
         except OSError as error:

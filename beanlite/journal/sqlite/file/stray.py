@@ -91,13 +91,13 @@ class Tie:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL}:
                 raise
             return
-        self.moved(frames, count)
+        self.note_checkpoint(frames, count)
 
-    def moved(self, frames: int, moved: int) -> None:
+    def note_checkpoint(self, frames: int, moved: int) -> None:
         """To be called after a checkpoint that has moved ``moved`` of the frames. OSError: the file can't be read."""
         self.base = _changing(read_at(self._file, HEADER_BYTES, 0)) if 0 <= frames == moved else None
 
-    def committed(self, promised_id: int, others_came: Callable[[], bool]) -> None:
+    def note_commit(self, promised_id: int, others_came: Callable[[], bool]) -> None:
         """To be called after a commit if ``base`` is set. OSError: the -wal can't be read.
 
         ``others_came``: other programs have committed something as well, and that may have been moved into the file.

@@ -258,7 +258,7 @@ class Writer:
         with failing(self._database.path):
             before, kept = self.frames.committed, self.frames.count()
             if self._tie.base is not None:
-                self._tie.committed(self._promised_id, self._look_for_others)
+                self._tie.note_commit(self._promised_id, self._look_for_others)
         self._watch.committed(kept, anew=kept < before)
 
     def audit(self, engine: Engine) -> Iterator[None]:
@@ -281,7 +281,7 @@ class Writer:
         self._watch.note_size()
         self.frames.end_checkpoint(frames, moved)
         with failing(self._database.path):
-            self._tie.moved(frames, moved)
+            self._tie.note_checkpoint(frames, moved)
 
     @property
     def loose(self) -> bool:
@@ -317,7 +317,7 @@ class Writer:
                 self.frames.allocate(FRAMES_PER_ROW * pages + FRAMES_BESIDE_ROWS)
                 await self._worker.executescript(f"PRAGMA incremental_vacuum({pages})")
                 ((_, frames, moved),) = await self._worker.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
-                self._tie.moved(frames, moved)
+                self._tie.note_checkpoint(frames, moved)
             except _FAILURES as error:
                 failure = self._undo(error)
                 pages //= 4

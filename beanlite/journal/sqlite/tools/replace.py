@@ -41,7 +41,7 @@ _SHARED_BYTES: Final = 510
 _REPLACED: Final = b"This database was replaced; the new one has its name.".ljust(HEADER_BYTES)
 
 
-class Held(NamedTuple):
+class Lock(NamedTuple):
     """A database file out of which servers are locked."""
 
     descriptor: int
@@ -51,7 +51,7 @@ class Held(NamedTuple):
 
 
 @contextmanager
-def replacing(target: Path) -> Iterator[Held]:
+def replacing(target: Path) -> Iterator[Lock]:
     """Lock servers out of the target, creating it if it is missing, until the end of the block or ``take_place``.
 
     JournalRefused: a server holds the target. BeanliteError: the target can't be replaced.
@@ -60,7 +60,7 @@ def replacing(target: Path) -> Iterator[Held]:
         with ExitStack() as undo:
             with refused(target):
                 descriptor = lock_file(target, undo)
-            yield Held(descriptor, undo)
+            yield Lock(descriptor, undo)
     except OSError as error:
         raise BeanliteError(f"{target} was not replaced: {error.strerror or said(error)}") from error
 
@@ -79,7 +79,7 @@ def written_at(target: Path) -> list[tuple[int, int]]:
 def take_place(
     partial: Path,
     target: Path,
-    lock: Held,
+    lock: Lock,
     times: list[tuple[int, int]],
     adopt: Callable[[sqlite3.Connection], None] = lambda _: None,
 ) -> bool:
@@ -116,7 +116,7 @@ def take_place(
 
 
 @contextmanager
-def without_stray_wal(partial: Path, target: Path, lock: Held, moved_to: Path) -> Iterator[None]:
+def without_stray_wal(partial: Path, target: Path, lock: Lock, moved_to: Path) -> Iterator[None]:
     """Move a -wal that belongs to another file away from the target, and back unless ``partial`` takes its place.
 
     SQLite would put that -wal into the target. JournalLocked: another program has the target open.
@@ -137,7 +137,7 @@ def without_stray_wal(partial: Path, target: Path, lock: Held, moved_to: Path) -
         raise
 
 
-def _rename(partial: Path, target: Path, lock: Held, connection: sqlite3.Connection, new: int) -> None:
+def _rename(partial: Path, target: Path, lock: Lock, connection: sqlite3.Connection, new: int) -> None:
     with signals.unheard():  # an interrupted command would look as if it had changed nothing
         partial.rename(target)
         lock.undo.pop_all()
