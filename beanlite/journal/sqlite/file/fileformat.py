@@ -113,16 +113,16 @@ def has_used_up_quota(path: Path, size: int) -> bool:
     return False
 
 
-def said(what: Exception | str) -> str:
+def text_of(what: Exception | str) -> str:
     """The message of SQLite or the system as one line of limited length, as it may quote the contents of the file."""
     text = " ".join(str(what).split())[:_SAID_MAX]
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def said_with_advice(error: Exception) -> str:
+def text_with_advice(error: Exception) -> str:
     """The message of an error that was met while serving, and what to do if it is about damage."""
     may_be_damage = getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREAD
-    return f"{said(error)}; {ADVICE}" if may_be_damage else said(error)
+    return f"{text_of(error)}; {ADVICE}" if may_be_damage else text_of(error)
 
 
 def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
@@ -274,9 +274,9 @@ def failing(path: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise JournalFailed(f"{path} can't be looked at: {error.strerror or said(error)}") from error
+        raise JournalFailed(f"{path} can't be looked at: {error.strerror or text_of(error)}") from error
     except sqlite3.Error as error:
-        raise JournalFailed(f"{path} can't be read: {said_with_advice(error)}") from error
+        raise JournalFailed(f"{path} can't be read: {text_with_advice(error)}") from error
 
 
 def is_locked(error: sqlite3.Error) -> bool:
@@ -285,7 +285,7 @@ def is_locked(error: sqlite3.Error) -> bool:
 
 
 def _unusable(error: sqlite3.Error, path: Path) -> JournalRefused:
-    what = f"{path} can't be used: {said(error)}"
+    what = f"{path} can't be used: {text_of(error)}"
     lack = lack_of(path.parent)
     if lack is not None:  # SQLite reports it as a lock that is held, or as a failed read or write
         return JournalRefused(f"{what}; {lack}")
@@ -307,13 +307,13 @@ def refused(path: Path) -> Iterator[None]:
             raise JournalRefused(f"no space left on the disk of {path}") from error
         if isinstance(error, OSError):
             advice = lack_of(path.parent) or "check the disk"
-            raise JournalRefused(f"{path} can't be used: {error.strerror or said(error)}; {advice}") from error
+            raise JournalRefused(f"{path} can't be used: {error.strerror or text_of(error)}; {advice}") from error
         if is_damage(error):
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREAD:
                 rule_out_disk(path)
-            raise JournalRefused(f"{path} is damaged ({said(error)}); {WHAT_TO_DO}") from error
+            raise JournalRefused(f"{path} is damaged ({text_of(error)}); {WHAT_TO_DO}") from error
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
-            raise damaged(path, said(error)) from error  # our statements are valid, so the schema must be wrong
+            raise damaged(path, text_of(error)) from error  # our statements are valid, so the schema must be wrong
         raise _unusable(error, path) from error
     except JournalFailed as error:  # the disk failed before anything was served
         raise JournalRefused(str(error)) from error

@@ -30,8 +30,8 @@ from beanlite.journal.sqlite.file.fileformat import (
     is_full,
     is_locked,
     refused,
-    said,
-    said_with_advice,
+    text_of,
+    text_with_advice,
     wal_of,
     wal_size,
 )
@@ -74,7 +74,7 @@ def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> Journa
         return JournalFull(f"no room on the disk of {path}")
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     known = "" if limit == resource.RLIM_INFINITY else f"; no file may have more than {limit} bytes (ulimit -f)"
-    return JournalFailed(f"writing to {path} failed: {said_with_advice(error)}{known}")
+    return JournalFailed(f"writing to {path} failed: {text_with_advice(error)}{known}")
 
 
 def _write_pauses(db: sqlite3.Connection, pauses: list[tuple[str, tuple[int, float] | None]]) -> None:
@@ -88,7 +88,7 @@ def _disagreement(database: Database, outsiders: Outsiders, statement: str, jobs
     """The error to raise when memory and file disagree, which is a bug of ours if nothing has happened to the file."""
     (found,) = database.connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
-        return JournalFailed(f"{database.path} is damaged ({said(found)}); {WHAT_TO_DO}")
+        return JournalFailed(f"{database.path} is damaged ({text_of(found)}); {WHAT_TO_DO}")
     what = f"{jobs} jobs to change, {changed} found: {statement}"
     if outsiders.came:
         return JournalFailed(f"{database.path} no longer is what was served; another program has been at it ({what})")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from beanlite.errors import BeanliteError
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.file.fileformat import is_damage, journal_of, refused, said, wal_of
+from beanlite.journal.sqlite.file.fileformat import is_damage, journal_of, refused, text_of, wal_of
 from beanlite.journal.sqlite.file.migrations import check_schema, read_version
 from beanlite.journal.sqlite.file.replay import check_count, check_jobs, read_jobs, read_state
 from beanlite.journal.sqlite.file.wholefile import not_linked, unserved, vacuum_into, written_whole
@@ -73,7 +73,7 @@ def copy(connection: sqlite3.Connection, source: Path, partial: Path, progress: 
             if is_damage(error):
                 with refused(source):
                     raise
-            raise BeanliteError(f"the copy of {source} to {partial.parent} failed: {said(error)}") from error
+            raise BeanliteError(f"the copy of {source} to {partial.parent} failed: {text_of(error)}") from error
         finally:
             connection.set_progress_handler(None, 0)
             Path(f"{partial}-journal").unlink(missing_ok=True)  # left behind when the disk was full

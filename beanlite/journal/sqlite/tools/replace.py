@@ -21,8 +21,8 @@ from beanlite.journal.sqlite.file.fileformat import (
     is_damage,
     journal_of,
     refused,
-    said,
     shm_of,
+    text_of,
     wal_of,
     wal_size,
 )
@@ -62,7 +62,7 @@ def replacing(target: Path) -> Iterator[Lock]:
                 descriptor = lock_file(target, undo)
             yield Lock(descriptor, undo)
     except OSError as error:
-        raise BeanliteError(f"{target} was not replaced: {error.strerror or said(error)}") from error
+        raise BeanliteError(f"{target} was not replaced: {error.strerror or text_of(error)}") from error
 
 
 def written_at(target: Path) -> list[tuple[int, int]]:
@@ -151,7 +151,7 @@ def _rename(partial: Path, target: Path, lock: Lock, connection: sqlite3.Connect
                 beside.unlink(missing_ok=True)
             sync(target.parent)
         except OSError as error:
-            why = error.strerror or said(error)
+            why = error.strerror or text_of(error)
             raise BeanliteError(f"{target} is replaced, but a power failure may undo that: {why}") from error
         finally:
             os.close(new)

@@ -16,8 +16,8 @@ from beanlite.journal.sqlite.file.fileformat import (
     open_regular,
     refused,
     rule_out_disk,
-    said,
     shm_of,
+    text_of,
     wal_size,
 )
 from beanlite.journal.sqlite.file.mark import Mark
@@ -153,7 +153,7 @@ def _sqlite(connection: sqlite3.Connection, path: Path) -> str:
     if lines == ["ok"]:
         return "integrity_check finds nothing"
     more = f", and {len(lines) - 1} more" if lines[1:] else ""
-    what = f"SQLite says {said(lines[0])}{more}"
+    what = f"SQLite says {text_of(lines[0])}{more}"
     if _is_all_of_others(lines):
         return f"{what}, which is not about beanlite's own tables"
     rule_out_disk(path)
