@@ -31,7 +31,7 @@ def _last_line(output: bytes) -> str:
 
 
 def why_failed(output: bytes, returncode: int) -> str:
-    """Why a process that was to make a backup failed: its last line or, if it said nothing, how it ended."""
+    """Return why a process that was to make a backup failed: its last line or, if it said nothing, how it ended."""
     return _last_line(output).removeprefix("beanlite: ") or how_ended(returncode)
 
 

@@ -87,7 +87,7 @@ def _backups(settings: Settings) -> "Backups | None":
 
 
 def _reached_at(sockets: Sequence[socket.socket]) -> str:
-    """Where a client on this machine reaches a server on these sockets: HOST:PORT or unix:PATH. Raises ConfigError."""
+    """Return where a client of this machine reaches a server: HOST:PORT or unix:PATH. ConfigError: it can't."""
     for sock in sockets:
         name = sock.getsockname()
         if sock.family != socket.AF_UNIX:

@@ -29,7 +29,7 @@ _LINE_BYTES: Final = 1 << 12
 
 
 def page_command(options: Mapping[str, str]) -> list[str]:
-    """The command that serves the page; ``beanlite/web/__main__.py`` describes what can be asked for."""
+    """Return the command that serves the page; ``beanlite/web/__main__.py`` describes what can be asked for."""
     return [sys.executable, "-m", "beanlite.web", json.dumps(options)]
 
 

@@ -71,7 +71,7 @@ def _top() -> None:
     Without a command, or with flags alone, beanlite runs "serve": "beanlite -p 11300" means "beanlite serve -p 11300".
 
     "beanlite --version" prints the version; "beanlite --install-completion" has the shell complete commands and flags.
-    """
+    """  # noqa: D401 - --help begins with it
 
 
 def main(args: list[str]) -> int:

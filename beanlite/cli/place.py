@@ -46,7 +46,7 @@ def with_advice(error: JournalRefused, db: Path) -> JournalRefused:
 
 
 def _binlog_in(directory: Path) -> list[Path]:
-    """The files of beanstalkd's binlog in a directory."""
+    """Return the files of beanstalkd's binlog in a directory."""
     if not any(path.name.startswith("binlog.") for path in directory.iterdir()):
         return []
     from beanlite.binlog.survey import find_files  # noqa: PLC0415 - few servers find a binlog

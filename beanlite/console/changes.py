@@ -80,7 +80,7 @@ def change(server: Live, what: Record, which: Filter, progress: Callable[[Result
 
 
 def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
-    """Like ``change``, but yield the progress after each slice, and don't handle Ctrl-C. BeanliteError: it fails."""
+    """Change jobs as ``change`` does, but yield the progress after each slice; Ctrl-C is not handled. BeanliteError."""
     requests = [{**what, **part.criteria()} for part in _parts(which)]
     while requests:
         reply = _slice(server, requests[0], outcome)

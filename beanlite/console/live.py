@@ -128,7 +128,7 @@ class Live:
         return BeanliteError(f"there is no tube {tube}: it has no job, and nobody uses or watches it{suggestion}")
 
     def _names(self) -> list[str]:
-        """The names of the tubes; of very many, a part."""
+        """Return the names of the tubes; of very many, a part."""
         request: Record = {"only": ["name"]}
         names: list[str] = []
         while len(names) < _COMPARED_MAX:

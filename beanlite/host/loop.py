@@ -12,7 +12,7 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
 def loop_factory() -> NewLoop:
-    """What makes the event loop: uvloop, which is faster, if it is installed, else asyncio."""
+    """Return what makes the event loop: uvloop, which is faster, if it is installed, else asyncio."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415
     except ImportError:

@@ -34,7 +34,7 @@ def hear() -> None:
 
 
 def how_ended(returncode: int) -> str:
-    """How a process ended, by its ``returncode`` as subprocess has it."""
+    """Return how a process ended, by its ``returncode`` as subprocess has it."""
     return f"exit code {returncode}" if returncode >= 0 else f"killed by {signal.Signals(-returncode).name}"
 
 

@@ -37,7 +37,7 @@ async def reload(before: Settings, load: Callable[[], Settings], parts: Parts, b
 
 
 def _merge(before: Settings, target: Settings, connections: int) -> Settings:
-    """The settings as wanted as far as they can be changed now, else as before. Raises ConfigError if that fails."""
+    """Return the target as far as it can take effect now, and else what was before. ConfigError: that fails."""
     if before.journal and target.max_job_size != before.max_job_size:
         from beanlite.journal.sqlite.file.database import check_body_size  # noqa: PLC0415 - not with --no-journal
 

@@ -277,10 +277,10 @@ class Settings(BaseModel):
 
 
 def flag(key: str) -> str:
-    """The long flag of a setting."""
+    """Return the long flag of a setting."""
     return "--no-journal" if key == "journal" else "--" + key.replace("_", "-")
 
 
 def variable(key: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return ENV_PREFIX + key.upper()

@@ -39,12 +39,12 @@ def load(file: Path | None = None, flags: Mapping[str, object] | None = None) ->
 
 
 def mistakes(file: Path | None = None, flags: Mapping[str, object] | None = None) -> list[str]:
-    """Everything that is wrong with the settings, one line for each mistake."""
+    """Return everything that is wrong with the settings, one line for each mistake."""
     return _examine(file, flags or {})[1]
 
 
 def origins(file: Path | None = None, flags: Mapping[str, object] | None = None) -> dict[str, str]:
-    """Where each setting comes from: ``default``, the path of the file, the name of the variable, or the flag."""
+    """Return where each setting comes from: ``default``, the path of the file, the name of a variable, or a flag."""
     flags = flags or {}
     in_file = _read(file) if file else {}
     in_environment = _variables()[0]
@@ -94,12 +94,12 @@ def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings |
 
 
 def _below_flags(key: str, file: Path | None, in_environment: set[str]) -> str:
-    """Where a setting that is not given by a flag comes from, unless it has its default."""
+    """Return where a setting that is not given by a flag comes from, unless it has its default."""
     return variable(key) if key in in_environment else str(file)
 
 
 def _contradictions(settings: Settings) -> list[str]:
-    """Which settings contradict each other, or make no sense."""
+    """Return which settings contradict each other, or make no sense."""
     errors = []
     if (settings.backup_every is None) != (settings.backup_dir is None):
         errors.append("backup_every and backup_dir need each other")
@@ -114,7 +114,7 @@ def _contradictions(settings: Settings) -> list[str]:
 
 
 def _beside_a_database(settings: Settings, url: str) -> list[str]:
-    """What is wrong if jobs are kept in PostgreSQL. The URL is not repeated, since it may contain a password."""
+    """Return what is wrong if jobs are kept in PostgreSQL. The URL is not repeated, since it may contain a password."""
     errors = []
     if not is_postgresql(url):
         errors.append("the URL of a database begins with postgresql://, as in postgresql://beanlite@db1,db2/queue")
@@ -149,7 +149,7 @@ def _read(file: Path) -> dict[str, object]:
 
 
 def _variables() -> tuple[set[str], list[str]]:
-    """The settings for which the environment has a value, and an error for each variable that is not a setting."""
+    """Return the settings for which the environment has a value, and an error for each variable that is no setting."""
     keys: set[str] = set()
     errors: list[str] = []
     for name, value in os.environ.items():
@@ -164,7 +164,7 @@ def _variables() -> tuple[set[str], list[str]]:
 
 
 def bare_environment() -> dict[str, str]:
-    """The environment for a process of ours that is given everything it has to know by flags.
+    """Return the environment for a process of ours that is given everything it has to know by flags.
 
     The settings are left out, because some without the others may contradict each other, and so are the variables with
     which systemd addresses the server.

@@ -57,7 +57,7 @@ def of_db(value: object) -> object:
 
 
 def file_in(path: Path) -> Path:
-    """The path, or the file DB_NAME in it if it is a directory: beanstalkd's ``-b`` takes a directory."""
+    """Return the path, or the file DB_NAME in it if it is a directory: beanstalkd's ``-b`` takes a directory."""
     # Not Path.is_dir: it raises an error if the disk fails, and the journal describes that better.
     return path / DB_NAME if os.path.isdir(path) else path  # noqa: PTH112
 
@@ -67,7 +67,7 @@ DbPath = Annotated[Path, BeforeValidator(of_db), AfterValidator(file_in)]
 
 
 def default_db() -> tuple[Path, str]:
-    """The database if none is named, and what says so.
+    """Return the database if none is named, and what says so.
 
     It is in the current folder or, if there is none yet, in systemd's StateDirectory=.
     """
@@ -128,5 +128,5 @@ LoopbackAt = Annotated[str, _where(lambda text: _is_address(text) and is_loopbac
 
 
 def seconds(text: str | None) -> int | None:
-    """The seconds of a Duration; None for None."""
+    """Return the seconds of a Duration; None for None."""
     return None if text is None else int(text[:-1]) * _SECONDS_IN[text[-1]]

@@ -35,7 +35,7 @@ _SHORT.maxother = 60
 
 
 def in_our_words(mistake: "ErrorDetails") -> str:
-    """What is wrong with a value, from one of pydantic's ``errors(include_context=True)``."""
+    """Return what is wrong with a value, from one of pydantic's ``errors(include_context=True)``."""
     value, context = mistake["input"], dict(mistake.get("ctx", {}))
     for bound in ("ge", "le"):
         if isinstance(context.get(bound), float):

@@ -60,7 +60,7 @@ class End(asyncio.BufferedProtocol):
             self.early += self._chunk[:nbytes].tobytes()
 
     def eof_received(self) -> bool:
-        """The peer has half-closed; return whether bytes may still be sent to it."""
+        """Take nothing more from the peer, which has half-closed; return whether bytes may still be sent to it."""
         self.end()
         return self.other is not None and not self.other.ended
 
@@ -75,13 +75,13 @@ class End(asyncio.BufferedProtocol):
             self._over()
 
     def pause_writing(self) -> None:
-        """The peer is not reading: stop reading from the other connection."""
+        """Stop reading from the other connection, as the peer is not reading."""
         other = self._open_other()
         if other is not None:
             other.pause_reading()
 
     def resume_writing(self) -> None:
-        """The peer has read everything: read from the other connection again."""
+        """Read from the other connection again, as the peer has read everything."""
         other = self._open_other()
         if other is not None and self.other is not None and not self.other.ended:
             other.resume_reading()

@@ -89,6 +89,6 @@ class Site:
 
 
 def site_of(request: Request) -> Site:
-    """The site that a request is for."""
+    """Return the site that a request is for."""
     site: Site = request.app.state.site
     return site

@@ -254,7 +254,7 @@ class PostgresJournal(Journal):
         """Do nothing: every batch that was reported durable already is."""
 
     def facts(self) -> JournalFacts:
-        """What the statistics say of it; see ``Journal.facts``."""
+        """Return what the statistics say of it; see ``Journal.facts``."""
         sent_ns = self._sender.sent_ns
         unsynced_s = 0.0 if sent_ns is None else (self._since_boot_ns() - sent_ns) / SECOND_NS
         return JournalFacts(keeps_jobs=True, records=self._records, log_bytes=0, log_bytes_max=0, unsynced_s=unsynced_s)

@@ -41,22 +41,22 @@ _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 
 def wal_of(path: Path) -> Path:
-    """The name of the write-ahead log that SQLite keeps beside the database file."""
+    """Return the name of the write-ahead log that SQLite keeps beside the database file."""
     return path.with_name(path.name + "-wal")
 
 
 def shm_of(path: Path) -> Path:
-    """The name of the index that SQLite keeps of the write-ahead log."""
+    """Return the name of the index that SQLite keeps of the write-ahead log."""
     return path.with_name(path.name + "-shm")
 
 
 def wal_size(path: Path) -> int:
-    """Bytes in the write-ahead log of the database file; 0 if there is none."""
+    """Return the bytes in the write-ahead log of the database file; 0 if there is none."""
     return size_of(wal_of(path))
 
 
 def size_of(file: Path) -> int:
-    """Bytes in a file; 0 if there is none."""
+    """Return the bytes in a file; 0 if there is none."""
     try:
         return file.stat().st_size
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def read_at(descriptor: int, size: int, offset: int) -> bytes:
 
 
 def journal_of(path: Path) -> Path:
-    """The name of SQLite's rollback journal, which exists while a file is created or its mode is changed."""
+    """Return the name of SQLite's rollback journal, which exists while a file is created or its mode is changed."""
     return path.with_name(path.name + "-journal")
 
 
@@ -114,13 +114,13 @@ def has_used_up_quota(path: Path, size: int) -> bool:
 
 
 def text_of(what: Exception | str) -> str:
-    """The message of SQLite or the system as one line of limited length, as it may quote the contents of the file."""
+    """Return the message of SQLite or the system as one short line, since it may quote the contents of the file."""
     text = " ".join(str(what).split())[:_SAID_MAX]
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def text_with_advice(error: Exception) -> str:
-    """The message of an error that was met while serving, and what to do if it is about damage."""
+    """Return the message of an error that was met while serving, and what to do if it is about damage."""
     may_be_damage = getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREAD
     return f"{text_of(error)}; {ADVICE}" if may_be_damage else text_of(error)
 
@@ -137,12 +137,12 @@ def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
 
 
 def damaged(path: Path, how: str) -> JournalRefused:
-    """The error with which a damaged file is refused."""
+    """Return the error with which a damaged file is refused."""
     return JournalRefused(f"{path} is damaged: {how}; {WHAT_TO_DO}")
 
 
 def stray_wal(path: Path) -> JournalRefused:
-    """The error with which a file is refused that was put in the place of the one to which its -wal belongs."""
+    """Return the error with which a file is refused that was put in the place of the one to which its -wal belongs."""
     return JournalRefused(
         f"{wal_of(path)} belongs to another file than {path}, as after a copy over the file of a killed server: to go"
         " on with the copy, move the -wal and the -shm away; what was acknowledged since then is in them, and beanlite"
@@ -214,12 +214,12 @@ def _check_new(path: Path) -> None:
 
 
 def claimed_size(header: bytes) -> int:
-    """The size in bytes of a database file according to its header."""
+    """Return the size in bytes of a database file according to its header."""
     return int.from_bytes(header[16:18]) * int.from_bytes(header[28:32])
 
 
 def _pages_before(path: Path) -> int | None:
-    """The number of pages before an interrupted change that SQLite will roll back; None: there is no such change."""
+    """Return the number of pages before an interrupted change, which SQLite will roll back; None: there is none."""
     try:
         with journal_of(path).open("rb", buffering=0) as journal:
             header = read_at(journal.fileno(), 28, 0)

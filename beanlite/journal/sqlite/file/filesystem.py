@@ -29,7 +29,7 @@ _NEEDS: Final[tuple[tuple[str, Callable[[int], None]], ...]] = (
 
 
 def lack_of(folder: Path) -> str | None:
-    """What the file system of a folder lacks, and what to do, as the end of a message.
+    """Return what the file system of a folder lacks, and what to do, as the end of a message.
 
     None if it lacks nothing, or if no file can be made in the folder.
     """
@@ -47,7 +47,7 @@ def lack_of(folder: Path) -> str | None:
 
 
 def _kind_of(device: int) -> str:
-    """The kind of a mounted file system, in brackets; empty if it can't be told."""
+    """Return the kind of a mounted file system, in brackets; empty if it can't be told."""
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
         for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():

@@ -47,7 +47,7 @@ class LastSeen(NamedTuple):
 
 
 def read_ahead_s(connection: sqlite3.Connection) -> float:
-    """By how much the times in a file are ahead of UTC, according to its last server; 0 for an older file."""
+    """Return by how much the times in a file are ahead of UTC, according to its last server; 0 for an older file."""
     if connection.execute("SELECT 1 FROM pragma_table_info('server') WHERE name = 'ahead_s'").fetchone() is None:
         return 0.0
     row = connection.execute("SELECT CAST(ahead_s AS REAL) FROM server").fetchone()

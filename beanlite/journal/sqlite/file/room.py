@@ -56,7 +56,7 @@ class Room:
         return True
 
     def for_bodies(self) -> int:
-        """How many more bytes of bodies can be put; a body needs room first in the -wal, and later in the file."""
+        """Return how many bytes of bodies can still be put; each takes room in the -wal, and later in the file."""
         return (self._free_bytes() + RESERVE_BYTES) // 2
 
     def has_room_for(self, size: int) -> bool:
@@ -74,7 +74,7 @@ class Room:
         return has_room
 
     def _reserve_size(self) -> int:
-        """The size of the reserve in bytes."""
+        """Return the size of the reserve in bytes."""
         try:
             return 0 if self._is_unusable else self._reserve.stat(follow_symlinks=False).st_size
         except OSError:

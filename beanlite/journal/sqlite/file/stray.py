@@ -68,7 +68,7 @@ def _note(wal: int, base: str, promised_id: int) -> _Note | None:
 
 
 def _changing(header: bytes) -> str:
-    """What changes in a header, in hexadecimal: SQLite's count of changes, the pages, the free ones, and the schema."""
+    """Return what changes in a header, in hexadecimal: SQLite's count of changes, pages, free pages, and the schema."""
     return header[24:44].hex()
 
 
@@ -139,7 +139,7 @@ def has_stray_wal(file: int, path: Path) -> bool:
 
 
 def moved_away(path: Path) -> Path | None:
-    """The stray -wal that a restore moved away before it was killed; None if there is none.
+    """Return the stray -wal that a restore moved away before it was killed; None if there is none.
 
     The file is still the one to which it does not belong: until it is replaced, the partial file of the restore is
     there. OSError: the folder can't be read.
@@ -161,7 +161,7 @@ def forget(wal: int) -> None:
 
 
 def promised_id_beside(path: Path) -> int:
-    """The promise that is noted on the -wal beside a file; 0 if there is none. OSError: the -wal can't be read."""
+    """Return the promise noted on the -wal beside a file; 0 if there is none. OSError: the -wal can't be read."""
     wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
     try:
         note = _Note.read(wal)

@@ -64,7 +64,7 @@ def _connect(path: Path, wait_s: float) -> sqlite3.Connection:
 
 
 def read_only(path: Path) -> str:
-    """The URI with which SQLite only reads a file.
+    """Return the URI with which SQLite only reads a file.
 
     SQLite makes a -wal and a -shm even to read a file that was stopped in order, and can't where the folder is not
     writable, as in a snapshot. If there is no -wal, the file has everything, and can be read without them.

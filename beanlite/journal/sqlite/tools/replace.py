@@ -66,7 +66,7 @@ def replacing(target: Path) -> Iterator[Lock]:
 
 
 def written_at(target: Path) -> list[tuple[int, int]]:
-    """When the file and its -wal were last written, and their sizes; who only reads changes none of that."""
+    """Return when the file and its -wal were last written, and their sizes; who only reads changes none of that."""
     times = []
     for file in (target, wal_of(target)):
         with suppress(FileNotFoundError):

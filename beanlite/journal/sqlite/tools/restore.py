@@ -140,7 +140,7 @@ def _remove_unfinished(target: Path, earlier: list[tuple[Path, float]]) -> None:
 
 
 def _last_replaced(target: Path) -> Path:
-    """The database that the last completed restore has replaced. BeanliteError: there is none.
+    """Return the database that the last completed restore has replaced. BeanliteError: there is none.
 
     A restore that was killed before the new file took its place has left that as a partial file.
     """
@@ -164,12 +164,12 @@ def _last_replaced(target: Path) -> Path:
 
 
 def _set_aside_earlier(target: Path) -> list[tuple[Path, float]]:
-    """What restores have set aside, in their order, completed or not. OSError: the folder can't be read."""
+    """Return what restores have set aside, in their order, completed or not. OSError: the folder can't be read."""
     return dated_files(target.parent, _prefix(target))
 
 
 def _name(target: Path, earlier: list[tuple[Path, float]]) -> Path:
-    """The name under which the target is set aside.
+    """Return the name under which the target is set aside.
 
     It sorts behind earlier ones even if the clock has been set back since then.
     """
@@ -180,12 +180,12 @@ def _name(target: Path, earlier: list[tuple[Path, float]]) -> Path:
 
 
 def _prefix(target: Path) -> str:
-    """The beginning of the names that restores give to files that they set aside."""
+    """Return the beginning of the names that restores give to files that they set aside."""
     return f"{target.name}.replaced-"
 
 
 def _restored(aside: Path) -> Path:
-    """The path after which the partial file of a restore is named that has set this aside."""
+    """Return the path after which the partial file of a restore is named that has set this aside."""
     name, _, time_text = aside.name.rpartition(".replaced-")
     return aside.with_name(f"{name}.restored-{time_text}")
 
@@ -199,7 +199,7 @@ def _check_target(target: Path, descriptor: int) -> None:
 
 
 def _last_id(connection: sqlite3.Connection) -> int:
-    """The last id that a database has given out, of whatever version it is; 0 if it is too damaged to tell."""
+    """Return the last id that a database has given out, of whatever version it is; 0 if it is too damaged to tell."""
     last_id = None
     with suppress(sqlite3.Error, UnicodeDecodeError, TypeError):
         (last_id,) = connection.execute("SELECT last_id FROM meta").fetchone()
@@ -207,7 +207,7 @@ def _last_id(connection: sqlite3.Connection) -> int:
 
 
 def _last_id_beside_wal(target: Path) -> int:
-    """The last id in a file and the -wal of the file that was there before; 0 if they are too different to tell."""
+    """Return the last id in a file and the -wal of the file that was there before; 0 if they differ too much."""
     with (
         suppress(sqlite3.Error, UnicodeDecodeError),
         closing(sqlite3.connect(f"{target.as_uri()}?mode=ro", uri=True)) as connection,

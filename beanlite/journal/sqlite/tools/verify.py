@@ -80,7 +80,7 @@ def verify(path: Path) -> Iterator[Finding]:
 
 @contextmanager
 def reading_whole(path: Path) -> Iterator[sqlite3.Connection]:
-    """Like ``reading``, but also raises JournalRefused if the -wal is damaged, and SQLite would pass over commits."""
+    """Read as ``reading`` does. JournalRefused also if the -wal is damaged, so that SQLite would pass over commits."""
     check_readable(path)
     with refused(path), os.fdopen(open_regular(path), "rb") as file:
         mark = Mark.read(file.fileno())
