@@ -206,8 +206,8 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
     word = changes.DONE_WORDS[what["do"]]
     if how.as_json:
         facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}
-        unchanged = {} if which.ids is None else {"unchanged": sorted(set(which.ids) - outcome.changed)}
-        text = json.dumps({"do": what["do"], **facts, "dry_run": how.dry_run, **unchanged})
+        ids = {} if which.ids is None else {"unchanged": sorted(set(which.ids) - outcome.changed)}
+        text = json.dumps({"do": what["do"], **facts, "dry_run": how.dry_run, **ids})
     else:
         would = "would be " if how.dry_run else ""
         rest = f", {outcome.skipped:,} left unchanged" if outcome.skipped else ""

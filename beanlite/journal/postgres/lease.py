@@ -50,13 +50,13 @@ _AGAIN_S: Final = 0.5
 # The shortest time between two status messages to systemd.
 _TELL_NS: Final = SECOND_NS
 
-_SEEN: Final = """
+_LOOK: Final = """
     SELECT epoch, batch, beat, node, address, stopped_at IS NOT NULL AS is_free, lease_s FROM lease_now
 """
 _TAKE: Final = "SELECT epoch, batch, last_id FROM take_lease($1, $2, $3, $4, $5, $6)"
 # The same for a database without the table of batches: the schema is brought up to date by the server that has the
 # lease. The column lease_s may not exist yet either.
-_SEEN_BEFORE: Final = """
+_LOOK_BEFORE: Final = """
     SELECT epoch, batch, beat, node, address, stopped_at IS NOT NULL AS is_free,
            (to_jsonb(lease) ->> 'lease_s')::float8 AS lease_s
     FROM lease
@@ -239,7 +239,7 @@ class _Waiting:
         sign: _Sign | None = None
         since_ns = 0
         is_older = not await has_batches(link, self._applicant.name)
-        look = _SEEN_BEFORE if is_older else _SEEN
+        look = _LOOK_BEFORE if is_older else _LOOK
         await link.row(NO_LOCKS, within_s=self._applicant.lease_s)
         now_ns = self._applicant.clock_ns()
         while True:

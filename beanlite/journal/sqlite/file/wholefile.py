@@ -17,7 +17,7 @@ from beanlite.errors import BeanliteError
 from beanlite.journal.sqlite.file.fileformat import journal_of, open_regular, wal_size
 
 # The byte by which a process claims its partial file, beyond all that files have and that SQLite locks.
-_CLAIMED: Final = 1 << 62
+_CLAIM_AT: Final = 1 << 62
 # struct flock of the system, as for fcntl(2): type, whence, start, length, pid.
 _LOCK_FORMAT: Final = "hhqqi4x"
 # A file that was written to so recently may not be claimed yet.
@@ -73,7 +73,7 @@ def _claim(partial: int) -> bool:
 
     SQLite locks other bytes, and locks of this kind are not lost when it closes the file.
     """
-    lock = struct.pack(_LOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, _CLAIMED, 1, 0)
+    lock = struct.pack(_LOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, _CLAIM_AT, 1, 0)
     try:
         fcntl.fcntl(partial, fcntl.F_OFD_SETLK, lock)
     except OSError:

@@ -88,7 +88,7 @@ class _Syncs:
     def __init__(self, file: Path, progress: Callable[[int], None] | None) -> None:
         self._descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         self._progress = progress
-        self._synced = 0
+        self._synced_bytes = 0
         self.error: BaseException | None = None
 
     def __call__(self) -> bool:
@@ -101,9 +101,9 @@ class _Syncs:
 
     def _sync_if_due(self) -> None:
         size = os.fstat(self._descriptor).st_size
-        if size >= self._synced + _SYNC_BYTES:
+        if size >= self._synced_bytes + _SYNC_BYTES:
             os.fdatasync(self._descriptor)
-            self._synced = size
+            self._synced_bytes = size
             if self._progress is not None:
                 self._progress(size)
 

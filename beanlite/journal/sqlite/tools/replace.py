@@ -38,7 +38,7 @@ _WAIT_S: Final = 1.0
 _SHARED_FIRST: Final = 0x40000002
 _SHARED_BYTES: Final = 510
 # The header of the old file once it is replaced: no program takes it for a database, or for one that it has cached.
-_REPLACED: Final = b"This database was replaced; the new one has its name.".ljust(HEADER_BYTES)
+_LAST_HEADER: Final = b"This database was replaced; the new one has its name.".ljust(HEADER_BYTES)
 
 
 class Lock(NamedTuple):
@@ -145,7 +145,7 @@ def _rename(partial: Path, target: Path, lock: Lock, connection: sqlite3.Connect
             sync(target.parent)
             # A program that opened the old file before it lost its name, and has waited for a lock since, would else
             # lose what it writes.
-            os.pwrite(lock.descriptor, _REPLACED, 0)
+            os.pwrite(lock.descriptor, _LAST_HEADER, 0)
             connection.close()  # this removes the -wal by its name, which must not be that of a server yet
             for beside in (wal_of(target), shm_of(target), journal_of(target)):
                 beside.unlink(missing_ok=True)

@@ -93,7 +93,7 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
             moved_wal.rename(wal_of(target))
         source, earlier = choose(), _set_aside_earlier(target)
         aside = _name(target, earlier)
-        with partial_of(_restored(aside)) as partial:
+        with partial_of(_copy_path(aside)) as partial:
             jobs = copy_checked(source, partial, progress)
             sync(target.parent)  # not even after a power failure may the copy be there without the partial file
             times = written_at(target)
@@ -130,7 +130,7 @@ def _remove_unfinished(target: Path, earlier: list[tuple[Path, float]]) -> None:
     """
     with signals.unheard():
         for aside, _ in earlier:
-            for partial in target.parent.glob(f".{glob.escape(_restored(aside).name)}.*.partial"):
+            for partial in target.parent.glob(f".{glob.escape(_copy_path(aside).name)}.*.partial"):
                 _remove(aside)
                 sync(target.parent)
                 partial.unlink(missing_ok=True)
@@ -152,7 +152,7 @@ def _last_replaced(target: Path) -> Path:
     except OSError as error:
         raise BeanliteError(f"{target.parent} can't be read: {error.strerror}") from error
     for aside, _ in reversed(earlier):
-        begin = f".{_restored(aside).name}."
+        begin = f".{_copy_path(aside).name}."
         if not any(name.startswith(begin) for name in names):
             try:
                 if aside.stat().st_size or wal_size(aside):
@@ -184,7 +184,7 @@ def _prefix(target: Path) -> str:
     return f"{target.name}.replaced-"
 
 
-def _restored(aside: Path) -> Path:
+def _copy_path(aside: Path) -> Path:
     """Return the path after which the partial file of a restore is named that has set this aside."""
     name, _, time_text = aside.name.rpartition(".replaced-")
     return aside.with_name(f"{name}.restored-{time_text}")
