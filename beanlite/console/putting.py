@@ -3,7 +3,7 @@
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Final, Self
 
 from beanlite.console.changes import Interrupt
@@ -54,13 +54,8 @@ class NewJob:
 
     def record(self) -> Record:
         """Return the job as a part of a request."""
-        return {
-            **body_of(self.body),
-            "tube": self.tube,
-            "pri": self.pri,
-            "delay_s": self.delay_s,
-            "ttr_s": self.ttr_s,
-        }
+        facts = asdict(self)
+        return body_of(facts.pop("body")) | facts
 
 
 def _body(value: object, *, encoded: bool) -> bytes:

@@ -18,6 +18,7 @@ from beanlite.journal.base import Journal
 from beanlite.metrics.tubes import EVENTS
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
+from beanlite.settings.config import Settings
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # The kinds of refusals that concern connections.
@@ -31,10 +32,8 @@ class Measured(NamedTuple):
     measures: Measures
     service: Service
     journal: Journal
-    db: Path | None
-    """The database file, or None."""
-    max_connections: int
-    most_tubes: int
+    settings: Settings
+    """Those of the start."""
     started_s: float
     """When the server started, in UTC seconds."""
     clock: Callable[[], int]
@@ -42,8 +41,6 @@ class Measured(NamedTuple):
     """Why the server is not ready, or None."""
     facts: Callable[[], Facts | None]
     """The facts that ``stats`` reports; None while the journal is recovering."""
-    backs_up: bool
-    """Whether scheduled backups are made."""
 
 
 def families(source: Measured) -> Iterator[Metric]:
@@ -56,7 +53,7 @@ def families(source: Measured) -> Iterator[Metric]:
     if facts is not None:
         yield from _refusals(facts)
         yield from _journal(source, facts)
-        if source.backs_up:
+        if source.settings.backup_every is not None:
             yield _gauge(
                 "backup_last_success_timestamp_seconds",
                 "When the newest scheduled backup was made, in UTC seconds; 0 if there is none.",
@@ -104,7 +101,7 @@ def _jobs(source: Measured) -> Iterator[Metric]:
 def _clients(source: Measured) -> Iterator[Metric]:
     server, service, measures = server_snapshot(source.engine), source.service, source.measures
     yield _gauge("connections", "Connections.", server.clients)
-    yield _gauge("connections_max", "Connections that are served at a time, at most.", source.max_connections)
+    yield _gauge("connections_max", "Connections that are served at a time, at most.", source.settings.max_connections)
     yield _gauge("waiting_clients", "Clients that wait in a reserve.", server.waiting)
     commands = [*service.commands, *service.operator_commands.values()]
     counts = {command.word.decode(): command.count for command in commands}
@@ -165,8 +162,8 @@ def _journal(source: Measured, facts: Facts) -> Iterator[Metric]:
             "For how long something has been committed that is not synced yet; 0 if everything is.",
             journal.unsynced_s,
         )
-    if source.db is not None:
-        yield from _file(source.db, facts, measures)
+    if source.settings.file is not None:
+        yield from _file(source.settings.file, facts, measures)
 
 
 def _file(db: Path, facts: Facts, measures: Measures) -> Iterator[Metric]:

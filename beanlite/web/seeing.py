@@ -133,7 +133,8 @@ async def job(request: Request) -> Response:
     if form not in FORMS:
         raise ConfigError(f"body: there is no form {form[:40]!r}, only {', '.join(FORMS)}")
     facts = await site.questions.ask(lambda live: live.show_job(job_id))
-    history, unreadable = await _history(site.db, job_id)
+    stored, unreadable = await _from_database(site.db, lambda look: look.show_job(job_id))
+    history = [] if stored is None else stored["history"]
     if facts is None and not history:
         context = {"id": job_id, "has_db": site.db is not None, "unreadable": unreadable}
         return render(request, "no-job.html", context, 404)
@@ -207,12 +208,6 @@ async def backups(request: Request) -> Response:
         "now": time.time(),
     }
     return render(request, "backups.html", context)
-
-
-async def _history(db: Path | None, job_id: int) -> tuple[list[Record], str]:
-    """Return what has happened to a job, and why the database can't be read, if so."""
-    facts, unreadable = await _from_database(db, lambda look: look.show_job(job_id))
-    return ([] if facts is None else facts["history"]), unreadable
 
 
 async def _hours(site: Site, names: list[str]) -> tuple[dict[str, Curve], str]:

@@ -41,7 +41,9 @@ def reading(path: Path, wait_s: float = _BUSY_TIMEOUT_S) -> Iterator[sqlite3.Con
     try:
         # A read-only connection never checkpoints, not even if it is the last to close, so a -wal that a killed server
         # has left remains for the checks of the next start.
-        with closing(_connect(path, wait_s)) as connection:
+        with refused(path):
+            connection = sqlite3.connect(read_only(path), uri=True, timeout=wait_s, isolation_level=None)
+        with closing(connection):
             with refused(path):
                 connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
                 stand_in(connection, find_migrations())
@@ -56,11 +58,6 @@ def roll_back(path: Path, wait_s: float = _BUSY_TIMEOUT_S) -> None:
         with refused(path), closing(sqlite3.connect(path, timeout=wait_s)) as connection:
             connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
         check_readable(path)  # what a first start had begun is gone, and the file is empty
-
-
-def _connect(path: Path, wait_s: float) -> sqlite3.Connection:
-    with refused(path):
-        return sqlite3.connect(read_only(path), uri=True, timeout=wait_s, isolation_level=None)
 
 
 def read_only(path: Path) -> str:
