@@ -83,7 +83,12 @@ def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterat
     """Change jobs as ``change`` does, but yield the progress after each slice; Ctrl-C is not handled. BeanliteError."""
     requests = [{**what, **part.criteria()} for part in _parts(which)]
     while requests:
-        reply = _slice(server, requests[0], outcome)
+        try:
+            reply = server.ask("change-jobs", requests[0])
+        except BeanliteError as error:
+            if not outcome.done:
+                raise
+            raise BeanliteError(f"{error}{_so_far(what, outcome)}") from error
         outcome.done += reply["done"]
         outcome.skipped += reply["skipped"]
         outcome.changed.update(reply.get("changed", ()))
@@ -105,15 +110,6 @@ def _parts(which: Filter) -> list[Filter]:
         return [which]
     ids = sorted(set(which.ids))
     return [which.model_copy(update={"ids": ids[at : at + IDS_MAX]}) for at in range(0, len(ids), IDS_MAX)]
-
-
-def _slice(server: Live, request: Record, outcome: Result) -> Record:
-    try:
-        return server.ask("change-jobs", request)
-    except BeanliteError as error:
-        if not outcome.done:
-            raise
-        raise BeanliteError(f"{error}{_so_far(request, outcome)}") from error
 
 
 def _so_far(what: Record, outcome: Result) -> str:

@@ -119,7 +119,8 @@ def _clients(source: Measured) -> Iterator[Metric]:
 
 def _memory(source: Measured) -> Iterator[Metric]:
     memory = source.engine.memory
-    yield _gauge("memory_resident_bytes", "Memory of the process that is in RAM.", _resident_bytes())
+    resident = int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
+    yield _gauge("memory_resident_bytes", "Memory of the process that is in RAM.", resident)
     yield _gauge(
         "memory_used_bytes", "Memory that counts towards the limit, by the server's own count.", memory.used_bytes
     )
@@ -181,10 +182,6 @@ def _open_descriptors() -> int:
     """Return how many file descriptors are open."""
     folder = Path("/proc/self/fd")
     return folder.stat().st_size or len(list(folder.iterdir()))  # older kernels do not report the size
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
 
 
 def _gauge(name: str, meaning: str, value: float) -> Metric:

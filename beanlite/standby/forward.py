@@ -214,7 +214,7 @@ class Forwarder:
     def _start(self, guest: Guest) -> None:
         assert self._active is not None
         guest.task = asyncio.get_running_loop().create_task(self._forward(guest, self._active))
-        guest.task.add_done_callback(_raise_bug)
+        guest.task.add_done_callback(lambda task: None if task.cancelled() else task.result())  # a bug is raised
 
     async def _forward(self, guest: Guest, active: str) -> None:
         """Connect a client to the active server."""
@@ -272,8 +272,3 @@ class Forwarder:
         self._addresses.drop(sock)
         if self._empty is not None and not self._served:
             self._empty.set()
-
-
-def _raise_bug(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.result()

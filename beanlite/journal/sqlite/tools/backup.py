@@ -94,18 +94,15 @@ class _Syncs:
     def __call__(self) -> bool:
         """Sync if that is due; returns whether SQLite has to abort the copy because of ``error``."""
         try:
-            self._sync_if_due()
+            size = os.fstat(self._descriptor).st_size
+            if size >= self._synced_bytes + _SYNC_BYTES:
+                os.fdatasync(self._descriptor)
+                self._synced_bytes = size
+                if self._progress is not None:
+                    self._progress(size)
         except BaseException as error:  # noqa: BLE001 - SQLite would turn any of them into "interrupted"
             self.error = error
         return self.error is not None
-
-    def _sync_if_due(self) -> None:
-        size = os.fstat(self._descriptor).st_size
-        if size >= self._synced_bytes + _SYNC_BYTES:
-            os.fdatasync(self._descriptor)
-            self._synced_bytes = size
-            if self._progress is not None:
-                self._progress(size)
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -154,16 +154,11 @@ def _sqlite(connection: sqlite3.Connection, path: Path) -> str:
         return "integrity_check finds nothing"
     more = f", and {len(lines) - 1} more" if lines[1:] else ""
     what = f"SQLite says {text_of(lines[0])}{more}"
-    if _is_all_of_others(lines):
+    matches = [_ABOUT.search(line) for line in lines]
+    if not {match[1] if match else None for match in matches} & {None, *names_of_ours(find_migrations())}:
         return f"{what}, which is not about beanlite's own tables"
     rule_out_disk(path)
     raise damaged(path, what)
-
-
-def _is_all_of_others(lines: list[str]) -> bool:
-    """Whether each of these lines is about the contents of a table, or an index, that is not ours."""
-    matches = [_ABOUT.search(line) for line in lines]
-    return not {match[1] if match else None for match in matches} & {None, *names_of_ours(find_migrations())}
 
 
 def _schema(connection: sqlite3.Connection, path: Path) -> str:
