@@ -18,8 +18,8 @@ from beanlite.host.stderr import last_words
 from beanlite.settings.defaults import COMPLETES
 
 # Each command's file in this folder. It has a function named after the command, an EPILOG, which is one for all of its
-# commands or one for each, and perhaps EXAMPLES. Only the file of the command that was typed is imported: a server
-# starts faster without the others.
+# commands or one for each, and perhaps EXAMPLES, a paragraph for each. Only the file of the command that was typed is
+# imported: a server starts faster without the others.
 COMMANDS: Final = {
     "serve": "serve",
     "config": "config",
@@ -53,7 +53,8 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
     app.callback()(_top)
     for name in names:
         module = import_module(f"beanlite.cli.{COMMANDS[name]}")
-        examples = getattr(module, "EXAMPLES", {}).get(name)
+        blocks = getattr(module, "EXAMPLES", "").split("\n\n")
+        examples = next((block.strip().split("\n") for block in blocks if block.split()[1:2] == [name]), [])
         # The mark at the beginning of a paragraph keeps its lines from being rewrapped.
         epilog = "\n  ".join(["\b\nExamples:", *examples]) + "\n\n" if examples else ""
         function = getattr(module, name.replace("-", "_") + "_" * iskeyword(name))  # import_ for import

@@ -19,52 +19,41 @@ from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
 
-EXAMPLES: Final = {
-    "kick": (
-        "beanlite kick 17 18                          these two jobs",
-        "beanlite kick --tube mail                    all buried jobs of a tube",
-        "beanlite kick --tube mail --state delayed    all delayed jobs",
-    ),
-    "bury": (
-        "beanlite bury 17",
-        "beanlite bury --tube mail --text @example.org --dry-run",
-    ),
-    "delete": (
-        "beanlite delete 17",
-        "beanlite delete --tube mail --state buried --older 30d",
-        "beanlite delete --tube mail --text spam --yes",
-    ),
-    "release": (
-        "beanlite release 17",
-        "beanlite release --holder 42                 all jobs that this connection holds",
-    ),
-    "move": (
-        "beanlite move 17 --to mail-broken",
-        "beanlite move --tube mail --state buried --text timeout --to mail-broken",
-    ),
-    "copy": (
-        "beanlite copy 17 --to mail-test",
-        "beanlite copy --tube mail --newer 1h --to mail-test",
-    ),
-    "reprioritise": (
-        "beanlite reprioritise 17 --pri 0",
-        "beanlite reprioritise --tube mail --older 1h --pri 10",
-    ),
-    "delay": (
-        "beanlite delay 17 --by 10min",
-        "beanlite delay --tube mail --state ready --by 1h",
-    ),
-    "flush": (
-        "beanlite flush mail",
-        "beanlite flush mail --yes                    without asking, for scripts",
-    ),
-    "pause": (
-        "beanlite pause mail 10min",
-        "beanlite pause mail 0                        end the pause",
-    ),
-}
+EXAMPLES: Final = """
+beanlite kick 17 18                          these two jobs
+beanlite kick --tube mail                    all buried jobs of a tube
+beanlite kick --tube mail --state delayed    all delayed jobs
+
+beanlite bury 17
+beanlite bury --tube mail --text @example.org --dry-run
+
+beanlite delete 17
+beanlite delete --tube mail --state buried --older 30d
+beanlite delete --tube mail --text spam --yes
+
+beanlite release 17
+beanlite release --holder 42                 all jobs that this connection holds
+
+beanlite move 17 --to mail-broken
+beanlite move --tube mail --state buried --text timeout --to mail-broken
+
+beanlite copy 17 --to mail-test
+beanlite copy --tube mail --newer 1h --to mail-test
+
+beanlite reprioritise 17 --pri 0
+beanlite reprioritise --tube mail --older 1h --pri 10
+
+beanlite delay 17 --by 10min
+beanlite delay --tube mail --state ready --by 1h
+
+beanlite flush mail
+beanlite flush mail --yes                    without asking, for scripts
+
+beanlite pause mail 10min
+beanlite pause mail 0                        end the pause
+"""
 EPILOG: Final = dict.fromkeys(
-    EXAMPLES,
+    ("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"),
     "Jobs are changed in slices, each durable before the next, so that no client waits; jobs put after the command"
     " began are left alone. Ctrl-C ends the command between two slices. Exit codes: 0 done; 1 the server can't be"
     " reached or refuses the command, there is no such tube, a job given by its id was not changed, or the answer was"

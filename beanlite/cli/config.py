@@ -13,13 +13,11 @@ from beanlite.host.stderr import last_words
 from beanlite.settings.sources import load, mistakes, origins
 
 EPILOG = "Exit codes: 0 the settings are right; 2 a setting or flag is wrong."
-EXAMPLES = {
-    "config": [
-        "beanlite config --config /etc/beanlite/beanlite.toml",
-        "beanlite config -p 11301 --json",
-        "beanlite config --config beanlite.toml --check",
-    ]
-}
+EXAMPLES = """
+beanlite config --config /etc/beanlite/beanlite.toml
+beanlite config -p 11301 --json
+beanlite config --config beanlite.toml --check
+"""
 
 
 def config(*, config_file: Path | None = None, check: bool = False, as_json: bool = False, **options: Any) -> int:  # noqa: ANN401 - the options of serve

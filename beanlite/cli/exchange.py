@@ -46,20 +46,16 @@ EPILOG: Final = {
         " interrupted. After 1, 2, 3 and 130 the database is unchanged."
     ),
 }
-EXAMPLES: Final = {
-    "export": (
-        "beanlite export queue.jsonl",
-        'beanlite export --db copy.db | grep \'"tube": "mail"\'',
-    ),
-    "import": (
-        "beanlite import queue.jsonl --db new.db",
-        "beanlite export --db copy.db | beanlite import - --new-ids",
-    ),
-    "import-binlog": (
-        "beanlite import-binlog /var/lib/beanstalkd --db /var/lib/beanlite/beanlite.db",
-        "beanlite import-binlog damaged --salvage --db rescued.db --json",
-    ),
-}
+EXAMPLES: Final = """
+beanlite export queue.jsonl
+beanlite export --db copy.db | grep '"tube": "mail"'
+
+beanlite import queue.jsonl --db new.db
+beanlite export --db copy.db | beanlite import - --new-ids
+
+beanlite import-binlog /var/lib/beanstalkd --db /var/lib/beanlite/beanlite.db
+beanlite import-binlog damaged --salvage --db rescued.db --json
+"""
 
 
 def export(

@@ -47,23 +47,21 @@ EPILOG: Final = {
         " interrupted. After all but 0 the database is unchanged, unless the message says that it is replaced."
     ),
 }
-EXAMPLES: Final = {
-    "backup": (
-        "beanlite backup copy.db",
-        "beanlite backup /backups --keep 7 --db /var/lib/beanlite/beanlite.db",
-    ),
-    "restore": (
-        "beanlite restore /backups/queue.db",
-        "beanlite restore --undo",
-        "beanlite restore old.db --db new/queue.db",
-    ),
-    "verify": (
-        "beanlite verify /backups/queue.db",
-        "beanlite verify beanlite.db --json",
-    ),
-    "salvage": ("beanlite salvage beanlite.db.replaced-20261123T040000.123Z rescued.db",),
-    "compact": ("beanlite compact --db /var/lib/beanlite/beanlite.db",),
-}
+EXAMPLES: Final = """
+beanlite backup copy.db
+beanlite backup /backups --keep 7 --db /var/lib/beanlite/beanlite.db
+
+beanlite restore /backups/queue.db
+beanlite restore --undo
+beanlite restore old.db --db new/queue.db
+
+beanlite verify /backups/queue.db
+beanlite verify beanlite.db --json
+
+beanlite salvage beanlite.db.replaced-20261123T040000.123Z rescued.db
+
+beanlite compact --db /var/lib/beanlite/beanlite.db
+"""
 
 
 def backup(

@@ -24,15 +24,13 @@ EPILOG: Final = (
     " or refuses a job, or the jobs can't be read; 2 a wrong setting or flag, or a line that is not a job; 130 Ctrl-C"
     " (the ids of the jobs that were put are printed). After 1 and 2 the message says how many were put before."
 )
-EXAMPLES: Final = {
-    "put": (
-        "beanlite put --tube mail 'welcome ann' 'welcome bob'",
-        "beanlite put --tube mail --pri 10 --delay 5min < body",
-        "cut -f1 list | beanlite put --tube mail --lines",
-        "beanlite put --jobs jobs.jsonl",
-        """    each line as {"body": "welcome ann", "tube": "mail", "pri": 10, "delay_s": 300, "ttr_s": 60}""",
-    )
-}
+EXAMPLES: Final = """
+beanlite put --tube mail 'welcome ann' 'welcome bob'
+beanlite put --tube mail --pri 10 --delay 5min < body
+cut -f1 list | beanlite put --tube mail --lines
+beanlite put --jobs jobs.jsonl
+    each line as {"body": "welcome ann", "tube": "mail", "pri": 10, "delay_s": 300, "ttr_s": 60}
+"""
 
 
 @grouped

@@ -18,37 +18,30 @@ EPILOG: Final = (
     "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such job or tube; 2 a"
     " wrong setting or flag; 3 the database was refused, or is damaged; 130 Ctrl-C."
 )
-EXAMPLES: Final = {
-    "tubes": (
-        "beanlite tubes",
-        "beanlite tubes 'mail*' --sort buried",
-        "beanlite tubes --db /backups/queue.db --json",
-    ),
-    "jobs": (
-        "beanlite jobs --tube mail --state ready --sort queue -n 1    the next one",
-        "beanlite jobs --tube mail --state buried --text timeout",
-        "beanlite jobs --state reserved --in-state 1h --json",
-    ),
-    "job": (
-        "beanlite job 17",
-        "beanlite job 17 --body hex",
-        "beanlite job 17 --db /var/lib/beanlite/beanlite.db          with its history, if any",
-    ),
-    "clients": (
-        "beanlite clients",
-        "beanlite clients --connect unix:/run/beanlite.sock --json",
-    ),
-    "stats": (
-        "beanlite stats",
-        "beanlite stats --json --connect queue.example.org:11300",
-        "beanlite stats --db beanlite.db",
-    ),
-    "tail": (
-        "beanlite tail",
-        "beanlite tail --tube mail --what bury --what delete",
-        "beanlite tail --json | tee -a transitions.jsonl",
-    ),
-}
+EXAMPLES: Final = """
+beanlite tubes
+beanlite tubes 'mail*' --sort buried
+beanlite tubes --db /backups/queue.db --json
+
+beanlite jobs --tube mail --state ready --sort queue -n 1    the next one
+beanlite jobs --tube mail --state buried --text timeout
+beanlite jobs --state reserved --in-state 1h --json
+
+beanlite job 17
+beanlite job 17 --body hex
+beanlite job 17 --db /var/lib/beanlite/beanlite.db          with its history, if any
+
+beanlite clients
+beanlite clients --connect unix:/run/beanlite.sock --json
+
+beanlite stats
+beanlite stats --json --connect queue.example.org:11300
+beanlite stats --db beanlite.db
+
+beanlite tail
+beanlite tail --tube mail --what bury --what delete
+beanlite tail --json | tee -a transitions.jsonl
+"""
 
 # What makes a name stand for any number of tubes, of which there may be none.
 _WILDCARDS: Final = frozenset("*?")

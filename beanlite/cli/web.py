@@ -29,14 +29,12 @@ DEFAULT_LISTEN: Final = "127.0.0.1:11380"
 EPILOG: Final = (
     "Exit codes: 0 stopped; 1 can't listen on the address; 2 a wrong setting or flag; 3 the database can't be read."
 )
-EXAMPLES: Final = {
-    "web": (
-        "beanlite web",
-        "beanlite web --db /var/lib/beanlite/beanlite.db           with history and curves",
-        "beanlite web --add-user ann:operator >> users              asks for the password",
-        "beanlite web --listen 0.0.0.0:11380 --password-file users --host queue.example.org",
-    )
-}
+EXAMPLES: Final = """
+beanlite web
+beanlite web --db /var/lib/beanlite/beanlite.db           with history and curves
+beanlite web --add-user ann:operator >> users              asks for the password
+beanlite web --listen 0.0.0.0:11380 --password-file users --host queue.example.org
+"""
 
 
 def _backups_of(server: ServerOption, db: Path | None) -> "Folder | None":
