@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from beanlite import __version__, is_compiled
 from beanlite.beside.beside import Beside
-from beanlite.core.engine import Engine
 from beanlite.errors import ListenError, is_ours
 from beanlite.host import log, signals
 from beanlite.host.clock import Clock
 from beanlite.journal.base import Journal
 from beanlite.net.connection import Connection
 from beanlite.net.listener import BACKLOG, Listener
-from beanlite.net.refusals import Refusals
-from beanlite.server.facts import facts_source
 from beanlite.server.reload import Reloads
 from beanlite.server.wiring import Wiring, make_parts, wire
 from beanlite.settings.config import Settings
@@ -73,17 +70,7 @@ class Server:
         self._clock = clock
         self._stopped = asyncio.Event()
         self._failure: Exception | None = None
-        engine, refusals = Engine(), Refusals()
-        self._facts = facts_source(engine, journal, refusals, self._beside, clock)
-        self.parts = make_parts(
-            loop=self.loop,
-            settings=settings,
-            journal=journal,
-            clock=clock,
-            engine=engine,
-            refusals=refusals,
-            facts=self._facts,
-        )
+        self.parts = make_parts(self.loop, settings, journal, clock, self._beside)
         self.wiring: Wiring | None = None
         """None until the journal is recovered."""
         self._vitals = self._make_vitals()
@@ -152,7 +139,7 @@ class Server:
         from beanlite.metrics.vitals import Vitals  # noqa: PLC0415 - the start is faster without it
 
         engine, service, journal = self.parts.engine, self.parts.service, self.parts.journal
-        return Vitals(self._settings, engine, service, journal, self._clock, self._facts, self._forwarder)
+        return Vitals(self._settings, engine, service, journal, self._clock, service.facts, self._forwarder)
 
     # -- start and stop
 

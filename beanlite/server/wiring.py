@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from beanlite.beside.beside import Beside
 from beanlite.commit.crossings import Crossings
 from beanlite.commit.fetch import Fetcher
 from beanlite.commit.group import GroupCommit
@@ -27,8 +28,8 @@ from beanlite.protocol.commands import new_commands
 from beanlite.protocol.framing import line_closes_from
 from beanlite.protocol.operators.commands import new_operator_commands
 from beanlite.protocol.session import Service
-from beanlite.protocol.stats import Facts
 from beanlite.protocol.strangers import UNKNOWN_MAX
+from beanlite.server.facts import facts_source
 from beanlite.server.harm import spares_others
 from beanlite.server.supervised import Supervised
 from beanlite.settings.config import Settings
@@ -51,16 +52,10 @@ class Parts:
 
 
 def make_parts(
-    *,
-    loop: asyncio.AbstractEventLoop,
-    settings: Settings,
-    journal: Journal,
-    clock: Clock,
-    engine: Engine,
-    refusals: Refusals,
-    facts: Callable[[], Facts],
+    loop: asyncio.AbstractEventLoop, settings: Settings, journal: Journal, clock: Clock, beside: Beside
 ) -> Parts:
-    """Make the parts that a server has before its journal is recovered. ``facts`` returns what ``stats`` reports."""
+    """Make the parts that a server has before its journal is recovered."""
+    engine, refusals = Engine(), Refusals()
     memory_source = set_bounds(settings, engine, refusals, fetches=journal.fetches)
     if settings.history is not None and settings.journal:
         engine.ledger.start_recording()
@@ -77,7 +72,7 @@ def make_parts(
     service = Service(
         engine,
         max_job_size=settings.max_job_size,
-        facts=facts,
+        facts=facts_source(engine, journal, refusals, beside, clock),
         commands=new_commands(),
         operator_commands=new_operator_commands(),
         refused=refusals.note,
