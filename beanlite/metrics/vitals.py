@@ -8,7 +8,6 @@ from typing import Any, Final, cast
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from beanlite.commit.latencies import Latencies
-from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.measures import Measures
 from beanlite.host.clock import utc_s
@@ -66,28 +65,25 @@ class Vitals:
     def __init__(
         self,
         settings: Settings,
-        engine: Engine,
         service: Service,
         journal: Journal,
         clock: Callable[[], int],
-        facts: Callable[[], Facts],
         forwarder: Forwarder | None,
     ) -> None:
-        """Start measuring. ``facts`` returns what ``stats`` reports, and is called only after the recovery."""
-        measures = engine.ledger.measures = Measures()
+        """Start measuring."""
+        measures = service.engine.ledger.measures = Measures()
         service.errors = dict.fromkeys(ERRORS, 0)
         self.latencies = Latencies(measures, clock)
         self.recovered = False
         """The journal is recovered, and clients are served."""
-        self._engine = engine
+        self._service = service
         self._journal = journal
-        self._facts = facts
         self._forwarder = forwarder
         assert settings.health is not None
         self._address = host_and_port(settings.health)
         self._page = MetricsPage(
             Measured(
-                engine=engine,
+                engine=service.engine,
                 measures=measures,
                 service=service,
                 journal=journal,
@@ -111,7 +107,7 @@ class Vitals:
 
     def unready(self) -> str | None:
         """Return why the server does not serve, or refuses puts; None if it is ready."""
-        admission = self._engine.admission
+        admission = self._service.engine.admission
         if self._stopped.is_set():
             return "stopping"
         if not self.recovered:
@@ -133,4 +129,4 @@ class Vitals:
         return why is None, why or "ready"
 
     def _facts_if_recovered(self) -> Facts | None:
-        return self._facts() if self.recovered else None
+        return self._service.facts() if self.recovered else None

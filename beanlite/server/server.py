@@ -138,8 +138,7 @@ class Server:
             return None
         from beanlite.metrics.vitals import Vitals  # noqa: PLC0415 - the start is faster without it
 
-        engine, service, journal = self.parts.engine, self.parts.service, self.parts.journal
-        return Vitals(self._settings, engine, service, journal, self._clock, service.facts, self._forwarder)
+        return Vitals(self._settings, self.parts.service, self.parts.journal, self._clock, self._forwarder)
 
     # -- start and stop
 
