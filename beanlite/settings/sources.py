@@ -71,10 +71,8 @@ def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings |
     in_environment, unknown_variables = _variables()
     errors += unknown_variables
     try:
-        if in_file or in_environment:
-            settings = _from_all_sources(in_file, in_environment, flags)
-        else:
-            settings = Settings.model_validate(flags)
+        variables = _read_variables(in_environment) if in_environment else {}
+        settings = Settings.model_validate({**in_file, **variables, **flags})
     except ValidationError as error:
         for each in error.errors():
             key = str(each["loc"][0])
@@ -129,13 +127,12 @@ def _beside_a_database(settings: Settings, url: str) -> list[str]:
     return errors
 
 
-def _from_all_sources(in_file: dict[str, object], in_environment: set[str], flags: Mapping[str, object]) -> Settings:
-    """Read the environment with pydantic-settings. Importing it takes so long that other starts avoid it."""
+def _read_variables(keys: set[str]) -> dict[str, object]:
+    """Read these settings with pydantic-settings. Importing it takes so long that starts without variables avoid it."""
     from pydantic_settings import EnvSettingsSource  # noqa: PLC0415 - as the docstring says
 
     values = EnvSettingsSource(Settings, env_prefix=ENV_PREFIX, env_ignore_empty=True)()  # type: ignore[arg-type]
-    ours = {key: value for key, value in values.items() if key in in_environment}  # not Kubernetes's
-    return Settings.model_validate({**in_file, **ours, **flags})
+    return {key: value for key, value in values.items() if key in keys}  # not Kubernetes's
 
 
 def _read(file: Path) -> dict[str, object]:
