@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import Any, ClassVar, Final, NamedTuple
 
 from rich.text import Text
@@ -149,19 +150,15 @@ class TubesScreen(Screen[None]):
     @work(thread=True)
     def _look(self) -> None:
         """Take samples regularly, in a thread of its own, and reconnect if a connection is lost."""
-        sampler = None
         while not self._over.is_set():
             try:
-                sampler = sampler or Sampler(self._address)
-                self._tell(self._take, sampler.sample())
+                with closing(Sampler(self._address)) as sampler:
+                    while not self._over.is_set():
+                        self._tell(self._take, sampler.sample())
+                        self._over.wait(_EVERY_S)
             except BeanliteError as error:
                 self._tell(self._fail, str(error))
-                if sampler is not None:
-                    sampler.close()
-                    sampler = None
-            self._over.wait(_EVERY_S)
-        if sampler is not None:
-            sampler.close()
+                self._over.wait(_EVERY_S)
 
     def _tell(self, method: Callable[[Any], None], what: object) -> None:
         """Have a method called in the loop, unless the screen is closed."""
