@@ -43,7 +43,7 @@ class Compile(BuildHookInterface):
         build_data["infer_tag"] = True
 
     def _modules(self, scratch: Path) -> list[str]:
-        """The listed files, and all modules in the listed folders except those that stay interpreted."""
+        """Return the listed files, and all modules in the listed folders except those that stay interpreted."""
         named = [scratch / name for name in self.config["modules"]]
         files = [file for each in named for file in (sorted(each.rglob("*.py")) if each.is_dir() else [each])]
         names = [str(file.relative_to(scratch)) for file in files if file.name != "__init__.py"]

@@ -89,18 +89,18 @@ kinds = pytest.mark.parametrize("kind", [a_pipe, a_socket, a_terminal])
 @pytest.mark.parametrize("data", [LINE, LONG], ids=["line", "long"])
 def test_unread_lines_are_lost_and_counted_and_later_ones_are_written(kind, data):
     with kind() as (reader, writer), Stderr(writer) as stderr:
-        while not stderr.lost:
+        while not stderr.lost_lines:
             assert stderr.write(data) == len(data)
         # A terminal passes on a while later what it has been given, and only then has room again.
         before = -1
-        while stderr.lost < before + 2:
-            before = stderr.lost
+        while stderr.lost_lines < before + 2:
+            before = stderr.lost_lines
             assert stderr.write(LINE + LINE) == 2 * len(LINE)
-        assert stderr.lost == before + 2
+        assert stderr.lost_lines == before + 2
         before = -1
-        while stderr.lost != before:
+        while stderr.lost_lines != before:
             drain(reader)
-            before = stderr.lost
+            before = stderr.lost_lines
             assert stderr.write(LINE) == len(LINE)
         read = b""
         while not read.endswith(b"\n"):
@@ -111,7 +111,7 @@ def test_unread_lines_are_lost_and_counted_and_later_ones_are_written(kind, data
 def test_a_line_that_was_cut_short_is_ended_before_the_next():
     with a_pipe() as (reader, writer), Stderr(writer) as stderr:
         stderr.write(LONG)
-        assert stderr.lost == 1
+        assert stderr.lost_lines == 1
         begun = drain(reader)
         assert begun == b"x" * len(begun)
         stderr.write(LINE)
@@ -124,7 +124,7 @@ def test_lines_for_a_reader_that_has_gone_are_lost():
     os.close(reader)
     with Stderr(writer) as stderr:
         stderr.write(LINE)
-        assert stderr.lost == 1
+        assert stderr.lost_lines == 1
     os.close(writer)
 
 
@@ -132,10 +132,10 @@ def test_a_stopped_terminal_loses_lines_and_one_that_goes_on_does_not():
     with a_terminal() as (reader, terminal), Stderr(terminal) as stderr:
         termios.tcflow(terminal, termios.TCOOFF)  # as Ctrl-S does
         stderr.write(LINE)
-        assert stderr.lost == 1
+        assert stderr.lost_lines == 1
         termios.tcflow(terminal, termios.TCOON)
         stderr.write(LINE)
-        assert stderr.lost == 1
+        assert stderr.lost_lines == 1
         assert drain(reader) == b"a line\r\n"
 
 
@@ -146,7 +146,7 @@ def test_last_words_wait_a_little_for_who_reads(monkeypatch):
         signal.signal(signal.SIGALRM, lambda *_: drain(reader))
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         last_words("a line")
-        assert not stderr.lost
+        assert not stderr.lost_lines
         assert drain(reader) == LINE
 
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import IO, Final
 
-from beanlite.beside.child import Child
+from beanlite.beside.child import Child, Parent
 from beanlite.host import log
 from beanlite.host.signals import how_ended
 from beanlite.journal.sqlite.file.dated import dated_backups
@@ -26,42 +26,38 @@ _LEFT_BYTES: Final = 2 * RESERVE_BYTES
 _NICE: Final = 19
 
 
-def _last_line(said: bytes) -> str:
-    return said.decode(errors="replace").strip().rpartition("\n")[2]
+def _last_line(output: bytes) -> str:
+    return output.decode(errors="replace").strip().rpartition("\n")[2]
 
 
-def why_failed(said: bytes, returncode: int) -> str:
-    """Why a process that was to make a backup failed: its last line or, if it said nothing, how it ended."""
-    return _last_line(said).removeprefix("beanlite: ") or how_ended(returncode)
+def why_failed(output: bytes, returncode: int) -> str:
+    """Return why a process that was to make a backup failed: its last line or, if it said nothing, how it ended."""
+    return _last_line(output).removeprefix("beanlite: ") or how_ended(returncode)
 
 
-class Backups:
+class Backups(Parent):
     """Makes backups of a database into a folder; the first is due one interval after the newest one in the folder."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, db: Path, folder: Path, every_s: int, keep: int) -> None:
-        self._loop = loop
+        super().__init__(loop)
         self._db = Path(os.path.realpath(db))
         self._folder = Path(os.path.realpath(folder))
         self._every_s = every_s
         self._command = [sys.executable, "-m", "beanlite", "backup", str(self._folder)]
         self._command += ["--db", str(self._db), "--keep", str(keep), "--json"]
-        self._timer: asyncio.TimerHandle | None = None
-        self._child: Child | None = None
         self._output: IO[bytes]
         """What the backup's process prints."""
         self.succeeded_at = 0
         """When the newest backup was made, in UTC seconds; 0: there is none."""
-        self._is_over = False
-        """Set once no more backups are to be made."""
         self.failed_at = 0
         """When a backup last failed, in UTC seconds; 0: none has since the start."""
 
     def begin(self) -> None:
         """Schedule the first backup for when it is due: at once if there is none in the folder yet."""
         with contextlib.suppress(OSError):  # the first backup will report what is wrong with the folder
-            made = dated_backups(self._folder, self._db)
-            if made:
-                self.succeeded_at = int(made[-1][1])
+            backups = dated_backups(self._folder, self._db)
+            if backups:
+                self.succeeded_at = int(backups[-1][1])
             if self._shares_disk():
                 log.warning("backup_dir is on the disk of the database", backup_dir=self._folder)
         in_s = self.succeeded_at + self._every_s - time.time()
@@ -73,16 +69,16 @@ class Backups:
             log.warning("backup takes longer than backup_every", seconds=self._every_s)
             return
         if not self._has_room():
-            self._failed(
+            self._report_failure(
                 f"it would leave too little room for jobs on the disk of {self._db}, which {self._folder} shares"
             )
             return
         with contextlib.ExitStack() as undo:
             try:
                 output = undo.enter_context(tempfile.TemporaryFile())  # not a pipe: it is only read at the end
-                child = Child(self._loop, self._command, self._made, stdout=output)
+                child = Child(self._loop, self._command, self._report, stdout=output)
             except OSError as error:
-                self._failed(str(error))
+                self._report_failure(str(error))
                 return
             undo.pop_all()
         with contextlib.suppress(OSError):  # it has ended already
@@ -100,24 +96,24 @@ class Backups:
                 return shutil.disk_usage(self._folder).free >= size_of(self._db) + _LEFT_BYTES
         return True
 
-    def _made(self, returncode: int) -> None:
+    def _report(self, returncode: int) -> None:
         """Report how the process of a backup has ended."""
         if self._is_over:
-            return  # ``ended`` sees to it: the server is about to end, or the settings have changed
+            return  # ``wait`` sees to it: the server is about to end, or the settings have changed
         self._child = None
         with self._output as output:
             output.seek(0)
-            said = output.read()
+            text = output.read()
         if returncode:
-            self._failed(why_failed(said, returncode))
+            self._report_failure(why_failed(text, returncode))
             return
-        result = json.loads(_last_line(said))
+        result = json.loads(_last_line(text))
         self.succeeded_at = int(time.time())
         log.info(
             "backup made", file=result["file"], jobs=result["jobs"], bytes=result["size"], seconds=result["seconds"]
         )
 
-    def _failed(self, why: str) -> None:
+    def _report_failure(self, why: str) -> None:
         self.failed_at = int(time.time())
         in_s = min(self._every_s, _AGAIN_S)
         if self._timer is not None:
@@ -125,20 +121,12 @@ class Backups:
         self._timer = self._loop.call_later(in_s, self._make)
         log.error("backup failed", error=why, next_in_s=in_s)
 
-    def end(self) -> None:
-        """Make no more backups; one that is being made is terminated, and leaves nothing behind."""
-        self._is_over = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._child is not None:
-            self._child.process.terminate()
-
-    async def ended(self) -> None:
-        """Wait until no backup reads the database any more; to be called after ``end``."""
+    async def wait(self) -> None:
+        """Wait until no backup reads the database any more, or leaves anything behind; to be called after ``end``."""
         child = self._child
         if child is None:
             return
-        await child.ended()
+        await child.wait()
         if self._child is child:  # at a stop amid a reload, this has been called twice
             self._child = None
             self._output.close()

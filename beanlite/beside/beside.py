@@ -1,7 +1,5 @@
 """The processes that the server runs beside itself: scheduled backups, and the page in the browser."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
@@ -10,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from beanlite.errors import ConfigError
 from beanlite.host.places import as_place, reached_at
+from beanlite.settings.config import Settings
 
 if TYPE_CHECKING:
     from beanlite.beside.backups import Backups
     from beanlite.beside.webpage import WebPage
-    from beanlite.settings.config import Settings
 
 
 class Beside:
@@ -23,29 +21,20 @@ class Beside:
     def __init__(self, sockets: Sequence[socket.socket]) -> None:
         """``sockets``: those on which the server listens."""
         self._sockets = sockets
-        self._backups: Backups | None = None
+        self.backups: Backups | None = None
+        """None: no backups are made."""
         self._page: WebPage | None = None
-
-    @property
-    def backup_succeeded_at(self) -> int:
-        """When the newest backup was made, in UTC seconds; 0: there is none."""
-        return 0 if self._backups is None else self._backups.succeeded_at
-
-    @property
-    def backup_failed_at(self) -> int:
-        """When a backup last failed, in UTC seconds; 0: none has since the start."""
-        return 0 if self._backups is None else self._backups.failed_at
 
     async def back_up(self, settings: Settings) -> None:
         """Make backups as these settings ask for, from now on."""
-        failed_at = self.backup_failed_at
-        if self._backups is not None:
-            self._backups.end()
-            await self._backups.ended()
-        self._backups = _backups(settings)
-        if self._backups is not None:
-            self._backups.failed_at = failed_at
-            self._backups.begin()
+        before = self.backups
+        if before is not None:
+            before.end()
+            await before.wait()
+        self.backups = _backups(settings)
+        if self.backups is not None:
+            self.backups.failed_at = 0 if before is None else before.failed_at
+            self.backups.begin()
         if self._page is not None:
             self._page.change(self._page_command(settings))
 
@@ -62,24 +51,24 @@ class Beside:
         from beanlite.beside.webpage import page_command  # noqa: PLC0415 - as above
 
         assert settings.web is not None
-        asked = {"server": _reached_at(self._sockets), "listen": settings.web}
+        options = {"server": _reached_at(self._sockets), "listen": settings.web}
         if settings.file is not None:
-            asked["db"] = os.path.realpath(settings.file)
+            options["db"] = os.path.realpath(settings.file)
         if settings.backup_dir is not None:
-            asked["backups"] = os.path.realpath(settings.backup_dir)
-        return page_command(asked)
+            options["backups"] = os.path.realpath(settings.backup_dir)
+        return page_command(options)
 
     def end(self) -> None:
         """Have these processes end."""
-        for each in (self._page, self._backups):
+        for each in (self._page, self.backups):
             if each is not None:
                 each.end()
 
-    async def ended(self) -> None:
+    async def wait(self) -> None:
         """Wait until none of them reads the database any more; to be called after ``end``."""
-        for each in (self._page, self._backups):
+        for each in (self._page, self.backups):
             if each is not None:
-                await each.ended()
+                await each.wait()
 
 
 def check_page(settings: Settings, sockets: Sequence[socket.socket]) -> None:
@@ -88,7 +77,7 @@ def check_page(settings: Settings, sockets: Sequence[socket.socket]) -> None:
         _reached_at(sockets)
 
 
-def _backups(settings: Settings) -> Backups | None:
+def _backups(settings: Settings) -> "Backups | None":
     if settings.backup_every_s is None or settings.backup_dir is None:
         return None
     from beanlite.beside.backups import Backups  # noqa: PLC0415 - as above
@@ -98,7 +87,7 @@ def _backups(settings: Settings) -> Backups | None:
 
 
 def _reached_at(sockets: Sequence[socket.socket]) -> str:
-    """Where a client on this machine reaches a server on these sockets: HOST:PORT or unix:PATH. Raises ConfigError."""
+    """Return where a client of this machine reaches a server: HOST:PORT or unix:PATH. ConfigError: it can't."""
     for sock in sockets:
         name = sock.getsockname()
         if sock.family != socket.AF_UNIX:

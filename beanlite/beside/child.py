@@ -14,6 +14,25 @@ _LOOK_S: Final = 0.1
 _LOOK_AGAIN_S: Final = 0.01
 
 
+class Parent:
+    """What starts a process now and then: the process that runs, and the timer for the next one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._child: Child | None = None
+        self._is_over = False
+        """Set once no more processes are to be started."""
+
+    def end(self) -> None:
+        """Start no more processes, and terminate the one that runs."""
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._child is not None:
+            self._child.process.terminate()
+
+
 class Child:
     """A process, from its start until its end was seen."""
 
@@ -27,7 +46,7 @@ class Child:
         stdout: int | IO[bytes] = subprocess.DEVNULL,
         stderr: int = subprocess.STDOUT,
     ) -> None:
-        """Start it. ``tell_end`` is called with its exit code, unless ``ended`` is awaited. OSError: it can't start."""
+        """Start it. ``tell_end`` is called with its exit code, unless ``wait`` is awaited. OSError: it can't start."""
         self._loop = loop
         self._tell_end = tell_end
         self._timer: asyncio.TimerHandle | None = None
@@ -43,7 +62,7 @@ class Child:
         else:
             self._tell_end(returncode)
 
-    async def ended(self) -> bool:
+    async def wait(self) -> bool:
         """Wait for its end, and return whether it had to be killed; to be called once it has been terminated."""
         if self._timer is not None:
             self._timer.cancel()

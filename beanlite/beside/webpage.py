@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from beanlite.beside.child import ENDS_WITHIN_S, Child
+from beanlite.beside.child import ENDS_WITHIN_S, Child, Parent
 from beanlite.host import log
 from beanlite.host.signals import how_ended
 
@@ -28,22 +28,19 @@ _READ_BYTES: Final = 1 << 16
 _LINE_BYTES: Final = 1 << 12
 
 
-def page_command(asked: Mapping[str, str]) -> list[str]:
-    """The command that serves the page; ``beanlite/web/__main__.py`` describes what can be asked for."""
-    return [sys.executable, "-m", "beanlite.web", json.dumps(asked)]
+def page_command(options: Mapping[str, str]) -> list[str]:
+    """Return the command that serves the page; ``beanlite/web/__main__.py`` describes what can be asked for."""
+    return [sys.executable, "-m", "beanlite.web", json.dumps(options)]
 
 
-class WebPage:
+class WebPage(Parent):
     """The process that serves the page. Its output goes to the server's log, in the form of the log."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, command: list[str]) -> None:
-        self._loop = loop
+        super().__init__(loop)
         self._command = command
-        self._child: Child | None = None
         self._began_s = 0.0
         self._wait_s = FIRST_S
-        self._timer: asyncio.TimerHandle | None = None
-        self._ending = False
         self._changing = False
         """The process has been terminated to be started anew."""
         self._rest = b""
@@ -58,7 +55,7 @@ class WebPage:
         self._rest = b""
         self._why = ""
         try:
-            child = Child(self._loop, self._command, self._ended, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+            child = Child(self._loop, self._command, self._on_end, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
         except OSError as error:
             self._start_again(str(error))
             return
@@ -96,12 +93,12 @@ class WebPage:
             self._why = odd
             self._oddities.warning("web page error", error=odd)
 
-    def _ended(self, returncode: int) -> None:
+    def _on_end(self, returncode: int) -> None:
         self._let_go()
-        if self._changing and not self._ending:
+        if self._changing and not self._is_over:
             self._changing = False
             self.begin()
-        elif not self._ending:
+        elif not self._is_over:
             self._start_again(self._why or how_ended(returncode))
 
     def _start_again(self, why: str) -> None:
@@ -128,21 +125,13 @@ class WebPage:
             self._changing = True
             self._child.process.terminate()
 
-    def end(self) -> None:
-        """Terminate the process, and don't start it again."""
-        self._ending = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._child is not None:
-            self._child.process.terminate()
-
-    async def ended(self) -> None:
+    async def wait(self) -> None:
         """Wait until the process has ended; to be called after ``end``."""
         child = self._child
         if child is None:
             return
         assert child.process.stderr is not None
         self._loop.remove_reader(child.process.stderr.fileno())
-        if await child.ended():
+        if await child.wait():
             log.warning("web page process did not end; killed", seconds=ENDS_WITHIN_S)
         self._let_go()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from beanlite.binlog.survey import LeftOut, Survey, find_files, held
+from beanlite.binlog.survey import LeftOut, Survey, find_files, lock
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.tools.filling import filling
 
@@ -39,7 +39,7 @@ def import_binlog(
     running on the directory, or the binlog is missing or damaged. JournalRefused: the database has jobs, or can't be
     used. BeanliteError: something can't be read or written.
     """
-    with held(directory), filling(db) as queue:
+    with lock(directory), filling(db) as queue:
         if queue.has_jobs():
             raise JournalRefused(f"{db} has jobs already; name a new file, or an empty queue")
         survey = _read(directory, salvage=salvage, progress=progress)
@@ -63,8 +63,8 @@ def import_binlog(
 def _read(directory: Path, *, salvage: bool, progress: Callable[[int], None] | None) -> Survey:
     files = find_files(directory)
     survey = Survey(salvage=salvage)
-    for done, (number, file) in enumerate(files):
+    for position, (number, file) in enumerate(files):
         if progress is not None:
-            progress(50 * done // len(files))
+            progress(50 * position // len(files))
         survey.read(number, file)
     return survey

@@ -114,7 +114,8 @@ def records(data: bytes, form: Format) -> Iterator[Record | Gap]:
             yield record
             at = record.end
             continue
-        following = _next_record(data, at + 1, content, form)
+        places = (match.start() for match in form.start.finditer(data, at + 1, content))
+        following = next((place for place in places if _record_at(data, place, form) is not None), None)
         if following is None:
             yield Gap(at, content, content <= _end_claimed(data, at, form))
             return
@@ -158,12 +159,6 @@ def _is_possible(job: BinlogJob, second: int) -> bool:
         and 0 < job.ttr <= longest
         and job.delay % second == job.ttr % second == 0
     )
-
-
-def _next_record(data: bytes, at: int, content: int, form: Format) -> int | None:
-    """Return where the first record from ``at`` on begins; None if there is none."""
-    places = (match.start() for match in form.start.finditer(data, at, content))
-    return next((place for place in places if _record_at(data, place, form) is not None), None)
 
 
 def _end_claimed(data: bytes, at: int, form: Format) -> int:

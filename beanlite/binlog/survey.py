@@ -61,7 +61,7 @@ class LeftOut:
 
 
 @contextmanager
-def held(directory: Path) -> Iterator[None]:
+def lock(directory: Path) -> Iterator[None]:
     """Keep beanstalkd out of the directory with its own lock. BinlogRefused: a beanstalkd is running on it.
 
     Without a lock file, beanstalkd has never run there: the directory is a copy, and no lock file is created in it.
@@ -87,7 +87,7 @@ def find_files(directory: Path) -> list[tuple[int, Path]]:
         paths = list(directory.iterdir())
     except OSError as error:
         raise BeanliteError(f"{directory} can't be read: {error.strerror}") from error
-    files = sorted((int(found[1]), path) for path in paths if (found := _NAME.fullmatch(path.name)))
+    files = sorted((int(match[1]), path) for path in paths if (match := _NAME.fullmatch(path.name)))
     if not files:
         raise BinlogRefused(f"{directory} has no binlog: no file binlog.1 or the like")
     return files
@@ -173,22 +173,22 @@ class Survey:
         """Yield all jobs with their bodies, by ascending id. BeanliteError: a file can't be read."""
         for file, job_ids in groupby(sorted(self.jobs), lambda job_id: self.jobs[job_id].file):
             try:
-                with file.open("rb", buffering=0) as opened:
+                with file.open("rb", buffering=0) as stream:
                     for job_id in job_ids:
-                        yield self._new_job(self.jobs[job_id], opened.fileno())
+                        yield self._new_job(self.jobs[job_id], stream.fileno())
             except OSError as error:
                 raise BeanliteError(f"{file} can't be read: {error.strerror}") from error
 
-    def _new_job(self, found: LiveJob, file: int) -> JobRow:
+    def _new_job(self, live: LiveJob, file: int) -> JobRow:
         """Return the job, with its body read from this file descriptor."""
-        job = found.form.read(found.job)
-        second = found.form.second
-        body = os.pread(file, found.body_size, found.body_at)
-        if len(body) != found.body_size:
-            raise BeanliteError(f"{found.file} has changed since it was first read")
+        job = live.form.read(live.job)
+        second = live.form.second
+        body = os.pread(file, live.body_size, live.body_at)
+        if len(body) != live.body_size:
+            raise BeanliteError(f"{live.file} has changed since it was first read")
         return JobRow(
             id=job.id,
-            tube=found.tube.decode(),
+            tube=live.tube.decode(),
             state=_STATES[job.state],
             pri=job.pri,
             delay_s=job.delay // second,

@@ -17,30 +17,25 @@ from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 from beanlite.host.stderr import last_words
 from beanlite.settings.defaults import COMPLETES
 
-# Each command's file in this folder. It has a function named after the command, an EPILOG, and perhaps EXAMPLES. Only
-# the file of the command that was typed is imported: a server starts faster without the others.
+# Each command's file in this folder. It has a function named after the command, an EPILOG, which is one for all of its
+# commands or one for each, and perhaps EXAMPLES, a paragraph for each. Only the file of the command that was typed is
+# imported: a server starts faster without the others.
 COMMANDS: Final = {
     "serve": "serve",
     "config": "config",
-    "backup": "backup",
-    "restore": "restore",
-    "verify": "verify",
-    "salvage": "salvage",
-    "compact": "compact",
-    "export": "export",
-    "import": "import_",
-    "import-binlog": "import_binlog",
+    **dict.fromkeys(("backup", "restore", "verify", "salvage", "compact"), "files"),
+    **dict.fromkeys(("export", "import", "import-binlog"), "exchange"),
     **dict.fromkeys(("tubes", "jobs", "job", "clients", "stats", "tail"), "see"),
     "top": "top",
     "web": "web",
     "put": "put",
     **dict.fromkeys(("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"), "change"),
-    "pause": "pause",
+    "pause": "change",
     "cluster": "cluster",
 }
 # The errors of a print to a file on a full or failing disk, or to one that is open only for reading. Other writes raise
 # errors of our own.
-_UNPRINTED: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+_PRINT_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 # Options that may take the place of a command.
 _GENERAL: Final = {"-h", "--help", "--install-completion", "--show-completion"}
 
@@ -58,14 +53,16 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
     app.callback()(_top)
     for name in names:
         module = import_module(f"beanlite.cli.{COMMANDS[name]}")
-        examples = getattr(module, "EXAMPLES", {}).get(name)
+        blocks = getattr(module, "EXAMPLES", "").split("\n\n")
+        examples = next((block.strip().split("\n") for block in blocks if block.split()[1:2] == [name]), [])
         # The mark at the beginning of a paragraph keeps its lines from being rewrapped.
         epilog = "\n  ".join(["\b\nExamples:", *examples]) + "\n\n" if examples else ""
         function = getattr(module, name.replace("-", "_") + "_" * iskeyword(name))  # import_ for import
         if isinstance(function, typer.Typer):  # it has commands of its own
             app.add_typer(function, name=name, epilog=module.EPILOG)
         else:
-            app.command(name, epilog=epilog + module.EPILOG)(function)
+            exit_codes = module.EPILOG if isinstance(module.EPILOG, str) else module.EPILOG[name]
+            app.command(name, epilog=epilog + exit_codes)(function)
     return app
 
 
@@ -75,7 +72,7 @@ def _top() -> None:
     Without a command, or with flags alone, beanlite runs "serve": "beanlite -p 11300" means "beanlite serve -p 11300".
 
     "beanlite --version" prints the version; "beanlite --install-completion" has the shell complete commands and flags.
-    """
+    """  # noqa: D401 - --help begins with it
 
 
 def main(args: list[str]) -> int:
@@ -103,7 +100,7 @@ def main(args: list[str]) -> int:
     except MemoryError:
         _fall("beanlite: out of memory; the database is safe", BeanliteError.exit_code)
     except Exception as error:  # noqa: BLE001 - a print that failed, or our own bug, which is shown in full
-        if not isinstance(error, OSError) or error.errno not in _UNPRINTED or error.filename is not None:
+        if not isinstance(error, OSError) or error.errno not in _PRINT_ERRORS or error.filename is not None:
             _fall(traceback.format_exc(), BeanliteError.exit_code)
         print_no_more()
         message, exit_code = f"output can't be written: {error.strerror}", BeanliteError.exit_code

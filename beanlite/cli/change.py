@@ -1,4 +1,4 @@
-"""``beanlite kick``, ``bury``, ``delete``, ``release``, ``move``, ``copy``, ``reprioritise``, ``delay``, ``flush``."""
+"""The commands that change jobs, such as ``beanlite kick``, and ``beanlite pause``."""
 
 import contextlib
 import dataclasses
@@ -10,60 +10,58 @@ from typing import Annotated, Final
 import typer
 
 from beanlite.cli.groups import Ids, Json, ServerOption, Which, age_option, grouped, seconds_of
-from beanlite.cli.options import listed
+from beanlite.cli.options import ids_text
 from beanlite.cli.printing import print_done
 from beanlite.console import changes, units
 from beanlite.console.filters import Record, encode_tube, filter_by, in_words
-from beanlite.console.live import Live
-from beanlite.console.person import login_name, on_behalf_of
+from beanlite.console.live import Live, login_name, on_behalf_of
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
 
-EPILOG: Final = (
+EXAMPLES: Final = """
+beanlite kick 17 18                          these two jobs
+beanlite kick --tube mail                    all buried jobs of a tube
+beanlite kick --tube mail --state delayed    all delayed jobs
+
+beanlite bury 17
+beanlite bury --tube mail --text @example.org --dry-run
+
+beanlite delete 17
+beanlite delete --tube mail --state buried --older 30d
+beanlite delete --tube mail --text spam --yes
+
+beanlite release 17
+beanlite release --holder 42                 all jobs that this connection holds
+
+beanlite move 17 --to mail-broken
+beanlite move --tube mail --state buried --text timeout --to mail-broken
+
+beanlite copy 17 --to mail-test
+beanlite copy --tube mail --newer 1h --to mail-test
+
+beanlite reprioritise 17 --pri 0
+beanlite reprioritise --tube mail --older 1h --pri 10
+
+beanlite delay 17 --by 10min
+beanlite delay --tube mail --state ready --by 1h
+
+beanlite flush mail
+beanlite flush mail --yes                    without asking, for scripts
+
+beanlite pause mail 10min
+beanlite pause mail 0                        end the pause
+"""
+EPILOG: Final = dict.fromkeys(
+    ("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"),
     "Jobs are changed in slices, each durable before the next, so that no client waits; jobs put after the command"
     " began are left alone. Ctrl-C ends the command between two slices. Exit codes: 0 done; 1 the server can't be"
     " reached or refuses the command, there is no such tube, a job given by its id was not changed, or the answer was"
-    " no; 2 a wrong setting or flag; 130 interrupted (the output says how many jobs were changed)."
-)
-EXAMPLES: Final = {
-    "kick": (
-        "beanlite kick 17 18                          these two jobs",
-        "beanlite kick --tube mail                    all buried jobs of a tube",
-        "beanlite kick --tube mail --state delayed    all delayed jobs",
-    ),
-    "bury": (
-        "beanlite bury 17",
-        "beanlite bury --tube mail --text @example.org --dry-run",
-    ),
-    "delete": (
-        "beanlite delete 17",
-        "beanlite delete --tube mail --state buried --older 30d",
-        "beanlite delete --tube mail --text spam --yes",
-    ),
-    "release": (
-        "beanlite release 17",
-        "beanlite release --holder 42                 all jobs that this connection holds",
-    ),
-    "move": (
-        "beanlite move 17 --to mail-broken",
-        "beanlite move --tube mail --state buried --text timeout --to mail-broken",
-    ),
-    "copy": (
-        "beanlite copy 17 --to mail-test",
-        "beanlite copy --tube mail --newer 1h --to mail-test",
-    ),
-    "reprioritise": (
-        "beanlite reprioritise 17 --pri 0",
-        "beanlite reprioritise --tube mail --older 1h --pri 10",
-    ),
-    "delay": (
-        "beanlite delay 17 --by 10min",
-        "beanlite delay --tube mail --state ready --by 1h",
-    ),
-    "flush": (
-        "beanlite flush mail",
-        "beanlite flush mail --yes                    without asking, for scripts",
+    " no; 2 a wrong setting or flag; 130 interrupted (the output says how many jobs were changed).",
+) | {
+    "pause": (
+        "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such tube; 2 a wrong"
+        " setting or flag; 130 Ctrl-C."
     ),
 }
 
@@ -164,6 +162,24 @@ def delay(
     return _carry_out({"do": "delay", "delay_s": seconds_of("--by", by)}, which.filter(ids), how)
 
 
+@grouped
+def pause(
+    tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")],
+    time: Annotated[float, age_option(text="How long, such as 90s, 5min or 3h; 0 ends a pause.")],
+    *,
+    server: ServerOption,
+    as_json: Json = False,
+) -> None:
+    """Stop clients from reserving from a tube for some time."""
+    pause_s = seconds_of("TIME", time)
+    with Live(server.address) as live:
+        live.pause(tube, pause_s)
+    if as_json:
+        print_done(json.dumps({"tube": tube, "pause_s": pause_s}))
+    else:
+        print_done(f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused")
+
+
 def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, command: str | None = None) -> int:
     """Make a change, and report the result; return the exit code. ``command`` names it, if not what it does."""
     if not which.criteria():
@@ -172,19 +188,19 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
     if ask and not sys.stdin.isatty():
         raise ConfigError(f"{command or what['do']} can't be undone, and there is no terminal to ask at: say --yes")
     with Live(how.address) as server:
-        agreed = _asked(server, what, which) if ask else which
+        selection = _ask(server, what, which) if ask else which
         with _progress(command or what["do"]) as progress:
             request = {**what, **on_behalf_of(login_name()), "dry_run": how.dry_run}
-            outcome = changes.Result() if agreed is None else changes.change(server, request, agreed, progress)
-    done = changes.DONE_WORDS[what["do"]]
+            outcome = changes.Result() if selection is None else changes.change(server, request, selection, progress)
+    word = changes.DONE_WORDS[what["do"]]
     if how.as_json:
         facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}
-        named = {} if which.ids is None else {"unchanged": sorted(set(which.ids) - outcome.changed)}
-        text = json.dumps({"do": what["do"], **facts, "dry_run": how.dry_run, **named})
+        ids = {} if which.ids is None else {"unchanged": sorted(set(which.ids) - outcome.changed)}
+        text = json.dumps({"do": what["do"], **facts, "dry_run": how.dry_run, **ids})
     else:
         would = "would be " if how.dry_run else ""
-        left = f", {outcome.skipped:,} left unchanged" if outcome.skipped else ""
-        text = f"{units.jobs(outcome.done)} {would}{done}{left}{', then interrupted' if outcome.interrupted else ''}"
+        rest = f", {outcome.skipped:,} left unchanged" if outcome.skipped else ""
+        text = f"{units.jobs(outcome.done)} {would}{word}{rest}{', then interrupted' if outcome.interrupted else ''}"
     if how.dry_run:
         print(text)
     else:
@@ -192,35 +208,35 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
     if outcome.interrupted:
         return 130
     if which.ids is not None and outcome.done < len(set(which.ids)):
-        raise BeanliteError(f"not all of these jobs could be {done}: {_unchanged(what['do'], which, outcome)}")
+        raise BeanliteError(f"not all of these jobs could be {word}: {_reasons(what['do'], which, outcome)}")
     return 0
 
 
-def _unchanged(do: str, which: Filter, outcome: changes.Result) -> str:
+def _reasons(do: str, which: Filter, outcome: changes.Result) -> str:
     """Name the jobs given by their ids that were not changed, and why not."""
-    gone = sorted(set(which.ids or ()) - outcome.changed - outcome.left)
+    missing = sorted(set(which.ids or ()) - outcome.changed - outcome.left)
     parts = []
     if outcome.left:
         why = "in that tube already" if do == "move" else "in another state"
-        parts.append(f"{listed(sorted(outcome.left))} {'is' if len(outcome.left) == 1 else 'are'} {why}")
-    if gone:
+        parts.append(f"{ids_text(sorted(outcome.left))} {'is' if len(outcome.left) == 1 else 'are'} {why}")
+    if missing:
         fits = "" if which.criteria().keys() == {"ids"} else ", or not what the options ask for"
-        parts.append(f"{listed(gone)} {'is' if len(gone) == 1 else 'are'} gone{fits}")
+        parts.append(f"{ids_text(missing)} {'is' if len(missing) == 1 else 'are'} gone{fits}")
     return "; ".join(parts)
 
 
-def _asked(server: Live, what: Record, which: Filter) -> Filter | None:
+def _ask(server: Live, what: Record, which: Filter) -> Filter | None:
     """Ask the operator to confirm the number of jobs; return their filter. BeanliteError: not confirmed.
 
     If there are none, nothing is asked, and None is returned: what comes later has not been agreed to.
     """
-    found = changes.change(server, {**what, "dry_run": True}, which)
-    if not found.done and not found.interrupted:
+    trial = changes.change(server, {**what, "dry_run": True}, which)
+    if not trial.done and not trial.interrupted:
         return None
-    question = f"{what['do'].capitalize()} {units.jobs(found.done)} {in_words(which)}".rstrip()  # which are not the ids
-    if found.interrupted or not _confirmed(f"{question}?"):
+    question = f"{what['do'].capitalize()} {units.jobs(trial.done)} {in_words(which)}".rstrip()  # which are not the ids
+    if trial.interrupted or not _confirmed(f"{question}?"):
         raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
-    return which.model_copy(update={"up_to_id": found.last_id})
+    return which.model_copy(update={"up_to_id": trial.last_id})
 
 
 def _confirmed(question: str) -> bool:

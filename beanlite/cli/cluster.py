@@ -35,22 +35,22 @@ def status(
     and what replicates the database. The command asks the database, so it works even if no server runs.
     Seeing the replicas takes the role pg_monitor.
     """
-    asked = url_of_database(None, url, config_file)
-    if asked is None:
+    database = url_of_database(None, url, config_file)
+    if database is None:
         raise ConfigError("settings keep jobs in a file; name a PostgreSQL database")
 
     from beanlite.console import tables  # noqa: PLC0415 - `serve` starts faster without it
     from beanlite.journal.postgres.status import status as ask  # noqa: PLC0415 - it may not be installed
 
-    found = ask(asked)
+    facts = ask(database)
     if as_json:
-        tables.print_json([found])
+        tables.print_json([facts])
         return
     replicas = [
         " ".join(str(each[key]) for key in ("name", "address", "state", "sync_state") if each[key])
-        for each in found.pop("replicas")
+        for each in facts.pop("replicas")
     ]
     for key in ("standing_by", "silent"):
-        found[key] = ", ".join(found[key]) or "none"
-    found["synchronous_standby_names"] = found["synchronous_standby_names"] or "none"
-    tables.print_facts({**found, "replicas": "; ".join(replicas) or "none"})
+        facts[key] = ", ".join(facts[key]) or "none"
+    facts["synchronous_standby_names"] = facts["synchronous_standby_names"] or "none"
+    tables.print_facts({**facts, "replicas": "; ".join(replicas) or "none"})

@@ -13,13 +13,11 @@ from beanlite.host.stderr import last_words
 from beanlite.settings.sources import load, mistakes, origins
 
 EPILOG = "Exit codes: 0 the settings are right; 2 a setting or flag is wrong."
-EXAMPLES = {
-    "config": [
-        "beanlite config --config /etc/beanlite/beanlite.toml",
-        "beanlite config -p 11301 --json",
-        "beanlite config --config beanlite.toml --check",
-    ]
-}
+EXAMPLES = """
+beanlite config --config /etc/beanlite/beanlite.toml
+beanlite config -p 11301 --json
+beanlite config --config beanlite.toml --check
+"""
 
 
 def config(*, config_file: Path | None = None, check: bool = False, as_json: bool = False, **options: Any) -> int:  # noqa: ANN401 - the options of serve
@@ -30,18 +28,18 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
     """
     flags = flags_of(options, lambda warning: last_words(f"beanlite: {warning}"))
     if check:
-        found = mistakes(config_file, flags)
-        for mistake in found:
+        errors = mistakes(config_file, flags)
+        for mistake in errors:
             last_words(f"beanlite: {mistake}")
-        return ConfigError.exit_code if found else 0
+        return ConfigError.exit_code if errors else 0
     settings = load(config_file, flags)
     rows = [(key, getattr(settings, key), source) for key, source in origins(config_file, flags).items()]
     if as_json:
         print(json.dumps({key: {"value": value, "source": source} for key, value, source in rows}, default=str))
         return 0
-    shown = [(key, "-" if value is None else json.dumps(value, default=str), source) for key, value, source in rows]
-    widths = [max(len(row[column]) for row in shown) for column in (0, 1)]
-    for key, value, source in shown:
+    lines = [(key, "-" if value is None else json.dumps(value, default=str), source) for key, value, source in rows]
+    widths = [max(len(row[column]) for row in lines) for column in (0, 1)]
+    for key, value, source in lines:
         print(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {source}")
     return 0
 

@@ -13,6 +13,7 @@ from beanlite.cli.options import ConfigFile, path_of_db
 from beanlite.console import units
 from beanlite.console.file import File
 from beanlite.console.filters import filter_by
+from beanlite.console.listing import Source
 from beanlite.console.live import Live
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
@@ -81,7 +82,7 @@ class ServerOrFile(ServerOption):
         typer.Option("--db", metavar="PATH", help="Read this database file instead, in use by a server or not."),
     ] = None
 
-    def open(self) -> Live | File:
+    def open(self) -> Source:
         """Connect to the server, or open the file. BeanliteError, ConfigError: that fails."""
         if self.db is None:
             return Live(self.address)
@@ -92,14 +93,14 @@ class ServerOrFile(ServerOption):
 
 def _options() -> Iterator[inspect.Parameter]:
     """Make the options of a filter from its fields."""
-    for key, told in CRITERIA.items():
+    for key, item in CRITERIA.items():
         field = Filter.model_fields[key]
-        names = [name for name in ("--" + NAMES[key].replace("_", "-"), told.short) if name]
-        annotation: Any = Annotated[str | None, typer.Option(*names, metavar=key.upper(), help=told.help)]
+        names = [name for name in ("--" + NAMES[key].replace("_", "-"), item.short) if name]
+        annotation: Any = Annotated[str | None, typer.Option(*names, metavar=key.upper(), help=item.help)]
         if float in get_args(field.annotation):
-            annotation = Annotated[float | None, age_option(*names, text=told.help)]
+            annotation = Annotated[float | None, age_option(*names, text=item.help)]
         elif int in get_args(field.annotation):
-            option = typer.Option(*names, min=0, max=most_of(field, NUMBER_MAX), metavar=told.number, help=told.help)
+            option = typer.Option(*names, min=0, max=most_of(field, NUMBER_MAX), metavar=item.number, help=item.help)
             annotation = Annotated[int | None, option]
         yield inspect.Parameter(NAMES[key], inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -109,15 +110,15 @@ class Which:
 
     __signature__ = inspect.Signature(list(_options()))
 
-    def __init__(self, **given: Any) -> None:  # noqa: ANN401 - the values of these options
-        self._given = {key: given[NAMES[key]] for key in CRITERIA if given[NAMES[key]] is not None}
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401 - the values of these options
+        self._values = {key: values[NAMES[key]] for key in CRITERIA if values[NAMES[key]] is not None}
 
     def filter(self, ids: list[int] | None = None, state: str | None = None) -> Filter:
         """Return the options as a filter; if some are given, but no state or ids, `state` is used. ConfigError."""
-        if self._given.get("text") == "":  # as from a script whose variable is not set
+        if self._values.get("text") == "":  # as from a script whose variable is not set
             raise ConfigError("--text: every body has an empty text in it; leave it out to mean all")
-        default = {} if ids or not self._given else {"state": state}
-        return filter_by(ids=ids or None, **default | self._given)
+        default = {} if ids or not self._values else {"state": state}
+        return filter_by(ids=ids or None, **default | self._values)
 
 
 def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -133,10 +134,10 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
         parameters += inspect.signature(group).parameters.values()
 
     @wraps(command)
-    def with_groups(*args: Any, **given: Any) -> Result:  # noqa: ANN401 - whatever the command takes
+    def with_groups(*args: Any, **options: Any) -> Result:  # noqa: ANN401 - whatever the command takes
         for name, group in groups.items():
-            given[name] = group(**{option: given.pop(option) for option in inspect.signature(group).parameters})
-        return command(*args, **given)
+            options[name] = group(**{option: options.pop(option) for option in inspect.signature(group).parameters})
+        return command(*args, **options)
 
     with_groups.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return with_groups

@@ -2,15 +2,16 @@
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import typer
 
 from beanlite.cli.paths import as_path, expect_file, instead_of
-from beanlite.cli.terminable import terminable
 from beanlite.errors import ConfigError
+from beanlite.host.signals import terminable
 from beanlite.settings import sources
 
 Db = Annotated[
@@ -28,10 +29,15 @@ Database = Annotated[
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", parser=as_path, help="TOML file with the server's settings.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace DEST if it is a file that no server holds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object, for scripts.")]
 
+# What shows the progress of a command; None if nothing does.
+Progress = Callable[[int], None] | None
+Result = TypeVar("Result")
+
 # How many ids of jobs are listed in a message.
-_LISTED: Final = 20
+_IDS_MAX: Final = 20
 
 
 def path_of_db(db: str | None, config_file: Path | None, command: str | None = None) -> Path:
@@ -44,8 +50,8 @@ def path_of_db(db: str | None, config_file: Path | None, command: str | None = N
         expect_file(db, command)
     settings = sources.load(config_file, {} if db is None else {"db": db, "journal": True, "database": None})
     if db is None and settings.database is not None:
-        said = "--db names a file" if command is None else instead_of(command)
-        raise ConfigError(f"settings keep jobs in PostgreSQL; {said}")
+        advice = "--db names a file" if command is None else instead_of(command)
+        raise ConfigError(f"settings keep jobs in PostgreSQL; {advice}")
     return settings.db
 
 
@@ -60,12 +66,12 @@ def url_of_database(db: str | None, database: str | None, config_file: Path | No
 
 
 @contextlib.contextmanager
-def counting(shown: Callable[[int], str]) -> Iterator[Callable[[int], None] | None]:
+def counting(unit: str, per_unit: int = 1) -> Iterator[Progress]:
     """Yield what shows the progress on a terminal, None elsewhere; SIGTERM ends the command as Ctrl-C does."""
     on_terminal = sys.stderr.isatty()
 
     def show(count: int) -> None:
-        print(f"\r{shown(count)}", end="", file=sys.stderr, flush=True)
+        print(f"\r{count // per_unit} {unit}", end="", file=sys.stderr, flush=True)
 
     try:
         with terminable():
@@ -75,16 +81,14 @@ def counting(shown: Callable[[int], str]) -> Iterator[Callable[[int], None] | No
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def mebibytes(size: int) -> str:
-    """Describe how much of a file has been written."""
-    return f"{size >> 20} MiB"
+def measure(work: Callable[[Progress], Result], unit: str, per_unit: int = 1) -> tuple[Result, float]:
+    """Do work with ``counting``; return its result, and the seconds that it took."""
+    began_s = time.monotonic()
+    with counting(unit, per_unit) as progress:
+        result = work(progress)
+    return result, round(time.monotonic() - began_s, 3)
 
 
-def lines(count: int) -> str:
-    """Describe how many lines have been read or written."""
-    return f"{count} lines"
-
-
-def listed(ids: list[int]) -> str:
+def ids_text(ids: list[int]) -> str:
     """List ids of jobs, the first ones if there are many."""
-    return ", ".join(map(str, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")
+    return ", ".join(map(str, ids[:_IDS_MAX])) + (", …" if len(ids) > _IDS_MAX else "")

@@ -44,7 +44,7 @@ def as_path(text: object) -> Path:
 
 def as_new_file(text: object) -> Path:
     """Parse the path of a file to be made. BadParameter: it is empty, or can only be that of a folder."""
-    given = path_given(text)
-    if given.endswith(("/", "/.")):
-        raise typer.BadParameter(f"{given} can only be a folder, and a file is to be named")
-    return Path(given)
+    path = path_given(text)
+    if path.endswith(("/", "/.")):
+        raise typer.BadParameter(f"{path} can only be a folder, and a file is to be named")
+    return Path(path)

@@ -21,24 +21,21 @@ def check_place(db: Path, *, is_default: bool) -> None:
 
     ``is_default``: nobody has named it.
     """
+    path = Path(os.path.realpath(db))
     with suppress(OSError):  # which the journal meets as well, and reports
-        _check(Path(os.path.realpath(db)), is_default=is_default)
-
-
-def _check(path: Path, *, is_default: bool) -> None:
-    if size_of(path):
-        _warn_of_later_binlog(path)
-        return
-    if is_default and path.parent == Path("/"):
-        raise ConfigError(f"no database named, and {path} can't be it: {_NAME_ONE}")
-    if not path.parent.is_dir():
-        raise JournalRefused(f"there is no directory {path.parent} for the database: make it, or mount its disk")
-    if not path.suffix and not path.exists():
-        raise JournalRefused(
-            f"there is no {path}: if a directory was meant, make it, or mount its disk; the name of a new database file"
-            " has an ending, such as .db"
-        )
-    _refuse_to_pass_over_binlog(path)
+        if size_of(path):
+            _warn_of_later_binlog(path)
+            return
+        if is_default and path.parent == Path("/"):
+            raise ConfigError(f"no database named, and {path} can't be it: {_NAME_ONE}")
+        if not path.parent.is_dir():
+            raise JournalRefused(f"there is no directory {path.parent} for the database: make it, or mount its disk")
+        if not path.suffix and not path.exists():
+            raise JournalRefused(
+                f"there is no {path}: if a directory was meant, make it, or mount its disk; the name of a new database"
+                " file has an ending, such as .db"
+            )
+        _refuse_to_pass_over_binlog(path)
 
 
 def with_advice(error: JournalRefused, db: Path) -> JournalRefused:
@@ -49,7 +46,7 @@ def with_advice(error: JournalRefused, db: Path) -> JournalRefused:
 
 
 def _binlog_in(directory: Path) -> list[Path]:
-    """The files of beanstalkd's binlog in a directory."""
+    """Return the files of beanstalkd's binlog in a directory."""
     if not any(path.name.startswith("binlog.") for path in directory.iterdir()):
         return []
     from beanlite.binlog.survey import find_files  # noqa: PLC0415 - few servers find a binlog

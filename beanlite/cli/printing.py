@@ -4,7 +4,7 @@ import os
 import sys
 
 
-def print_done(text: str, unprinted: str = "done, but the result can't be printed") -> None:
+def print_done(text: str, failure: str = "done, but the result can't be printed") -> None:
     """Print what a command has done. If that fails it is done all the same, and one line on stderr says so.
 
     An exit code other than 0 would have a script do it again. A reader that has gone wants to hear no more.
@@ -15,7 +15,7 @@ def print_done(text: str, unprinted: str = "done, but the result can't be printe
         print_no_more()
     except OSError as error:
         print_no_more()
-        print(f"beanlite: {unprinted}: {error.strerror}", file=sys.stderr)
+        print(f"beanlite: {failure}: {error.strerror}", file=sys.stderr)
 
 
 def print_no_more() -> None:

@@ -10,10 +10,9 @@ import typer
 from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
-from beanlite.cli.source import STDIN, opened
+from beanlite.cli.source import STDIN, reader
 from beanlite.console.filters import encode_tube
-from beanlite.console.live import Live
-from beanlite.console.person import login_name
+from beanlite.console.live import Live, login_name
 from beanlite.console.putting import NewJob, put as put_all, read_jobs
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
@@ -25,15 +24,13 @@ EPILOG: Final = (
     " or refuses a job, or the jobs can't be read; 2 a wrong setting or flag, or a line that is not a job; 130 Ctrl-C"
     " (the ids of the jobs that were put are printed). After 1 and 2 the message says how many were put before."
 )
-EXAMPLES: Final = {
-    "put": (
-        "beanlite put --tube mail 'welcome ann' 'welcome bob'",
-        "beanlite put --tube mail --pri 10 --delay 5min < body",
-        "cut -f1 list | beanlite put --tube mail --lines",
-        "beanlite put --jobs jobs.jsonl",
-        """    each line as {"body": "welcome ann", "tube": "mail", "pri": 10, "delay_s": 300, "ttr_s": 60}""",
-    )
-}
+EXAMPLES: Final = """
+beanlite put --tube mail 'welcome ann' 'welcome bob'
+beanlite put --tube mail --pri 10 --delay 5min < body
+cut -f1 list | beanlite put --tube mail --lines
+beanlite put --jobs jobs.jsonl
+    each line as {"body": "welcome ann", "tube": "mail", "pri": 10, "delay_s": 300, "ttr_s": 60}
+"""
 
 
 @grouped
@@ -73,28 +70,28 @@ def put(
     encode_tube(tube)
     delay_s, ttr_s = seconds_of("--delay", delay), seconds_of("--ttr", ttr)
     with ExitStack() as stack:
-        made: Iterable[NewJob]
+        new_jobs: Iterable[NewJob]
         if jobs is None:
             live = stack.enter_context(Live(server.address))
-            given = _read_bodies(live, lines=lines) if not bodies else map(_encoded, bodies)
-            made = (NewJob(body, tube, pri, delay_s, ttr_s) for body in given)
+            data = (
+                _read_bodies(live, lines=lines)
+                if not bodies
+                else (body.encode(errors="surrogateescape") for body in bodies)
+            )
+            new_jobs = (NewJob(body, tube, pri, delay_s, ttr_s) for body in data)
         else:
             defaults = {"tube": tube, "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s}
-            made = _read(stack.enter_context(opened(jobs)), jobs, defaults)
+            new_jobs = _read(stack.enter_context(reader(jobs)), jobs, defaults)
             live = stack.enter_context(Live(server.address))
-        for ids in put_all(live, made, login_name()):
-            printed = "\n".join(f'{{"id": {job_id}}}' if as_json else str(job_id) for job_id in ids)
-            print_done(printed, "jobs are put, but not all of their ids can be printed")
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode(errors="surrogateescape")
+        for ids in put_all(live, new_jobs, login_name()):
+            text = "\n".join(f'{{"id": {job_id}}}' if as_json else str(job_id) for job_id in ids)
+            print_done(text, "jobs are put, but not all of their ids can be printed")
 
 
 def _read_bodies(live: Live, *, lines: bool) -> Iterator[bytes]:
     """Yield the lines of stdin, or all of it as one body; no more of it than it takes for the server to refuse it."""
     too_many_bytes = live.stats()["max-job-size"] + 1
-    source = opened(STDIN)
+    source = reader(STDIN)
     if not lines:
         yield source.read(too_many_bytes)
         return

@@ -18,37 +18,30 @@ EPILOG: Final = (
     "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such job or tube; 2 a"
     " wrong setting or flag; 3 the database was refused, or is damaged; 130 Ctrl-C."
 )
-EXAMPLES: Final = {
-    "tubes": (
-        "beanlite tubes",
-        "beanlite tubes 'mail*' --sort buried",
-        "beanlite tubes --db /backups/queue.db --json",
-    ),
-    "jobs": (
-        "beanlite jobs --tube mail --state ready --sort queue -n 1    the next one",
-        "beanlite jobs --tube mail --state buried --text timeout",
-        "beanlite jobs --state reserved --in-state 1h --json",
-    ),
-    "job": (
-        "beanlite job 17",
-        "beanlite job 17 --body hex",
-        "beanlite job 17 --db /var/lib/beanlite/beanlite.db          with its history, if any",
-    ),
-    "clients": (
-        "beanlite clients",
-        "beanlite clients --connect unix:/run/beanlite.sock --json",
-    ),
-    "stats": (
-        "beanlite stats",
-        "beanlite stats --json --connect queue.example.org:11300",
-        "beanlite stats --db beanlite.db",
-    ),
-    "tail": (
-        "beanlite tail",
-        "beanlite tail --tube mail --what bury --what delete",
-        "beanlite tail --json | tee -a transitions.jsonl",
-    ),
-}
+EXAMPLES: Final = """
+beanlite tubes
+beanlite tubes 'mail*' --sort buried
+beanlite tubes --db /backups/queue.db --json
+
+beanlite jobs --tube mail --state ready --sort queue -n 1    the next one
+beanlite jobs --tube mail --state buried --text timeout
+beanlite jobs --state reserved --in-state 1h --json
+
+beanlite job 17
+beanlite job 17 --body hex
+beanlite job 17 --db /var/lib/beanlite/beanlite.db          with its history, if any
+
+beanlite clients
+beanlite clients --connect unix:/run/beanlite.sock --json
+
+beanlite stats
+beanlite stats --json --connect queue.example.org:11300
+beanlite stats --db beanlite.db
+
+beanlite tail
+beanlite tail --tube mail --what bury --what delete
+beanlite tail --json | tee -a transitions.jsonl
+"""
 
 # What makes a name stand for any number of tubes, of which there may be none.
 _WILDCARDS: Final = frozenset("*?")
@@ -67,15 +60,15 @@ def tubes(
 ) -> None:
     """Show the tubes, and how many jobs each has."""
     with place.open() as source:
-        found, total = listing.tubes(source, like, sort, limit)
-        if not found and not _WILDCARDS & set(like):
+        records, total = listing.tubes(source, like, sort, limit)
+        if not records and not _WILDCARDS & set(like):
             source.check_tube(like)
     if as_json:
-        tables.print_json(found)
-    elif not tables.print_table(found, tables.TUBES):
+        tables.print_json(records)
+    elif not tables.print_table(records, tables.TUBES):
         print("no tubes", file=sys.stderr)
-    if len(found) < total and sys.stderr.isatty():
-        print(f"These are {len(found):,} of {total:,} tubes: --limit", file=sys.stderr)
+    if len(records) < total and sys.stderr.isatty():
+        print(f"These are {len(records):,} of {total:,} tubes: --limit", file=sys.stderr)
 
 
 @grouped
@@ -96,16 +89,16 @@ def jobs(
     come out of it; by age, in-state, size or timeouts, the largest first; or by pri, the smallest first.
     """
     with place.open() as source:
-        asked = which.filter()
-        found = listing.jobs(source, asked, sort, limit, after)
-        if asked.tube is not None and not found.records:
-            source.check_tube(asked.tube)
+        filter_ = which.filter()
+        page = listing.jobs(source, filter_, sort, limit, after)
+        if filter_.tube is not None and not page.records:
+            source.check_tube(filter_.tube)
     if as_json:
-        tables.print_json(found.records)
-    elif not tables.print_table(found.records, tables.JOBS):
+        tables.print_json(page.records)
+    elif not tables.print_table(page.records, tables.JOBS):
         print("no jobs", file=sys.stderr)
-    if found.after is not None:
-        print(f"There may be more: --after {found.after}", file=sys.stderr)
+    if page.after is not None:
+        print(f"There may be more: --after {page.after}", file=sys.stderr)
 
 
 @grouped
@@ -128,18 +121,18 @@ def job(
     if body not in FORMS:
         raise ConfigError(f"--body: there is no form {body!r}, only {', '.join(FORMS)}")
     with place.open() as source:
-        found = source.show_job(job_id)
-    if found is None:
+        facts = source.show_job(job_id)
+    if facts is None:
         raise BeanliteError(f"there is no job {job_id}")
     if as_json:
-        text = body_of(found.pop("body")) if "body" in found else {}
-        tables.print_json([{**found, **text}])
+        text = body_of(facts.pop("body")) if "body" in facts else {}
+        tables.print_json([{**facts, **text}])
     elif body == "raw":
-        if "body" not in found:
+        if "body" not in facts:
             raise BeanliteError(f"job {job_id} has gone, and its body with it")
-        sys.stdout.buffer.write(found["body"])
+        sys.stdout.buffer.write(facts["body"])
     else:
-        print(tables.job_text(found, body))
+        print(tables.job_text(facts, body))
 
 
 @grouped
@@ -150,10 +143,10 @@ def clients(*, server: ServerOption, as_json: Json = False) -> None:
     """
     with Live(server.address) as source:
         everybody = listing.everything(source.list_clients, {}, "clients")
-        found = [client for client in everybody if not client.pop("asks")]
+        records = [client for client in everybody if not client.pop("asks")]
     if as_json:
-        tables.print_json(found)
-    elif not tables.print_table(found, tables.CLIENTS):
+        tables.print_json(records)
+    elif not tables.print_table(records, tables.CLIENTS):
         print("no clients", file=sys.stderr)
 
 
@@ -164,11 +157,11 @@ def stats(*, place: ServerOrFile, as_json: Json = False) -> None:
     With --db: which server has or last had that file, since when (in UTC), and how many jobs it holds.
     """
     with place.open() as source:
-        found = source.stats()
+        facts = source.stats()
     if as_json:
-        tables.print_json([found])
+        tables.print_json([facts])
     else:
-        tables.print_facts(found)
+        tables.print_facts(facts)
 
 
 @grouped

@@ -1,20 +1,22 @@
 """``beanlite serve``, with the flags that init scripts of beanstalkd use."""
 
 import inspect
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from beanlite import __version__, is_compiled
-from beanlite.cli.beanstalkd import as_settings_take_them
 from beanlite.cli.paths import as_path
 from beanlite.errors import ConfigError, JournalRefused
 from beanlite.host import log
 from beanlite.settings import config, sources
 from beanlite.settings.config import Flag, Settings
-from beanlite.settings.values import default_db
+from beanlite.settings.values import MAX_JOB_SIZE_LIMIT, default_db
 
 EXIT_CODES: Final = {
     0: "orderly stop",
@@ -63,6 +65,10 @@ _LAST: Final[dict[str, Any]] = {
 }
 
 
+# The longest interval that the setting fsync takes, in milliseconds.
+_INTERVAL_MAX_MS: Final = 999_999_999
+
+
 def _option(key: str, flag: Flag) -> Any:  # noqa: ANN401 - an annotated type
     """Make the option for a setting, as typer takes it."""
     field = Settings.model_fields[key]
@@ -75,13 +81,13 @@ def _option(key: str, flag: Flag) -> Any:  # noqa: ANN401 - an annotated type
 
 def options_of_serve() -> dict[str, Any]:
     """Return the options of ``serve`` by their names, in the order of --help."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for key, field in Settings.model_fields.items():
         for each in field.metadata:
             if isinstance(each, Flag):
-                found[key] = _option(key, each)
-        found |= _BELOW.get(key, {})
-    return found | _LAST
+                options[key] = _option(key, each)
+        options |= _BELOW.get(key, {})
+    return options | _LAST
 
 
 def signature_with(annotations: Mapping[str, Any]) -> inspect.Signature:
@@ -108,32 +114,66 @@ def _address(host: str | None, port: str | None, socket: str | None) -> dict[str
 
 def _fsync(when: str | None, interval_ms: str | None, *, never: bool) -> str | None:
     """Return the fsync setting given by --fsync, -f or -F, of which the first may not be beside the others."""
-    given = [when, None if interval_ms is None else f"{interval_ms}ms", "never" if never else None]
-    named = [value for value in given if value is not None]
-    if len(named) > 1:
+    flags = [when, None if interval_ms is None else f"{interval_ms}ms", "never" if never else None]
+    values = [value for value in flags if value is not None]
+    if len(values) > 1:
         raise ConfigError("--fsync and -f or -F exclude each other")
-    return named[0] if named else None
+    return values[0] if values else None
 
 
-def flags_of(given: Mapping[str, Any], warn: Callable[[str], None]) -> dict[str, object]:
+# -- values that beanstalkd takes for its flags and settings do not: a unit made for it starts this server, too
+
+
+def as_settings_take_them(options: Mapping[str, Any], warn: Callable[[str], None]) -> dict[str, Any]:
+    """Return the options of ``serve`` with beanstalkd's values in the range of the settings.
+
+    ``warn`` is called with a line for each value that is not what was asked for.
+    """
+    values = dict(options)
+    values["max_job_size"] = _within("-z", options["max_job_size"], 1, MAX_JOB_SIZE_LIMIT, MAX_JOB_SIZE_LIMIT, warn)
+    values["fsync_ms"] = _within("-f", options["fsync_ms"], 0, _INTERVAL_MAX_MS, 0, warn)
+    if options["fsync_ms"] is not None and options["fsync_never"]:
+        warn("-F is without effect beside -f")  # of the two, what is safe
+        values["fsync_never"] = False
+    if options["port"] is not None and not options["port"].isdecimal():
+        with suppress(OSError):  # it is no service, and reported as any other wrong port
+            values["port"] = str(socket.getservbyname(options["port"], "tcp"))
+    return values
+
+
+def _within(
+    flag: str, text: str | None, least: int, most: int, if_negative: int, warn: Callable[[str], None]
+) -> str | None:
+    """Return a whole number as near to what is given as the setting takes; all else as it is."""
+    if text is None or not text.removeprefix("-").isdecimal():
+        return text
+    number = int(text) if len(text) < 30 else most + 1
+    nearest = if_negative if text.startswith("-") else min(max(number, least), most)
+    if nearest == number:
+        return text
+    warn(f"{flag} {text[:30]} is not possible; it is {nearest}")
+    return str(nearest)
+
+
+def flags_of(options: Mapping[str, Any], warn: Callable[[str], None]) -> dict[str, object]:
     """Return the options of ``serve`` by the names of their settings, which are mostly the same.
 
     ``warn`` is called with a line for each value that is not taken as it is.
     """
-    given = as_settings_take_them(given, warn)
-    if given["db"] is not None and given["database"] is not None:
+    options = as_settings_take_them(options, warn)
+    if options["db"] is not None and options["database"] is not None:
         raise ConfigError("--db and --database exclude each other")
-    said: dict[str, object] = {key: given[key] for key in Settings.model_fields if key in given}
-    said["fsync"] = _fsync(given["fsync"], given["fsync_ms"], never=given["fsync_never"])
-    said["journal"] = False if given["no_journal"] else None
-    if given["verbose"]:
-        said["log_level"] = "debug"
-    del said["host"], said["socket"]
-    address = _address(given["host"], given["port"], given["socket"])
-    return {key: value for key, value in said.items() if value is not None} | address
+    values: dict[str, object] = {key: options[key] for key in Settings.model_fields if key in options}
+    values["fsync"] = _fsync(options["fsync"], options["fsync_ms"], never=options["fsync_never"])
+    values["journal"] = False if options["no_journal"] else None
+    if options["verbose"]:
+        values["log_level"] = "debug"
+    del values["host"], values["socket"]
+    address = _address(options["host"], options["port"], options["socket"])
+    return {key: value for key, value in values.items() if value is not None} | address
 
 
-def serve(*, config_file: Path | None, version: bool, **given: Any) -> int:  # noqa: ANN401 - as options_of_serve() has them
+def serve(*, config_file: Path | None, version: bool, **options: Any) -> int:  # noqa: ANN401 - as options_of_serve() has them
     """Serve a queue.
 
     SIGTERM or SIGINT stops the server, SIGHUP makes it read the settings again, and SIGUSR1 starts drain mode.
@@ -147,11 +187,9 @@ def serve(*, config_file: Path | None, version: bool, **given: Any) -> int:  # n
         print(f"beanlite {__version__}{' (compiled)' if is_compiled() else ''}")
         return 0
     warnings: list[str] = []
-    flags = flags_of(given, warnings.append)
+    flags = flags_of(options, warnings.append)
 
-    def load() -> Settings:
-        return sources.load(config_file, flags)
-
+    load = partial(sources.load, config_file, flags)
     settings = load()
     log.setup(settings.log_level, settings.log_format)
     for warning in warnings:

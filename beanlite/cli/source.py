@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 STDIN: Final = Path("-")
 
 
-def opened(file: Path) -> BinaryIO:
+def reader(file: Path) -> BinaryIO:
     """Open a file, or stdin as -, to be read. BeanliteError, now and whenever it is read: it can't be read."""
     return io.BufferedReader(_InputFile(file))
 
@@ -25,7 +25,7 @@ class _InputFile(io.FileIO):
     """A file whose errors are not mistaken for those of the database or of stdout."""
 
     def __init__(self, file: Path) -> None:
-        self._shown = "stdin" if file == STDIN else str(file)
+        self._name = "stdin" if file == STDIN else str(file)
         with self._reading():
             if file == STDIN:
                 if sys.stdin.isatty():
@@ -48,4 +48,4 @@ class _InputFile(io.FileIO):
         try:
             yield
         except OSError as error:
-            raise BeanliteError(f"{self._shown} can't be read: {error.strerror}") from error
+            raise BeanliteError(f"{self._name} can't be read: {error.strerror}") from error

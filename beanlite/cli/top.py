@@ -13,7 +13,10 @@ EPILOG: Final = (
     "Exit codes: 0 done; 1 the server can't be reached, or refuses the command; 2 a wrong setting or flag, no"
     " terminal, or textual is not installed."
 )
-EXAMPLES: Final = {"top": ("beanlite top", "beanlite top --connect queue.example.org:11300")}
+EXAMPLES: Final = """
+beanlite top
+beanlite top --connect queue.example.org:11300
+"""
 
 
 @grouped

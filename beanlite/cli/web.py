@@ -13,11 +13,11 @@ from beanlite.beanstalk.client import parse_address
 from beanlite.cli.groups import ServerOption, grouped
 from beanlite.cli.options import path_of_db
 from beanlite.cli.paths import as_path
-from beanlite.cli.source import STDIN, opened
-from beanlite.cli.terminable import terminable
+from beanlite.cli.source import STDIN, reader
 from beanlite.console.file import File
 from beanlite.errors import ConfigError
 from beanlite.host import log
+from beanlite.host.signals import terminable
 from beanlite.settings import sources
 
 if TYPE_CHECKING:
@@ -29,14 +29,12 @@ DEFAULT_LISTEN: Final = "127.0.0.1:11380"
 EPILOG: Final = (
     "Exit codes: 0 stopped; 1 can't listen on the address; 2 a wrong setting or flag; 3 the database can't be read."
 )
-EXAMPLES: Final = {
-    "web": (
-        "beanlite web",
-        "beanlite web --db /var/lib/beanlite/beanlite.db           with history and curves",
-        "beanlite web --add-user ann:operator >> users              asks for the password",
-        "beanlite web --listen 0.0.0.0:11380 --password-file users --host queue.example.org",
-    )
-}
+EXAMPLES: Final = """
+beanlite web
+beanlite web --db /var/lib/beanlite/beanlite.db           with history and curves
+beanlite web --add-user ann:operator >> users              asks for the password
+beanlite web --listen 0.0.0.0:11380 --password-file users --host queue.example.org
+"""
 
 
 def _backups_of(server: ServerOption, db: Path | None) -> "Folder | None":
@@ -58,7 +56,7 @@ def _password() -> str:
     """
     try:
         # The login of a browser is UTF-8, whatever the locale here is.
-        return getpass.getpass() if sys.stdin.isatty() else opened(STDIN).readline().decode().rstrip("\r\n")
+        return getpass.getpass() if sys.stdin.isatty() else reader(STDIN).readline().decode().rstrip("\r\n")
     except EOFError:  # Ctrl-D
         return ""
     except UnicodeDecodeError as error:
@@ -71,13 +69,6 @@ def _check_users(password_file: Path | None, user_header: str | None) -> None:
         raise ConfigError("--password-file and --user-header exclude each other")
     if user_header is not None and _HEADER_NAME.fullmatch(user_header) is None:
         raise ConfigError(f"--user-header takes the name of a header, not {user_header!r}")
-
-
-def _readable(db: str) -> Path:
-    """Return the path of the database. JournalRefused: it can't be read, which is said now, and not on each page."""
-    path = path_of_db(db, None).resolve()
-    with File(path):
-        return path
 
 
 @grouped
@@ -125,7 +116,10 @@ def web(
     if not is_loopback and password_file is None and user_header is None:
         raise ConfigError(f"--listen {listen} needs --password-file or --user-header: everybody could change anything")
     own = serving.LOOPBACK_NAMES if is_loopback else frozenset()
-    path = None if db is None else _readable(db)
+    path = None if db is None else path_of_db(db, None).resolve()
+    if path is not None:
+        with File(path):  # that it can't be read is said now, and not on each page
+            pass
     site = Site(
         address=server.address,
         db=path,

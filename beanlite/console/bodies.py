@@ -17,10 +17,10 @@ def body_lines(body: bytes, form: str) -> str:
     if form == "text":
         return units.on_lines(body.decode(errors="replace"))
     if form == "json":
-        shown = _as_json(body)
-        if shown is None:
+        text = _as_json(body)
+        if text is None:
             raise ConfigError("--body json: the body is not JSON")
-        return shown
+        return text
     return _as_json(body) or _as_text(body) or _as_hex(body)
 
 

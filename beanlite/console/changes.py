@@ -1,14 +1,14 @@
 """Changes many jobs, in slices so that clients are not held up."""
 
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
 from beanlite.console.filters import Record
-from beanlite.console.live import Live, explained
+from beanlite.console.live import Live, explanation
 from beanlite.errors import BeanliteError
+from beanlite.host import signals
 from beanlite.protocol.operators.filters import IDS_MAX, Filter
 
 # The word in messages for the jobs that a command has changed.
@@ -47,24 +47,17 @@ class Result:
 class Interrupt:
     """Whether Ctrl-C or SIGTERM has asked us to end."""
 
-    def __init__(self) -> None:
-        self.came = False
+    came = False
 
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """In this block only note the first signal; a second one raises KeyboardInterrupt."""
+    def __call__(self, *_: object) -> None:
+        """Note the first signal; a second one raises KeyboardInterrupt."""
+        if self.came:
+            raise KeyboardInterrupt
+        self.came = True
 
-        def note(*_: object) -> None:
-            if self.came:
-                raise KeyboardInterrupt
-            self.came = True
-
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def noted(self) -> AbstractContextManager[None]:
+        """Handle the signals in this block."""
+        return signals.handling(self, *signals.STOPS)
 
 
 def change(server: Live, what: Record, which: Filter, progress: Callable[[Result], None] = lambda _: None) -> Result:
@@ -87,17 +80,22 @@ def change(server: Live, what: Record, which: Filter, progress: Callable[[Result
 
 
 def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
-    """Like ``change``, but yield the progress after each slice, and don't handle Ctrl-C. BeanliteError: it fails."""
+    """Change jobs as ``change`` does, but yield the progress after each slice; Ctrl-C is not handled. BeanliteError."""
     requests = [{**what, **part.criteria()} for part in _parts(which)]
     while requests:
-        reply = _slice(server, requests[0], outcome)
+        try:
+            reply = server.ask("change-jobs", requests[0])
+        except BeanliteError as error:
+            if not outcome.done:
+                raise
+            raise BeanliteError(f"{error}{_so_far(what, outcome)}") from error
         outcome.done += reply["done"]
         outcome.skipped += reply["skipped"]
         outcome.changed.update(reply.get("changed", ()))
         outcome.left.update(reply.get("left", ()))
         outcome.last_id = outcome.last_id or reply["last_id"]
         if "stopped" in reply:
-            raise BeanliteError(f"{server.name} refused a put: {explained(reply['stopped'])}{_so_far(what, outcome)}")
+            raise BeanliteError(f"{server.name} refused a put: {explanation(reply['stopped'])}{_so_far(what, outcome)}")
         if reply["next"] is None:
             requests.pop(0)
         else:
@@ -112,15 +110,6 @@ def _parts(which: Filter) -> list[Filter]:
         return [which]
     ids = sorted(set(which.ids))
     return [which.model_copy(update={"ids": ids[at : at + IDS_MAX]}) for at in range(0, len(ids), IDS_MAX)]
-
-
-def _slice(server: Live, request: Record, outcome: Result) -> Record:
-    try:
-        return server.ask("change-jobs", request)
-    except BeanliteError as error:
-        if not outcome.done:
-            raise
-        raise BeanliteError(f"{error}{_so_far(request, outcome)}") from error
 
 
 def _so_far(what: Record, outcome: Result) -> str:

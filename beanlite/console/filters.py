@@ -26,11 +26,11 @@ def filter_by(**criteria: Any) -> Filter:  # noqa: ANN401 - as the fields of the
 def in_words(which: Filter) -> str:
     """Describe a filter, to follow a number of jobs: "buried in tube mail, put more than 2 d ago"."""
     where = " ".join(part for part in (which.state, which.tube and f"in tube {which.tube}") if part)
-    said = [where] if where else []
+    parts = [where] if where else []
     for key, value in which.criteria().items():
         if key in CRITERIA and CRITERIA[key].said:
-            said.append(CRITERIA[key].said.format(units.age(value) if key.endswith("_s") else value))
-    return ", ".join(said)
+            parts.append(CRITERIA[key].said.format(units.age(value) if key.endswith("_s") else value))
+    return ", ".join(parts)
 
 
 def encode_tube(name: str) -> bytes:
@@ -38,7 +38,7 @@ def encode_tube(name: str) -> bytes:
 
     In a command's line, what follows a line end in the name would be carried out as a command of its own.
     """
-    encoded = name.encode(errors="surrogateescape")
-    if not is_tube_name(encoded):
+    data = name.encode(errors="surrogateescape")
+    if not is_tube_name(data):
         raise ConfigError(f"no tube can have the name {name!r}")
-    return encoded
+    return data

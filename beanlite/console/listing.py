@@ -2,9 +2,11 @@
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
+from beanlite.console.file import File
 from beanlite.console.filters import Record
+from beanlite.console.live import Live
 from beanlite.errors import ConfigError
 from beanlite.protocol.operators.filters import Filter
 
@@ -30,18 +32,11 @@ _UNKNOWN: Final = {
     "waiting": "--sort waiting needs a server: a file has no clients",
 }
 
-
-class Source(Protocol):
-    """A source of jobs and tubes: a server or a file."""
-
-    def list_jobs(self, request: Record) -> Record:
-        """Return a slice of the jobs."""
-
-    def list_tubes(self, request: Record) -> Record:
-        """Return a slice of the tubes."""
+Source = Live | File
+"""A source of jobs and tubes."""
 
 
-class Listed(NamedTuple):
+class Page(NamedTuple):
     """A part of a list."""
 
     records: list[Record]
@@ -55,7 +50,7 @@ def everything(ask: Callable[[Record], Record], request: Record, key: str) -> It
         yield from records
 
 
-def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None) -> Listed:
+def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None) -> Page:
     """Return up to `limit` jobs, 0 meaning all, sorted. ConfigError: there is no such order, or not of these jobs."""
     if sort not in JOB_SORTS:
         raise ConfigError(f"jobs are sorted by {', '.join(JOB_SORTS)}, not by {sort!r}")
@@ -64,29 +59,29 @@ def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None
         if after is not None:
             raise ConfigError("--after goes on only in a list that is sorted by id or queue")
         key, largest = _SORTS[sort]
-        return Listed(first(everything(source.list_jobs, request, "jobs"), key, largest=largest, limit=limit), None)
+        return Page(first(everything(source.list_jobs, request, "jobs"), key, largest=largest, limit=limit), None)
     if sort == "queue" and (which.tube is None or which.state in {None, "reserved"}):
         raise ConfigError("--sort queue needs --tube, and --state ready, delayed or buried")
-    found: list[Record] = []
+    rows: list[Record] = []
     request |= {"order": sort, "after": after, "limit": _next_slice(limit, 0)}
     for records, cursor in slices(source.list_jobs, request, "jobs"):
-        found += records
-        if limit and len(found) == limit:
-            return Listed(found, cursor)
-        request["limit"] = _next_slice(limit, len(found))
-    return Listed(found, None)
+        rows += records
+        if limit and len(rows) == limit:
+            return Page(rows, cursor)
+        request["limit"] = _next_slice(limit, len(rows))
+    return Page(rows, None)
 
 
 def tubes(source: Source, like: str, sort: str, limit: int) -> tuple[list[Record], int]:
     """Return up to `limit` tubes whose names match, 0 meaning all, sorted; and their number. ConfigError: bad order."""
     if sort not in TUBE_SORTS:
         raise ConfigError(f"tubes are sorted by {', '.join(TUBE_SORTS)}, not by {sort!r}")
-    found = list(everything(source.list_tubes, {"like": like}, "tubes"))
+    rows = list(everything(source.list_tubes, {"like": like}, "tubes"))
     if sort == "oldest":  # a server knows only how long the next job has been ready
-        sort = "oldest_ready_s" if found and "oldest_ready_s" in found[0] else "first_ready_s"
-    if found and sort not in found[0]:
+        sort = "oldest_ready_s" if rows and "oldest_ready_s" in rows[0] else "first_ready_s"
+    if rows and sort not in rows[0]:
         raise ConfigError(_UNKNOWN[sort])
-    return first(found, sort, largest=sort != "name", limit=limit), len(found)
+    return first(rows, sort, largest=sort != "name", limit=limit), len(rows)
 
 
 def first(records: Iterable[Record], key: str, *, largest: bool, limit: int) -> list[Record]:
@@ -101,9 +96,9 @@ def first(records: Iterable[Record], key: str, *, largest: bool, limit: int) -> 
     return (heapq.nlargest if largest else heapq.nsmallest)(limit, records, key=order)
 
 
-def _next_slice(limit: int, found: int) -> int:
+def _next_slice(limit: int, count: int) -> int:
     """Return how many records to ask for, so that the cursor ends up right after the last one wanted."""
-    return min(_SLICE, limit - found) if limit else _SLICE
+    return min(_SLICE, limit - count) if limit else _SLICE
 
 
 def slices(ask: Callable[[Record], Record], request: Record, key: str) -> Iterator[tuple[list[Record], str | None]]:

@@ -1,7 +1,9 @@
 """A connection to a running server, for the operators' commands that are described in docs/protocol.md."""
 
 import base64
+import getpass
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ from typing import Final, Self
 
 from beanlite.beanstalk.client import Address, Client, UnexpectedReply, address_text
 from beanlite.console.filters import Record, encode_tube
+from beanlite.core.tube import PERSON_BYTES_MAX
 from beanlite.errors import BeanliteError, ConfigError
 
 # The counters in the reply to ``stats`` from which the rates of a server are computed. cmd-put does not count jobs that
@@ -31,6 +34,21 @@ _REFUSALS: Final = {
 _COMPARED_MAX: Final = 20_000
 # Where to continue in a list of a server's.
 _CURSOR: Final = re.compile("[0-9]{1,40}-[0-9]{1,20}")
+
+
+def login_name() -> str:
+    """Return the login name of the person who runs the command; empty if the system has none."""
+    try:
+        return os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # Python 3.13 raises the latter
+        return ""
+
+
+def on_behalf_of(person: str) -> Record:
+    """Return the person as a part of a request, with the name as the server accepts it; empty without a name."""
+    printable = "".join(character if character.isprintable() else "·" for character in person)
+    name = printable.encode()[:PERSON_BYTES_MAX].decode(errors="ignore")
+    return {"by": name} if name else {}
 
 
 class Unreachable(BeanliteError):
@@ -110,7 +128,7 @@ class Live:
         return BeanliteError(f"there is no tube {tube}: it has no job, and nobody uses or watches it{suggestion}")
 
     def _names(self) -> list[str]:
-        """The names of the tubes; of very many, a part."""
+        """Return the names of the tubes; of very many, a part."""
         request: Record = {"only": ["name"]}
         names: list[str] = []
         while len(names) < _COMPARED_MAX:
@@ -159,7 +177,7 @@ class Live:
         if line == b"NOT_FOUND\r\n":
             return None
         word = command.split(maxsplit=1)[0].decode()
-        why = reply.get("error") or explained(line.decode(errors="replace").strip())
+        why = reply.get("error") or explanation(line.decode(errors="replace").strip())
         raise BeanliteError(f"{self.name} refused {word}: {why}")
 
     @contextmanager
@@ -173,7 +191,7 @@ class Live:
             raise Unreachable(f"{self.name}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def explained(word: str) -> str:
+def explanation(word: str) -> str:
     """Return what a server has answered, with what it means if it is a word for a refused put."""
     return f"{word} ({_REFUSALS[word]})" if word in _REFUSALS else word
 

@@ -3,13 +3,12 @@
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Final, Self
 
 from beanlite.console.changes import Interrupt
 from beanlite.console.filters import Record
-from beanlite.console.live import Live, explained
-from beanlite.console.person import on_behalf_of
+from beanlite.console.live import Live, explanation, on_behalf_of
 from beanlite.core.job import U32_MAX
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, ConfigError
@@ -39,29 +38,24 @@ class NewJob:
             raise ValueError("it is not a JSON object")  # noqa: TRY004 - one kind of error for a line
         if ("body" in record) == ("base64" in record):
             raise ValueError("it needs either body or base64")
-        given = {**defaults, **record}
-        given["body"] = _body(given.pop("base64") if "base64" in given else given["body"], encoded="base64" in record)
-        if unknown := given.keys() - {field.name for field in fields(cls)}:
-            known = "body, base64, tube, pri, delay_s and ttr_s"
-            raise ValueError(f"{min(unknown)!r} is not a part of a job; these are: {known}")
-        tube = given["tube"]
+        facts = {**defaults, **record}
+        facts["body"] = _body(facts.pop("base64") if "base64" in facts else facts["body"], encoded="base64" in record)
+        if unknown := facts.keys() - {field.name for field in fields(cls)}:
+            parts = "body, base64, tube, pri, delay_s and ttr_s"
+            raise ValueError(f"{min(unknown)!r} is not a part of a job; these are: {parts}")
+        tube = facts["tube"]
         if not isinstance(tube, str) or not is_tube_name(tube.encode(errors="surrogatepass")):
             raise ValueError(f"no tube can have the name {tube!r}")
         for key in ("pri", "delay_s", "ttr_s"):
-            value = given[key]
+            value = facts[key]
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= U32_MAX:
                 raise ValueError(f"{key}: {value!r} is not allowed; it is a whole number from 0 to {U32_MAX}")
-        return cls(**given)
+        return cls(**facts)
 
     def record(self) -> Record:
         """Return the job as a part of a request."""
-        return {
-            **body_of(self.body),
-            "tube": self.tube,
-            "pri": self.pri,
-            "delay_s": self.delay_s,
-            "ttr_s": self.ttr_s,
-        }
+        facts = asdict(self)
+        return body_of(facts.pop("body")) | facts
 
 
 def _body(value: object, *, encoded: bool) -> bytes:
@@ -93,20 +87,20 @@ def put(server: Live, jobs: Iterable[NewJob], person: str) -> Iterator[list[int]
     BeanliteError, also from `jobs`: that fails; it says how many were put before. Ctrl-C stops between two batches, so
     that the ids are exactly those of the jobs put.
     """
-    done = 0
+    count = 0
     interrupt = Interrupt()
     try:
         for batch in _batches(jobs):
             with interrupt.noted():
                 ids = _put_batch(server, batch, person)
-            done += len(ids)
+            count += len(ids)
             yield ids
             if interrupt.came:
                 raise KeyboardInterrupt
     except BeanliteError as error:
-        if not done:
+        if not count:
             raise
-        raise type(error)(f"{error}; {done} jobs were put before") from error
+        raise type(error)(f"{error}; {count} jobs were put before") from error
 
 
 def _batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
@@ -139,5 +133,5 @@ def _put_one(server: Live, job: NewJob) -> int:
         line = b"put %d %d %d %d\r\n" % (job.pri, job.delay_s, job.ttr_s, len(job.body))
         reply = server.client.ask(line + job.body + b"\r\n")
     if not reply.startswith(b"INSERTED "):
-        raise BeanliteError(f"{server.name} refused a put: {explained(reply.decode().strip())}")
+        raise BeanliteError(f"{server.name} refused a put: {explanation(reply.decode().strip())}")
     return int(reply.split()[1])

@@ -38,10 +38,10 @@ def age(seconds: float | None) -> str:
     """Return a length of time in its two largest units: "3 h 12 min"."""
     if seconds is None:
         return ""
-    left = round(abs(seconds))
+    rest = round(abs(seconds))
     parts: list[str] = []
     for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        number, left = divmod(left, length_s)
+        number, rest = divmod(rest, length_s)
         if number or (unit == "s" and not parts):
             parts.append(f"{number} {unit}")
         elif parts:
@@ -85,14 +85,14 @@ def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.1f} ms"
 
 
-def counted(number: int, thing: str) -> str:
+def quantity(number: int, thing: str) -> str:
     """Return a number of things as text: "1 pause", "1,234 pauses"."""
     return f"{number:,} {thing}{'s' if number != 1 else ''}"
 
 
 def jobs(number: int) -> str:
     """Return a number of jobs as text: "1 job", "1,234 jobs"."""
-    return counted(number, "job")
+    return quantity(number, "job")
 
 
 def rate(per_s: float | None) -> str:

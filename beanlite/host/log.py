@@ -98,13 +98,13 @@ class _Handler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         """Write `record`, if there is room for it."""
         file = getattr(self.stream, "buffer", None)
-        if isinstance(file, Stderr) and file.lost:
-            lost, file.lost = file.lost, 0
+        if isinstance(file, Stderr) and file.lost_lines:
+            lines, file.lost_lines = file.lost_lines, 0
             event = "the log had no room: lines are lost"
-            note = {"name": _logger.name, "levelname": "WARNING", "msg": event, "fields": {"lines": lost}}
+            note = {"name": _logger.name, "levelname": "WARNING", "msg": event, "fields": {"lines": lines}}
             super().emit(logging.makeLogRecord(note))
-            if file.lost:  # the report is lost, too
-                file.lost = lost
+            if file.lost_lines:  # the report is lost, too
+                file.lost_lines = lines
         super().emit(record)
 
 
@@ -125,7 +125,7 @@ class TextFormatter(logging.Formatter):
         line = f"{_utc(record)} {level} {record.name}: {record.getMessage()}"
         if self._journald:
             line = f"<{_PRIORITIES.get(record.levelname, 6)}>{line}"
-        line += "".join(f" {key}={_quoted(value)}" for key, value in _fields(record).items())
+        line += "".join(f" {key}={_quote(value)}" for key, value in _fields(record).items())
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -153,7 +153,7 @@ def _utc(record: logging.LogRecord) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
 
 
-def _quoted(value: object) -> str:
+def _quote(value: object) -> str:
     """Quote a value if need be, so that it can't break out of its line: a peer may have chosen it."""
     text = f"{value:.3f}" if isinstance(value, float) else str(value)
     return text if _BARE.fullmatch(text) else json.dumps(text)
@@ -161,11 +161,11 @@ def _quoted(value: object) -> str:
 
 def _is_journald(stream: TextIO) -> bool:
     """Whether systemd connected `stream` to its journal: if so, JOURNAL_STREAM holds its device:inode."""
-    wanted = os.environ.get("JOURNAL_STREAM")
-    if not wanted:
+    place = os.environ.get("JOURNAL_STREAM")
+    if not place:
         return False
     try:
         stat = os.fstat(stream.fileno())
     except OSError:  # not a real file: in a test, or closed
         return False
-    return wanted == f"{stat.st_dev}:{stat.st_ino}"
+    return place == f"{stat.st_dev}:{stat.st_ino}"

@@ -1,7 +1,5 @@
 """The event loop that a server runs on."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
@@ -14,7 +12,7 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
 def loop_factory() -> NewLoop:
-    """What makes the event loop: uvloop, which is faster, if it is installed, else asyncio."""
+    """Return what makes the event loop: uvloop, which is faster, if it is installed, else asyncio."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415
     except ImportError:
@@ -25,7 +23,7 @@ def loop_factory() -> NewLoop:
 def run_loop(new_loop: NewLoop, serve: Callable[[], Coroutine[object, object, None]]) -> None:
     """Run the coroutine of ``serve`` to its end. Raises ConfigError if no file descriptors are left for a loop."""
     try:
-        with asyncio.Runner(loop_factory=partial(_made, new_loop)) as runner:
+        with asyncio.Runner(loop_factory=partial(_make, new_loop)) as runner:
             loop = runner.get_loop()
             try:
                 runner.run(serve())
@@ -43,16 +41,16 @@ def run_loop(new_loop: NewLoop, serve: Callable[[], Coroutine[object, object, No
 
 def _be_silent_of_late_threads(loop: asyncio.AbstractEventLoop) -> None:
     """Keep quiet about threads of a failed server that finish after the loop is closed, and can't report to it."""
-    told = threading.excepthook
+    hook = threading.excepthook
 
-    def tell(raised: threading.ExceptHookArgs) -> None:
-        if not (isinstance(raised.exc_value, RuntimeError) and loop.is_closed()):
-            told(raised)
+    def tell(failure: threading.ExceptHookArgs) -> None:
+        if not (isinstance(failure.exc_value, RuntimeError) and loop.is_closed()):
+            hook(failure)
 
     threading.excepthook = tell
 
 
-def _made(new_loop: NewLoop) -> asyncio.AbstractEventLoop:
+def _make(new_loop: NewLoop) -> asyncio.AbstractEventLoop:
     try:
         return new_loop()
     except OSError as error:

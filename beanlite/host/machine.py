@@ -1,7 +1,5 @@
 """How much memory the machine has for this process."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource
@@ -64,7 +62,7 @@ def memory_limit(cgroups: Path = _CGROUPS, process: Path = Path("/proc/self")) -
 
 
 def _cgroup_limits(cgroups: Path, process: Path) -> list[tuple[str, int]]:
-    """The limits of the process's cgroup and of its ancestors, in both versions of cgroups."""
+    """Return the limits of the process's cgroup and of its ancestors, in both versions of cgroups."""
     limits = []
     try:
         lines = (process / "cgroup").read_text(encoding="utf-8").splitlines()
@@ -88,6 +86,6 @@ def _cgroup_limits(cgroups: Path, process: Path) -> list[tuple[str, int]]:
 
 
 def default_max_memory(limit: MemoryLimit) -> int:
-    """The default bound on the memory that a server takes for jobs, bodies, tubes, clients and buffers."""
+    """Return the default bound on the memory that a server takes for jobs, bodies, tubes, clients and buffers."""
     times, of = _SHARE
     return max(0, limit.room_bytes - _OWN) * times // of

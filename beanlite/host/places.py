@@ -7,7 +7,7 @@ _LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - as a
 
 
 def as_place(host: str, port: int) -> str:
-    """A host and a port as one text."""
+    """Return a host and a port as one text."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -29,5 +29,5 @@ def is_place(text: str) -> bool:
 
 
 def reached_at(host: str) -> str:
-    """The host at which a client on this machine reaches a server that listens on this one."""
+    """Return the host at which a client on this machine reaches a server that listens on this one."""
     return _LOOPBACK_OF.get(host, host)

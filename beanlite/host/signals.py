@@ -5,9 +5,9 @@ The former are blocked while the server can't act on them, since by default they
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
 
 # Stop the server.
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -34,19 +34,29 @@ def hear() -> None:
 
 
 def how_ended(returncode: int) -> str:
-    """How a process ended, by its ``returncode`` as subprocess has it."""
+    """Return how a process ended, by its ``returncode`` as subprocess has it."""
     return f"exit code {returncode}" if returncode >= 0 else f"killed by {signal.Signals(-returncode).name}"
 
 
 @contextmanager
-def unheard() -> Iterator[None]:
-    """Ignore the signals that end a command, because what it was to do is done and only has to be finished."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPS}
+def handling(handler: Callable[..., Any] | signal.Handlers, *numbers: signal.Signals) -> Iterator[None]:
+    """Have a handler for these signals in this block, and then those of before."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def unheard() -> AbstractContextManager[None]:
+    """Ignore the signals that end a command, because what it was to do is done and only has to be finished."""
+    return handling(signal.SIG_IGN, *STOPS)
+
+
+def terminable() -> AbstractContextManager[None]:
+    """Have SIGTERM end a command as Ctrl-C does, so that it cleans up."""
+    return handling(signal.default_int_handler, signal.SIGTERM)
 
 
 def has_terminal() -> bool:

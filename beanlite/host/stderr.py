@@ -3,8 +3,6 @@
 Otherwise a pipe that is not read, or a terminal stopped by Ctrl-S, would block the server at its next line, for good.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import select
@@ -29,29 +27,29 @@ class Stderr(io.FileIO):
         super().__init__(descriptor if terminal is None else terminal, "w", closefd=terminal is not None)
         self._amid_line = False
         """The last line was written in part."""
-        self.lost = 0
+        self.lost_lines = 0
         """How many lines were lost in whole or in part; the log reports them."""
         self.wait_s = 0.0
         """How long a write may wait for room."""
 
-    def write(self, data: ReadableBuffer, /) -> int:
+    def write(self, data: "ReadableBuffer", /) -> int:
         """Accept all data, and write as much of it as fits."""
         text = bytes(data)
-        left = b"\n" + text if self._amid_line else text
+        rest = b"\n" + text if self._amid_line else text
         room = select.poll()
         room.register(self, select.POLLOUT)
         until_s = time.monotonic() + self.wait_s
         try:
-            while left and room.poll(max(0.0, until_s - time.monotonic()) * 1000):
-                written = super().write(left[: select.PIPE_BUF])  # a pipe that has room takes at least this much
-                if not written:  # a terminal, which may have room for less than that
+            while rest and room.poll(max(0.0, until_s - time.monotonic()) * 1000):
+                count = super().write(rest[: select.PIPE_BUF])  # a pipe that has room takes at least this much
+                if not count:  # a terminal, which may have room for less than that
                     break
-                self._amid_line = not left[:written].endswith(b"\n")
-                left = left[written:]
+                self._amid_line = not rest[:count].endswith(b"\n")
+                rest = rest[count:]
         except OSError:  # the reader has gone, or it is a file on a full disk
             pass
-        if left:
-            self.lost += left[-len(text) :].count(b"\n")
+        if rest:
+            self.lost_lines += rest[-len(text) :].count(b"\n")
         else:
             self._amid_line = False
         return len(text)

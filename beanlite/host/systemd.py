@@ -4,8 +4,6 @@ These few lines are our own because the existing libraries either need a C libra
 years. They keep to two rules: the server never waits for systemd, and without systemd nothing is done.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -54,7 +52,7 @@ def reloading() -> None:
 
 
 def watchdog_s() -> float | None:
-    """The timeout of systemd's watchdog, or None if it does not watch this process."""
+    """Return the timeout of systemd's watchdog, or None if it does not watch this process."""
     wanted_us = os.environ.get("WATCHDOG_USEC", "")
     pid = os.environ.get("WATCHDOG_PID")
     if not is_told() or not wanted_us.isdecimal() or not int(wanted_us) or pid not in {None, str(os.getpid())}:

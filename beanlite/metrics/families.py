@@ -18,6 +18,7 @@ from beanlite.journal.base import Journal
 from beanlite.metrics.tubes import EVENTS
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
+from beanlite.settings.config import Settings
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # The kinds of refusals that concern connections.
@@ -31,10 +32,8 @@ class Measured(NamedTuple):
     measures: Measures
     service: Service
     journal: Journal
-    db: Path | None
-    """The database file, or None."""
-    max_connections: int
-    most_tubes: int
+    settings: Settings
+    """Those of the start."""
     started_s: float
     """When the server started, in UTC seconds."""
     clock: Callable[[], int]
@@ -42,8 +41,6 @@ class Measured(NamedTuple):
     """Why the server is not ready, or None."""
     facts: Callable[[], Facts | None]
     """The facts that ``stats`` reports; None while the journal is recovering."""
-    backs_up: bool
-    """Whether scheduled backups are made."""
 
 
 def families(source: Measured) -> Iterator[Metric]:
@@ -54,9 +51,9 @@ def families(source: Measured) -> Iterator[Metric]:
     yield from _memory(source)
     facts = source.facts()
     if facts is not None:
-        yield from _refused(facts)
+        yield from _refusals(facts)
         yield from _journal(source, facts)
-        if source.backs_up:
+        if source.settings.backup_every is not None:
             yield _gauge(
                 "backup_last_success_timestamp_seconds",
                 "When the newest scheduled backup was made, in UTC seconds; 0 if there is none.",
@@ -83,14 +80,15 @@ def _process(source: Measured) -> Iterator[Metric]:
 
 def _jobs(source: Measured) -> Iterator[Metric]:
     server, measures = server_snapshot(source.engine), source.measures
-    yield _labelled(
+    yield _by_label(
         "jobs",
         "Jobs by state.",
         "state",
         {"ready": server.ready, "reserved": server.reserved, "delayed": server.delayed, "buried": server.buried},
+        GaugeMetricFamily,
     )
     yield _gauge("tubes", "Tubes.", server.tubes)
-    yield _counted(
+    yield _by_label(
         "job_events",
         "What has happened to jobs since the start, as of a second ago.",
         "event",
@@ -103,13 +101,13 @@ def _jobs(source: Measured) -> Iterator[Metric]:
 def _clients(source: Measured) -> Iterator[Metric]:
     server, service, measures = server_snapshot(source.engine), source.service, source.measures
     yield _gauge("connections", "Connections.", server.clients)
-    yield _gauge("connections_max", "Connections that are served at a time, at most.", source.max_connections)
+    yield _gauge("connections_max", "Connections that are served at a time, at most.", source.settings.max_connections)
     yield _gauge("waiting_clients", "Clients that wait in a reserve.", server.waiting)
-    given = [*service.commands, *service.operator_commands.values()]
-    counts = {command.word.decode(): command.count for command in given}
-    yield _counted("commands", "Commands since the start.", "command", counts)
+    commands = [*service.commands, *service.operator_commands.values()]
+    counts = {command.word.decode(): command.count for command in commands}
+    yield _by_label("commands", "Commands since the start.", "command", counts)
     errors = {reply.decode().rstrip(): times for reply, times in (service.errors or {}).items()}
-    yield _counted("error_replies", "Replies since the start that say what could not be done.", "reply", errors)
+    yield _by_label("error_replies", "Replies since the start that say what could not be done.", "reply", errors)
     yield _histogram(
         "command_seconds",
         "From the turn of the loop in which commands came to the departure of their replies, without the waiting of a"
@@ -121,7 +119,8 @@ def _clients(source: Measured) -> Iterator[Metric]:
 
 def _memory(source: Measured) -> Iterator[Metric]:
     memory = source.engine.memory
-    yield _gauge("memory_resident_bytes", "Memory of the process that is in RAM.", _resident_bytes())
+    resident = int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
+    yield _gauge("memory_resident_bytes", "Memory of the process that is in RAM.", resident)
     yield _gauge(
         "memory_used_bytes", "Memory that counts towards the limit, by the server's own count.", memory.used_bytes
     )
@@ -130,14 +129,14 @@ def _memory(source: Measured) -> Iterator[Metric]:
     yield _gauge("unloaded_jobs", "Jobs whose body is in the database only.", memory.unloaded)
 
 
-def _refused(facts: Facts) -> Iterator[Metric]:
-    yield _counted(
+def _refusals(facts: Facts) -> Iterator[Metric]:
+    yield _by_label(
         "connections_refused",
         "Connections since the start that were one too many, in all or of one address.",
         "reason",
         {limit: facts.refused[limit] for limit in _CONNECTIONS},
     )
-    yield _counted(
+    yield _by_label(
         "refused",
         "How often since the start clients were refused tubes or watches, or closed for what they sent or buffered.",
         "reason",
@@ -164,8 +163,8 @@ def _journal(source: Measured, facts: Facts) -> Iterator[Metric]:
             "For how long something has been committed that is not synced yet; 0 if everything is.",
             journal.unsynced_s,
         )
-    if source.db is not None:
-        yield from _file(source.db, facts, measures)
+    if source.settings.file is not None:
+        yield from _file(source.settings.file, facts, measures)
 
 
 def _file(db: Path, facts: Facts, measures: Measures) -> Iterator[Metric]:
@@ -185,23 +184,18 @@ def _open_descriptors() -> int:
     return folder.stat().st_size or len(list(folder.iterdir()))  # older kernels do not report the size
 
 
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
-
-
 def _gauge(name: str, meaning: str, value: float) -> Metric:
     return GaugeMetricFamily(f"beanlite_{name}", meaning, value=value)
 
 
-def _labelled(name: str, meaning: str, label: str, values: dict[str, int]) -> Metric:
-    family = GaugeMetricFamily(f"beanlite_{name}", meaning, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family
-
-
-def _counted(name: str, meaning: str, label: str, values: dict[str, int]) -> Metric:
-    family = CounterMetricFamily(f"beanlite_{name}", meaning, labels=[label])
+def _by_label(
+    name: str,
+    meaning: str,
+    label: str,
+    values: dict[str, int],
+    kind: type[CounterMetricFamily | GaugeMetricFamily] = CounterMetricFamily,
+) -> Metric:
+    family = kind(f"beanlite_{name}", meaning, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
     return family

@@ -44,11 +44,11 @@ def tube_lines(engine: Engine, most: int, clock: Callable[[], int]) -> Iterator[
 
     Those are the tubes that were made first, so that a tube does not lose its series to another one while it exists.
     """
-    shown = list(islice(engine.tubes.values(), most))
+    own = list(islice(engine.tubes.values(), most))
     lines: dict[str, list[str]] = {name: [] for name in _METRICS}
-    for start in range(0, len(shown), SLICE):
+    for start in range(0, len(own), SLICE):
         now_ns = clock()
-        for tube in shown[start : start + SLICE]:
+        for tube in own[start : start + SLICE]:
             if engine.tubes.get(tube.name) is tube:
                 _tell(engine, tube, now_ns, lines)
         yield ""

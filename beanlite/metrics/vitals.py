@@ -1,17 +1,20 @@
 """The readiness and the measurements of a server, and their HTTP endpoints: only with the setting ``health``."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from beanlite.commit.latencies import Latencies
-from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.measures import Measures
 from beanlite.host.clock import utc_s
+from beanlite.host.places import host_and_port
 from beanlite.journal.base import Journal
-from beanlite.metrics.families import Measured
-from beanlite.metrics.text import PAGE_TYPE, MetricsPage
+from beanlite.metrics.families import Measured, families
+from beanlite.metrics.tubes import tube_lines
 from beanlite.net.health import Health
 from beanlite.protocol.replies import ERRORS
 from beanlite.protocol.session import Service
@@ -19,8 +22,41 @@ from beanlite.protocol.stats import Facts
 from beanlite.settings.config import Settings
 from beanlite.standby.forward import Forwarder
 
+# For this long after the page was made, requests get the same page.
+_FRESH_S: Final = 1.0
 # The server is not ready if a batch has not become durable for this long.
 STUCK_S: Final = 10
+
+
+class MetricsPage:
+    """The page with all metrics, made in slices so that no client waits for it, and at most once a second."""
+
+    def __init__(self, source: Measured) -> None:
+        self._source = source
+        self._page = b""
+        self._made_s: float | None = None
+        """When the page was made, by the loop's clock; None if it has not been made yet."""
+        self._lock = asyncio.Lock()
+
+    async def get(self) -> bytes:
+        """Return the page; make it first, unless it was made within the last second."""
+        loop = asyncio.get_running_loop()
+        async with self._lock:
+            if self._made_s is None or loop.time() >= self._made_s + _FRESH_S:
+                parts = []
+                for part in self._parts():
+                    parts.append(part)
+                    await asyncio.sleep(0)
+                self._page = b"".join(parts)
+                self._made_s = loop.time()
+            return self._page
+
+    def _parts(self) -> Iterator[bytes]:
+        source = self._source
+        for family in families(source):
+            yield generate_latest(cast(Any, SimpleNamespace(collect=[family].copy)))  # the library formats collectors
+        for lines in tube_lines(source.engine, source.settings.metrics_tubes, source.clock):
+            yield lines.encode()
 
 
 class Vitals:
@@ -29,45 +65,40 @@ class Vitals:
     def __init__(
         self,
         settings: Settings,
-        engine: Engine,
         service: Service,
         journal: Journal,
         clock: Callable[[], int],
-        facts: Callable[[], Facts],
         forwarder: Forwarder | None,
     ) -> None:
-        """Start measuring. ``facts`` returns what ``stats`` reports, and is called only after the recovery."""
-        measures = engine.ledger.measures = Measures()
+        """Start measuring."""
+        measures = service.engine.ledger.measures = Measures()
         service.errors = dict.fromkeys(ERRORS, 0)
         self.latencies = Latencies(measures, clock)
         self.recovered = False
         """The journal is recovered, and clients are served."""
-        self._engine = engine
+        self._service = service
         self._journal = journal
-        self._facts = facts
         self._forwarder = forwarder
-        self._address = settings.health_address
+        assert settings.health is not None
+        self._address = host_and_port(settings.health)
         self._page = MetricsPage(
             Measured(
-                engine=engine,
+                engine=service.engine,
                 measures=measures,
                 service=service,
                 journal=journal,
-                db=settings.file,
-                max_connections=settings.max_connections,
-                most_tubes=settings.metrics_tubes,
+                settings=settings,
                 started_s=utc_s(clock()),
                 clock=clock,
                 unready=self.unready,
                 facts=self._facts_if_recovered,
-                backs_up=settings.backup_every is not None,
             )
         )
 
     async def open(self, stopped: asyncio.Event) -> None:
         """Open the endpoints; ``stopped`` is set when the server is to stop. ListenError: it can't listen there."""
         self._stopped = stopped
-        self._health = Health(asyncio.get_running_loop(), self._readiness, self._page.get, PAGE_TYPE)
+        self._health = Health(asyncio.get_running_loop(), self._readiness, self._page.get, CONTENT_TYPE_PLAIN_0_0_4)
         await self._health.open(*self._address)
 
     def close(self) -> None:
@@ -76,7 +107,7 @@ class Vitals:
 
     def unready(self) -> str | None:
         """Return why the server does not serve, or refuses puts; None if it is ready."""
-        admission = self._engine.admission
+        admission = self._service.engine.admission
         if self._stopped.is_set():
             return "stopping"
         if not self.recovered:
@@ -98,4 +129,4 @@ class Vitals:
         return why is None, why or "ready"
 
     def _facts_if_recovered(self) -> Facts | None:
-        return self._facts() if self.recovered else None
+        return self._service.facts() if self.recovered else None

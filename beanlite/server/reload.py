@@ -1,7 +1,5 @@
 """Settings that are changed while the server serves: which of them take effect, and what is logged."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Final
@@ -11,7 +9,7 @@ from beanlite.errors import BeanliteError
 from beanlite.host import log, systemd
 from beanlite.net.listener import room_for
 from beanlite.net.operators import Operators
-from beanlite.server.wiring import Parts, bound
+from beanlite.server.wiring import Parts, set_bounds
 from beanlite.settings.config import RELOADED, Settings
 
 APPLIED: Final = [key for key, field in Settings.model_fields.items() if RELOADED in field.metadata]
@@ -26,27 +24,27 @@ async def reload(before: Settings, load: Callable[[], Settings], parts: Parts, b
     """
     systemd.reloading()
     try:
-        wanted = load()
-        now = _merged(before, wanted, len(parts.roster))
+        target = load()
+        now = _merge(before, target, len(parts.roster))
     except BeanliteError as error:
         log.error("not reloaded: settings unchanged", error=error)
         now = before
     else:
         await _apply(before, now, parts, beside)
-        _tell(before, wanted, now)
+        _tell(before, target, now)
     systemd.tell("READY=1")
     return now
 
 
-def _merged(before: Settings, wanted: Settings, connections: int) -> Settings:
-    """The settings as wanted as far as they can be changed now, else as before. Raises ConfigError if that fails."""
-    if before.journal and wanted.max_job_size != before.max_job_size:
+def _merge(before: Settings, target: Settings, connections: int) -> Settings:
+    """Return the target as far as it can take effect now, and else what was before. ConfigError: that fails."""
+    if before.journal and target.max_job_size != before.max_job_size:
         from beanlite.journal.sqlite.file.database import check_body_size  # noqa: PLC0415 - not with --no-journal
 
-        check_body_size(wanted.max_job_size)
-    new = {key: getattr(wanted, key) for key in APPLIED}
-    if wanted.max_connections != before.max_connections:
-        new["max_connections"] = room_for(wanted.max_connections, connections)
+        check_body_size(target.max_job_size)
+    new = {key: getattr(target, key) for key in APPLIED}
+    if target.max_connections != before.max_connections:
+        new["max_connections"] = room_for(target.max_connections, connections)
     return before.model_copy(update=new)
 
 
@@ -54,7 +52,7 @@ async def _apply(before: Settings, now: Settings, parts: Parts, beside: Beside) 
     log.setup(now.log_level, now.log_format)
     parts.service.max_job_size = now.max_job_size
     if _differ(before, now, _BOUNDS):
-        bound(now, parts.engine, parts.refusals, fetches=parts.journal.fetches)
+        set_bounds(now, parts.engine, parts.refusals, fetches=parts.journal.fetches)
     parts.addresses.limit(now.connections_per_address, spare_local=now.max_connections_per_address is None)
     if now.journal:
         if now.history is not None and before.history is None:
@@ -71,16 +69,16 @@ def _differ(one: Settings, other: Settings, keys: list[str]) -> bool:
     return any(getattr(one, key) != getattr(other, key) for key in keys)
 
 
-def _tell(before: Settings, wanted: Settings, now: Settings) -> None:
+def _tell(before: Settings, target: Settings, now: Settings) -> None:
     """Log which settings have changed, and which need a restart."""
-    for key in type(wanted).model_fields:
-        was, is_now, asked = (getattr(settings, key) for settings in (before, now, wanted))
+    for key in type(target).model_fields:
+        was, is_now, goal = (getattr(settings, key) for settings in (before, now, target))
         if was != is_now:
             log.info("setting changed", setting=key, was=was, now=is_now)
-        if is_now != asked and key in APPLIED:
-            log.warning("the limit of open files allows fewer connections", max_connections=asked, room=is_now)
-        elif is_now != asked:
-            log.warning("setting needs a restart", setting=key, now=is_now, then=asked)
+        if is_now != goal and key in APPLIED:
+            log.warning("the limit of open files allows fewer connections", max_connections=goal, room=is_now)
+        elif is_now != goal:
+            log.warning("setting needs a restart", setting=key, now=is_now, then=goal)
     log.info("reloaded")
 
 

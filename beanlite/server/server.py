@@ -1,7 +1,5 @@
 """The server: its start, its signals, and its stop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal
@@ -11,36 +9,33 @@ from typing import TYPE_CHECKING, Final
 
 from beanlite import __version__, is_compiled
 from beanlite.beside.beside import Beside
-from beanlite.core.engine import Engine
 from beanlite.errors import ListenError, is_ours
 from beanlite.host import log, signals
 from beanlite.host.clock import Clock
 from beanlite.journal.base import Journal
 from beanlite.net.connection import Connection
 from beanlite.net.listener import BACKLOG, Listener
-from beanlite.net.refusals import Refusals
-from beanlite.server.facts import ServerFacts
 from beanlite.server.reload import Reloads
 from beanlite.server.wiring import Wiring, make_parts, wire
+from beanlite.settings.config import Settings
 from beanlite.standby.forward import Forwarder
 
 if TYPE_CHECKING:
     from beanlite.metrics.vitals import Vitals
-    from beanlite.settings.config import Settings
 
 # How many connections are accepted in one go. Those to be refused take up file descriptors, too, until they are closed.
 ACCEPTED_AT_ONCE: Final = 4
 
 
 async def _accept(
-    listener: Listener, come: list[socket.socket], new_connection: Callable[[], Connection], to: list[asyncio.Server]
+    listener: Listener, clients: list[socket.socket], new_connection: Callable[[], Connection], to: list[asyncio.Server]
 ) -> ListenError | None:
-    """Serve the accepted sockets in ``come``, and accept others with servers that are added to ``to``.
+    """Serve the accepted sockets in ``clients``, and accept others with servers that are added to ``to``.
 
     Returns the error if it can't listen.
     """
     loop = asyncio.get_running_loop()
-    for sock in come:
+    for sock in clients:
         with contextlib.suppress(OSError):  # the client has gone
             await loop.connect_accepted_socket(new_connection, sock)
     try:
@@ -75,17 +70,7 @@ class Server:
         self._clock = clock
         self._stopped = asyncio.Event()
         self._failure: Exception | None = None
-        engine, refusals = Engine(), Refusals()
-        self._facts = ServerFacts(engine, journal, refusals, self._beside, clock)
-        self.parts = make_parts(
-            loop=self.loop,
-            settings=settings,
-            journal=journal,
-            clock=clock,
-            engine=engine,
-            refusals=refusals,
-            facts=self._facts.collect,
-        )
+        self.parts = make_parts(self.loop, settings, journal, clock, self._beside)
         self.wiring: Wiring | None = None
         """None until the journal is recovered."""
         self._vitals = self._make_vitals()
@@ -122,9 +107,9 @@ class Server:
             self._vitals.recovered = True
         await self._beside.back_up(self._settings)
         wiring.turns.follow_up(wiring.turns.now())
-        come = [] if self._forwarder is None else self._forwarder.hand_over()
+        clients = [] if self._forwarder is None else self._forwarder.hand_over()
         servers: list[asyncio.Server] = []
-        unheard = await _accept(self._listener, come, wiring.new_connection, servers)
+        unheard = await _accept(self._listener, clients, wiring.new_connection, servers)
         if unheard is None:
             await self._until_stopped(wiring)
         await self._stop(wiring, servers)
@@ -147,14 +132,13 @@ class Server:
         wiring.supervised.end()
         reloading.cancel()
 
-    def _make_vitals(self) -> Vitals | None:
+    def _make_vitals(self) -> "Vitals | None":
         """Make what reports health and metrics, if the settings ask for it."""
         if self._settings.health is None:
             return None
         from beanlite.metrics.vitals import Vitals  # noqa: PLC0415 - the start is faster without it
 
-        engine, service, journal = self.parts.engine, self.parts.service, self.parts.journal
-        return Vitals(self._settings, engine, service, journal, self._clock, self._facts.collect, self._forwarder)
+        return Vitals(self._settings, self.parts.service, self.parts.journal, self._clock, self._forwarder)
 
     # -- start and stop
 
@@ -207,9 +191,9 @@ class Server:
         await roster.part_from_all()
         await self._settle(wiring)  # the jobs that the connections had reserved are ready again
         await wiring.fetcher.close()
-        await self._beside.ended()  # otherwise a process that still reads the file would leave a -wal behind
-        left = await self.parts.journal.close()
-        log.info("stopped", jobs=len(engine.jobs), **({} if left is None else {"left": left}))
+        await self._beside.wait()  # otherwise a process that still reads the file would leave a -wal behind
+        trouble = await self.parts.journal.close()
+        log.info("stopped", jobs=len(engine.jobs), **({} if trouble is None else {"left": trouble}))
 
     async def _settle(self, wiring: Wiring) -> None:
         """Store and acknowledge everything. Raises the failure, if there is one."""

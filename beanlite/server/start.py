@@ -1,7 +1,5 @@
 """The start of a server, up to its event loop."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable
 from typing import Final

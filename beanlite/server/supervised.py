@@ -1,7 +1,5 @@
 """Reports to systemd while the server serves: its status, and that commits make progress."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Final
 
@@ -28,7 +26,7 @@ class Supervised:
         self._group_commit = group_commit
         self._watchdog_s = systemd.watchdog_s()
         self._every_s = STATUS_S if self._watchdog_s is None else min(STATUS_S, self._watchdog_s / LOOKS)
-        self._stored = -1
+        self._last_batch = -1
         """The last durable batch as of the previous look."""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -57,9 +55,9 @@ class Supervised:
         While the disk is full, commits wait for the operator, and a restart would not help; nor would it while a
         database on another machine can't be reached.
         """
-        before, self._stored = self._stored, self._engine.ledger.stored_batch
+        before, self._last_batch = self._last_batch, self._engine.ledger.stored_batch
         is_excused = self._engine.admission.disk_full or self._journal.is_elsewhere
-        return self._group_commit.idle or self._stored != before or is_excused
+        return self._group_commit.idle or self._last_batch != before or is_excused
 
     def _status(self) -> str:
         admission = self._engine.admission

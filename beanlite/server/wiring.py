@@ -1,11 +1,10 @@
 """The parts of a server, and how they are wired to each other."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from beanlite.beside.beside import Beside
 from beanlite.commit.crossings import Crossings
 from beanlite.commit.fetch import Fetcher
 from beanlite.commit.group import GroupCommit
@@ -29,8 +28,8 @@ from beanlite.protocol.commands import new_commands
 from beanlite.protocol.framing import line_closes_from
 from beanlite.protocol.operators.commands import new_operator_commands
 from beanlite.protocol.session import Service
-from beanlite.protocol.stats import Facts
 from beanlite.protocol.strangers import UNKNOWN_MAX
+from beanlite.server.facts import facts_source
 from beanlite.server.harm import spares_others
 from beanlite.server.supervised import Supervised
 from beanlite.settings.config import Settings
@@ -53,17 +52,11 @@ class Parts:
 
 
 def make_parts(
-    *,
-    loop: asyncio.AbstractEventLoop,
-    settings: Settings,
-    journal: Journal,
-    clock: Clock,
-    engine: Engine,
-    refusals: Refusals,
-    facts: Callable[[], Facts],
+    loop: asyncio.AbstractEventLoop, settings: Settings, journal: Journal, clock: Clock, beside: Beside
 ) -> Parts:
-    """Make the parts that a server has before its journal is recovered. ``facts`` returns what ``stats`` reports."""
-    memory_source = bound(settings, engine, refusals, fetches=journal.fetches)
+    """Make the parts that a server has before its journal is recovered."""
+    engine, refusals = Engine(), Refusals()
+    memory_source = set_bounds(settings, engine, refusals, fetches=journal.fetches)
     if settings.history is not None and settings.journal:
         engine.ledger.start_recording()
     addresses = Addresses(settings.connections_per_address, spare_local=settings.max_connections_per_address is None)
@@ -79,7 +72,7 @@ def make_parts(
     service = Service(
         engine,
         max_job_size=settings.max_job_size,
-        facts=facts,
+        facts=facts_source(engine, journal, refusals, beside, clock),
         commands=new_commands(),
         operator_commands=new_operator_commands(),
         refused=refusals.note,
@@ -147,7 +140,7 @@ def wire(
     return Wiring(group_commit, turns, fetcher, Supervised(loop, engine, journal, group_commit), host)
 
 
-def bound(settings: Settings, engine: Engine, refusals: Refusals, *, fetches: bool) -> str:
+def set_bounds(settings: Settings, engine: Engine, refusals: Refusals, *, fetches: bool) -> str:
     """Set the engine's bounds on memory, from the settings or from what the machine has, and on tubes.
 
     Returns what the bound on memory comes from. ``fetches``: the journal can fetch bodies.

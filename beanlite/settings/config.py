@@ -6,7 +6,6 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, SecretStr, StringConstraints
 
-from beanlite.host.places import host_and_port
 from beanlite.settings.defaults import ENV_PREFIX, HOST, PORT
 from beanlite.settings.values import (
     DB_NAME,
@@ -256,19 +255,13 @@ class Settings(BaseModel):
     @property
     def connections_per_address(self) -> int:
         """How many connections from one address are served at a time."""
-        given = self.max_connections_per_address
-        return self.max_connections - self.max_connections // 10 if given is None else given
+        limit = self.max_connections_per_address
+        return self.max_connections - self.max_connections // 10 if limit is None else limit
 
     @property
     def backup_every_s(self) -> int | None:
         """Seconds from one backup to the next; None if none are made."""
         return seconds(self.backup_every)
-
-    @property
-    def health_address(self) -> tuple[str, int]:
-        """Host and port of the setting ``health``, which must be set."""
-        assert self.health is not None
-        return host_and_port(self.health)
 
     @property
     def history_s(self) -> int | None:
@@ -284,10 +277,10 @@ class Settings(BaseModel):
 
 
 def flag(key: str) -> str:
-    """The long flag of a setting."""
+    """Return the long flag of a setting."""
     return "--no-journal" if key == "journal" else "--" + key.replace("_", "-")
 
 
 def variable(key: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return ENV_PREFIX + key.upper()

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -32,131 +31,108 @@ def load(file: Path | None = None, flags: Mapping[str, object] | None = None) ->
     `flags` has only the flags that were given, by the names of the settings.
     Raises ConfigError for a file that can't be read, an unknown key or a value that isn't allowed.
     """
-    settings, found = _examine(file, flags or {})
-    if found:
-        raise ConfigError(found[0])
+    settings, errors = _examine(file, flags or {})
+    if errors:
+        raise ConfigError(errors[0])
     assert settings is not None
     return settings
 
 
 def mistakes(file: Path | None = None, flags: Mapping[str, object] | None = None) -> list[str]:
-    """Everything that is wrong with the settings, one line for each mistake."""
+    """Return everything that is wrong with the settings, one line for each mistake."""
     return _examine(file, flags or {})[1]
 
 
 def origins(file: Path | None = None, flags: Mapping[str, object] | None = None) -> dict[str, str]:
-    """Where each setting comes from: ``default``, the path of the file, the name of the variable, or the flag."""
+    """Return where each setting comes from: ``default``, the path of the file, the name of a variable, or a flag."""
     flags = flags or {}
     in_file = _read(file) if file else {}
     in_environment = _variables()[0]
-    found = dict.fromkeys(Settings.model_fields, "default") | {"db": default_db()[1]}
-    found |= dict.fromkeys(in_file, str(file))
-    found |= {key: variable(key) for key in in_environment}
-    found |= {key: flag(key) for key in flags}
+    sources = dict.fromkeys(Settings.model_fields, "default") | {"db": default_db()[1]}
+    sources |= dict.fromkeys(in_file, str(file))
+    sources |= {key: variable(key) for key in in_environment}
+    sources |= {key: flag(key) for key in flags}
     if flags.get("socket", "") is None:  # --host or --port has taken its place
-        found["socket"] = flag("host" if "host" in flags else "port")
-    return found
+        sources["socket"] = flag("host" if "host" in flags else "port")
+    return sources
 
 
 def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings | None, list[str]]:
     """Read and check everything; returns the settings, or None if a value is not allowed, and all mistakes."""
-    found: list[str] = []
+    errors: list[str] = []
     in_file: dict[str, object] = {}
     try:
         in_file = _read(file) if file else {}
     except ConfigError as error:
-        found.append(str(error))
+        errors.append(str(error))
     unknown = [key for key in in_file if key not in Settings.model_fields]
-    found += [f"{file}: unknown key {key}" + _did_you_mean(key, str) for key in unknown]
+    errors += [f"{file}: unknown key {key}" + _did_you_mean(key, str) for key in unknown]
     in_file = {key: value for key, value in in_file.items() if key not in unknown}
     in_environment, unknown_variables = _variables()
-    found += unknown_variables
+    errors += unknown_variables
     try:
-        if in_file or in_environment:
-            settings = _from_all_sources(in_file, in_environment, flags)
-        else:
-            settings = Settings.model_validate(flags)
+        variables = _read_variables(in_environment) if in_environment else {}
+        settings = Settings.model_validate({**in_file, **variables, **flags})
     except ValidationError as error:
         for each in error.errors():
             key = str(each["loc"][0])
             source = flag(key) if key in flags else _below_flags(key, file, in_environment)
-            allowed = Settings.model_fields[key].description
-            found.append(f"{source}: {key} = {each['input']!r} is not allowed; {key}: {allowed}")
-        return None, found
+            description = Settings.model_fields[key].description
+            errors.append(f"{source}: {key} = {each['input']!r} is not allowed; {key}: {description}")
+        return None, errors
     if not any("db" in source for source in (flags, in_file, in_environment)):
         # Not by model_copy, which would count it among the settings that were given.
         settings = Settings.model_construct(settings.model_fields_set, **dict(settings) | {"db": default_db()[0]})
     elsewhere = {"journal": ("journal = false", not settings.journal), "database": ("database", settings.database)}
-    for key, (said, is_so) in elsewhere.items():
+    for key, (text, is_so) in elsewhere.items():
         if "db" in flags and is_so:  # who names a file would lose what they believe to be in it
-            other = flag(key) if key in flags else f"{said} ({_below_flags(key, file, in_environment)})"
-            found.append(f"--db and {other} exclude each other")
-    return settings, found + _contradictions(settings)
+            other = flag(key) if key in flags else f"{text} ({_below_flags(key, file, in_environment)})"
+            errors.append(f"--db and {other} exclude each other")
+    return settings, errors + _contradictions(settings)
 
 
 def _below_flags(key: str, file: Path | None, in_environment: set[str]) -> str:
-    """Where a setting that is not given by a flag comes from, unless it has its default."""
+    """Return where a setting that is not given by a flag comes from, unless it has its default."""
     return variable(key) if key in in_environment else str(file)
 
 
 def _contradictions(settings: Settings) -> list[str]:
-    """Which settings contradict each other, or make no sense."""
-    found = []
+    """Return which settings contradict each other, or make no sense."""
+    errors = []
     if (settings.backup_every is None) != (settings.backup_dir is None):
-        found.append("backup_every and backup_dir need each other")
+        errors.append("backup_every and backup_dir need each other")
     if settings.database is not None:
-        found += _beside_a_database(settings, settings.database.get_secret_value())
+        errors += _beside_a_database(settings, settings.database.get_secret_value())
     if is_postgresql(str(settings.db)):
-        found.append("db is the path of a file; the setting for a PostgreSQL database is database")
+        errors.append("db is the path of a file; the setting for a PostgreSQL database is database")
     if not settings.journal:
         useless = [key for key in ("backup_every", "history") if getattr(settings, key) is not None]
-        found += [f"{key} is of no use without a database, as with --no-journal" for key in useless]
-    return found
+        errors += [f"{key} is of no use without a database, as with --no-journal" for key in useless]
+    return errors
 
 
 def _beside_a_database(settings: Settings, url: str) -> list[str]:
-    """What is wrong if jobs are kept in PostgreSQL. The URL is not repeated, since it may contain a password."""
-    found = []
+    """Return what is wrong if jobs are kept in PostgreSQL. The URL is not repeated, since it may contain a password."""
+    errors = []
     if not is_postgresql(url):
-        found.append("the URL of a database begins with postgresql://, as in postgresql://beanlite@db1,db2/queue")
+        errors.append("the URL of a database begins with postgresql://, as in postgresql://beanlite@db1,db2/queue")
     if not settings.journal:
-        found.append("database and --no-journal exclude each other")
+        errors.append("database and --no-journal exclude each other")
     if settings.backup_every is not None:
-        found.append("backup_every is for the database file; PostgreSQL has backups of its own")
+        errors.append("backup_every is for the database file; PostgreSQL has backups of its own")
     only_files = sorted(settings.model_fields_set & {"fsync", "history", "history_bytes", "history_bodies"})
-    found += [f"{key} is for the database file, and there is none with database" for key in only_files]
+    errors += [f"{key} is for the database file, and there is none with database" for key in only_files]
     if find_spec("asyncpg") is None:
-        found.append(f"database: {missing('asyncpg')}")
-    return found
+        errors.append(f"database: {missing('asyncpg')}")
+    return errors
 
 
-def _from_all_sources(in_file: dict[str, object], in_environment: set[str], flags: Mapping[str, Any]) -> Settings:
-    """Read the settings with pydantic-settings. Importing it takes so long that a start with flags alone avoids it."""
-    from pydantic_settings import (  # noqa: PLC0415 - as the docstring says
-        BaseSettings,
-        InitSettingsSource,
-        PydanticBaseSettingsSource,
-        SettingsConfigDict,
-    )
+def _read_variables(keys: set[str]) -> dict[str, object]:
+    """Read these settings with pydantic-settings. Importing it takes so long that starts without variables avoid it."""
+    from pydantic_settings import EnvSettingsSource  # noqa: PLC0415 - as the docstring says
 
-    class AllSources(Settings, BaseSettings):
-        model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True, validate_default=False)
-
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            del dotenv_settings, file_secret_settings
-            ours = {key: value for key, value in env_settings().items() if key in in_environment}  # not Kubernetes's
-            return init_settings, InitSettingsSource(settings_cls, ours), InitSettingsSource(settings_cls, in_file)
-
-    given = AllSources(**flags)
-    return Settings.model_construct(given.model_fields_set, **dict(given))  # plain Settings, as in every other start
+    values = EnvSettingsSource(Settings, env_prefix=ENV_PREFIX, env_ignore_empty=True)()  # type: ignore[arg-type]
+    return {key: value for key, value in values.items() if key in keys}  # not Kubernetes's
 
 
 def _read(file: Path) -> dict[str, object]:
@@ -170,22 +146,22 @@ def _read(file: Path) -> dict[str, object]:
 
 
 def _variables() -> tuple[set[str], list[str]]:
-    """The settings for which the environment has a value, and an error for each variable that is not a setting."""
+    """Return the settings for which the environment has a value, and an error for each variable that is no setting."""
     keys: set[str] = set()
-    found: list[str] = []
+    errors: list[str] = []
     for name, value in os.environ.items():
         if not name.lower().startswith(ENV_PREFIX.lower()) or _OF_A_SERVICE.match(f"{name}={value}"):
             continue
         key = name.lower().removeprefix(ENV_PREFIX.lower())
         if key not in Settings.model_fields:  # pydantic-settings would ignore it silently
-            found.append(f"unknown environment variable {name}" + _did_you_mean(key, variable))
+            errors.append(f"unknown environment variable {name}" + _did_you_mean(key, variable))
         elif value:  # an empty variable counts as none
             keys.add(key)
-    return keys, found
+    return keys, errors
 
 
 def bare_environment() -> dict[str, str]:
-    """The environment for a process of ours that is given everything it has to know by flags.
+    """Return the environment for a process of ours that is given everything it has to know by flags.
 
     The settings are left out, because some without the others may contradict each other, and so are the variables with
     which systemd addresses the server.

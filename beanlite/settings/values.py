@@ -1,6 +1,7 @@
 """The allowed values of settings, and their conversion."""
 
 import os
+from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated
@@ -25,38 +26,38 @@ HISTORY_LEAST = 1 << 20
 MEMORY_LEAST = 16 << 20
 
 
-def _of_whole(given: object) -> object:
+def _of_whole(value: object) -> object:
     """Return what is given unless it is true or false, which Python takes for 1 and 0; else raise ValueError."""
-    if isinstance(given, bool):
-        raise ValueError(given)  # noqa: TRY004 - the one that pydantic expects
-    return given
+    if isinstance(value, bool):
+        raise ValueError(value)  # noqa: TRY004 - the one that pydantic expects
+    return value
 
 
 # A whole number.
 Whole = Annotated[int, BeforeValidator(_of_whole)]
 
 
-def of_path(given: object) -> object:
+def of_path(value: object) -> object:
     """Return what is given unless it can be no path: an empty one would mean the current folder. Else ValueError."""
-    if given == "":
+    if value == "":
         raise ValueError("the path is empty")
-    if isinstance(given, str) and "\0" in given:
+    if isinstance(value, str) and "\0" in value:
         raise ValueError("no path has a NUL character")
-    return given
+    return value
 
 
 # The path of a file or a folder.
 GivenPath = Annotated[Path, BeforeValidator(of_path)]
 
 
-def of_db(given: object) -> object:
+def of_db(value: object) -> object:
     """Return the path of a database as it is given; one that ends in a slash can only be a directory's."""
-    of_path(given)
-    return Path(given, DB_NAME) if isinstance(given, str) and given.endswith(("/", "/.")) else given
+    of_path(value)
+    return Path(value, DB_NAME) if isinstance(value, str) and value.endswith(("/", "/.")) else value
 
 
 def file_in(path: Path) -> Path:
-    """The path, or the file DB_NAME in it if it is a directory: beanstalkd's ``-b`` takes a directory."""
+    """Return the path, or the file DB_NAME in it if it is a directory: beanstalkd's ``-b`` takes a directory."""
     # Not Path.is_dir: it raises an error if the disk fails, and the journal describes that better.
     return path / DB_NAME if os.path.isdir(path) else path  # noqa: PTH112
 
@@ -66,7 +67,7 @@ DbPath = Annotated[Path, BeforeValidator(of_db), AfterValidator(file_in)]
 
 
 def default_db() -> tuple[Path, str]:
-    """The database if none is named, and what says so.
+    """Return the database if none is named, and what says so.
 
     It is in the current folder or, if there is none yet, in systemd's StateDirectory=.
     """
@@ -95,19 +96,21 @@ def of_operators(text: str) -> str:
     return text
 
 
-def of_address(text: str) -> str:
-    """Return the text if it is an address and a port, else raise ValueError."""
+def _where(is_valid: Callable[[str], bool]) -> AfterValidator:
+    """Make a check that raises ValueError unless the text is valid."""
+
+    def check(text: str) -> str:
+        if not is_valid(text):
+            raise ValueError(text)
+        return text
+
+    return AfterValidator(check)
+
+
+def _is_address(text: str) -> bool:
+    """Whether the text is an address and a port."""
     host, _, port = text.rpartition(":")
-    if not host or not is_port(port):
-        raise ValueError(text)
-    return text
-
-
-def of_place(text: str) -> str:
-    """Return the text if ``is_place``, else raise ValueError."""
-    if not is_place(text):
-        raise ValueError(text)
-    return text
+    return bool(host) and is_port(port)
 
 
 def is_loopback(host: str) -> bool:
@@ -118,19 +121,12 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def of_loopback(text: str) -> str:
-    """Return the text if it is an address and a port that only this machine can reach, else raise ValueError."""
-    if not is_loopback(text.rpartition(":")[0].strip("[]")):
-        raise ValueError(text)
-    return of_address(text)
-
-
 # The address and port of another machine; those to listen on; and those to listen on for this machine alone.
-Place = Annotated[str, AfterValidator(of_place)]
-ListenAt = Annotated[str, AfterValidator(of_address)]
-LoopbackAt = Annotated[str, AfterValidator(of_loopback)]
+Place = Annotated[str, _where(is_place)]
+ListenAt = Annotated[str, _where(_is_address)]
+LoopbackAt = Annotated[str, _where(lambda text: _is_address(text) and is_loopback(text.rpartition(":")[0].strip("[]")))]
 
 
-def seconds(given: str | None) -> int | None:
-    """The seconds of a Duration; None for None."""
-    return None if given is None else int(given[:-1]) * _SECONDS_IN[given[-1]]
+def seconds(text: str | None) -> int | None:
+    """Return the seconds of a Duration; None for None."""
+    return None if text is None else int(text[:-1]) * _SECONDS_IN[text[-1]]

@@ -35,12 +35,12 @@ _SHORT.maxother = 60
 
 
 def in_our_words(mistake: "ErrorDetails") -> str:
-    """What is wrong with a value, from one of pydantic's ``errors(include_context=True)``."""
-    given, context = mistake["input"], dict(mistake.get("ctx", {}))
+    """Return what is wrong with a value, from one of pydantic's ``errors(include_context=True)``."""
+    value, context = mistake["input"], dict(mistake.get("ctx", {}))
     for bound in ("ge", "le"):
         if isinstance(context.get(bound), float):
             context[bound] = int(context[bound])
-    shown = json.dumps(given) if given is None or isinstance(given, bool) else _SHORT.repr(given)
+    text = json.dumps(value) if value is None or isinstance(value, bool) else _SHORT.repr(value)
     if mistake["type"] in _OF_NUMBERS:  # of a command line, where each number is text
-        shown = shown.strip("'")
-    return _WORDS.get(mistake["type"], "{given} is not allowed").format(given=shown, **context)
+        text = text.strip("'")
+    return _WORDS.get(mistake["type"], "{given} is not allowed").format(given=text, **context)

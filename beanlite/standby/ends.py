@@ -1,7 +1,5 @@
 """The two connections of a forwarded client: its own, and the one made for it to the active server."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable
@@ -62,7 +60,7 @@ class End(asyncio.BufferedProtocol):
             self.early += self._chunk[:nbytes].tobytes()
 
     def eof_received(self) -> bool:
-        """The peer has half-closed; return whether bytes may still be sent to it."""
+        """Take nothing more from the peer, which has half-closed; return whether bytes may still be sent to it."""
         self.end()
         return self.other is not None and not self.other.ended
 
@@ -77,13 +75,13 @@ class End(asyncio.BufferedProtocol):
             self._over()
 
     def pause_writing(self) -> None:
-        """The peer is not reading: stop reading from the other connection."""
+        """Stop reading from the other connection, as the peer is not reading."""
         other = self._open_other()
         if other is not None:
             other.pause_reading()
 
     def resume_writing(self) -> None:
-        """The peer has read everything: read from the other connection again."""
+        """Read from the other connection again, as the peer has read everything."""
         other = self._open_other()
         if other is not None and self.other is not None and not self.other.ended:
             other.resume_reading()
@@ -169,10 +167,10 @@ class Guest:
     then the client can be forwarded to another server, or be served by this one.
     """
 
-    __slots__ = ("_awaited", "client", "peer", "server", "sock", "task")
+    __slots__ = ("_threshold", "client", "peer", "server", "sock", "task")
 
     def __init__(self, sock: socket.socket, peer: object, client: End) -> None:
-        self._awaited = 1
+        self._threshold = 1
         self.sock = sock
         self.peer = peer
         self.client = client
@@ -183,21 +181,17 @@ class Guest:
     def has_asked(self) -> bool:
         """Whether the client has sent a line; if not, wait for more of it to be readable. OSError: it is gone."""
         try:
-            said = self.sock.recv(LINE_BYTES, socket.MSG_PEEK)
+            data = self.sock.recv(LINE_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
             return False
         # The loop reports an error only once, even if there is still something to read.
-        if not said or self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        if not data or self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise ConnectionAbortedError("it has closed its side")
         # With fewer bytes than were waited for, no more will come, or the socket does not support SO_RCVLOWAT.
-        if b"\n" in said or not self._awaited <= len(said) < LINE_BYTES:
+        if b"\n" in data or not self._threshold <= len(data) < LINE_BYTES:
             return True
-        self._await(len(said) + 1)
+        self.await_bytes(len(data) + 1)
         return False
-
-    def release(self) -> None:
-        """Restore the socket's options, because others take it over."""
-        self._await(1)
 
     def pass_on(self, server: ServerEnd, most: int) -> bool:
         """Send the active server up to ``most`` bytes of what the client has sent.
@@ -205,14 +199,14 @@ class Guest:
         False: the server takes nothing, and all of it is still in the client's socket.
         """
         try:
-            said = self.sock.recv(most, socket.MSG_PEEK)
+            data = self.sock.recv(most, socket.MSG_PEEK)
         except OSError:  # the client is gone, which is noticed soon
             return True
         try:
-            sent = server.sock.send(said)
+            count = server.sock.send(data)
         except OSError:
             return False
-        self.sock.recv(sent)
+        self.sock.recv(count)
         return True
 
     async def tie(self, server: ServerEnd) -> None:
@@ -222,21 +216,16 @@ class Guest:
         await _join(self.client, self.sock)  # first, as this end can keep what is received before the other is ready
         await _join(server, server.sock)
 
-    def untie(self) -> None:
-        """Break the reference cycle between the two ends."""
-        if self.server is not None:
-            self.client.other = self.server.other = None
-
     def cut_off(self) -> None:
         """Close both connections at once."""
         self.client.cut_off()
         if self.server is not None:
             self.server.cut_off()
 
-    def _await(self, nbytes: int) -> None:
-        """Make the socket readable only when there are ``nbytes`` bytes."""
-        if nbytes != self._awaited:
-            self._awaited = nbytes
+    def await_bytes(self, nbytes: int) -> None:
+        """Make the socket readable only when there are ``nbytes`` bytes; 1 is the default of every socket."""
+        if nbytes != self._threshold:
+            self._threshold = nbytes
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
 
 

@@ -7,13 +7,11 @@ server has taken something from a client, losing the server closes the client's 
 a command without a reply was carried out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from beanlite.host import log
 from beanlite.host.places import host_and_port, is_place
@@ -21,10 +19,8 @@ from beanlite.net.addresses import Addresses
 from beanlite.net.listener import Listener, advertised, room_for
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
+from beanlite.settings.config import Settings
 from beanlite.standby.ends import End, Guest, ServerEnd, connect
-
-if TYPE_CHECKING:
-    from beanlite.settings.config import Settings
 
 # How long the active server may take to accept a connection, and how long after a failure to try again.
 CONNECT_S: Final = 2.0
@@ -35,7 +31,7 @@ STOP_S: Final = 2.0
 CHUNK_BYTES: Final = 1 << 14
 
 
-def make_forwarder(settings: Settings, listener: Listener) -> Forwarder | None:
+def make_forwarder(settings: Settings, listener: Listener) -> "Forwarder | None":
     """Make what looks after clients while another server is active; None if the settings don't have them forwarded."""
     if settings.database is None or settings.standby == "refuse":
         return None
@@ -104,7 +100,7 @@ class Forwarder:
             loop.remove_reader(sock)
         waiting = [*self._waiting.values(), *self._silent.values()]
         for guest in waiting:
-            guest.release()
+            guest.await_bytes(1)  # others take it over
             self._leave(guest.sock)
         return [guest.sock for guest in waiting]
 
@@ -218,7 +214,7 @@ class Forwarder:
     def _start(self, guest: Guest) -> None:
         assert self._active is not None
         guest.task = asyncio.get_running_loop().create_task(self._forward(guest, self._active))
-        guest.task.add_done_callback(_raise_bug)
+        guest.task.add_done_callback(lambda task: None if task.cancelled() else task.result())  # a bug is raised
 
     async def _forward(self, guest: Guest, active: str) -> None:
         """Connect a client to the active server."""
@@ -234,7 +230,10 @@ class Forwarder:
             self._oddities.warning("could not connect to the active server", address=active, error=problem)
             self._try_later()
             return
-        self._reached()
+        for other in self._waiting.values():  # the active server accepts connections
+            if other.task is None:
+                self._start(other)
+        self._accept(accepts=True)
         guest.task = None
         if self._is_let_through(guest, server):
             if guest.pass_on(server, CHUNK_BYTES):
@@ -246,13 +245,6 @@ class Forwarder:
             self._dismiss(guest.sock)
         self._own_ends.discard(server.names)
         server.sock.close()
-
-    def _reached(self) -> None:
-        """The active server accepts connections: connect all waiting clients, and accept new ones."""
-        for guest in self._waiting.values():
-            if guest.task is None:
-                self._start(guest)
-        self._accept(accepts=True)
 
     def _is_let_through(self, guest: Guest, server: ServerEnd) -> bool:
         """Whether a client may be joined with this connection to the active server."""
@@ -274,14 +266,9 @@ class Forwarder:
     def _leave(self, sock: socket.socket) -> None:
         """Forget a client, which is gone, or is looked after by others."""
         guest = self._silent.pop(sock, None) or self._waiting.pop(sock, None) or self._served.pop(sock)
-        guest.untie()
         if guest.server is not None:
+            guest.client.other = guest.server.other = None  # they would be a reference cycle
             self._own_ends.discard(guest.server.names)
         self._addresses.drop(sock)
         if self._empty is not None and not self._served:
             self._empty.set()
-
-
-def _raise_bug(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.result()

@@ -30,13 +30,13 @@ def main() -> int:
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(GOES_FIRST), encoding="ascii")
-    asked: dict[str, str] = json.loads(sys.argv[1])
-    db = Path(asked["db"]) if "db" in asked else None
-    backups = Folder(Path(asked["backups"]), db) if db is not None and "backups" in asked else None
+    options: dict[str, str] = json.loads(sys.argv[1])
+    db = Path(options["db"]) if "db" in options else None
+    backups = Folder(Path(options["backups"]), db) if db is not None and "backups" in options else None
     try:
-        where = parse_address(asked["listen"])
+        where = parse_address(options["listen"])
         site = Site(
-            address=parse_address(asked["server"]),
+            address=parse_address(options["server"]),
             db=db,
             backups=backups,
             hosts=serving.LOOPBACK_NAMES | {where[0]},

@@ -68,14 +68,14 @@ class Gate(BaseHTTPMiddleware):
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         """Answer a request."""
-        response = await _refused(request) or await call_next(request)
+        response = await _refusal(request) or await call_next(request)
         response.headers.update(HEADERS)
         if not request.url.path.startswith("/static/"):
             response.headers["cache-control"] = "no-store"
         return response
 
 
-async def _refused(request: Request) -> Response | None:
+async def _refusal(request: Request) -> Response | None:
     """Return the response that refuses a request; None if the request is permitted."""
     site = site_of(request)
     if site.hosts and not is_own_host(request.headers.get("host", ""), site.hosts):
@@ -91,10 +91,10 @@ async def _refused(request: Request) -> Response | None:
     if user is None:
         return PlainTextResponse("The proxy has not said who you are.\n", 401)
     request.state.user = user
-    return None if request.method in {"GET", "HEAD"} else _refused_change(request, user)
+    return None if request.method in {"GET", "HEAD"} else _refusal_of_change(request, user)
 
 
-def _refused_change(request: Request, user: User) -> Response | None:
+def _refusal_of_change(request: Request, user: User) -> Response | None:
     if not is_own_origin(request.headers):
         return PlainTextResponse("Only a page of this site may ask for this.\n", 403)
     if not user.may_change:

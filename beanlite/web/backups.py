@@ -37,13 +37,13 @@ class Folder:
         """Whether a backup requested here is being made."""
         return self._making is not None and not self._making.done()
 
-    def found(self) -> list[Backup]:
+    def existing(self) -> list[Backup]:
         """Return the existing backups, the newest first. OSError: the folder can't be read."""
-        found = []
+        backups = []
         for file, made_at in reversed(dated_backups(self.path, self._db)):
             with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile, for a newer one
-                found.append(Backup(file.name, made_at, file.stat().st_size))
-        return found
+                backups.append(Backup(file.name, made_at, file.stat().st_size))
+        return backups
 
     def begin(self) -> asyncio.Task[None]:
         """Start making a backup. BeanliteError: one is being made already."""

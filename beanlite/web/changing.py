@@ -10,13 +10,12 @@ from starlette.responses import RedirectResponse, Response
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Record, encode_tube
-from beanlite.console.live import Live
-from beanlite.console.person import on_behalf_of
+from beanlite.console.live import Live, on_behalf_of
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
-from beanlite.web.pages import chosen, form, link, number, render, whole_seconds
-from beanlite.web.running import described
+from beanlite.web.pages import filter_of, form, link, number, render, whole_seconds
+from beanlite.web.running import description
 from beanlite.web.safety import User
 from beanlite.web.site import site_of
 
@@ -28,20 +27,20 @@ _LENGTH: Final = "a length of time, such as 90s, 5min or 3h"
 async def change(request: Request) -> Response:
     """Change the jobs that a form selects: ask for confirmation with their number first, then do it."""
     site, fields = site_of(request), await form(request)
-    what, which = _meant(fields)
+    what, which = _request(fields)
     back = _back(fields)
     if site.hide_bodies and which.text is not None:
         raise ConfigError("text: bodies are hidden here, and so can't be searched")
     if not fields.get("sure"):
         would = await site.questions.ask(partial(_count, what=what, which=which))
         fields |= {"up_to_id": str(would.last_id or 0), "sure": "1"}
-        context = {"what": what, "described": described(which), "outcome": would, "fields": fields, "back": back}
+        context = {"what": what, "described": description(which), "outcome": would, "fields": fields, "back": back}
         return render(request, "sure.html", context)
     live = await asyncio.to_thread(Live, site.address)
     running, task = site.changes.begin(live, {**what, **_on_behalf(request)}, which, back)
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
-        return _done(request, back, f"{units.jobs(running.outcome.done)} {DONE_WORDS[what['do']]}")
+        return _redirect(request, back, f"{units.jobs(running.outcome.done)} {DONE_WORDS[what['do']]}")
     return RedirectResponse(f"/change/{running.number}", 303)
 
 
@@ -60,8 +59,8 @@ async def pause(request: Request) -> Response:
     if pause_s is None:
         raise ConfigError(f"for: {_LENGTH}; 0 ends a pause")
     await site.questions.ask_once(lambda live: live.pause(tube, pause_s))
-    said = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
-    return _done(request, _back(fields), said)
+    message = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
+    return _redirect(request, _back(fields), message)
 
 
 async def put(request: Request) -> Response:
@@ -85,7 +84,7 @@ async def put(request: Request) -> Response:
         reply = await site_of(request).questions.ask_once(lambda live: live.ask("put-jobs", what))
     except BeanliteError as error:
         return render(request, "put.html", {"fields": fields, "error": str(error)}, 422)
-    return _done(request, f"/job/{reply['ids'][0]}", "The job was put")
+    return _redirect(request, f"/job/{reply['ids'][0]}", "The job was put")
 
 
 async def back_up(request: Request) -> Response:
@@ -97,7 +96,7 @@ async def back_up(request: Request) -> Response:
     await asyncio.wait([making], timeout=WAIT_S)
     if folder.is_busy or folder.error:
         return RedirectResponse("/backups", 303)
-    return _done(request, "/backups", "A backup was made")
+    return _redirect(request, "/backups", "A backup was made")
 
 
 def _on_behalf(request: Request) -> Record:
@@ -106,7 +105,7 @@ def _on_behalf(request: Request) -> Record:
     return on_behalf_of(user.name)
 
 
-def _meant(fields: dict[str, str]) -> tuple[Record, Filter]:
+def _request(fields: dict[str, str]) -> tuple[Record, Filter]:
     """Return the change that a form requests, and the filter of its jobs. ConfigError: the form is wrong."""
     do = fields.get("do", "")
     if do not in DONE_WORDS:
@@ -115,7 +114,7 @@ def _meant(fields: dict[str, str]) -> tuple[Record, Filter]:
         raise ConfigError("no job is ticked; tick some, or choose all that fit")
     if fields.get("scope") == "all":
         fields["ids"] = fields.get("of_ids", "")
-    which = chosen(fields)
+    which = filter_of(fields)
     if not which.criteria():
         raise ConfigError("say which jobs are meant")
     return {"do": do, **_how(do, fields)}, which
@@ -153,7 +152,7 @@ def _back(fields: dict[str, str]) -> str:
     return back if back.startswith("/") and not back.startswith(("//", "/\\")) and len(back) < 4000 else "/"
 
 
-def _done(request: Request, path: str, said: str) -> Response:
+def _redirect(request: Request, path: str, message: str) -> Response:
     """Redirect to a page, which then shows what was done."""
-    token = site_of(request).notices.leave(said)
+    token = site_of(request).notices.leave(message)
     return RedirectResponse(f"{path}{'&' if '?' in path else '?'}{link('', done=token)[1:]}", 303)

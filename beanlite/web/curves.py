@@ -32,16 +32,16 @@ def curve(rows: Iterable[Record], key: str, span_s: int, points: int, *, gaps: b
     """
     last = int(time.time()) // span_s * span_s
     first = last - (points - 1) * span_s
-    found = {row["at"]: row[key] for row in rows if key in row}
-    values = [found.get(at, None if gaps else 0) for at in range(first, last + 1, span_s)]
-    known = [value for value in values if value is not None]
-    most = max(known, default=0)
+    by_time = {row["at"]: row[key] for row in rows if key in row}
+    values = [by_time.get(at, None if gaps else 0) for at in range(first, last + 1, span_s)]
+    numbers = [value for value in values if value is not None]
+    most = max(numbers, default=0)
     line = area = ""
     for is_gap, run in groupby(enumerate(values), lambda place: place[1] is None):
         if not is_gap:
-            piece, closed = _piece([(place, value) for place, value in run if value is not None], most, points)
-            line, area = line + piece, area + closed
-    return Curve(line, area, most, sum(known), first)
+            piece, below = _piece([(place, value) for place, value in run if value is not None], most, points)
+            line, area = line + piece, area + below
+    return Curve(line, area, most, sum(numbers), first)
 
 
 def _piece(run: list[tuple[int, float]], most: float, points: int) -> tuple[str, str]:

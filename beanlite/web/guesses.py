@@ -45,13 +45,13 @@ class Guesses:
         """Return the user in this header if the password is correct. TooMany: it is not checked."""
         if not all(login_in(authorization)):  # it has nothing to check
             return None
-        user = self._passwords.known(authorization)
+        user = self._passwords.recall(authorization)
         if user is not None:
             return user
         turn = self._turns.setdefault(address, asyncio.Lock())
         try:
             async with turn:
-                user = self._passwords.known(authorization)  # the same one may have been checked meanwhile
+                user = self._passwords.recall(authorization)  # the same one may have been checked meanwhile
                 return await self._check(authorization, address) if user is None else user
         finally:
             if not turn.locked():

@@ -15,7 +15,7 @@ SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "waiting", "fi
 # A job that has been ready for this long is shown as a problem.
 LONG_S: Final = 3600
 # How many tubes are named among the problems, for each kind.
-NAMED: Final = 5
+NAMED_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ def tubes(live: Live, like: str, sort: str, page: int) -> TubesPage:
     names = _in_order(live, like, sort)
     end = page * PAGE
     places = {name: place for place, name in enumerate(names[end - PAGE : end])}
-    found: list[Record] = []
+    records: list[Record] = []
     if places:  # a tube may be gone by then
-        found = live.list_tubes({"names": list(places), "limit": PAGE})["tubes"]
-    return TubesPage(sorted(found, key=lambda tube: places[tube["name"]]), page, len(names) > end)
+        records = live.list_tubes({"names": list(places), "limit": PAGE})["tubes"]
+    return TubesPage(sorted(records, key=lambda tube: places[tube["name"]]), page, len(names) > end)
 
 
 def _in_order(live: Live, like: str, sort: str) -> list[str]:
@@ -56,48 +56,48 @@ def _in_order(live: Live, like: str, sort: str) -> list[str]:
     request: Record = {"like": like} if like else {}
     if sort == "name":
         return sorted(name for (name,) in all_tubes(live, {**request, "only": ["name"]}))
-    found = all_tubes(live, {**request, "only": ["name", sort]})
-    found.sort(key=lambda facts: -1 if facts[1] is None else facts[1], reverse=True)
-    return [name for name, _ in found]
+    rows = all_tubes(live, {**request, "only": ["name", sort]})
+    rows.sort(key=lambda facts: -1 if facts[1] is None else facts[1], reverse=True)
+    return [name for name, _ in rows]
 
 
 def all_tubes(live: Live, request: Record) -> list[Any]:
     """Return the tubes of all slices of a list, or what the request's ``only`` names of each."""
-    return [tube for found, _ in listing.slices(live.list_tubes, request, "tubes") for tube in found]
+    return [tube for part, _ in listing.slices(live.list_tubes, request, "tubes") for tube in part]
 
 
 def problems(live: Live, stats: Record) -> list[Problem]:
     """Return the problems of the server and its tubes, the urgent ones first."""
-    found = _of_server(stats)
+    items = _of_server(stats)
     stuck = [tube for tube in all_tubes(live, {"order": "first_ready_s", "limit": 20}) if tube["ready"]]
-    for tube in listing.first(stuck, "first_ready_s", largest=True, limit=NAMED):
+    for tube in listing.first(stuck, "first_ready_s", largest=True, limit=NAMED_MAX):
         waits = units.age(tube["first_ready_s"])
         if not tube["watching"] and not tube["pause_left_s"]:
             text = f"nobody reserves from it: {units.jobs(tube['ready'])} ready, the next one for {waits}"
-            found.append(Problem(text, tube["name"], "ready"))
+            items.append(Problem(text, tube["name"], "ready"))
         elif tube["first_ready_s"] >= LONG_S:
-            found.append(Problem(f"its next job has been ready for {waits}", tube["name"], "ready"))
+            items.append(Problem(f"its next job has been ready for {waits}", tube["name"], "ready"))
     if stats["current-jobs-buried"]:
         buried = [tube for tube in all_tubes(live, {"order": "buried", "limit": 20}) if tube["buried"]]
-        for tube in listing.first(buried, "buried", largest=True, limit=NAMED):
+        for tube in listing.first(buried, "buried", largest=True, limit=NAMED_MAX):
             since = units.age(tube["first_buried_s"])
-            found.append(Problem(f"{units.jobs(tube['buried'])} buried, the first {since} ago", tube["name"], "buried"))
-    return sorted(found, key=lambda problem: not problem.urgent)
+            items.append(Problem(f"{units.jobs(tube['buried'])} buried, the first {since} ago", tube["name"], "buried"))
+    return sorted(items, key=lambda problem: not problem.urgent)
 
 
 def _of_server(stats: Record) -> list[Problem]:
-    found = []
+    items = []
     if stats.get("disk-full") == "true":
-        found.append(Problem("The disk is full: puts are refused until there is room again", urgent=True))
+        items.append(Problem("The disk is full: puts are refused until there is room again", urgent=True))
     if stats.get("draining") == "true":
-        found.append(Problem("The server is draining: it takes no new jobs", urgent=True))
+        items.append(Problem("The server is draining: it takes no new jobs", urgent=True))
     used, most = stats.get("memory-used", 0), stats.get("memory-max", 0)
     if most and used > 0.9 * most:
         text = f"{used * 100 // most} % of the memory that it may use is taken; puts are refused when all of it is"
-        found.append(Problem(text, urgent=True))
+        items.append(Problem(text, urgent=True))
     if stats.get("backup-failed-at", 0):
-        found.append(Problem(f"The last backup failed at {units.utc(stats['backup-failed-at'])} UTC", urgent=True))
-    return found
+        items.append(Problem(f"The last backup failed at {units.utc(stats['backup-failed-at'])} UTC", urgent=True))
+    return items
 
 
 class Rates:

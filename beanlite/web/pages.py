@@ -60,15 +60,15 @@ def _environment() -> Environment:
         "size": units.size,
         "time": _time,
     }
-    inputs = {NAMES[key]: told for key, told in CRITERIA.items() if told.label}
+    inputs = {NAMES[key]: criterion for key, criterion in CRITERIA.items() if criterion.label}
     environment.globals |= {"INPUTS": inputs, "STATES": STATES, "link": link}
     return environment
 
 
 def link(path: str, **query: object) -> str:
     """Return a path with a query of the given values, except those that are empty or None."""
-    said = {name: value for name, value in query.items() if value not in {None, ""}}
-    return f"{path}?{urlencode(said)}" if said else path
+    values = {name: value for name, value in query.items() if value not in {None, ""}}
+    return f"{path}?{urlencode(values)}" if values else path
 
 
 _TEMPLATES: Final = _environment()
@@ -77,7 +77,7 @@ _TEMPLATES: Final = _environment()
 def render(request: Request, template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
     """Render a page; ``context`` has its template's variables."""
     user, query = request.state.user, dict(request.query_params)
-    done = site_of(request).notices.take(query.pop("done", ""))
+    notice = site_of(request).notices.take(query.pop("done", ""))
     common = {
         "path": request.url.path,
         "query": query,
@@ -85,7 +85,7 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
         "server": site_of(request).name,
         "user": user.name,
         "may_change": user.may_change,
-        "done": done,
+        "done": notice,
     }
     return HTMLResponse(_TEMPLATES.get_template(template).render(common | dict(context)), status)
 
@@ -118,21 +118,21 @@ def seconds(fields: Mapping[str, str], name: str) -> float | None:
     if not text:
         return None
     try:
-        found = parse_age(text[:_VALUE_MAX])
+        length_s = parse_age(text[:_VALUE_MAX])
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from None
-    if found > U32_MAX:
+    if length_s > U32_MAX:
         raise ConfigError(f"{name}: {U32_MAX} seconds at most")
-    return found
+    return length_s
 
 
 def whole_seconds(fields: Mapping[str, str], name: str) -> int | None:
     """Return a length of time as the server takes it, in whole seconds; None if it is left out. ConfigError."""
-    found = seconds(fields, name)
-    return None if found is None else units.whole_seconds(found)
+    length_s = seconds(fields, name)
+    return None if length_s is None else units.whole_seconds(length_s)
 
 
-def chosen(fields: Mapping[str, str]) -> Filter:
+def filter_of(fields: Mapping[str, str]) -> Filter:
     """Return the filter that a form or the query of a page describes. ConfigError: it is malformed."""
     return filter_by(**{key: _criterion(fields, key) for key in Filter.model_fields})
 

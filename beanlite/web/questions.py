@@ -25,7 +25,7 @@ class Questions:
         self._address = address
         self._free = asyncio.Semaphore(CONNECTIONS)
         self._idle: list[Live] = []
-        self._kept: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
+        self._answers: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
 
     async def ask(self, question: Callable[[Live], Answer]) -> Answer:
         """Return the answer to a question that changes nothing: it is repeated if a connection turns out to be lost."""
@@ -43,23 +43,25 @@ class Questions:
         An answer that took long is kept for as long as it took, so that the server can rest in between.
         """
         now_s = time.monotonic()
-        until_s, task = self._kept.get(key, (0.0, None))
+        until_s, task = self._answers.get(key, (0.0, None))
         if task is None or (task.done() and now_s >= until_s):
-            self._kept = {each: kept for each, kept in self._kept.items() if kept[0] > now_s or not kept[1].done()}
+            self._answers = {
+                each: entry for each, entry in self._answers.items() if entry[0] > now_s or not entry[1].done()
+            }
             task = asyncio.create_task(self.ask(question))
-            if len(self._kept) < KEEP_MAX:
-                self._kept[key] = now_s + KEEP_S, task
-                task.add_done_callback(lambda ended: self._answered(key, ended, now_s))
+            if len(self._answers) < KEEP_MAX:
+                self._answers[key] = now_s + KEEP_S, task
+                task.add_done_callback(lambda ended: self._settle(key, ended, now_s))
         # A request that is cancelled must not cancel the answer for the others.
         answer: Answer = await asyncio.shield(task)
         return answer
 
-    def _answered(self, key: Hashable, task: asyncio.Task[Any], began_s: float) -> None:
+    def _settle(self, key: Hashable, task: asyncio.Task[Any], began_s: float) -> None:
         if task.cancelled() or task.exception() is not None:
-            self._kept.pop(key, None)
-        elif key in self._kept:
+            self._answers.pop(key, None)
+        elif key in self._answers:
             now_s = time.monotonic()
-            self._kept[key] = max(began_s + KEEP_S, now_s + (now_s - began_s)), task
+            self._answers[key] = max(began_s + KEEP_S, now_s + (now_s - began_s)), task
 
     def _ask(self, question: Callable[[Live], Answer]) -> Answer:
         if self._idle:
@@ -73,21 +75,18 @@ class Questions:
         return self._put_to(Live(self._address), question)
 
     def _put_to(self, live: Live, question: Callable[[Live], Answer]) -> Answer:
-        is_good = False
+        is_good = True
         try:
-            answer = question(live)
-            is_good = True
-        except Unreachable:
-            raise
-        except BeanliteError:  # the command was refused, but the connection is still good
-            is_good = True
+            return question(live)
+        except BaseException as error:
+            # If the command was refused, the connection is still good.
+            is_good = isinstance(error, BeanliteError) and not isinstance(error, Unreachable)
             raise
         finally:
             if is_good and len(self._idle) < CONNECTIONS:
                 self._idle.append(live)
             else:
                 live.close()
-        return answer
 
     def close(self) -> None:
         """Close the idle connections."""

@@ -14,17 +14,17 @@ from beanlite.errors import BeanliteError
 from beanlite.protocol.operators.filters import Filter
 
 # How many changes are remembered, and how many may run at a time.
-KEPT: Final = 50
+CHANGES_MAX: Final = 50
 AT_ONCE: Final = 4
 
 
-def described(which: Filter) -> str:
+def description(which: Filter) -> str:
     """Describe the jobs that a filter selects."""
     if which.ids is None:
         return f"all jobs {in_words(which)}"
-    chosen = f"job {which.ids[0]}" if len(which.ids) == 1 else f"{units.jobs(len(which.ids))} one by one"
+    begin = f"job {which.ids[0]}" if len(which.ids) == 1 else f"{units.jobs(len(which.ids))} one by one"
     more = in_words(which)
-    return f"{chosen}, as far as still {more}" if more else chosen
+    return f"{begin}, as far as still {more}" if more else begin
 
 
 @dataclass(slots=True)
@@ -54,8 +54,8 @@ class Ongoing:
             live.close()
             raise BeanliteError(f"{AT_ONCE} changes are under way; wait until one of them has ended")
         self._last += 1
-        running = self.all[self._last] = Running(self._last, f"{DONE_WORDS[what['do']]}: {described(which)}", back)
-        while len(self.all) > KEPT:
+        running = self.all[self._last] = Running(self._last, f"{DONE_WORDS[what['do']]}: {description(which)}", back)
+        while len(self.all) > CHANGES_MAX:
             del self.all[next(iter(self.all))]
         task = asyncio.create_task(_run(live, slices(live, what, which, running.outcome), running))
         self._tasks.add(task)

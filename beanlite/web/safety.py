@@ -50,7 +50,7 @@ class Passwords:
         """Read the file. ConfigError: it can't be read, or is malformed."""
         self._hasher = PasswordHasher()
         self._users: dict[str, tuple[str, str]] = {}
-        self._right: set[bytes] = set()
+        self._digests: set[bytes] = set()
         self._secret = secrets.token_bytes(32)
         # Checked for names that don't exist, so that checking them takes as long.
         self._nobody = self._hasher.hash(secrets.token_hex())
@@ -64,16 +64,16 @@ class Passwords:
             if not line.strip() or line.startswith("#"):
                 continue
             name, _, rest = line.partition(":")
-            role, _, hashed = rest.partition(":")
-            if not name or role not in ROLES or not hashed.startswith("$argon2"):
+            role, _, hash_text = rest.partition(":")
+            if not name or role not in ROLES or not hash_text.startswith("$argon2"):
                 raise ConfigError(f"{path}, line {number}: a line is NAME:operator:HASH or NAME:reader:HASH")
-            self._users[name] = role, hashed
+            self._users[name] = role, hash_text
         if not self._users:
             raise ConfigError(f"{path} has no user in it")
 
-    def known(self, authorization: str) -> User | None:
+    def recall(self, authorization: str) -> User | None:
         """Return the user in this header if its password has been found correct before; None if it must be checked."""
-        if self._digest(authorization) not in self._right:
+        if self._digest(authorization) not in self._digests:
             return None
         name, _ = login_in(authorization)
         return User(name, self._users[name][0] == "operator")
@@ -84,16 +84,16 @@ class Passwords:
         # An older version took an empty password from a script without input; it must not open anything.
         if not password:
             return None
-        role, hashed = self._users.get(name, ("", self._nobody))
+        role, hash_text = self._users.get(name, ("", self._nobody))
         try:
-            self._hasher.verify(hashed, password)
+            self._hasher.verify(hash_text, password)
         except (VerificationError, InvalidHashError):
             return None
         if not role:
             return None
-        if len(self._right) >= _REMEMBERED_MAX:
-            self._right.clear()
-        self._right.add(self._digest(authorization))
+        if len(self._digests) >= _REMEMBERED_MAX:
+            self._digests.clear()
+        self._digests.add(self._digest(authorization))
         return User(name, role == "operator")
 
     def _digest(self, authorization: str) -> bytes:

@@ -67,15 +67,15 @@ class Samples:
         """Return the points of a tube's curves: jobs ready, and jobs put and deleted per second."""
         row = self._of.get(name, array("d"))
         last = {row[at] // POINT_S: row[at : at + _WIDTH] for at in range(0, len(row), _WIDTH)}
-        found = []
+        points = []
         for point, (at_s, ready, put, deleted) in last.items():
             record: Record = {"at": int(point) * POINT_S, "ready": int(ready)}
             before = last.get(point - 1)
             if before is not None and put >= before[2]:
                 record["put"] = (put - before[2]) / (at_s - before[0])
                 record["deleted"] = (deleted - before[3]) / (at_s - before[0])
-            found.append(record)
-        return found
+            points.append(record)
+        return points
 
 
 async def sample(questions: Questions, samples: Samples) -> None:

@@ -22,7 +22,7 @@ from beanlite.protocol.operators.filters import NAMES, Filter
 from beanlite.web import overview as looks
 from beanlite.web.backups import Backup
 from beanlite.web.curves import Curve, curve
-from beanlite.web.pages import chosen, link, number, render
+from beanlite.web.pages import filter_of, link, number, render
 from beanlite.web.samples import KEEP_S, POINT_S
 from beanlite.web.site import Site, site_of
 
@@ -75,7 +75,7 @@ async def overview(request: Request) -> Response:
 
 async def jobs(request: Request) -> Response:
     """Show jobs of any tube."""
-    return await _jobs(request, chosen(request.query_params), "jobs.html", {"tube": None})
+    return await _jobs(request, filter_of(request.query_params), "jobs.html", {"tube": None})
 
 
 async def tube(request: Request) -> Response:
@@ -98,7 +98,7 @@ async def tube(request: Request) -> Response:
         "span": SAMPLED if unreadable else span,
         "spans": spans,
     }
-    return await _jobs(request, chosen({**request.query_params, "tube": name}), "tube.html", context)
+    return await _jobs(request, filter_of({**request.query_params, "tube": name}), "tube.html", context)
 
 
 async def _jobs(request: Request, which: Filter, template: str, context: Record) -> Response:
@@ -110,11 +110,11 @@ async def _jobs(request: Request, which: Filter, template: str, context: Record)
     if site.hide_bodies and which.text is not None:
         raise ConfigError("text: bodies are hidden here, and so can't be searched")
     after = query.get("after", "")[:1000] or None
-    found = await site.questions.ask(partial(listing.jobs, which=which, sort=sort, limit=JOBS, after=after))
+    page = await site.questions.ask(partial(listing.jobs, which=which, sort=sort, limit=JOBS, after=after))
     fields = [name for name in NAMES.values() if name != "up_to_id" and (name != "tube" or context["tube"] is None)]
     context |= {
-        "jobs": found.records,
-        "more": link(request.url.path, **{**query, "after": found.after}) if found.after else None,
+        "jobs": page.records,
+        "more": link(request.url.path, **{**query, "after": page.after}) if page.after else None,
         "which": which,
         "filters": {name: query.get(name, "") for name in fields},
         "sort": sort,
@@ -132,27 +132,28 @@ async def job(request: Request) -> Response:
         raise ConfigError("no job has such an id")
     if form not in FORMS:
         raise ConfigError(f"body: there is no form {form[:40]!r}, only {', '.join(FORMS)}")
-    found = await site.questions.ask(lambda live: live.show_job(job_id))
-    history, unreadable = await _history(site.db, job_id)
-    if found is None and not history:
+    facts = await site.questions.ask(lambda live: live.show_job(job_id))
+    stored, unreadable = await _from_database(site.db, lambda look: look.show_job(job_id))
+    history = [] if stored is None else stored["history"]
+    if facts is None and not history:
         context = {"id": job_id, "has_db": site.db is not None, "unreadable": unreadable}
         return render(request, "no-job.html", context, 404)
-    body = b"" if found is None or site.hide_bodies else found["body"]
+    body = b"" if facts is None or site.hide_bodies else facts["body"]
     if form == "raw":
         name = f'attachment; filename="job-{job_id}"'
         return Response(body, media_type="application/octet-stream", headers={"content-disposition": name})
     try:
-        shown = body_lines(body[:BODY_BYTES_MAX], form)
+        text = body_lines(body[:BODY_BYTES_MAX], form)
     except ConfigError:
-        shown = None
+        text = None
     context = {
-        "job": found,
+        "job": facts,
         "id": job_id,
         "history": history,
         "has_db": site.db is not None,
         "unreadable": unreadable,
         "hides": site.hide_bodies,
-        "shown": shown,
+        "shown": text,
         "cut": len(body) > BODY_BYTES_MAX,
         "form": form,
         "forms": [each for each in FORMS if each != "raw"],
@@ -164,23 +165,23 @@ async def clients(request: Request) -> Response:
     """Show the connected clients."""
 
     def first(live: Live) -> list[Record]:
-        found: list[Record] = []
+        records: list[Record] = []
         for client in listing.everything(live.list_clients, {}, "clients"):
-            found.append(client)
-            if len(found) > CLIENTS_MAX:
+            records.append(client)
+            if len(records) > CLIENTS_MAX:
                 break
-        return found
+        return records
 
-    found = await site_of(request).questions.ask_seldom("clients", first)
-    context = {"clients": found[:CLIENTS_MAX], "more": len(found) > CLIENTS_MAX, "most": CLIENTS_MAX}
+    records = await site_of(request).questions.ask_seldom("clients", first)
+    context = {"clients": records[:CLIENTS_MAX], "more": len(records) > CLIENTS_MAX, "most": CLIENTS_MAX}
     return render(request, "clients.html", context)
 
 
 async def journal(request: Request) -> Response:
     """Show the statistics of the server: its journal, its memory, its backups, what it has refused."""
     stats = await site_of(request).questions.ask_seldom("stats", Live.stats)
-    refused = {key.removeprefix("refused-"): times for key, times in stats.items() if key.startswith("refused-")}
-    return render(request, "journal.html", {"stats": stats, "refused": refused})
+    refusals = {key.removeprefix("refused-"): times for key, times in stats.items() if key.startswith("refused-")}
+    return render(request, "journal.html", {"stats": stats, "refused": refusals})
 
 
 async def backups(request: Request) -> Response:
@@ -190,29 +191,23 @@ async def backups(request: Request) -> Response:
         stats = await site.questions.ask_seldom("stats", Live.stats)
     except Unreachable:
         stats = {}
-    found: list[Backup] = []
+    backups: list[Backup] = []
     unreadable = ""
     if site.backups is not None:
         try:
-            found = await asyncio.to_thread(site.backups.found)
+            backups = await asyncio.to_thread(site.backups.existing)
         except OSError as error:
             unreadable = str(error)
     context = {
         "folder": site.backups,
-        "backups": found,
+        "backups": backups,
         "unreadable": unreadable,
-        "succeeded_at": max([stats.get("backup-succeeded-at", 0), *(backup.made_at for backup in found)]),
+        "succeeded_at": max([stats.get("backup-succeeded-at", 0), *(backup.made_at for backup in backups)]),
         "failed_at": stats.get("backup-failed-at", 0),
         "in_memory": stats.get("binlog-current-index") == 0,
         "now": time.time(),
     }
     return render(request, "backups.html", context)
-
-
-async def _history(db: Path | None, job_id: int) -> tuple[list[Record], str]:
-    """Return what has happened to a job, and why the database can't be read, if so."""
-    found, unreadable = await _from_database(db, lambda look: look.show_job(job_id))
-    return ([] if found is None else found["history"]), unreadable
 
 
 async def _hours(site: Site, names: list[str]) -> tuple[dict[str, Curve], str]:
@@ -230,8 +225,8 @@ async def _curves(site: Site, name: str, span: str) -> tuple[dict[str, Curve], s
     if span != SAMPLED:
         rows, unreadable = await _from_database(site.db, lambda look: look.totals(span_s, points, [name]))
     if rows is None:
-        sampled = site.samples.points(name)
-        return {key: curve(sampled, key, *SPANS[SAMPLED], gaps=True) for key in ("ready", "put", "deleted")}, unreadable
+        records = site.samples.points(name)
+        return {key: curve(records, key, *SPANS[SAMPLED], gaps=True) for key in ("ready", "put", "deleted")}, unreadable
     for row in rows:
         row["wait_s"] = row["waited_s"] / row["reserved"] if row["reserved"] else 0.0
     return {key: curve(rows, key, span_s, points) for key in ("put", "deleted", "wait_s")}, ""

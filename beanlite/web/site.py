@@ -1,19 +1,42 @@
 """What requests share: the options, the connections to the server, and the users."""
 
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from starlette.requests import Request
 
 from beanlite.beanstalk.client import Address, address_text
 from beanlite.web.backups import Folder
 from beanlite.web.guesses import Guesses
-from beanlite.web.notices import Notices
 from beanlite.web.overview import Rates
 from beanlite.web.questions import Questions
 from beanlite.web.running import Ongoing
 from beanlite.web.safety import Passwords, User
 from beanlite.web.samples import Samples
+
+# How many notices that nobody has seen are kept.
+NOTICES_MAX: Final = 100
+
+
+class Notices:
+    """Texts to be shown once each. They are found by a token, so that no link can make a page say anything."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def leave(self, text: str) -> str:
+        """Keep a text, and return the token by which it is found."""
+        token = secrets.token_urlsafe(16)
+        self._texts[token] = text
+        while len(self._texts) > NOTICES_MAX:
+            del self._texts[next(iter(self._texts))]
+        return token
+
+    def take(self, token: str) -> str:
+        """Return the text of this token, once; empty if there is none."""
+        return self._texts.pop(token, "")
 
 
 @dataclass(kw_only=True)
@@ -53,19 +76,19 @@ class Site:
     async def user(self, request: Request) -> User | None:
         """Return the user who makes a request; None if they have to log in first. TooMany: not with a password now."""
         if self.guesses is not None:
-            given = request.headers.get("authorization", "")
+            header = request.headers.get("authorization", "")
             address = "unix" if request.client is None else request.client.host
-            found = await self.guesses.check(given, address)
+            user = await self.guesses.check(header, address)
         elif self.user_header is not None:
             # Starlette reads headers as Latin-1; names are UTF-8.
             name = request.headers.get(self.user_header, "").encode("latin-1").decode(errors="replace")
-            found = User(name, may_change=True) if name else None
+            user = User(name, may_change=True) if name else None
         else:
-            found = User("", may_change=True)
-        return found and User(found.name, found.may_change and not self.read_only)
+            user = User("", may_change=True)
+        return user and User(user.name, user.may_change and not self.read_only)
 
 
 def site_of(request: Request) -> Site:
-    """The site that a request is for."""
+    """Return the site that a request is for."""
     site: Site = request.app.state.site
     return site

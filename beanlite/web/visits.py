@@ -1,7 +1,5 @@
 """The connections of browsers: none is kept for a request that does not come, and such ones make room for others."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, Final, cast
 

@@ -66,7 +66,7 @@ def _output(command: list[str], *arguments: str) -> list[str]:
 
 @contextmanager
 def _served(command: list[str], folder: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """A server on the folder, with its address and that of its page, which it logs once they can be connected to."""
+    """Start a server on the folder; yield it, with its address and that of its page once they can be connected to."""
     flags = ("--port", "0", "--db", folder, "--web", "127.0.0.1:0", "--log-format", "json")
     # A session of its own, so that it can be killed as a whole, with what may have started it.
     process = subprocess.Popen([*command, "serve", *flags], stderr=subprocess.PIPE, text=True, start_new_session=True)

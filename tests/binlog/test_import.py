@@ -9,7 +9,7 @@ import time
 import pytest
 
 from beanlite.binlog.importing import import_binlog
-from beanlite.binlog.survey import held
+from beanlite.binlog.survey import lock
 from beanlite.errors import BinlogRefused
 from beanlite.journal.sqlite.file.database import open_database
 from tests.support.beanstalkd_jobs import TUBES, Producer, as_beanstalkd_reads, kick_order, stats_of_all
@@ -121,7 +121,7 @@ def test_a_directory_that_a_beanstalkd_holds_is_refused(log, tmp_path):
 def test_no_beanstalkd_starts_on_a_directory_that_is_being_imported(log, tmp_path):
     with start_beanstalkd(tmp_path, "-b", str(log)):
         pass
-    with held(log), pytest.raises(ServerDied, match="failed to lock wal dir"):
+    with lock(log), pytest.raises(ServerDied, match="failed to lock wal dir"):
         start_beanstalkd(tmp_path, "-b", str(log))
 
 

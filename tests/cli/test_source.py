@@ -5,7 +5,7 @@ import pty
 
 import pytest
 
-from beanlite.cli.source import STDIN, opened
+from beanlite.cli.source import STDIN, reader
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def terminal(monkeypatch):
 
 
 def test_a_terminal_is_told_that_it_is_waited_for(terminal, capsys):
-    with opened(STDIN) as source:
+    with reader(STDIN) as source:
         assert capsys.readouterr().err == "reading from the terminal, until Ctrl-D at the beginning of a line\n"
         os.write(terminal, b"typed\n\x04")
         assert source.read() == b"typed\n"
@@ -29,7 +29,7 @@ def test_nobody_else_is(monkeypatch, capsys, tmp_path):
     (tmp_path / "in").write_bytes(b"body")
     with (tmp_path / "in").open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
-        assert opened(STDIN).read() == b"body"
-    with opened(tmp_path / "in") as source:
+        assert reader(STDIN).read() == b"body"
+    with reader(tmp_path / "in") as source:
         assert source.read() == b"body"
     assert capsys.readouterr().err == ""

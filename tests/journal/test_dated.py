@@ -20,7 +20,7 @@ def folder(tmp_path):
     folder = tmp_path / "backups"
     folder.mkdir()
     for day in range(3):
-        make(dated.dated(folder, tmp_path / "queue.db", FIRST_S + day * DAY_S), batches=1)
+        make(dated.dated_path(folder, tmp_path / "queue.db", FIRST_S + day * DAY_S), batches=1)
     return folder
 
 

@@ -146,7 +146,7 @@ def test_a_disk_that_fills_up(is_new, path):
 
 
 def test_a_signal_after_the_commit_is_too_late(path, monkeypatch):
-    close = Database.close
+    close, handler = Database.close, signal.getsignal(signal.SIGINT)
 
     def interrupted(database):
         signal.raise_signal(signal.SIGINT)
@@ -155,7 +155,7 @@ def test_a_signal_after_the_commit_is_too_late(path, monkeypatch):
     monkeypatch.setattr(Database, "close", interrupted)
     fill(path, [job(1)])
     assert [file.name for file in path.parent.iterdir()] == ["queue.db"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_a_job_that_cannot_be_one(path):

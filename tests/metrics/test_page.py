@@ -8,7 +8,7 @@ import time
 import pytest
 import uvloop
 
-from beanlite.metrics import text, tubes
+from beanlite.metrics import tubes, vitals
 from tests.metrics.test_health import place, status_of
 from tests.support.health import metrics, samples, start_watched
 from tests.support.inside import connect, serving
@@ -142,14 +142,14 @@ def test_backups_by_the_clock(tmp_path):
 
 
 async def test_whoever_asks_within_a_second_is_given_the_same_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "_FRESH_S", 1000.0)  # a second may be over before the last one asks
+    monkeypatch.setattr(vitals, "_FRESH_S", 1000.0)  # a second may be over before the last one asks
     async with serving(tmp_path / "queue.db", health="127.0.0.1:0") as (server, _):
         client = await connect(server)
         pages = await asyncio.gather(*(status_of(server, "/metrics") for _ in range(3)))
         client[1].write(b"use fresh\r\n")
         await client[0].readline()
         assert [await status_of(server, "/metrics"), *pages] == [pages[0]] * 4
-        monkeypatch.setattr(text, "_FRESH_S", 0.0)
+        monkeypatch.setattr(vitals, "_FRESH_S", 0.0)
         _, after = await status_of(server, "/metrics")
     assert ("beanlite_tube_jobs", "ready", "fresh") in samples(after)
 
@@ -176,7 +176,7 @@ async def test_clients_are_served_between_the_slices(tmp_path):
 
 def test_the_metrics_leave_no_garbage(tmp_path, monkeypatch):
     """In uvloop, as the server has it: the streams that this test asks by leave some in asyncio's own loop."""
-    monkeypatch.setattr(text, "_FRESH_S", 0.0)
+    monkeypatch.setattr(vitals, "_FRESH_S", 0.0)
 
     async def garbage_of(pages):
         async with serving(tmp_path / "queue.db", health="127.0.0.1:0") as (server, _):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from beanlite.console.person import login_name, on_behalf_of
+from beanlite.console.live import login_name, on_behalf_of
 from beanlite.core.tube import is_person
 
 

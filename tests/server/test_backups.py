@@ -10,7 +10,7 @@ import pytest
 
 from beanlite.beside.backups import Backups
 from beanlite.host import log
-from beanlite.journal.sqlite.file.dated import dated, dated_backups
+from beanlite.journal.sqlite.file.dated import dated_backups, dated_path
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.inside import until
 from tests.support.journal_files import make
@@ -98,7 +98,7 @@ def told(monkeypatch):
 
 async def test_the_first_is_due_so_long_after_the_newest(folder):
     now_s = time.time()
-    make(dated(folder, Path("queue.db"), now_s - 900))
+    make(dated_path(folder, Path("queue.db"), now_s - 900))
     backups = Made(folder, 3600, "")
     backups.begin()
     assert backups.succeeded_at == int(now_s - 900)
@@ -109,17 +109,17 @@ async def test_the_first_is_due_so_long_after_the_newest(folder):
 @pytest.mark.parametrize("made_s_ago", [1_000_000, None])
 async def test_an_overdue_one_is_made_at_once(folder, made_s_ago):
     if made_s_ago is not None:
-        make(dated(folder, Path("queue.db"), time.time() - made_s_ago))
+        make(dated_path(folder, Path("queue.db"), time.time() - made_s_ago))
     backups = Made(folder, 3600, 'print(\'{"file": "f", "jobs": 1, "size": 2, "seconds": 3}\')')
     began_s = int(time.time())
     backups.begin()
     await until(lambda: backups.succeeded_at >= began_s)
     backups.end()
-    await backups.ended()
+    await backups.wait()
 
 
 async def test_a_clock_that_was_put_back_does_not_put_backups_off_for_long(folder):
-    make(dated(folder, Path("queue.db"), time.time() + 1_000_000))
+    make(dated_path(folder, Path("queue.db"), time.time() + 1_000_000))
     backups = Made(folder, 3600, "")
     backups.begin()
     assert backups._timer.when() - asyncio.get_running_loop().time() == pytest.approx(3600, abs=60)
@@ -132,7 +132,7 @@ async def test_the_end_cuts_one_short(folder, told):
     await until(lambda: backups._child is not None)
     process = backups._child.process
     backups.end()
-    await backups.ended()
+    await backups.wait()
     assert process.returncode == -15
     assert told == [("info", "stopped during a backup", {})]
 
@@ -144,10 +144,10 @@ async def test_a_stop_amid_the_wait_for_its_end_waits_for_it_as_well(folder, tol
     await until(lambda: backups._child is not None)
     process = backups._child.process
     backups.end()
-    reload = asyncio.create_task(backups.ended())
+    reload = asyncio.create_task(backups.wait())
     await asyncio.sleep(0)
     reload.cancel()
-    await backups.ended()
+    await backups.wait()
     assert process.returncode is not None
     assert told == [("info", "stopped during a backup", {})]
 
@@ -158,7 +158,7 @@ async def test_one_that_takes_too_long_is_left_alone(folder, told):
     await until(lambda: told)
     process = backups._child.process
     backups.end()
-    await backups.ended()
+    await backups.wait()
     assert process.returncode == -15
     assert told[0] == ("warning", "backup takes longer than backup_every", {"seconds": 0.05})
 
@@ -179,7 +179,7 @@ async def test_why_one_has_failed(folder, told, code, why):
     assert backups._timer.when() - asyncio.get_running_loop().time() < 61  # the time from one to the next is an hour
     assert backups.failed_at > 0
     backups.end()
-    await backups.ended()
+    await backups.wait()
 
 
 async def test_one_on_the_disk_of_the_database_leaves_room_for_jobs(folder, told, monkeypatch):
@@ -202,4 +202,4 @@ async def test_one_that_can_not_even_be_started(folder, told):
     await until(lambda: told)
     assert "No such file" in told[0][2]["error"]
     backups.end()
-    await backups.ended()
+    await backups.wait()

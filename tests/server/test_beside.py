@@ -211,7 +211,7 @@ def started(code):
 
 async def end(found):
     found.end()
-    await found.ended()
+    await found.wait()
 
 
 async def test_one_that_ends_again_and_again_is_started_less_and_less_often(told, monkeypatch):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from beanlite.journal.sqlite.file.dated import dated, dated_backups
+from beanlite.journal.sqlite.file.dated import dated_backups, dated_path
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import make
 from tests.support.servers import start_beanlite
@@ -26,8 +26,8 @@ def folder(tmp_path):
     """With a backup that was made three hours ago, and some that are none of this database."""
     folder = tmp_path / "backups"
     folder.mkdir()
-    make(dated(folder, DB, time.time() - 3 * HOUR_S))
-    make(dated(folder, Path("another.db"), time.time()))
+    make(dated_path(folder, DB, time.time() - 3 * HOUR_S))
+    make(dated_path(folder, Path("another.db"), time.time()))
     (folder / "notes.txt").write_text("not a backup")
     return folder
 
@@ -84,7 +84,7 @@ def test_backup_is_made_by_a_click_and_no_older_one_is_deleted(server, web, fold
     with Wire(server.connect()) as wire:
         wire.put(b"job")
     for age_h in range(4, 20):
-        make(dated(folder, DB, time.time() - age_h * HOUR_S))
+        make(dated_path(folder, DB, time.time() - age_h * HOUR_S))
     before = dated_backups(folder, DB)
     assert "Back up now" in web.get("/backups").text
     web.post("/backups", {})

@@ -7,8 +7,8 @@ import pytest
 
 from beanlite.web import guesses
 from beanlite.web.guesses import CHECKS_AT_ONCE, EVERY_S, FREE, Guesses, TooMany
-from beanlite.web.notices import KEPT, Notices
 from beanlite.web.safety import User
+from beanlite.web.site import NOTICES_MAX, Notices
 from tests.support.web import sign_in
 
 ANN = User("ann", may_change=True)
@@ -28,7 +28,7 @@ class Passwords:
         self.free.set()
         self.at_once = self.most_at_once = 0
 
-    def known(self, authorization):
+    def recall(self, authorization):
         return ANN if authorization in self.seen else None
 
     def check(self, authorization):
@@ -116,5 +116,5 @@ def test_a_notice_is_shown_once():
 
 def test_notices_that_nobody_sees_are_forgotten():
     notices = Notices()
-    tokens = [notices.leave(str(number)) for number in range(KEPT + 5)]
-    assert [notices.take(token) for token in tokens] == [""] * 5 + [str(number) for number in range(5, KEPT + 5)]
+    tokens = [notices.leave(str(number)) for number in range(NOTICES_MAX + 5)]
+    assert [notices.take(token) for token in tokens] == [""] * 5 + [str(number) for number in range(5, NOTICES_MAX + 5)]

@@ -185,7 +185,7 @@ def test_only_so_many_correct_passwords_are_remembered(users, monkeypatch):
     passwords = Passwords(users)
     for login, may_change in (("ann:correct horse", True), ("bob:battery", False), ("ann:correct horse", True)):
         assert passwords.check(header(login)) == User(login.partition(":")[0], may_change)
-        assert len(passwords._right) == 1
+        assert len(passwords._digests) == 1
 
 
 def test_readers_change_nothing(connect, users):

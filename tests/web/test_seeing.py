@@ -11,7 +11,7 @@ import pytest
 
 from beanlite.errors import ConfigError
 from beanlite.protocol.operators.filters import IDS_MAX, NAMES, Filter
-from beanlite.web.pages import chosen
+from beanlite.web.pages import filter_of
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire, until
@@ -171,15 +171,15 @@ def test_form_has_an_input_for_each_criterion(web):
 
 @pytest.mark.parametrize(("key", "name"), NAMES.items())
 def test_page_reads_each_criterion_as_its_type(key, name):
-    criteria = chosen({name: "buried" if key == "state" else "7"}).criteria()
+    criteria = filter_of({name: "buried" if key == "state" else "7"}).criteria()
     assert Filter.model_validate(criteria, strict=True).criteria().keys() == {key}
 
 
 def test_a_thousand_ids_can_be_looked_up_however_long_they_are():
     ids = [(1 << 63) - number for number in range(IDS_MAX)]
-    assert chosen({"ids": ", ".join(map(str, ids))}).ids == ids
+    assert filter_of({"ids": ", ".join(map(str, ids))}).ids == ids
     with pytest.raises(ConfigError, match="characters at most"):
-        chosen({"ids": "1," * 20_000})
+        filter_of({"ids": "1," * 20_000})
 
 
 @pytest.mark.parametrize(

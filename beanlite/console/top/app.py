@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import Any, ClassVar, Final, NamedTuple
 
 from rich.text import Text
@@ -81,22 +82,22 @@ class Table(DataTable[Text]):
     def __init__(self, columns: Sequence[TableColumn]) -> None:
         super().__init__(cursor_type="row", zebra_stripes=True)
         self._all = columns
-        self.shown: list[TableColumn] = []
+        self.heads: list[TableColumn] = []
 
-    def show(self, records: Iterable[Record], marked: str = "") -> None:
-        """Show these records, and keep the cursor on its record. `marked` is the key of the sort column."""
+    def show(self, records: Iterable[Record], sort_key: str = "") -> None:
+        """Show these records, and keep the cursor on its record. `sort_key` is the key of the sort column."""
         at, top = self.cursor_row, self.scroll_y
         current = self.key_at(at)
         self.clear(columns=True)
         width = self.app.size.width
-        self.shown = [column for column in self._all if width >= _WIDE or not column.wide]
-        left = width - 2 - sum(column.width + 2 * self.cell_padding for column in self.shown)
-        for column in self.shown:
-            title = Text(f"{column.title}▾" if column.key == marked else column.title)
-            self.add_column(title, width=column.width or max(left, 8), key=column.key)
+        self.heads = [column for column in self._all if width >= _WIDE or not column.wide]
+        room = width - 2 - sum(column.width + 2 * self.cell_padding for column in self.heads)
+        for column in self.heads:
+            title = Text(f"{column.title}▾" if column.key == sort_key else column.title)
+            self.add_column(title, width=column.width or max(room, 8), key=column.key)
         for record in records:
-            key = str(record[self.shown[0].key])
-            self.add_row(*(_cell(column, record.get(column.key)) for column in self.shown), key=key)
+            key = str(record[self.heads[0].key])
+            self.add_row(*(_cell(column, record.get(column.key)) for column in self.heads), key=key)
         if current is not None and current in self.rows:
             at = self.get_row_index(current)
         self.move_cursor(row=at, scroll=False)
@@ -108,9 +109,9 @@ class Table(DataTable[Text]):
 
 
 def _cell(column: TableColumn, value: object) -> Text:
-    shown = "" if value is None else units.on_one_line(column.show(value))
+    text = "" if value is None else units.on_one_line(column.show(value))
     is_text = column.width == 0 or isinstance(value, (str, dict))
-    return Text(shown, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis")
+    return Text(text, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis")
 
 
 class TubesScreen(Screen[None]):
@@ -149,19 +150,15 @@ class TubesScreen(Screen[None]):
     @work(thread=True)
     def _look(self) -> None:
         """Take samples regularly, in a thread of its own, and reconnect if a connection is lost."""
-        sampler = None
         while not self._over.is_set():
             try:
-                sampler = sampler or Sampler(self._address)
-                self._tell(self._take, sampler.sample())
+                with closing(Sampler(self._address)) as sampler:
+                    while not self._over.is_set():
+                        self._tell(self._take, sampler.sample())
+                        self._over.wait(_EVERY_S)
             except BeanliteError as error:
                 self._tell(self._fail, str(error))
-                if sampler is not None:
-                    sampler.close()
-                    sampler = None
-            self._over.wait(_EVERY_S)
-        if sampler is not None:
-            sampler.close()
+                self._over.wait(_EVERY_S)
 
     def _tell(self, method: Callable[[Any], None], what: object) -> None:
         """Have a method called in the loop, unless the screen is closed."""
@@ -169,9 +166,9 @@ class TubesScreen(Screen[None]):
             self.app.call_later(method, what)
 
     def _take(self, sample: Sample) -> None:
-        listed = self._sample is None or sample.tubes is not self._sample.tubes
+        is_new = self._sample is None or sample.tubes is not self._sample.tubes
         self._sample = sample
-        if listed:
+        if is_new:
             self._show()
         else:
             self.query_one("#summary", Static).update(summary(sample, self._where))
@@ -184,13 +181,13 @@ class TubesScreen(Screen[None]):
             return
         self.query_one("#summary", Static).update(summary(self._sample, self._where))
         rows = listing.first(self._sample.tubes, self._sort.key, largest=self._largest, limit=_ROWS)
-        self.query_one(Table).show(rows, marked=self._sort.key)
+        self.query_one(Table).show(rows, sort_key=self._sort.key)
 
     def action_sort(self, step: int) -> None:
         """Sort by the next column, or by the previous one."""
-        shown = self.query_one(Table).shown
-        if shown:
-            self._sort_by(shown[(shown.index(self._sort) + step) % len(shown)] if self._sort in shown else shown[0])
+        heads = self.query_one(Table).heads
+        if heads:
+            self._sort_by(heads[(heads.index(self._sort) + step) % len(heads)] if self._sort in heads else heads[0])
 
     def action_reverse(self) -> None:
         """Reverse the order."""
@@ -280,15 +277,15 @@ class JobsScreen(Screen[None]):
         sort = "queue" if self._state in {"ready", "delayed", "buried"} else "id"
         try:
             with Live(self._address) as server:
-                found = listing.jobs(server, which, sort, _ROWS, None)
+                page = listing.jobs(server, which, sort, _ROWS, None)
         except BeanliteError as error:
             self.app.call_from_thread(self._say, Text(str(error), style="bold red"))
             return
-        many = "first " if found.after is not None else ""
+        many = "first " if page.after is not None else ""
         order = "as they come out of their queue" if sort == "queue" else "by id"
-        said = f"tube {self._tube}: {many}{units.jobs(len(found.records))}, {self._state or 'in any state'}, {order}"
-        self.app.call_from_thread(self._say, Text(said, style="bold"))
-        self.app.call_from_thread(self.query_one(Table).show, found.records)
+        title = f"tube {self._tube}: {many}{units.jobs(len(page.records))}, {self._state or 'in any state'}, {order}"
+        self.app.call_from_thread(self._say, Text(title, style="bold"))
+        self.app.call_from_thread(self.query_one(Table).show, page.records)
 
     def _say(self, text: Text) -> None:
         self.query_one("#summary", Static).update(text)
@@ -327,10 +324,10 @@ class JobScreen(Screen[None]):
             with Live(self._address) as server:
                 job = server.show_job(self._job_id)
         except BeanliteError as error:
-            said = str(error)
+            text = str(error)
         else:
-            said = f"job {self._job_id} has gone" if job is None else tables.job_text(job, "auto")
-        self.app.call_from_thread(self.query_one("#job", Static).update, Text(said))
+            text = f"job {self._job_id} has gone" if job is None else tables.job_text(job, "auto")
+        self.app.call_from_thread(self.query_one("#job", Static).update, Text(text))
 
 
 class Top(App[None]):

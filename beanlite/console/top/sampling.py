@@ -73,10 +73,10 @@ class Sampler:
         ended_s = time.monotonic()
         self._list_at_s = ended_s + _PAUSE_FACTOR * (ended_s - at_s)
         if before is not None:
-            known = {tube["name"]: tube for tube in before.tubes}
+            earlier = {tube["name"]: tube for tube in before.tubes}
             for tube in tubes:
                 # A tube that did not exist before has had all its jobs since then.
-                tube.update(_rates(tube, known.get(tube["name"], {}), _TUBE_RATES, at_s - before.tubes_at_s))
+                tube.update(_rates(tube, earlier.get(tube["name"], {}), _TUBE_RATES, at_s - before.tubes_at_s))
         return tubes
 
     def close(self) -> None:

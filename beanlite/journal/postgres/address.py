@@ -1,7 +1,5 @@
 """The address of a database: a URL, which may name several hosts, and may contain a password."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Final
@@ -36,7 +34,7 @@ def hosts_of(url: str) -> list[str]:
     query = parse_qs(parts.query)
     if "," in query.get("host", [""])[-1]:
         raise JournalRefused(
-            f"{shown(url)} can't be used: several hosts have to be named before the database, as in"
+            f"{public_url(url)} can't be used: several hosts have to be named before the database, as in"
             " postgresql://db1,db2/queue"
         )
     for key in _FILES:
@@ -44,12 +42,12 @@ def hosts_of(url: str) -> list[str]:
             try:
                 Path(path).read_bytes()
             except OSError as error:
-                raise JournalRefused(f"{shown(url)} can't be used: {key}: {path}: {error.strerror}") from error
+                raise JournalRefused(f"{public_url(url)} can't be used: {key}: {path}: {error.strerror}") from error
     at = "@" if who else ""
     return [urlunsplit(parts._replace(netloc=f"{who}{at}{host}")) for host in hosts]
 
 
-def shown(url: str) -> str:
+def public_url(url: str) -> str:
     """Return the URL without its password, for people; only its scheme if the password could be anywhere in it."""
     try:
         parts, who, hosts = _split(url)

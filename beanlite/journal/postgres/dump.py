@@ -1,11 +1,9 @@
 """Exports a queue in PostgreSQL as the lines of ``journal/lines.py``, and imports jobs from a database file."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 from zlib import crc32
@@ -16,9 +14,9 @@ from beanlite import __version__
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.columns import NAMES
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
-from beanlite.journal.postgres.address import shown
-from beanlite.journal.postgres.link import TROUBLE, Link, close, connect, said
-from beanlite.journal.postgres.schema import NOW, check, has_batches, make
+from beanlite.journal.postgres.address import public_url
+from beanlite.journal.postgres.link import TROUBLE, Link, session, text_of
+from beanlite.journal.postgres.schema import NOW, check, has_batches, migrate
 
 # An import holds the lease while it runs, as a server would, and takes it only if no server has it.
 _TAKE: Final = f"""
@@ -49,9 +47,9 @@ def export(url: str, sink: BinaryIO, progress: Callable[[int], None] | None = No
     unwritable: list[OSError] = []
 
     async def run() -> int:
-        async with _connected(url) as link, link.connection.transaction(isolation="repeatable_read", readonly=True):
+        async with session(url) as link, link.connection.transaction(isolation="repeatable_read", readonly=True):
             count = 0
-            async for lines in _dump(link, shown(url)):
+            async for lines in _dump(link, public_url(url)):
                 try:
                     count += write_lines(lines, sink, None)
                 except OSError as error:
@@ -62,7 +60,7 @@ def export(url: str, sink: BinaryIO, progress: Callable[[int], None] | None = No
             return count
 
     try:
-        return _run(run(), shown(url))
+        return _run(run(), public_url(url))
     except BeanliteError:
         if unwritable:
             raise unwritable[0] from None  # it is not the database that can't be used
@@ -100,22 +98,22 @@ def load(file: Path, url: str, *, new_ids: bool) -> None:
     BeanliteError: an id is taken, or a server has the queue.
     """
     with closing(sqlite3.connect(file)) as source:
-        _run(_copy(source, url, new_ids=new_ids), shown(url))
+        _run(_copy(source, url, new_ids=new_ids), public_url(url))
 
 
 async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
-    async with _connected(url) as link:
-        await check(link, shown(url), require_sync=False)
-        await make(link, shown(url))
+    async with session(url) as link:
+        await check(link, public_url(url), require_sync=False)
+        await migrate(link, public_url(url), only_from=0)
         connection = link.connection
         async with connection.transaction():
-            taken = await link.row(_TAKE, __version__)
-            if taken is None:
-                raise JournalRefused(f"a server has {shown(url)}, or was killed; stop it in an orderly way first")
+            lease = await link.row(_TAKE, __version__)
+            if lease is None:
+                raise JournalRefused(f"a server has {public_url(url)}, or was killed; stop it in an orderly way first")
             (last_id,) = source.execute("SELECT last_id FROM meta").fetchone()
-            above_id = taken["last_id"] if new_ids else 0
-            buried = await connection.fetchval("SELECT coalesce(max(buried_seq), 0) FROM jobs")
-            for rows in _rows(source, above_id, buried):
+            above_id = lease["last_id"] if new_ids else 0
+            burials = await connection.fetchval("SELECT coalesce(max(buried_seq), 0) FROM jobs")
+            for rows in _rows(source, above_id, burials):
                 await connection.copy_records_to_table("jobs", records=rows, columns=_COLUMNS)
             pauses = source.execute("SELECT tube, pause_s, until FROM pauses").fetchall()
             await connection.executemany(
@@ -130,7 +128,7 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
         link.believe()
 
 
-def _rows(source: sqlite3.Connection, above_id: int, buried: int) -> Iterator[list[tuple[object, ...]]]:
+def _rows(source: sqlite3.Connection, above_id: int, burials: int) -> Iterator[list[tuple[object, ...]]]:
     """Yield the rows of the file in chunks, with ids and burial numbers above those already in the database."""
     names = ", ".join(_COLUMNS[1:-1])
     jobs = source.execute(
@@ -139,7 +137,7 @@ def _rows(source: sqlite3.Connection, above_id: int, buried: int) -> Iterator[li
                coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
         FROM jobs ORDER BY id
         """,
-        (above_id, buried),
+        (above_id, burials),
     )
     rows: list[tuple[object, ...]] = []
     size = 0
@@ -152,20 +150,10 @@ def _rows(source: sqlite3.Connection, above_id: int, buried: int) -> Iterator[li
     yield rows
 
 
-@asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[Link]:
-    link = await connect(url, "beanlite")
-    try:
-        yield link
-        await close(link)
-    finally:
-        link.drop()
-
-
 def _run(work: Coroutine[Any, Any, _T], name: str) -> _T:
     try:
         return asyncio.run(work)
     except asyncpg.UniqueViolationError as error:
         raise BeanliteError(f"nothing was imported: {error.detail} --new-ids gives each job a new one") from error
     except (*TROUBLE, asyncpg.PostgresError) as error:
-        raise BeanliteError(f"{name} can't be used: {said(error)}") from error
+        raise BeanliteError(f"{name} can't be used: {text_of(error)}") from error

@@ -1,7 +1,5 @@
 """The journal in PostgreSQL: stores batches in the database and its standby, and recovers the queue at the start."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence
@@ -11,12 +9,11 @@ from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import JOB_BYTES, NO_BOUND
-from beanlite.core.restore import StoredJob
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.host import log, systemd
 from beanlite.host.clock import Clock, utc_s
 from beanlite.journal.base import Journal, JournalFacts, Observer
-from beanlite.journal.postgres.address import shown
+from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.batch import Batch, batch_of
 from beanlite.journal.postgres.lease import Applicant, take
 from beanlite.journal.postgres.link import name_of
@@ -52,19 +49,10 @@ class PostgresJournal(Journal):
 
     def __init__(self, place: Entry, since_boot_ns: Callable[[], int], stand_by: Callable[[str | None], None]) -> None:
         """``since_boot_ns`` is a monotonic clock; ``stand_by`` is called as documented in ``Applicant``."""
-        self._name = shown(place.url)
+        self._name = public_url(place.url)
         self._since_boot_ns = since_boot_ns
         self._tell_standing_by = stand_by
-        self._applicant = Applicant(
-            place.url,
-            self._name,
-            place.node,
-            place.address,
-            place.lease_s,
-            place.require_sync,
-            since_boot_ns,
-            self._stand_by,
-        )
+        self._applicant = Applicant(*place, self._name, since_boot_ns, self._stand_by)
         self._totals = Totals()
         self._records = 0
         self._many: asyncio.Future[None] | None = None
@@ -81,14 +69,14 @@ class PostgresJournal(Journal):
 
     async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         """Wait for the lease, then fill the engine with the jobs; see ``Journal.recover``."""
-        taken = await take(self._applicant, stopped)
-        if taken is None:
+        lease = await take(self._applicant, stopped)
+        if lease is None:
             return False
         self._engine = engine
         self._clock = clock
         self._stopped = stopped
-        self._sender = sender = Sender(self._applicant, taken, self._fails, self._quiet, self._moved)
-        self._reader = Reader(self._applicant.url, self._name, name_of(self._applicant.node), lambda: sender.left)
+        self._sender = sender = Sender(self._applicant, lease, self._fails, self._quiet, self._follow)
+        self._reader = Reader(self._applicant.url, self._name, name_of(self._applicant.node), lambda: sender.standing)
         is_whole = False
         stopping = asyncio.ensure_future(stopped.wait())
         stopping.add_done_callback(lambda task: None if task.cancelled() else self._reader.close())
@@ -103,12 +91,12 @@ class PostgresJournal(Journal):
         if self._failure is not None:
             raise self._failure
         if is_whole:
-            engine.recovered(taken.last_id, taken.batch)
+            engine.recovered(lease.last_id, lease.batch)
         else:
             await self._sender.until_quiet()
-            left = await self._give_back(taken.last_id)
-            if left is not None:
-                log.warning(left)
+            trouble = await self._give_back(lease.last_id)
+            if trouble is not None:
+                log.warning(trouble)
         return is_whole
 
     def _refuse(self, error: Exception) -> NoReturn:
@@ -129,7 +117,10 @@ class PostgresJournal(Journal):
         memory = engine.memory
         room = memory.body_room_beside(of * JOB_BYTES)
         async for rows in self._reader.jobs(lambda: memory.body_bytes <= room - room // 4):
-            self._restore_some(engine, fitted(rows, room - memory.body_bytes), clock())
+            try:
+                engine.restore(fitted(rows, room - memory.body_bytes), clock())
+            except (TypeError, ValueError) as error:
+                raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
             jobs += len(rows)
             if time.monotonic() - shown_s > _PROGRESS_S:
                 shown_s = time.monotonic()
@@ -143,12 +134,6 @@ class PostgresJournal(Journal):
         await self._reader.resume_totals(self._totals, utc_s(clock()))
         log.info("recovered", database=self._name, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
         return True
-
-    def _restore_some(self, engine: Engine, rows: list[StoredJob], now_ns: int) -> None:
-        try:
-            engine.restore(rows, now_ns)
-        except (TypeError, ValueError) as error:
-            raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
 
     def attach(self, listener: Observer) -> None:
         """Begin to commit for the listener."""
@@ -242,7 +227,7 @@ class PostgresJournal(Journal):
         if hasattr(self, "_listener"):
             self._listener.ready()
 
-    def _moved(self) -> None:
+    def _follow(self) -> None:
         """Have the reader connect again: another host may be the primary now, and the old one may return stale rows."""
         self._reader.drop()
 
@@ -269,7 +254,7 @@ class PostgresJournal(Journal):
         """Do nothing: every batch that was reported durable already is."""
 
     def facts(self) -> JournalFacts:
-        """What the statistics say of it; see ``Journal.facts``."""
+        """Return what the statistics say of it; see ``Journal.facts``."""
         sent_ns = self._sender.sent_ns
         unsynced_s = 0.0 if sent_ns is None else (self._since_boot_ns() - sent_ns) / SECOND_NS
         return JournalFacts(keeps_jobs=True, records=self._records, log_bytes=0, log_bytes_max=0, unsynced_s=unsynced_s)

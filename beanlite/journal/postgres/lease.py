@@ -11,8 +11,6 @@ the lease's time, counted from when it sent the statement that was last confirme
 that it still tries to store later names the epoch of its lease, which the new active server has raised.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
@@ -38,10 +36,10 @@ from beanlite.journal.postgres.link import (
     connect,
     expect_newest,
     name_of,
-    said,
+    text_of,
     why_it_waits,
 )
-from beanlite.journal.postgres.schema import NOW, check, has_batches, heed_fsync, make, migrate
+from beanlite.journal.postgres.schema import NOW, check, has_batches, heed_fsync, migrate
 
 # A standby polls the lease _LOOKS times in the time of the lease, and at least every _LOOK_S, so that a lease that is
 # given back is soon taken.
@@ -52,13 +50,13 @@ _AGAIN_S: Final = 0.5
 # The shortest time between two status messages to systemd.
 _TELL_NS: Final = SECOND_NS
 
-_SEEN: Final = """
+_LOOK: Final = """
     SELECT epoch, batch, beat, node, address, stopped_at IS NOT NULL AS is_free, lease_s FROM lease_now
 """
 _TAKE: Final = "SELECT epoch, batch, last_id FROM take_lease($1, $2, $3, $4, $5, $6)"
 # The same for a database without the table of batches: the schema is brought up to date by the server that has the
 # lease. The column lease_s may not exist yet either.
-_SEEN_BEFORE: Final = """
+_LOOK_BEFORE: Final = """
     SELECT epoch, batch, beat, node, address, stopped_at IS NOT NULL AS is_free,
            (to_jsonb(lease) ->> 'lease_s')::float8 AS lease_s
     FROM lease
@@ -93,7 +91,7 @@ _T = TypeVar("_T")
 _Sign = tuple[int, int, int]
 
 
-class Taken(NamedTuple):
+class Lease(NamedTuple):
     """A lease that has been taken, and the state of the queue according to its row."""
 
     link: Link
@@ -109,13 +107,13 @@ class Applicant(NamedTuple):
 
     url: str
     """The URL of the database."""
-    name: str
-    """The name of the database, for people: the URL without its password."""
     node: str
     address: str
     """Where other servers reach this one."""
     lease_s: float
     require_sync: bool
+    name: str
+    """The name of the database, for people: the URL without its password."""
     clock_ns: Callable[[], int]
     """A monotonic clock that also counts the time for which the machine is suspended."""
     stand_by: Callable[[str | None], None]
@@ -126,24 +124,24 @@ class _Stopped(Exception):
     """The server has been asked to stop."""
 
 
-async def take(applicant: Applicant, stopped: asyncio.Event) -> Taken | None:
+async def take(applicant: Applicant, stopped: asyncio.Event) -> Lease | None:
     """Wait until the lease can be taken, and take it; None: the server is to stop. JournalRefused: it can't be had."""
     waiting = _Waiting(applicant, stopped)
     try:
         while True:
             try:
-                taken = await waiting.run()
+                lease = await waiting.run()
             except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
-                waiting.lost(error)
+                waiting.note_loss(error)
                 await waiting.pause(_AGAIN_S)
             else:
                 try:
                     applicant.stand_by(None)
                 except BeanliteError:  # another program listens at our address: a server that can serve is to have it
                     with contextlib.suppress(JournalFailed):
-                        await give_back(taken.link, taken.epoch, taken.last_id)
+                        await give_back(lease.link, lease.epoch, lease.last_id)
                     raise
-                return taken
+                return lease
     except _Stopped:
         return None
 
@@ -158,7 +156,7 @@ async def give_back(link: Link, epoch: int, last_id: int) -> None:
         await close(link)
     except (*TROUBLE, asyncpg.PostgresError) as error:
         link.drop()
-        raise JournalFailed(f"the lease could not be given back: {said(error)}") from error
+        raise JournalFailed(f"the lease could not be given back: {text_of(error)}") from error
 
 
 class _Waiting:
@@ -174,10 +172,10 @@ class _Waiting:
         primary, and passed over. A promotion after which nothing was stored may be taken back."""
         self._active: tuple[str, str] | None = None
         """The active server that was last found: its name and its address."""
-        self._told: tuple[str, int] | None = None
+        self._status: tuple[str, int] | None = None
         """The last status that was sent to systemd, and when."""
 
-    def lost(self, error: BaseException) -> None:
+    def note_loss(self, error: BaseException) -> None:
         """Log that the database can't be used for now. _Stopped: the server is to stop.
 
         JournalRefused: that will not change by itself. It may, if the server has stood by: databases are restored,
@@ -188,8 +186,8 @@ class _Waiting:
         if not (self._stands_by or isinstance(error, TROUBLE)):
             if isinstance(error, JournalRefused):
                 raise error
-            raise JournalRefused(f"{self._applicant.name} can't be used: {said(error)}") from error
-        self._oddities.warning("could not connect to the database", database=self._applicant.name, error=said(error))
+            raise JournalRefused(f"{self._applicant.name} can't be used: {text_of(error)}") from error
+        self._oddities.warning("could not connect to the database", database=self._applicant.name, error=text_of(error))
 
     async def pause(self, seconds: float) -> None:
         """Wait for this time. _Stopped: the server is to stop."""
@@ -206,11 +204,11 @@ class _Waiting:
 
     def _tell(self, what: str) -> None:
         now_ns = self._applicant.clock_ns()
-        if self._told is None or self._told[0] != what or now_ns - self._told[1] >= _TELL_NS:
-            self._told = what, now_ns
+        if self._status is None or self._status[0] != what or now_ns - self._status[1] >= _TELL_NS:
+            self._status = what, now_ns
             systemd.waiting(what)
 
-    async def run(self) -> Taken:
+    async def run(self) -> Lease:
         """Connect, and wait for the lease. Raises one of TROUBLE if the connection is lost."""
         applicant = self._applicant
         link = await connect(applicant.url, name_of(applicant.node), self._expect_successor)
@@ -218,30 +216,30 @@ class _Waiting:
             await check(link, applicant.name, require_sync=applicant.require_sync)
             await heed_fsync(link, applicant.name)
             if not self._stands_by:  # otherwise the tables are missing only while somebody restores them
-                await self._patiently(link, make(link, applicant.name))
-            taken = await self._watch(link)
+                await self._patiently(link, migrate(link, applicant.name, only_from=0))
+            lease = await self._watch(link)
             try:
                 await self._patiently(link, migrate(link, applicant.name))
-                await self._patiently(link, self._say(link, taken.epoch))
+                await self._patiently(link, self._say(link, lease.epoch))
             except (asyncpg.PostgresError, JournalRefused):  # a server that can serve is to have it
                 with contextlib.suppress(JournalFailed):
-                    await give_back(link, taken.epoch, taken.last_id)
+                    await give_back(link, lease.epoch, lease.last_id)
                 raise
         except BaseException:
             link.drop()
             raise
-        return taken
+        return lease
 
     async def _expect_successor(self, link: Link) -> None:
         link.expect_successor(self._history)
 
-    async def _watch(self, link: Link) -> Taken:
+    async def _watch(self, link: Link) -> Lease:
         """Poll the lease until it can be taken, and take it."""
         look_s = min(_LOOK_S, self._applicant.lease_s / _LOOKS)
-        seen: _Sign | None = None
+        sign: _Sign | None = None
         since_ns = 0
         is_older = not await has_batches(link, self._applicant.name)
-        look = _SEEN_BEFORE if is_older else _SEEN
+        look = _LOOK_BEFORE if is_older else _LOOK
         await link.row(NO_LOCKS, within_s=self._applicant.lease_s)
         now_ns = self._applicant.clock_ns()
         while True:
@@ -250,7 +248,7 @@ class _Waiting:
                 row = await link.row(look, within_s=self._applicant.lease_s)
             except asyncpg.LockNotAvailableError:
                 self._oddities.warning("another program has locked the table lease", database=self._applicant.name)
-                seen = None  # its server can't store anything either
+                sign = None  # its server can't store anything either
                 await self.pause(look_s)
                 now_ns = self._applicant.clock_ns()
                 continue
@@ -260,32 +258,32 @@ class _Waiting:
             lease_ns = round(max(self._applicant.lease_s, row["lease_s"] or 0) * SECOND_NS)
             if now_ns - before_ns > lease_ns // 2:
                 # The database took so long to answer that the active server may have been cut off or halted as well.
-                seen = None
-            if seen != (row["epoch"], row["batch"], row["beat"]):
-                if seen is not None:  # others see a commit only once it was confirmed
+                sign = None
+            if sign != (row["epoch"], row["batch"], row["beat"]):
+                if sign is not None:  # others see a commit only once it was confirmed
                     self._history = link.history or self._history
-                seen = row["epoch"], row["batch"], row["beat"]
+                sign = row["epoch"], row["batch"], row["beat"]
                 since_ns = now_ns
             if row["is_free"] or now_ns - since_ns >= lease_ns:
                 await expect_newest(link, self._applicant.url)  # the active server may have moved on to another host
-                taken = await self._patiently(link, self._take(link, _TAKE_BEFORE if is_older else _TAKE, seen))
-                if taken is not None:
+                lease = await self._patiently(link, self._take(link, _TAKE_BEFORE if is_older else _TAKE, sign))
+                if lease is not None:
                     self._stands_by = False
-                    log.info("lease acquired", database=self._applicant.name, epoch=taken.epoch)
-                    return taken
-                seen = None  # another server was faster: the next look shows which one
+                    log.info("lease acquired", database=self._applicant.name, epoch=lease.epoch)
+                    return lease
+                sign = None  # another server was faster: the next look shows which one
                 await link.row(NO_LOCKS, within_s=self._applicant.lease_s)
             else:
                 self._stand_by(row["node"], row["address"])
             await self.pause(look_s)
 
-    async def _take(self, link: Link, statement: str, seen: _Sign) -> Taken | None:
+    async def _take(self, link: Link, statement: str, sign: _Sign) -> Lease | None:
         """Take the lease, unless it has changed since it was last seen; then return None."""
         applicant = self._applicant
         await link.row(PATIENTLY)
         sent_ns = applicant.clock_ns()
-        row = await link.row(statement, *seen, applicant.node, applicant.address, __version__)
-        return None if row is None else Taken(link, row["epoch"], row["batch"], row["last_id"], sent_ns)
+        row = await link.row(statement, *sign, applicant.node, applicant.address, __version__)
+        return None if row is None else Lease(link, row["epoch"], row["batch"], row["last_id"], sent_ns)
 
     async def _say(self, link: Link, epoch: int) -> None:
         """Store how long this lease is. ConnectionError: another server has taken over already."""

@@ -15,7 +15,7 @@ from asyncpg.connect_utils import SessionAttribute
 
 from beanlite.errors import JournalRefused
 from beanlite.host import log
-from beanlite.journal.postgres.address import hosts_of, shown
+from beanlite.journal.postgres.address import hosts_of, public_url
 
 # The time limit for connecting to one of the hosts.
 CONNECT_S: Final = 2.0
@@ -102,10 +102,6 @@ class Timeline(NamedTuple):
     """The same for a primary and all standbys that were made of it."""
     timeline: int
 
-    def ends_before(self, other: Timeline) -> bool:
-        """Whether this is the history of an old primary, after which the other host was promoted."""
-        return self.system == other.system and self.timeline < other.timeline
-
 
 class Link:
     """A connection, and whether its replies can be trusted."""
@@ -119,9 +115,9 @@ class Link:
         self.history: Timeline | None = None
         """None: the database does not say."""
         self._cancelled = False
-        connection.add_log_listener(self._noticed)
+        connection.add_log_listener(self._hear)
 
-    def _noticed(self, _connection: object, message: asyncpg.PostgresLogMessage) -> None:
+    def _hear(self, _connection: object, message: asyncpg.PostgresLogMessage) -> None:
         # PostgreSQL has no code of its own for "canceling wait for synchronous replication", but a batch gives no cause
         # for any other warning, except that transaction ids run out.
         if message.sqlstate == "01000":
@@ -187,17 +183,19 @@ class Link:
 
     def is_older(self, history: Timeline | None) -> bool:
         """Whether this is an old primary, after which a host with that history was promoted."""
-        return self.history is not None and history is not None and self.history.ends_before(history)
+        if self.history is None or history is None:
+            return False
+        return self.history.system == history.system and self.history.timeline < history.timeline
 
     def expect_successor(self, history: Timeline | None) -> None:
         """Raise ConnectionError if this is an old primary, after which a host with that history was promoted."""
         if self.is_older(history):
             self.warn_of_old_primary()
-            raise ConnectionError(f"{shown(self.url)} is an old primary: another was promoted after it")
+            raise ConnectionError(f"{public_url(self.url)} is an old primary: another was promoted after it")
 
     def warn_of_old_primary(self) -> None:
         """Log that it is passed over."""
-        _old_primaries.warning("ignoring an old primary", database=shown(self.url))
+        _old_primaries.warning("ignoring an old primary", database=public_url(self.url))
 
     def believe(self) -> None:
         """Raise Cancelled unless everything committed over this connection is known to be durable."""
@@ -326,18 +324,18 @@ def _refusing(url: str) -> Iterator[None]:
     try:
         yield
     except (asyncpg.ClientConfigurationError, ssl.CertificateError) as error:  # which are also ValueErrors
-        raise JournalRefused(f"{shown(url)} can't be used: {said(error)}") from error
+        raise JournalRefused(f"{public_url(url)} can't be used: {text_of(error)}") from error
     except TROUBLE:
         raise
     except asyncpg.PostgresError as error:  # a wrong password, no such database, an unknown parameter
-        raise JournalRefused(f"{shown(url)} can't be used: {said(error)}") from error
+        raise JournalRefused(f"{public_url(url)} can't be used: {text_of(error)}") from error
     except (ValueError, OverflowError):  # the text of the former may contain the password; the latter is of a port
         raise JournalRefused(
-            f"{shown(url)} is no address of a database; what is special in its password has to be percent-encoded"
+            f"{public_url(url)} is no address of a database; what is special in its password has to be percent-encoded"
         ) from None
 
 
-def said(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """Return the text of an error, in one line."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
@@ -355,6 +353,17 @@ async def beside(link: Link) -> AsyncIterator[Link]:
         yield other
     finally:
         other.drop()
+
+
+@asynccontextmanager
+async def session(url: str) -> AsyncIterator[Link]:
+    """Connect for the time of a block, as no server. Raises as ``connect`` does."""
+    link = await connect(url, "beanlite")
+    try:
+        yield link
+        await close(link)
+    finally:
+        link.drop()
 
 
 async def why_it_waits(other: Link, name: str, pid: int) -> str | None:

@@ -1,11 +1,9 @@
 """Reads the queue at the start, and single bodies later, over a connection of its own."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 from zlib import crc32
 
 import asyncpg
@@ -16,7 +14,7 @@ from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.host import log
 from beanlite.host.clock import EPOCH_S, clock_ns
 from beanlite.journal.columns import stored_job
-from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, said
+from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, text_of
 from beanlite.journal.postgres.standing import Standing
 from beanlite.journal.totals import KEPT_S, Totals, began_s
 
@@ -81,26 +79,18 @@ _body = itemgetter(BODY_AT)
 _crc32 = itemgetter(CRC32_AT)
 
 
-class Pause(NamedTuple):
-    """A tube's pause: the arguments of ``Engine.restore_pause``."""
-
-    tube: bytes
-    pause_s: int
-    until_ns: int
-
-
 class Reader:
     """Reads from the database in which this server holds the lease; reconnects whenever necessary."""
 
-    def __init__(self, url: str, name: str, node: str, left: Callable[[], Standing]) -> None:
+    def __init__(self, url: str, name: str, node: str, standing: Callable[[], Standing]) -> None:
         """``name`` is the database's name for people, ``node`` the name under which the database knows this server.
 
-        ``left`` returns the state of the database in which this server has the lease.
+        ``standing`` returns the state of the database in which this server has the lease.
         """
         self._url = url
         self._name = name
         self._node = node
-        self._left = left
+        self._standing = standing
         self._link: Link | None = None
         self._pruner: Link | None = None
         self._pruned_to = -1
@@ -128,11 +118,13 @@ class Reader:
             return await self._link.rows(statement, *parameters)
         except (*TROUBLE, JournalRefused) as error:
             if self._closed:
-                raise JournalFailed(f"{self._name}: {said(error)}") from error
-            self._oddities.warning("could not read the database; trying again", database=self._name, error=said(error))
+                raise JournalFailed(f"{self._name}: {text_of(error)}") from error
+            self._oddities.warning(
+                "could not read the database; trying again", database=self._name, error=text_of(error)
+            )
             self.drop()
         except asyncpg.PostgresError as error:
-            raise JournalFailed(f"{self._name} can't be read: {said(error)}") from error
+            raise JournalFailed(f"{self._name} can't be read: {text_of(error)}") from error
         return None
 
     async def _connect(self) -> Link:
@@ -145,10 +137,10 @@ class Reader:
         return link
 
     async def _expect_lease(self, link: Link) -> None:
-        left = self._left()
-        link.expect_successor(left.history)
+        standing = self._standing()
+        link.expect_successor(standing.history)
         row = await link.glance(_LEASE)
-        if row is None or row["epoch"] != left.epoch or row["batch"] < left.batch:
+        if row is None or row["epoch"] != standing.epoch or row["batch"] < standing.batch:
             raise ConnectionError("it is not the database that has the lease")
 
     async def count(self) -> int:
@@ -159,10 +151,10 @@ class Reader:
         """Return the time of the database's clock, in the units of ours. Raises JournalFailed."""
         return clock_ns((await self._fetch(_NOW))[0]["now"])
 
-    async def pauses(self) -> list[Pause]:
-        """Return all pauses, including those that have ended. Raises JournalFailed."""
+    async def pauses(self) -> list[tuple[bytes, int, int]]:
+        """Return all pauses, including those that have ended, for ``Engine.restore_pause``. Raises JournalFailed."""
         rows = await self._fetch(_PAUSES)
-        return [Pause(row["tube"].encode(), row["pause_s"], clock_ns(row["until"])) for row in rows]
+        return [(row["tube"].encode(), row["pause_s"], clock_ns(row["until"])) for row in rows]
 
     async def jobs(self, wants_bodies: Callable[[], bool]) -> AsyncGenerator[list[StoredJob], None]:
         """Yield all jobs in order of id, with their bodies as long as these are wanted, and otherwise with their sizes.
@@ -170,15 +162,15 @@ class Reader:
         The next chunk is fetched while one is processed. JournalRefused: a body is not the one that was put. Raises
         JournalFailed.
         """
-        found = await self._fetch(_WITH_BODIES, 0)
-        while found:
+        rows_before = await self._fetch(_WITH_BODIES, 0)
+        while rows_before:
             statement = _WITH_BODIES if wants_bodies() else _WITHOUT_BODIES
-            coming = asyncio.ensure_future(self._fetch(statement, found[-1][0]))
+            coming = asyncio.ensure_future(self._fetch(statement, rows_before[-1][0]))
             try:
-                rows = cast(list[StoredJob], list(map(tuple, found)))  # fields are read by position
+                rows = cast(list[StoredJob], list(map(tuple, rows_before)))  # fields are read by position
                 self._check(rows)
                 yield rows
-                found = await coming
+                rows_before = await coming
             finally:
                 if not coming.done():
                     self.drop()  # or asyncpg would have the database cancel the query, over another connection
@@ -201,12 +193,12 @@ class Reader:
 
     async def bodies(self, job_ids: Sequence[int]) -> list[bytes | None]:
         """Return the bodies of these jobs; None for a job that does not exist. Raises JournalFailed."""
-        found: dict[int, bytes] = {}
+        bodies: dict[int, bytes] = {}
         for job_id, body, checksum in await self._fetch(_BODIES, job_ids):
             if crc32(body) != checksum:
                 raise JournalFailed(f"{self._name}: the body of job {job_id} has changed")
-            found[job_id] = body
-        return [found.get(job_id) for job_id in job_ids]
+            bodies[job_id] = body
+        return [bodies.get(job_id) for job_id in job_ids]
 
     async def resume_totals(self, totals: Totals, now_s: float) -> None:
         """Continue with the tubes that have a row in the present hour and day (UTC). Raises JournalFailed."""
@@ -221,15 +213,15 @@ class Reader:
         and bodies don't.
         """
         link = None
-        left = self._left()
+        standing = self._standing()
         try:
             self._pruner = link = await self._connect()
             await link.row(NO_LOCKS)
             for span_s, kept_s in KEPT_S.items():
                 await link.rows(_PRUNE, span_s, int(now_s) - kept_s)
-            await link.rows(MARK, left.epoch, left.batch)
-            await link.rows(PRUNE_BATCHES, self._pruned_to, left.epoch)
-            self._pruned_to = left.batch - 1  # later beats have the number of the last batch as well
+            await link.rows(MARK, standing.epoch, standing.batch)
+            await link.rows(PRUNE_BATCHES, self._pruned_to, standing.epoch)
+            self._pruned_to = standing.batch - 1  # later beats have the number of the last batch as well
             for row in await link.rows(_HOLDER, _OLD):
                 self._oddities.warning(
                     f"the database can't remove old rows, and grows: {row['holder']} has held a transaction open for"
@@ -238,7 +230,7 @@ class Reader:
                 )
         except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
             if not self._closed:
-                self._oddities.warning("could not delete old totals and batches", error=said(error))
+                self._oddities.warning("could not delete old totals and batches", error=text_of(error))
         finally:
             if link is not None:
                 link.drop()

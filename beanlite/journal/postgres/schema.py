@@ -1,7 +1,5 @@
 """Checks a database before its rows are read: it has to be set up safely, be ours, and have our schema version."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import asyncpg
@@ -9,7 +7,7 @@ import asyncpg
 from beanlite.errors import JournalRefused
 from beanlite.host import log
 from beanlite.journal.migrations import FOLDER, find_migrations
-from beanlite.journal.postgres.link import CONNECT_S, Link, said
+from beanlite.journal.postgres.link import CONNECT_S, Link, text_of
 
 MIGRATIONS: Final = FOLDER / "postgres"
 # The oldest version of PostgreSQL that is tested is 15; the features that are used came with 14.
@@ -41,13 +39,13 @@ async def check(link: Link, name: str, *, require_sync: bool) -> None:
     row = await link.row(_FACTS, within_s=CONNECT_S)
     assert row is not None
     link.pid = int(row["pid"])  # a pooler tells clients another one
-    for setting, value, is_wrong, wanted in (
+    for setting, value, is_wrong, right in (
         ("synchronous_commit", row["commits"], row["commits"] != "on", "on"),
         ("client_min_messages", row["messages"], row["messages"] == "error", "warning"),
     ):
         if is_wrong:
             raise JournalRefused(
-                f"{name} has {setting} = {value}, although this connection asks for {wanted}: a pooler in between"
+                f"{name} has {setting} = {value}, although this connection asks for {right}: a pooler in between"
                 " ignores that; name the database itself"
             )
     if row["version"] < _OLDEST:
@@ -68,23 +66,17 @@ async def heed_fsync(link: Link, name: str) -> None:
         log.warning("the database does not sync to its disk: a power failure can lose everything", database=name)
 
 
-async def make(link: Link, name: str) -> None:
-    """Make the schema in an empty database. JournalRefused: it is not empty, or permission is missing."""
-    await _migrate(link, name, only_from=0)
-
-
 async def has_batches(link: Link, name: str) -> bool:
     """Whether the schema is one with the table of batches, or newer. Raises JournalRefused."""
     return await _number(link, name) >= _WITH_BATCHES
 
 
-async def migrate(link: Link, name: str) -> None:
-    """Bring an older schema up to date; to be called only while holding the lease. JournalRefused: that failed."""
-    await _migrate(link, name, only_from=None)
+async def migrate(link: Link, name: str, *, only_from: int | None = None) -> None:
+    """Apply missing migrations, in one transaction; with ``only_from``, only to a database of that version.
 
-
-async def _migrate(link: Link, name: str, only_from: int | None) -> None:
-    """Apply missing migrations, in one transaction; with ``only_from``, only to a database of that version."""
+    An empty database has version 0; any other is only to be changed while holding the lease. JournalRefused: that
+    failed, or permission is missing.
+    """
     migrations = find_migrations(MIGRATIONS)
     connection = link.connection
     try:
@@ -98,13 +90,19 @@ async def _migrate(link: Link, name: str, only_from: int | None) -> None:
             if version == len(migrations) or only_from not in {None, version}:
                 return
             for migration in migrations[version:]:
-                await _apply(link, name, migration.name, migration.read_text(encoding="utf-8"))
+                try:
+                    await connection.execute(migration.read_text(encoding="utf-8"))
+                except asyncpg.InsufficientPrivilegeError:
+                    raise
+                except asyncpg.PostgresError as error:
+                    what = f"the migration {migration.name} of {name} failed"
+                    raise JournalRefused(f"{what}: {text_of(error)}") from error
             await connection.execute("UPDATE schema_version SET number = $1", len(migrations))
         for _ in range(2):  # a page of the index that is emptied can be used again after another transaction
             await connection.execute("VACUUM (INDEX_CLEANUP ON) batches")
             await connection.execute("SELECT pg_current_xact_id()")
     except asyncpg.InsufficientPrivilegeError as error:
-        raise JournalRefused(f"{name}: the tables can't be made: {said(error)}; own the database") from error
+        raise JournalRefused(f"{name}: the tables can't be made: {text_of(error)}; own the database") from error
 
 
 async def _version(link: Link, name: str) -> int:
@@ -123,12 +121,3 @@ async def _number(link: Link, name: str) -> int:
     if number is None:
         raise JournalRefused(f"{name}: its table schema_version is empty")
     return int(number["number"])
-
-
-async def _apply(link: Link, name: str, migration: str, sql: str) -> None:
-    try:
-        await link.connection.execute(sql)
-    except asyncpg.PostgresError as error:
-        if isinstance(error, asyncpg.InsufficientPrivilegeError):
-            raise
-        raise JournalRefused(f"the migration {migration} of {name} failed: {said(error)}") from error

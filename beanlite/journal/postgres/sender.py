@@ -5,8 +5,6 @@ as the lost commit does, until the synchronous standby has everything up to that
 the standby has not confirmed, and that would be lost if the standby is promoted.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -18,7 +16,7 @@ from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.host import log
 from beanlite.journal.postgres.batch import Batch
-from beanlite.journal.postgres.lease import BEAT, Applicant, Taken, give_back
+from beanlite.journal.postgres.lease import BEAT, Applicant, Lease, give_back
 from beanlite.journal.postgres.link import (
     CROWDED,
     LOOK_AFTER_S,
@@ -28,14 +26,14 @@ from beanlite.journal.postgres.link import (
     beside,
     connect,
     name_of,
-    said,
+    text_of,
     why_it_waits,
 )
 from beanlite.journal.postgres.standing import (
     Patience,
     Standing,
     beat_beside,
-    changed,
+    change_error,
     expect_all,
     has_successor,
     mistake,
@@ -55,28 +53,28 @@ class Sender:
     def __init__(
         self,
         applicant: Applicant,
-        taken: Taken,
-        failed: Callable[[Exception], None],
-        quiet: Callable[[], None],
-        moved: Callable[[], None],
+        lease: Lease,
+        tell_failure: Callable[[Exception], None],
+        tell_quiet: Callable[[], None],
+        tell_move: Callable[[], None],
     ) -> None:
-        """``failed`` is called when the lease or more is lost; ``quiet`` after a beat, when nothing is under way.
+        """``tell_failure`` is called when the lease or more is lost; ``tell_move`` after a reconnection.
 
-        ``moved`` is called after a reconnection, perhaps to another host.
+        That may be one to another host. ``tell_quiet`` is called after a beat, when nothing is under way.
         """
         self._applicant = applicant
-        self._link: Link | None = taken.link
+        self._link: Link | None = lease.link
         self._name = name_of(applicant.node)
-        self.left = Standing(taken.epoch, taken.batch, taken.link.history)
+        self.standing = Standing(lease.epoch, lease.batch, lease.link.history)
         """The database as this server has left it, with the history of a host on which something was stored."""
         self._unanswered = 0
         """The last batch whose answer was lost. The database may still store that copy while a later one is sent."""
-        self._failed = failed
-        self._quiet = quiet
-        self._moved = moved
+        self._tell_failure = tell_failure
+        self._tell_quiet = tell_quiet
+        self._tell_move = tell_move
         self._clock_ns = applicant.clock_ns
         self._lease_ns = round(applicant.lease_s * SECOND_NS)
-        self.sure_until_ns = taken.sent_ns + round(self._lease_ns * _SURE)
+        self.sure_until_ns = lease.sent_ns + round(self._lease_ns * _SURE)
         """Until then no other server can have the lease."""
         self.sent_ns: int | None = None
         """When the statement that is under way was sent; None if there is none."""
@@ -106,7 +104,7 @@ class Sender:
             try:
                 while not await self._stored(batch):
                     pass
-                self.left = self.left._replace(batch=batch.number)
+                self.standing = self.standing._replace(batch=batch.number)
             finally:
                 self.sent_ns = None
 
@@ -116,30 +114,30 @@ class Sender:
             if self._link is None:
                 raise ConnectionError("there is no connection")
             sent_ns = self._clock_ns()
-            row = await self._link.row(batch.statement, self.left.epoch, self.left.batch, *batch.parameters)
+            row = await self._link.row(batch.statement, self.standing.epoch, self.standing.batch, *batch.parameters)
             if row is None:
                 sent_ns = self._clock_ns()
                 # An earlier copy may have waited for a lock: the database does not notice that its connection is lost.
                 if self._unanswered != batch.number or await self._last_stored(self._link) != batch.number:
                     raise await self._mistake(self._link)
         except (asyncpg.DiskFullError, asyncpg.OutOfMemoryError) as error:
-            raise JournalFull(f"{self._applicant.name}: {said(error)}") from error
+            raise JournalFull(f"{self._applicant.name}: {text_of(error)}") from error
         except (asyncpg.IntegrityConstraintViolationError, asyncpg.DivisionByZeroError) as error:
-            raise changed(self._applicant.name, error) from error
+            raise change_error(self._applicant.name, error) from error
         except TROUBLE as error:
             trouble = error
         except asyncpg.PostgresError as error:
-            raise JournalFailed(f"{self._applicant.name} refused a batch: {said(error)}") from error
+            raise JournalFailed(f"{self._applicant.name} refused a batch: {text_of(error)}") from error
         else:
-            self._confirmed(sent_ns)
+            self._confirm(sent_ns)
             return True
         self._unanswered = batch.number
-        stored = await self._resolve(trouble)
-        if stored > batch.number:  # by whoever has edited or restored the database
-            raise changed(self._applicant.name)
-        return stored == batch.number
+        last_batch = await self._resolve(trouble)
+        if last_batch > batch.number:  # by whoever has edited or restored the database
+            raise change_error(self._applicant.name)
+        return last_batch == batch.number
 
-    def _confirmed(self, sent_ns: int) -> None:
+    def _confirm(self, sent_ns: int) -> None:
         self.sure_until_ns = max(self.sure_until_ns, sent_ns + round(self._lease_ns * _SURE))
 
     async def _resolve(self, trouble: BaseException) -> int:
@@ -150,9 +148,11 @@ class Sender:
         patience = Patience(self._applicant)
         while True:
             if self._ended:
-                raise JournalFailed(f"{self._applicant.name}: {said(trouble)}")
+                raise JournalFailed(f"{self._applicant.name}: {text_of(trouble)}")
             self._oddities.warning(
-                "connection to the database lost; reconnecting", database=self._applicant.name, error=said(trouble)
+                "connection to the database lost; reconnecting",
+                database=self._applicant.name,
+                error=text_of(trouble),
             )
             self._drop()
             try:
@@ -163,28 +163,28 @@ class Sender:
             await asyncio.sleep(AGAIN_S)
 
     async def _again(self) -> int:
-        link = await connect(self._applicant.url, self._name, partial(expect_all, self._applicant, self.left))
+        link = await connect(self._applicant.url, self._name, partial(expect_all, self._applicant, self.standing))
         if self._ended:  # meanwhile
             link.drop()
             raise ConnectionError("it is closed")
         self._link = link
         sent_ns = self._clock_ns()
         batch = await self._last_stored(link)
-        if batch < self.left.batch:
+        if batch < self.standing.batch:
             raise await self._mistake(link)
-        self.left = self.left._replace(history=link.history or self.left.history)
-        self._confirmed(sent_ns)
-        self._moved()
+        self.standing = self.standing._replace(history=link.history or self.standing.history)
+        self._confirm(sent_ns)
+        self._tell_move()
         log.info("reconnected to the database", database=self._applicant.name, batch=batch)
         return batch
 
     async def _last_stored(self, link: Link) -> int:
         """Raise the beat, and return the last batch stored; -1 if the lease is not ours. Raises as a batch does."""
-        row = await link.row(BEAT, self.left.epoch)
+        row = await link.row(BEAT, self.standing.epoch)
         return -1 if row is None else int(row["batch"])
 
     async def _mistake(self, link: Link) -> JournalFailed:
-        return await mistake(link, self.left, self._applicant.name)
+        return await mistake(link, self.standing, self._applicant.name)
 
     # -- the beat, and checks on unanswered statements
 
@@ -218,9 +218,9 @@ class Sender:
             async with self._one_at_a_time:
                 await self._raise_beat()
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing more may be acknowledged
-            self._failed(error)
+            self._tell_failure(error)
             return
-        self._quiet()
+        self._tell_quiet()
 
     async def _raise_beat(self) -> None:
         self.sent_ns = sent_ns = self._clock_ns()
@@ -228,13 +228,13 @@ class Sender:
             if self._link is None:
                 raise ConnectionError("there is no connection")
             # An unanswered copy of the next batch may have been stored after a later one was refused for want of room.
-            right = self.left.batch, max(self.left.batch, self._unanswered)
+            right = self.standing.batch, max(self.standing.batch, self._unanswered)
             if await self._last_stored(self._link) not in right:
                 raise await self._mistake(self._link)
         except (*TROUBLE, asyncpg.PostgresError) as error:
             await self._resolve(error)
         else:
-            self._confirmed(sent_ns)
+            self._confirm(sent_ns)
         finally:
             self.sent_ns = None
 
@@ -250,14 +250,14 @@ class Sender:
                 why = await why_it_waits(other, self._name, link.pid)
                 sent_ns = self._clock_ns()
                 # It is the database that has the lease, since the process of our connection was found there.
-                if why not in {None, NO_STANDBY} and await beat_beside(other, self.left.epoch):
-                    self._confirmed(sent_ns)
-            if why == NO_STANDBY and await has_successor(self._applicant, self.left, link):
+                if why not in {None, NO_STANDBY} and await beat_beside(other, self.standing.epoch):
+                    self._confirm(sent_ns)
+            if why == NO_STANDBY and await has_successor(self._applicant, self.standing, link):
                 why = None
         except asyncpg.TooManyConnectionsError:  # it answers all the same
             why = why or CROWDED
         except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
-            self._oddities.warning("the database does not answer", database=self._applicant.name, error=said(error))
+            self._oddities.warning("the database does not answer", database=self._applicant.name, error=text_of(error))
         self._looking = False
         if self.sent_ns is not None and self._link is link and self._is_late(self.sent_ns):
             if why is None:
@@ -284,7 +284,7 @@ class Sender:
         if self._link is None or self.busy:
             self._drop()
             raise JournalFailed("the lease could not be given back: the database does not answer")
-        await give_back(self._link, self.left.epoch, last_id)
+        await give_back(self._link, self.standing.epoch, last_id)
 
     def end(self) -> None:
         """Send nothing more, and drop the connection; a statement that is under way is abandoned."""

@@ -1,7 +1,5 @@
 """Whether a database is as the active server left it, by the row of its lease."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -10,9 +8,9 @@ import asyncpg
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed, LeaseLost
 from beanlite.host import log
-from beanlite.journal.postgres.address import shown
+from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.lease import BEAT, Applicant
-from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Behind, Link, Timeline, connect, said
+from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Behind, Link, Timeline, connect, text_of
 from beanlite.journal.postgres.schema import check
 
 # Half the time of the lease, so that the server still ends before another one takes over.
@@ -28,52 +26,52 @@ class Standing(NamedTuple):
     history: Timeline | None
 
 
-def _expect(row: asyncpg.Record | None, left: Standing, name: str) -> None:
+def _expect(row: asyncpg.Record | None, standing: Standing, name: str) -> None:
     """Raise LeaseLost or JournalFailed if the row of the lease has another epoch, or an earlier batch."""
-    if row is not None and row["epoch"] > left.epoch:
+    if row is not None and row["epoch"] > standing.epoch:
         raise LeaseLost(f"another server has taken over: {row['node']} at {row['address']}; nothing was stored since")
-    if row is None or row["epoch"] < left.epoch or row["batch"] < left.batch:
-        stored = "nothing" if row is None else f"batch {row['batch']}"
+    if row is None or row["epoch"] < standing.epoch or row["batch"] < standing.batch:
+        contents = "nothing" if row is None else f"batch {row['batch']}"
         raise JournalFailed(
-            f"{name} has lost commits that it acknowledged: it has {stored}, and had batch {left.batch}; see what was"
-            " promoted there"
+            f"{name} has lost commits that it acknowledged: it has {contents}, and had batch {standing.batch}; see what"
+            " was promoted there"
         )
 
 
-async def mistake(link: Link, left: Standing, name: str) -> JournalFailed:
+async def mistake(link: Link, standing: Standing, name: str) -> JournalFailed:
     """Return the error for a statement of ours that has not found rows as this server left them."""
     try:
-        _expect(await link.row(_WHOSE), left, name)
+        _expect(await link.row(_WHOSE), standing, name)
     except JournalFailed as error:
         return error
-    return changed(name)
+    return change_error(name)
 
 
-async def expect_all(applicant: Applicant, left: Standing, link: Link) -> None:
+async def expect_all(applicant: Applicant, standing: Standing, link: Link) -> None:
     """Raise Behind if a host lacks commits that were acknowledged, and LeaseLost if another server has taken over.
 
     ConnectionError: it is an old primary. It may have all commits, if nothing was stored since the promotion; but other
     servers don't use it. To be called before anything is written there: an old primary may wait for its standby for
     ever. Raises as ``check`` does, too.
     """
-    link.expect_successor(left.history)
-    name = shown(link.url)
+    link.expect_successor(standing.history)
+    name = public_url(link.url)
     await check(link, name, require_sync=applicant.require_sync)
     try:
-        _expect(await link.glance(_WHOSE), left, name)
+        _expect(await link.glance(_WHOSE), standing, name)
     except LeaseLost:
         raise
     except JournalFailed as error:
         raise Behind(str(error)) from error
 
 
-async def has_successor(applicant: Applicant, left: Standing, link: Link) -> bool:
+async def has_successor(applicant: Applicant, standing: Standing, link: Link) -> bool:
     """Whether another host was promoted after that of the connection, and has all commits. Raises as ``connect`` does.
 
     Also True if another server has taken over.
     """
     try:
-        newest = await connect(applicant.url, "beanlite", partial(expect_all, applicant, left))
+        newest = await connect(applicant.url, "beanlite", partial(expect_all, applicant, standing))
     except LeaseLost:
         return True
     newest.drop()
@@ -109,7 +107,7 @@ async def beat_beside(other: Link, epoch: int) -> bool:
         return False
 
 
-def changed(name: str, error: Exception | None = None) -> JournalFailed:
+def change_error(name: str, error: Exception | None = None) -> JournalFailed:
     """Return the error for rows that are not as this server left them."""
-    how = "" if error is None or isinstance(error, asyncpg.DivisionByZeroError) else f" ({said(error)})"
+    how = "" if error is None or isinstance(error, asyncpg.DivisionByZeroError) else f" ({text_of(error)})"
     return JournalFailed(f"another program has changed rows of {name}{how}; it no longer is what was served")

@@ -1,15 +1,13 @@
 """Which servers use a database, and how it is replicated, as the database itself reports."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, Final
 
 import asyncpg
 
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.postgres.address import shown
-from beanlite.journal.postgres.link import TROUBLE, close, connect, name_of, said
+from beanlite.journal.postgres.address import public_url
+from beanlite.journal.postgres.link import TROUBLE, name_of, session, text_of
 
 _OURS: Final = "beanlite "
 _ALIVE: Final = """
@@ -46,22 +44,18 @@ def status(url: str) -> dict[str, Any]:
     try:
         return asyncio.run(_ask(url))
     except asyncpg.UndefinedTableError as error:
-        raise JournalRefused(f"{shown(url)} has no queue: no server has used it yet") from error
+        raise JournalRefused(f"{public_url(url)} has no queue: no server has used it yet") from error
     except (*TROUBLE, asyncpg.PostgresError) as error:
-        raise BeanliteError(f"{shown(url)} can't be used: {said(error)}") from error
+        raise BeanliteError(f"{public_url(url)} can't be used: {text_of(error)}") from error
 
 
 async def _ask(url: str) -> dict[str, Any]:
-    link = await connect(url, "beanlite")
-    try:
+    async with session(url) as link:
         row = await link.glance(_ALIVE)
         if row is None:
-            raise JournalRefused(f"{shown(url)}: its table lease is empty")
+            raise JournalRefused(f"{public_url(url)}: its table lease is empty")
         servers = await link.rows(_SERVERS, _OURS, _SILENT_S, name_of(row["node"]))
         replicas = [dict(row) for row in await link.rows(_REPLICAS)]
-        await close(link)
-    finally:
-        link.drop()
     standing_by, silent = (
         [each["name"].removeprefix(_OURS) for each in servers if each["is_silent"] == is_silent]
         for is_silent in (False, True)

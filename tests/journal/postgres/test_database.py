@@ -179,7 +179,7 @@ async def test_a_bug_in_what_takes_old_totals_away_stops_the_server(database, mo
 
 
 def reader_beside(serving, url):
-    return Reader(url, "it", "beside", lambda: serving.journal._sender.left)
+    return Reader(url, "it", "beside", lambda: serving.journal._sender.standing)
 
 
 async def test_bodies_are_read_while_pruning_waits_for_the_standby(pair):

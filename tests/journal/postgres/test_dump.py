@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from beanlite.journal.postgres import dump
+from beanlite.journal.postgres.link import session
 from beanlite.journal.sqlite.tools.load import load
 from tests.journal.postgres.serving import served
 from tests.support.servers import start_beanlite
@@ -101,7 +102,7 @@ async def test_large_bodies_are_moved_a_few_at_a_time(database, tmp_path):
     with contextlib.closing(sqlite3.connect(file)) as source:
         assert [len(rows) for rows in dump._rows(source, 0, 0)] == [3, 3, 1]
         await dump._copy(source, database, new_ids=False)
-    async with dump._connected(database) as link:
+    async with session(database) as link:
         assert [len(list(lines)) async for lines in dump._dump(link, "it")] == [1, 0, 3, 3, 1, 1]
 
 

@@ -332,10 +332,10 @@ async def test_reading_connection_made_while_the_database_moves_is_not_used(data
         row = await glance(link, statement)
         looks.append(link)
         if len(looks) == 1:
-            serving.journal._moved()
+            serving.journal._follow()
         return row
 
-    serving.journal._moved()
+    serving.journal._follow()
     monkeypatch.setattr(Link, "glance", moved)
     assert await serving.journal.fetch([job_id]) == [b"job"]
     assert len(looks) >= 2  # old totals may just be taken away over another one
@@ -353,7 +353,7 @@ async def test_every_role_may_ask_for_the_history(postgres, database):
 async def test_a_database_that_does_not_say_its_history_is_used(database, monkeypatch):
     monkeypatch.setattr(link, "_HISTORY", "SELECT pg_no_such_function()")
     serving = await served(database)
-    assert serving.journal._sender.left.history is None
+    assert serving.journal._sender.standing.history is None
     assert await serving.put() == 1
     await serving.stop()
 

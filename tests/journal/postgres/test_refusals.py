@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from beanlite.journal.postgres import link
-from beanlite.journal.postgres.address import shown
+from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.lease import _Waiting
 from beanlite.journal.postgres.link import TROUBLE, connect
 from beanlite.journal.postgres.schema import check
@@ -52,7 +52,7 @@ async def test_a_wrong_password_is_refused_and_not_told(postgres, database):
 @pytest.mark.parametrize("password", ["wr0ng/1", "wr0ng?1", "wr0ng#1", "wr0ng[1", "wr0ng@1", "0123/wr0ng", "0?wr0ng"])
 async def test_a_password_that_is_not_encoded_as_it_should_be_is_not_told(database, password):
     url = database.replace("queue@", f"queue:{password}@")
-    assert "wr0ng" not in shown(url)
+    assert "wr0ng" not in public_url(url)
     said = await refusal(url)
     assert "percent-encoded" in said
     assert "wr0ng" not in said
@@ -89,8 +89,8 @@ async def test_a_host_that_accepts_no_writes_is_awaited(postgres, database, capl
 
 
 async def test_an_address_is_shown_without_what_is_secret():
-    assert shown("postgresql://q:secret@[::1]:5432,b/db?password=secret") == "postgresql://q@[::1]:5432,b/db"
-    assert shown("postgresql:///db?host=/run") == "postgresql:///db"
+    assert public_url("postgresql://q:secret@[::1]:5432,b/db?password=secret") == "postgresql://q@[::1]:5432,b/db"
+    assert public_url("postgresql:///db?host=/run") == "postgresql:///db"
 
 
 async def test_a_host_that_refuses_does_not_keep_from_the_others(postgres, database, other):
@@ -181,13 +181,13 @@ TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE applic
 async def test_standby_outlasts_what_a_start_would_refuse(postgres, database, monkeypatch, go, come):
     """An operator restores the database, renames it, or sets it up anew."""
     errors = []
-    lost = _Waiting.lost
+    lost = _Waiting.note_loss
 
     def noted(waiting, error):
         errors.append(error)
         lost(waiting, error)
 
-    monkeypatch.setattr(_Waiting, "lost", noted)
+    monkeypatch.setattr(_Waiting, "note_loss", noted)
     name = database.rpartition("/")[2]
     at = name if "TABLE" in go else "postgres"
     first = await served(database, node="first", lease_s=100)

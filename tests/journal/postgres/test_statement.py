@@ -29,7 +29,7 @@ def batch(core, client, commands):
 async def taken(database):
     """A lease of an empty database."""
     applicant = Applicant(
-        database, "it", "here", "127.0.0.1:1", 1, require_sync=False, clock_ns=Clock(), stand_by=lambda _: None
+        database, "here", "127.0.0.1:1", 1, require_sync=False, name="it", clock_ns=Clock(), stand_by=lambda _: None
     )
     taken = await take(applicant, asyncio.Event())
     yield taken

@@ -300,7 +300,7 @@ async def test_stop_amid_the_recovery_reports_no_bug_of_its_reader(database):
     await serving.put()
     bugs = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: bugs.append(context))
-    reader = Reader(database, "it", "beside", lambda: serving.journal._sender.left)
+    reader = Reader(database, "it", "beside", lambda: serving.journal._sender.standing)
     reading = reader.jobs(lambda: True)
     assert len(await anext(reading)) == 1
     reader.close()

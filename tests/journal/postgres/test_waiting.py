@@ -26,7 +26,7 @@ _WAITING = """
 
 def applicant(database, stand_by=lambda _: None):
     return Applicant(
-        database, "it", "here", "127.0.0.1:1", LEASE_S, require_sync=False, clock_ns=Clock(), stand_by=stand_by
+        database, "here", "127.0.0.1:1", LEASE_S, require_sync=False, name="it", clock_ns=Clock(), stand_by=stand_by
     )
 
 
@@ -62,9 +62,9 @@ async def test_commit_confirmed_after_a_later_beat_never_shortens_the_lease(data
     taken = await take(applicant(database), asyncio.Event())
     assert taken is not None
     sender = Sender(applicant(database), taken, *[lambda *_: None] * 3)
-    sender._confirmed(taken.sent_ns + 2)
+    sender._confirm(taken.sent_ns + 2)
     sure_until_ns = sender.sure_until_ns
-    sender._confirmed(taken.sent_ns + 1)
+    sender._confirm(taken.sent_ns + 1)
     assert sender.sure_until_ns == sure_until_ns
     sender.end()
 
@@ -97,9 +97,11 @@ async def test_server_followed_before_it_stored_its_lease_time_stands_by(databas
     migrate = schema.migrate
     followers = []
 
-    async def be_followed(link, name):
+    async def be_followed(link, name, **only_from):
+        await migrate(link, name, **only_from)
+        if only_from:  # when it does not have the lease yet
+            return
         monkeypatch.undo()
-        await migrate(link, name)
         followers.append(await take(applicant(database), asyncio.Event()))  # after LEASE_S
 
     monkeypatch.setattr(lease, "migrate", be_followed)

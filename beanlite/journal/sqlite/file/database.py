@@ -24,9 +24,9 @@ from beanlite.journal.sqlite.file.fileformat import (
     is_full,
     open_regular,
     refused,
-    said,
     shm_of,
     stray_wal,
+    text_of,
     wal_of,
     wal_size,
 )
@@ -107,7 +107,7 @@ class Database:
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
             if not is_full(error, self.path):
-                raise JournalFailed(f"the last checkpoint of {self.path} failed: {said(error)}") from error
+                raise JournalFailed(f"the last checkpoint of {self.path} failed: {text_of(error)}") from error
             left = "a -wal, because the disk is full"
         finally:
             self.connection.close()

@@ -24,39 +24,39 @@ _STALE_S: Final = 86400.0
 
 
 def stamp(at_s: float) -> str:
-    """A time, in UTC seconds, in the form used in names."""
+    """Return a time, in UTC seconds, in the form used in names."""
     at_ms = int(at_s * 1000)
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(at_ms // 1000))}.{at_ms % 1000:03}Z"
 
 
-def dated(folder: Path, source: Path, at_s: float) -> Path:
-    """The path in the folder of a backup of the source that is made at ``at_s``, in UTC seconds."""
+def dated_path(folder: Path, source: Path, at_s: float) -> Path:
+    """Return the path in the folder of a backup of the source that is made at ``at_s``, in UTC seconds."""
     return folder / f"{source.stem}-{stamp(at_s)}{_SUFFIX}"
 
 
 def dated_files(folder: Path, before: str, after: str = "") -> list[tuple[Path, float]]:
-    """The files in the folder named `before`, a time and `after`, oldest first, each with its time in UTC seconds.
+    """Return the files in the folder named `before`, a time and `after`, oldest first, each with its time.
 
-    OSError: the folder can't be read.
+    Times are in UTC seconds. OSError: the folder can't be read.
     """
     pattern = re.compile(re.escape(before) + _STAMP + re.escape(after))
-    found = []
+    files = []
     for name in os.listdir(folder):  # noqa: PTH208 - names are all that is needed
         match = pattern.fullmatch(name)
         if match:
             with suppress(ValueError):  # there is no such time: it is not a file of ours
                 moment_s = timegm(time.strptime(match[1], "%Y%m%dT%H%M%S")) + int(match[2]) / 1000
-                found.append((folder / name, moment_s))
-    return sorted(found)
+                files.append((folder / name, moment_s))
+    return sorted(files)
 
 
 def dated_backups(folder: Path, source: Path) -> list[tuple[Path, float]]:
-    """The backups of the source in the folder, oldest first, each with the time at which it was made.
+    """Return the backups of the source in the folder, oldest first, each with the time at which it was made.
 
     Files with such a name that are not databases of ours are left out. OSError: the folder can't be read.
     """
-    found = dated_files(folder, f"{source.stem}-", _SUFFIX)
-    return [(file, moment_s) for file, moment_s in found if _is_ours(file)]
+    files = dated_files(folder, f"{source.stem}-", _SUFFIX)
+    return [(file, moment_s) for file, moment_s in files if _is_ours(file)]
 
 
 def delete_oldest(folder: Path, source: Path, keep: int, newest: Path) -> list[Path]:

@@ -41,22 +41,22 @@ _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 
 def wal_of(path: Path) -> Path:
-    """The name of the write-ahead log that SQLite keeps beside the database file."""
+    """Return the name of the write-ahead log that SQLite keeps beside the database file."""
     return path.with_name(path.name + "-wal")
 
 
 def shm_of(path: Path) -> Path:
-    """The name of the index that SQLite keeps of the write-ahead log."""
+    """Return the name of the index that SQLite keeps of the write-ahead log."""
     return path.with_name(path.name + "-shm")
 
 
 def wal_size(path: Path) -> int:
-    """Bytes in the write-ahead log of the database file; 0 if there is none."""
+    """Return the bytes in the write-ahead log of the database file; 0 if there is none."""
     return size_of(wal_of(path))
 
 
 def size_of(file: Path) -> int:
-    """Bytes in a file; 0 if there is none."""
+    """Return the bytes in a file; 0 if there is none."""
     try:
         return file.stat().st_size
     except FileNotFoundError:
@@ -79,14 +79,14 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 def read_at(descriptor: int, size: int, offset: int) -> bytes:
     """Read ``size`` bytes at an offset, fewer only at the end of the file: the system may return them in parts."""
-    found = os.pread(descriptor, size, offset)
-    while len(found) < size and (more := os.pread(descriptor, size - len(found), offset + len(found))):
-        found += more
-    return found
+    data = os.pread(descriptor, size, offset)
+    while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
+        data += more
+    return data
 
 
 def journal_of(path: Path) -> Path:
-    """The name of SQLite's rollback journal, which exists while a file is created or its mode is changed."""
+    """Return the name of SQLite's rollback journal, which exists while a file is created or its mode is changed."""
     return path.with_name(path.name + "-journal")
 
 
@@ -113,16 +113,16 @@ def has_used_up_quota(path: Path, size: int) -> bool:
     return False
 
 
-def said(what: Exception | str) -> str:
-    """The message of SQLite or the system as one line of limited length, as it may quote the contents of the file."""
+def text_of(what: Exception | str) -> str:
+    """Return the message of SQLite or the system as one short line, since it may quote the contents of the file."""
     text = " ".join(str(what).split())[:_SAID_MAX]
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def said_with_advice(error: Exception) -> str:
-    """The message of an error that was met while serving, and what to do if it is about damage."""
+def text_with_advice(error: Exception) -> str:
+    """Return the message of an error that was met while serving, and what to do if it is about damage."""
     may_be_damage = getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREAD
-    return f"{said(error)}; {ADVICE}" if may_be_damage else said(error)
+    return f"{text_of(error)}; {ADVICE}" if may_be_damage else text_of(error)
 
 
 def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
@@ -137,12 +137,12 @@ def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
 
 
 def damaged(path: Path, how: str) -> JournalRefused:
-    """The error with which a damaged file is refused."""
+    """Return the error with which a damaged file is refused."""
     return JournalRefused(f"{path} is damaged: {how}; {WHAT_TO_DO}")
 
 
 def stray_wal(path: Path) -> JournalRefused:
-    """The error with which a file is refused that was put in the place of the one to which its -wal belongs."""
+    """Return the error with which a file is refused that was put in the place of the one to which its -wal belongs."""
     return JournalRefused(
         f"{wal_of(path)} belongs to another file than {path}, as after a copy over the file of a killed server: to go"
         " on with the copy, move the -wal and the -shm away; what was acknowledged since then is in them, and beanlite"
@@ -193,9 +193,9 @@ def _check_ours(header: bytes, path: Path, newest: int) -> None:
 def _check_whole(header: bytes, path: Path, size: int) -> None:
     if not wal_size(path):
         # With a -wal, the file may legitimately be short: an interrupted checkpoint is repeated from the -wal.
-        claimed = claimed_size(header)
-        if size < claimed:
-            raise JournalRefused(f"{path} is damaged: {size} bytes are left of {claimed}; {WHAT_TO_DO}")
+        whole = claimed_size(header)
+        if size < whole:
+            raise JournalRefused(f"{path} is damaged: {size} bytes are left of {whole}; {WHAT_TO_DO}")
     elif header[18:20] != WAL_MODE:
         # SQLite would still overwrite pages with those of the -wal. Backups are not in WAL mode until first served.
         raise stray_wal(path)
@@ -214,12 +214,12 @@ def _check_new(path: Path) -> None:
 
 
 def claimed_size(header: bytes) -> int:
-    """The size in bytes of a database file according to its header."""
+    """Return the size in bytes of a database file according to its header."""
     return int.from_bytes(header[16:18]) * int.from_bytes(header[28:32])
 
 
 def _pages_before(path: Path) -> int | None:
-    """The number of pages before an interrupted change that SQLite will roll back; None: there is no such change."""
+    """Return the number of pages before an interrupted change, which SQLite will roll back; None: there is none."""
     try:
         with journal_of(path).open("rb", buffering=0) as journal:
             header = read_at(journal.fileno(), 28, 0)
@@ -246,21 +246,6 @@ def rule_out_disk(path: Path) -> None:
     SQLite reports such errors as damage. Closing the file here drops SQLite's locks on it, so nothing may be written
     afterwards.
     """
-    _read_all(path)
-    if not path.exists() or _is_sound(path):  # a missing file was new, and was removed when its creation failed
-        raise JournalRefused(f"{path} could not be read a moment ago; check the disk, and try again")
-
-
-def _is_sound(path: Path) -> bool:
-    how = "mode=ro" if wal_of(path).exists() else "immutable=1"  # immutable leaves no files beside it
-    uri = f"{path.absolute().as_uri()}?{how}"
-    with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
-        found: list[tuple[str]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
-        return found == [("ok",)]
-    return False
-
-
-def _read_all(path: Path) -> None:
     for each in (path, wal_of(path)):
         try:
             with each.open("rb", buffering=0) as file:
@@ -270,6 +255,17 @@ def _read_all(path: Path) -> None:
             continue
         except OSError as error:
             raise JournalRefused(f"{each} can't be read: {error.strerror}; check the disk") from error
+    if not path.exists() or _is_sound(path):  # a missing file was new, and was removed when its creation failed
+        raise JournalRefused(f"{path} could not be read a moment ago; check the disk, and try again")
+
+
+def _is_sound(path: Path) -> bool:
+    how = "mode=ro" if wal_of(path).exists() else "immutable=1"  # immutable leaves no files beside it
+    uri = f"{path.absolute().as_uri()}?{how}"
+    with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
+        rows: list[tuple[str]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
+        return rows == [("ok",)]
+    return False
 
 
 @contextmanager
@@ -284,8 +280,8 @@ def failing(path: Path | str) -> Iterator[None]:
 def failed(error: OSError | sqlite3.Error, path: Path | str) -> JournalFailed:
     """The error to raise for an error of SQLite or the system about the file while it is served."""
     if isinstance(error, sqlite3.Error):
-        return JournalFailed(f"{path} can't be read: {said_with_advice(error)}")
-    return JournalFailed(f"{path} can't be looked at: {error.strerror or said(error)}")
+        return JournalFailed(f"{path} can't be read: {text_with_advice(error)}")
+    return JournalFailed(f"{path} can't be looked at: {error.strerror or text_of(error)}")
 
 
 def is_locked(error: sqlite3.Error) -> bool:
@@ -294,7 +290,7 @@ def is_locked(error: sqlite3.Error) -> bool:
 
 
 def _unusable(error: sqlite3.Error, path: Path) -> JournalRefused:
-    what = f"{path} can't be used: {said(error)}"
+    what = f"{path} can't be used: {text_of(error)}"
     lack = lack_of(path.parent)
     if lack is not None:  # SQLite reports it as a lock that is held, or as a failed read or write
         return JournalRefused(f"{what}; {lack}")
@@ -316,13 +312,13 @@ def refused(path: Path) -> Iterator[None]:
             raise JournalRefused(f"no space left on the disk of {path}") from error
         if isinstance(error, OSError):
             advice = lack_of(path.parent) or "check the disk"
-            raise JournalRefused(f"{path} can't be used: {error.strerror or said(error)}; {advice}") from error
+            raise JournalRefused(f"{path} can't be used: {error.strerror or text_of(error)}; {advice}") from error
         if is_damage(error):
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREAD:
                 rule_out_disk(path)
-            raise JournalRefused(f"{path} is damaged ({said(error)}); {WHAT_TO_DO}") from error
+            raise JournalRefused(f"{path} is damaged ({text_of(error)}); {WHAT_TO_DO}") from error
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
-            raise damaged(path, said(error)) from error  # our statements are valid, so the schema must be wrong
+            raise damaged(path, text_of(error)) from error  # our statements are valid, so the schema must be wrong
         raise _unusable(error, path) from error
     except JournalFailed as error:  # the disk failed before anything was served
         raise JournalRefused(str(error)) from error

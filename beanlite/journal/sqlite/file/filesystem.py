@@ -12,12 +12,7 @@ from typing import Final
 _SUITABLE: Final = "put the database on a file system of this machine, such as ext4, XFS or Btrfs"
 
 
-def _flock(descriptor: int) -> None:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _lock(descriptor: int) -> None:
-    fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+_LOCK: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 def _map(descriptor: int) -> None:
@@ -26,21 +21,21 @@ def _map(descriptor: int) -> None:
 
 
 # What is needed, and a trial of it on a new file.
-_NEEDED: Final[tuple[tuple[str, Callable[[int], None]], ...]] = (
-    ("locks by flock", _flock),
-    ("locks by fcntl", _lock),
+_NEEDS: Final[tuple[tuple[str, Callable[[int], None]], ...]] = (
+    ("locks by flock", lambda descriptor: fcntl.flock(descriptor, _LOCK)),
+    ("locks by fcntl", lambda descriptor: fcntl.lockf(descriptor, _LOCK)),
     ("shared memory in files (mmap)", _map),
 )
 
 
 def lack_of(folder: Path) -> str | None:
-    """What the file system of a folder lacks, and what to do, as the end of a message.
+    """Return what the file system of a folder lacks, and what to do, as the end of a message.
 
     None if it lacks nothing, or if no file can be made in the folder.
     """
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
-            for what, attempt in _NEEDED:
+            for what, attempt in _NEEDS:
                 try:
                     attempt(probe.fileno())
                 except OSError as error:
@@ -52,7 +47,7 @@ def lack_of(folder: Path) -> str | None:
 
 
 def _kind_of(device: int) -> str:
-    """The kind of a mounted file system, in brackets; empty if it can't be told."""
+    """Return the kind of a mounted file system, in brackets; empty if it can't be told."""
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
         for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():

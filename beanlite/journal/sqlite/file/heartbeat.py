@@ -47,11 +47,11 @@ class LastSeen(NamedTuple):
 
 
 def read_ahead_s(connection: sqlite3.Connection) -> float:
-    """By how much the times in a file are ahead of UTC, according to its last server; 0 for an older file."""
+    """Return by how much the times in a file are ahead of UTC, according to its last server; 0 for an older file."""
     if connection.execute("SELECT 1 FROM pragma_table_info('server') WHERE name = 'ahead_s'").fetchone() is None:
         return 0.0
-    found = connection.execute("SELECT CAST(ahead_s AS REAL) FROM server").fetchone()
-    return 0.0 if found is None else float(found[0])
+    row = connection.execute("SELECT CAST(ahead_s AS REAL) FROM server").fetchone()
+    return 0.0 if row is None else float(row[0])
 
 
 def read_last_seen(connection: sqlite3.Connection, path: Path) -> LastSeen | None:
@@ -105,8 +105,8 @@ class Heartbeat:
         """``address`` is where the server listens."""
         self._db = connection
         self._clock = clock
-        shown = address.encode(errors="backslashreplace").decode()  # the path of a Unix socket need not be text
-        self._row = (__version__, os.getpid(), shown, utc_s(clock.utc_ns()), boot_id(), clock.offset_ns)
+        address_text = address.encode(errors="backslashreplace").decode()  # the path of a Unix socket need not be text
+        self._row = (__version__, os.getpid(), address_text, utc_s(clock.utc_ns()), boot_id(), clock.offset_ns)
         self._beat_s = -math.inf
 
     def beat(self, every_s: float) -> bool:

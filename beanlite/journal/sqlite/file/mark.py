@@ -70,12 +70,12 @@ class Mark(NamedTuple):
 
 
 def serving_mark(descriptor: int, path: Path, fsync: str) -> Mark:
-    """The mark of a server that is about to write."""
+    """Return the mark of a server that is about to write."""
     return Mark(_SERVING, os.fstat(descriptor).st_ino, boot_id() or _UNKNOWN, fsync, str(path))
 
 
 def stopped_mark(descriptor: int, path: Path) -> Mark:
-    """The mark of a server that has moved everything into the file."""
+    """Return the mark of a server that has moved everything into the file."""
     return Mark(_STOPPED, os.fstat(descriptor).st_ino, boot_id() or _UNKNOWN, "always", str(path))
 
 
@@ -114,7 +114,7 @@ def _wal_may_be_at(theirs: Path, path: Path) -> bool:
 
 
 def boot_id() -> str | None:
-    """The kernel's id of this boot."""
+    """Return the kernel's id of this boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:  # without /proc, every unclean end counts as a power failure

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite.file.fileformat import APPLICATION_ID, damaged, is_locked, said
+from beanlite.journal.sqlite.file.fileformat import APPLICATION_ID, damaged, is_locked, text_of
 from beanlite.journal.sqlite.file.wholefile import sync, vacuum_into
 
 # The objects of these names, with their columns if they have any. Views are passed over: no job depends on ours, an
@@ -183,7 +183,7 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) 
         partial.unlink(missing_ok=True)
         if is_locked(error):
             raise
-        raise JournalRefused(f"the migration{which} of {path} failed: {said(error)}") from error
+        raise JournalRefused(f"the migration{which} of {path} failed: {text_of(error)}") from error
     # An older server must find the new version in the file itself, so that it refuses before SQLite touches anything.
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     _tidy_copies(path, len(migrations))
@@ -225,7 +225,7 @@ def _keep_copy(connection: sqlite3.Connection, path: Path, copy: Path, partial: 
             partial.unlink()
             raise
     except (OSError, sqlite3.Error) as error:
-        raise JournalRefused(f"{path} can't be copied to {copy} before its migration: {said(error)}") from error
+        raise JournalRefused(f"{path} can't be copied to {copy} before its migration: {text_of(error)}") from error
 
 
 def _script(migrations: list[Path], version: int) -> str:

@@ -14,7 +14,7 @@ from beanlite.core.tube import is_tube_name
 from beanlite.host.clock import EPOCH_S, clock_ns
 from beanlite.journal.columns import COUNTERS, listed, stored_job
 from beanlite.journal.sqlite.file.checksum import find_changed
-from beanlite.journal.sqlite.file.fileformat import damaged, refused, said
+from beanlite.journal.sqlite.file.fileformat import damaged, refused, text_of
 from beanlite.journal.sqlite.file.heartbeat import read_last_seen
 from beanlite.journal.sqlite.file.migrations import read_version
 
@@ -240,7 +240,7 @@ def check_pages(connection: sqlite3.Connection, path: Path) -> None:
     with refused(path):
         (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
-        raise damaged(path, f"SQLite says {said(found)}")
+        raise damaged(path, f"SQLite says {text_of(found)}")
 
 
 def changed_rows(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:

@@ -30,15 +30,15 @@ class Room:
 
         What is there of it already, such as a reserve left by a killed server, is kept in any case.
         """
-        held = self._held()
-        room = held + self._free_bytes()
+        size = self._reserve_size()
+        room = size + self._free_bytes()
         if room < _LEAST_BYTES:
             return False
-        wanted = min(RESERVE_BYTES, max(room // 2, _LEAST_BYTES))
-        is_whole = self._allocate(wanted)
-        while not is_whole and wanted > max(held, _LEAST_BYTES):  # a quota may be smaller than the disk
-            wanted //= 2
-            if self._allocate(wanted):
+        goal = min(RESERVE_BYTES, max(room // 2, _LEAST_BYTES))
+        is_whole = self._allocate(goal)
+        while not is_whole and goal > max(size, _LEAST_BYTES):  # a quota may be smaller than the disk
+            goal //= 2
+            if self._allocate(goal):
                 break
         return room >= 2 * RESERVE_BYTES and is_whole
 
@@ -56,25 +56,25 @@ class Room:
         return True
 
     def for_bodies(self) -> int:
-        """How many more bytes of bodies can be put; a body needs room first in the -wal, and later in the file."""
+        """Return how many bytes of bodies can still be put; each takes room in the -wal, and later in the file."""
         return (self._free_bytes() + RESERVE_BYTES) // 2
 
     def has_room_for(self, size: int) -> bool:
         """Whether this many bytes are free, if necessary after taking them from a reserve left by a killed server."""
         if not size or (self._free_bytes() >= RESERVE_BYTES and not has_used_up_quota(self._path, size)):
             return True
-        held = self._held()
-        has_room = self._allocate(held + size)  # free space need not be available to us
-        left = held
+        reserve = self._reserve_size()
+        has_room = self._allocate(reserve + size)  # free space need not be available to us
+        rest = reserve
         if not has_room:
-            left = max(0, held - size - _LEAST_BYTES)  # reading the file takes a little more
-            self._cut(left)
-            has_room = self._allocate(left + size)
-        self._cut(left)
+            rest = max(0, reserve - size - _LEAST_BYTES)  # reading the file takes a little more
+            self._cut(rest)
+            has_room = self._allocate(rest + size)
+        self._cut(rest)
         return has_room
 
-    def _held(self) -> int:
-        """The size of the reserve in bytes."""
+    def _reserve_size(self) -> int:
+        """Return the size of the reserve in bytes."""
         try:
             return 0 if self._is_unusable else self._reserve.stat(follow_symlinks=False).st_size
         except OSError:
@@ -92,7 +92,7 @@ class Room:
 
     def _allocate(self, size: int) -> bool:
         """Enlarge the reserve to this size. False: there is no room for that, and it is as it was."""
-        held = self._held()
+        size_before = self._reserve_size()
         try:
             descriptor = self._open()
         except OSError as error:
@@ -103,7 +103,7 @@ class Room:
         try:
             os.posix_fallocate(descriptor, 0, size)
         except OSError:
-            self._cut(held)
+            self._cut(size_before)
             return False
         finally:
             os.close(descriptor)

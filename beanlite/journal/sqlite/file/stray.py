@@ -12,8 +12,6 @@ The note is an extended attribute, as is the mark. Where there is none, as on a 
 is anything after a power failure, which may leave an older state of one of the files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -54,7 +52,7 @@ class _Note(NamedTuple):
     """No id above it had been given out then; later promises are in the -wal."""
 
     @classmethod
-    def read(cls, wal: int) -> _Note | None:
+    def read(cls, wal: int) -> "_Note | None":
         """Read the note on an open -wal; None if there is none that belongs to it."""
         try:
             inode, boot, salts, base, promised_id = os.getxattr(wal, ATTRIBUTE).decode().split(" ")
@@ -70,7 +68,7 @@ def _note(wal: int, base: str, promised_id: int) -> _Note | None:
 
 
 def _changing(header: bytes) -> str:
-    """What changes in a header, in hexadecimal: SQLite's count of changes, the pages, the free ones, and the schema."""
+    """Return what changes in a header, in hexadecimal: SQLite's count of changes, pages, free pages, and the schema."""
     return header[24:44].hex()
 
 
@@ -88,18 +86,18 @@ class Tie:
     def begin(self) -> None:
         """Move the changed header into the file, as far as readers allow. Raises sqlite3.Error or OSError."""
         try:
-            _, frames, moved = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            _, frames, count = self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL}:
                 raise
             return
-        self.moved(frames, moved)
+        self.note_checkpoint(frames, count)
 
-    def moved(self, frames: int, moved: int) -> None:
+    def note_checkpoint(self, frames: int, moved: int) -> None:
         """To be called after a checkpoint that has moved ``moved`` of the frames. OSError: the file can't be read."""
         self.base = _changing(read_at(self._file, HEADER_BYTES, 0)) if 0 <= frames == moved else None
 
-    def committed(self, promised_id: int, others_came: Callable[[], bool]) -> None:
+    def note_commit(self, promised_id: int, others_came: Callable[[], bool]) -> None:
         """To be called after a commit if ``base`` is set. OSError: the -wal can't be read.
 
         ``others_came``: other programs have committed something as well, and that may have been moved into the file.
@@ -141,16 +139,16 @@ def has_stray_wal(file: int, path: Path) -> bool:
 
 
 def moved_away(path: Path) -> Path | None:
-    """The stray -wal that a restore moved away before it was killed; None if there is none.
+    """Return the stray -wal that a restore moved away before it was killed; None if there is none.
 
     The file is still the one to which it does not belong: until it is replaced, the partial file of the restore is
     there. OSError: the folder can't be read.
     """
     names = os.listdir(path.parent)  # noqa: PTH208 - names are all that is needed
     for name in names:
-        found = re.fullmatch(rf"{re.escape(path.name)}\.replaced-([-.\w]+)\.stray-wal", name)
-        if found is not None:
-            partial = f".{path.name}.restored-{found[1]}."
+        match = re.fullmatch(rf"{re.escape(path.name)}\.replaced-([-.\w]+)\.stray-wal", name)
+        if match is not None:
+            partial = f".{path.name}.restored-{match[1]}."
             if any(other.startswith(partial) and other.endswith(".partial") for other in names):
                 return path.with_name(name)
     return None
@@ -163,7 +161,7 @@ def forget(wal: int) -> None:
 
 
 def promised_id_beside(path: Path) -> int:
-    """The promise that is noted on the -wal beside a file; 0 if there is none. OSError: the -wal can't be read."""
+    """Return the promise noted on the -wal beside a file; 0 if there is none. OSError: the -wal can't be read."""
     wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
     try:
         note = _Note.read(wal)

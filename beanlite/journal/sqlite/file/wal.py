@@ -72,17 +72,17 @@ class Progress(NamedTuple):
 
 
 def min_wal_size(frames: int) -> int:
-    """The minimum size in bytes of a -wal with this many frames."""
+    """Return the minimum size in bytes of a -wal with this many frames."""
     return _HEADER_SIZE + frames * _FRAME_SIZE if frames else 0
 
 
 def last_frame_offset(frames: int) -> int:
-    """The offset of the last of this many frames."""
+    """Return the offset of the last of this many frames."""
     return min_wal_size(frames) - _FRAME_SIZE
 
 
 def index_size(frames: int) -> int:
-    """The size in bytes of the -shm for a -wal of this many frames."""
+    """Return the size in bytes of the -shm for a -wal of this many frames."""
     return (1 + (frames + _INDEX_HEADER_FRAMES) // _INDEX_PART_FRAMES) * _INDEX_PART_BYTES
 
 
@@ -103,10 +103,10 @@ def read_frame_count(index: int) -> int:
 
 def read_progress(index: int) -> Progress:
     """Read from an open -shm how far the -wal has been moved into the file. OSError: it can't be read."""
-    found = read_at(index, _PROGRESS.size, _SALTS_OFFSET)
-    if len(found) < _PROGRESS.size:
+    data = read_at(index, _PROGRESS.size, _SALTS_OFFSET)
+    if len(data) < _PROGRESS.size:
         raise OSError(errno.EIO, "its -shm is cut short")
-    salts, moved, to_move = _PROGRESS.unpack(found)
+    salts, moved, to_move = _PROGRESS.unpack(data)
     return Progress(salts, moved, to_move)
 
 
@@ -133,7 +133,7 @@ def read_open_index(index: int) -> Index | None:
 
 
 def commit_frames(path: Path, salts: bytes | None = None) -> list[int]:
-    """The numbers, from 1, of the frames in the -wal of the database file that end a transaction.
+    """Return the numbers, from 1, of the frames in the -wal of the database file that end a transaction.
 
     To be called before SQLite opens the file. Frames left over from before the -wal was last restarted don't count;
     with ``salts``, only frames with these salts count. JournalRefused: the -wal can't be read.
@@ -143,8 +143,8 @@ def commit_frames(path: Path, salts: bytes | None = None) -> list[int]:
             salts = salts or _read_salts(read_at(wal.fileno(), _HEADER_SIZE, 0))
             if salts is None:
                 # Without a valid header SQLite recovers nothing at all, so everything in the -wal counts as lost.
-                found = Counter(frame[2] for frame in _frames(wal.fileno())).most_common(1)
-                salts = found[0][0] if found else b""
+                counts = Counter(frame[2] for frame in _frames(wal.fileno())).most_common(1)
+                salts = counts[0][0] if counts else b""
             # Not a list of all frames: after a reader has kept the -wal from shrinking, there may be millions.
             frames = enumerate(_frames(wal.fileno()), 1)
             return [number for number, (_, size, frame_salts, _) in frames if size and frame_salts == salts]
@@ -155,7 +155,7 @@ def commit_frames(path: Path, salts: bytes | None = None) -> list[int]:
 
 
 def _frames(wal: int) -> Iterator[tuple[int, int, bytes, bytes]]:
-    """The headers of all frames in an open -wal, which may shrink meanwhile. OSError: it can't be read."""
+    """Yield the headers of all frames in an open -wal, which may shrink meanwhile. OSError: it can't be read."""
     for start in range(_HEADER_SIZE, os.fstat(wal).st_size - _FRAME_SIZE + 1, _FRAME_SIZE):
         header = read_at(wal, _FRAME_HEADER.size, start)
         if len(header) < _FRAME_HEADER.size:
@@ -164,7 +164,7 @@ def _frames(wal: int) -> Iterator[tuple[int, int, bytes, bytes]]:
 
 
 def headers_in(wal: int, salts: bytes) -> Iterator[bytes]:
-    """The headers of the database file in the frames with these salts, in an open -wal. OSError: it can't be read."""
+    """Yield the headers of the database file in those frames of an open -wal that have these salts. Raises OSError."""
     for number, (page, _, frame_salts, _) in enumerate(_frames(wal), 1):
         if page == 1 and frame_salts == salts:
             yield read_at(wal, HEADER_BYTES, last_frame_offset(number) + _FRAME_HEADER.size)
@@ -189,21 +189,21 @@ def newest_pages(path: Path) -> tuple[int, dict[int, int]]:
         return -1, {}
     wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
     frames = list(islice(_frames(wal), commits[-1]))
-    found = {
+    offsets = {
         page: last_frame_offset(number) + _FRAME_HEADER.size
         for number, (page, _, salts, _) in enumerate(frames, 1)
         if salts == frames[-1][2]
     }
-    return wal, found
+    return wal, offsets
 
 
 def read_salts(wal: int) -> bytes | None:
-    """The salts of an open -wal; None if it has no valid header. OSError: it can't be read."""
+    """Return the salts of an open -wal; None if it has no valid header. OSError: it can't be read."""
     return _read_salts(read_at(wal, _HEADER_SIZE, 0))
 
 
 def _read_salts(header: bytes) -> bytes | None:
-    """The salts of the frames that belong to this header; None if its magic number or its checksum is wrong."""
+    """Return the salts of the frames that belong to this header; None if its magic number or its checksum is wrong."""
     order = _BYTE_ORDERS.get(int.from_bytes(header[:4]))
     if order is None or len(header) < _HEADER_SIZE:
         return None

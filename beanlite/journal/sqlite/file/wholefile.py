@@ -17,7 +17,7 @@ from beanlite.errors import BeanliteError
 from beanlite.journal.sqlite.file.fileformat import journal_of, open_regular, wal_size
 
 # The byte by which a process claims its partial file, beyond all that files have and that SQLite locks.
-_CLAIMED: Final = 1 << 62
+_CLAIM_AT: Final = 1 << 62
 # struct flock of the system, as for fcntl(2): type, whence, start, length, pid.
 _LOCK_FORMAT: Final = "hhqqi4x"
 # A file that was written to so recently may not be claimed yet.
@@ -45,15 +45,13 @@ def partial_of(dest: Path) -> Iterator[Path]:
     """
     remove_left(dest.parent, re.compile(rf"\.{re.escape(dest.name)}\.\w+\.partial"))
     descriptor, name = tempfile.mkstemp(dir=dest.parent, prefix=f".{dest.name}.", suffix=".partial")
-    try:
+    with os.fdopen(descriptor):
         _claim(descriptor)
         partial = Path(name)
         try:
             yield partial
         finally:
             partial.unlink(missing_ok=True)
-    finally:
-        os.close(descriptor)
 
 
 def remove_left(folder: Path, names: re.Pattern[str]) -> None:
@@ -75,7 +73,7 @@ def _claim(partial: int) -> bool:
 
     SQLite locks other bytes, and locks of this kind are not lost when it closes the file.
     """
-    lock = struct.pack(_LOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, _CLAIMED, 1, 0)
+    lock = struct.pack(_LOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, _CLAIM_AT, 1, 0)
     try:
         fcntl.fcntl(partial, fcntl.F_OFD_SETLK, lock)
     except OSError:
@@ -91,11 +89,9 @@ def _is_left(partial: Path) -> bool:
         raise
     except OSError:  # another user's, for example
         return False
-    try:
+    with os.fdopen(descriptor):
         is_old = os.fstat(descriptor).st_mtime < time.time() - _YOUNG_S
         return is_old and _claim(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -143,7 +139,7 @@ def unserved(dest: Path, source: Path | None) -> Iterator[bool]:
     except FileNotFoundError:
         yield False
         return
-    try:
+    with os.fdopen(descriptor):
         if source is not None and os.path.samestat(os.fstat(descriptor), source.stat()):
             raise BeanliteError(f"{dest} was not replaced: it is the database itself")
         try:
@@ -155,8 +151,6 @@ def unserved(dest: Path, source: Path | None) -> Iterator[bool]:
         if os.path.lexists(journal_of(dest)):
             raise BeanliteError(f"{dest} was not replaced: {journal_of(dest)} would be taken for a part of it")
         yield True
-    finally:
-        os.close(descriptor)
 
 
 def vacuum_into(connection: sqlite3.Connection, dest: Path) -> None:

@@ -6,7 +6,7 @@ import sqlite3
 from typing import Final
 
 from beanlite.host import log
-from beanlite.journal.sqlite.file.fileformat import said
+from beanlite.journal.sqlite.file.fileformat import text_of
 from beanlite.journal.totals import KEPT_S, Totals, TotalsRow, began_s
 
 # The most rows of each span that are deleted at a time.
@@ -45,7 +45,7 @@ def add_totals(connection: sqlite3.Connection, rows: list[TotalsRow]) -> None:
         try:
             connection.execute(_ADD, row)
         except sqlite3.IntegrityError as error:
-            log.warning("damaged row of totals was reset; check the disk", tube=row[2], why=said(error))
+            log.warning("damaged row of totals was reset; check the disk", tube=row[2], why=text_of(error))
             connection.execute(_REPLACE, row)
 
 

@@ -31,8 +31,8 @@ from beanlite.journal.sqlite.file.fileformat import (
     is_full,
     is_locked,
     refused,
-    said,
-    said_with_advice,
+    text_of,
+    text_with_advice,
     wal_of,
     wal_size,
 )
@@ -76,7 +76,7 @@ def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> Journa
         return JournalFull(f"no room on the disk of {path}")
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     known = "" if limit == resource.RLIM_INFINITY else f"; no file may have more than {limit} bytes (ulimit -f)"
-    return JournalFailed(f"writing to {path} failed: {said_with_advice(error)}{known}")
+    return JournalFailed(f"writing to {path} failed: {text_with_advice(error)}{known}")
 
 
 def _write_pauses(db: sqlite3.Connection, pauses: list[tuple[str, tuple[int, float] | None]]) -> None:
@@ -90,7 +90,7 @@ def _disagreement(database: Database, outsiders: Outsiders, statement: str, jobs
     """The error to raise when memory and file disagree, which is a bug of ours if nothing has happened to the file."""
     (found,) = database.connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
-        return JournalFailed(f"{database.path} is damaged ({said(found)}); {WHAT_TO_DO}")
+        return JournalFailed(f"{database.path} is damaged ({text_of(found)}); {WHAT_TO_DO}")
     what = f"{jobs} jobs to change, {changed} found: {statement}"
     if outsiders.came:
         return JournalFailed(f"{database.path} no longer is what was served; another program has been at it ({what})")
@@ -261,7 +261,7 @@ class Writer:
         try:
             kept = self.frames.count()
             if self._tie.base is not None:
-                self._tie.committed(self._promised_id, self._look_for_others)
+                self._tie.note_commit(self._promised_id, self._look_for_others)
         except (OSError, sqlite3.Error) as error:
             raise failed(error, self._database.path) from error
         self._watch.committed(kept, anew=kept < before)
@@ -286,7 +286,7 @@ class Writer:
         self._watch.note_size()
         self.frames.end_checkpoint(frames, moved)
         with failing(self._database.path):
-            self._tie.moved(frames, moved)
+            self._tie.note_checkpoint(frames, moved)
 
     @property
     def loose(self) -> bool:
@@ -322,7 +322,7 @@ class Writer:
                 self.frames.allocate(FRAMES_PER_ROW * pages + FRAMES_BESIDE_ROWS)
                 await self._worker.executescript(f"PRAGMA incremental_vacuum({pages})")
                 ((_, frames, moved),) = await self._worker.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
-                self._tie.moved(frames, moved)
+                self._tie.note_checkpoint(frames, moved)
             except _FAILURES as error:
                 failure = self._undo(error)
                 pages //= 4

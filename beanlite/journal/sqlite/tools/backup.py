@@ -12,7 +12,7 @@ from pathlib import Path
 
 from beanlite.errors import BeanliteError
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.file.fileformat import is_damage, journal_of, refused, said, wal_of
+from beanlite.journal.sqlite.file.fileformat import is_damage, journal_of, refused, text_of, wal_of
 from beanlite.journal.sqlite.file.migrations import check_schema, read_version
 from beanlite.journal.sqlite.file.replay import check_count, check_jobs, read_jobs, read_state
 from beanlite.journal.sqlite.file.wholefile import not_linked, unserved, vacuum_into, written_whole
@@ -73,7 +73,7 @@ def copy(connection: sqlite3.Connection, source: Path, partial: Path, progress: 
             if is_damage(error):
                 with refused(source):
                     raise
-            raise BeanliteError(f"the copy of {source} to {partial.parent} failed: {said(error)}") from error
+            raise BeanliteError(f"the copy of {source} to {partial.parent} failed: {text_of(error)}") from error
         finally:
             connection.set_progress_handler(None, 0)
             Path(f"{partial}-journal").unlink(missing_ok=True)  # left behind when the disk was full
@@ -88,24 +88,21 @@ class _Syncs:
     def __init__(self, file: Path, progress: Callable[[int], None] | None) -> None:
         self._descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         self._progress = progress
-        self._synced = 0
+        self._synced_bytes = 0
         self.error: BaseException | None = None
 
     def __call__(self) -> bool:
         """Sync if that is due; returns whether SQLite has to abort the copy because of ``error``."""
         try:
-            self._sync_if_due()
+            size = os.fstat(self._descriptor).st_size
+            if size >= self._synced_bytes + _SYNC_BYTES:
+                os.fdatasync(self._descriptor)
+                self._synced_bytes = size
+                if self._progress is not None:
+                    self._progress(size)
         except BaseException as error:  # noqa: BLE001 - SQLite would turn any of them into "interrupted"
             self.error = error
         return self.error is not None
-
-    def _sync_if_due(self) -> None:
-        size = os.fstat(self._descriptor).st_size
-        if size >= self._synced + _SYNC_BYTES:
-            os.fdatasync(self._descriptor)
-            self._synced = size
-            if self._progress is not None:
-                self._progress(size)
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -31,12 +31,12 @@ def compact(path: Path, progress: Callable[[int], None] | None = None) -> Compac
     """
     path = Path(os.path.realpath(path))
     check_readable(path)
-    with replacing(path) as held, partial_of(path) as partial:
+    with replacing(path) as lock, partial_of(path) as partial:
         if wal_size(path):
             raise JournalRefused(f"{path} has a -wal, as a killed server leaves it; start the server and stop it first")
         roll_back(path)  # or reading the file would, and that would be taken for another program's doing
-        unchanged, before = written_at(path), os.fstat(held.descriptor).st_size
+        times, before = written_at(path), os.fstat(lock.descriptor).st_size
         jobs = copy_checked(path, partial, progress)
         after = partial.stat().st_size
-        take_place(partial, path, held, unchanged)
+        take_place(partial, path, lock, times)
     return CompactResult(jobs, before, after)

@@ -12,7 +12,7 @@ from beanlite.errors import BeanliteError, JournalFailed
 from beanlite.host import signals
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.database import open_database
-from beanlite.journal.sqlite.file.fileformat import said, shm_of, wal_of
+from beanlite.journal.sqlite.file.fileformat import shm_of, text_of, wal_of
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
 
@@ -101,6 +101,6 @@ def filling(path: Path) -> Iterator[Filling]:
                 for file in (path, wal_of(path), shm_of(path)):
                     file.unlink(missing_ok=True)
             if isinstance(error, sqlite3.Error):
-                raise BeanliteError(f"nothing was added to {path}: {said(error)}") from error
+                raise BeanliteError(f"nothing was added to {path}: {text_of(error)}") from error
             raise
         queue.left = database.close()

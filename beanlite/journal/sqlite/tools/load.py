@@ -17,7 +17,7 @@ from beanlite.host.clock import EPOCH_S
 from beanlite.journal.columns import COUNTERS, TIMES, listed
 from beanlite.journal.lines import FORMAT, LINES_PER_CALL
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
-from beanlite.journal.sqlite.file.fileformat import refused, said
+from beanlite.journal.sqlite.file.fileformat import refused, text_of
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
 from beanlite.journal.sqlite.file.replay import COUNTER_MAX, is_number, is_sound
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY
@@ -83,7 +83,7 @@ class _Loading:
             try:
                 self._take(line)
             except (_Wrong, ValueError, TypeError, OverflowError) as error:
-                raise BeanliteError(f"nothing was imported: line {number}: {said(error)}") from error
+                raise BeanliteError(f"nothing was imported: line {number}: {text_of(error)}") from error
             if progress is not None and number % LINES_PER_CALL == 0:
                 progress(number)
         if self._ends:
@@ -113,7 +113,7 @@ class _Loading:
             code = getattr(error, "sqlite_errorcode", None)  # an error of Python's own layer has none
             if code is not None and code & 0xFF not in _WRONG_ROW:
                 raise
-            raise _Wrong(said(error)) from error
+            raise _Wrong(text_of(error)) from error
 
     def _begin(self, values: dict[str, Any]) -> None:
         if values.get("format") != FORMAT:

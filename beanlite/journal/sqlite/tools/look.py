@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.file.fileformat import damaged, refused, said
+from beanlite.journal.sqlite.file.fileformat import damaged, refused, text_of
 from beanlite.journal.sqlite.file.migrations import check_texts, read_version
 from beanlite.journal.sqlite.tools.reading import reading
 
@@ -151,7 +151,7 @@ class Look:
                 views = check_texts(self._connection, self._path, find_migrations())
                 if error.sqlite_errorcode != sqlite3.SQLITE_ERROR or not views:
                     raise
-                why = f"{said(error)}; these views are not as beanlite makes them: {', '.join(views)}"
+                why = f"{text_of(error)}; these views are not as beanlite makes them: {', '.join(views)}"
                 raise JournalRefused(f"{self._path} can't be looked into: {why}; no job depends on them") from error
             with closing(cursor):
                 names = [column[0] for column in cursor.description]

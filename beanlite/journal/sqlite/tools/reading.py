@@ -41,7 +41,9 @@ def reading(path: Path, wait_s: float = _BUSY_TIMEOUT_S) -> Iterator[sqlite3.Con
     try:
         # A read-only connection never checkpoints, not even if it is the last to close, so a -wal that a killed server
         # has left remains for the checks of the next start.
-        with closing(_connect(path, wait_s)) as connection:
+        with refused(path):
+            connection = sqlite3.connect(read_only(path), uri=True, timeout=wait_s, isolation_level=None)
+        with closing(connection):
             with refused(path):
                 connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
                 stand_in(connection, find_migrations())
@@ -58,13 +60,8 @@ def roll_back(path: Path, wait_s: float = _BUSY_TIMEOUT_S) -> None:
         check_readable(path)  # what a first start had begun is gone, and the file is empty
 
 
-def _connect(path: Path, wait_s: float) -> sqlite3.Connection:
-    with refused(path):
-        return sqlite3.connect(read_only(path), uri=True, timeout=wait_s, isolation_level=None)
-
-
 def read_only(path: Path) -> str:
-    """The URI with which SQLite only reads a file.
+    """Return the URI with which SQLite only reads a file.
 
     SQLite makes a -wal and a -shm even to read a file that was stopped in order, and can't where the folder is not
     writable, as in a snapshot. If there is no -wal, the file has everything, and can be read without them.
@@ -80,15 +77,12 @@ def check_readable(path: Path, *, any_version: bool = False) -> None:
         descriptor = open_regular(path)
     except OSError as error:
         raise JournalRefused(f"{path} can't be opened: {error.strerror}") from error
-    with refused(path):
-        try:
-            check_file(descriptor, path, newest)
-            if not os.fstat(descriptor).st_size:
-                raise NotOurs(f"{path} is empty; there is nothing in it")
-            if has_stray_wal(descriptor, path):
-                raise stray_wal(path)
-        finally:
-            os.close(descriptor)
+    with refused(path), os.fdopen(descriptor):
+        check_file(descriptor, path, newest)
+        if not os.fstat(descriptor).st_size:
+            raise NotOurs(f"{path} is empty; there is nothing in it")
+        if has_stray_wal(descriptor, path):
+            raise stray_wal(path)
 
 
 def tidy(path: Path) -> None:

@@ -21,8 +21,8 @@ from beanlite.journal.sqlite.file.fileformat import (
     is_damage,
     journal_of,
     refused,
-    said,
     shm_of,
+    text_of,
     wal_of,
     wal_size,
 )
@@ -38,10 +38,10 @@ _WAIT_S: Final = 1.0
 _SHARED_FIRST: Final = 0x40000002
 _SHARED_BYTES: Final = 510
 # The header of the old file once it is replaced: no program takes it for a database, or for one that it has cached.
-_REPLACED: Final = b"This database was replaced; the new one has its name.".ljust(HEADER_BYTES)
+_LAST_HEADER: Final = b"This database was replaced; the new one has its name.".ljust(HEADER_BYTES)
 
 
-class Held(NamedTuple):
+class Lock(NamedTuple):
     """A database file out of which servers are locked."""
 
     descriptor: int
@@ -51,7 +51,7 @@ class Held(NamedTuple):
 
 
 @contextmanager
-def replacing(target: Path) -> Iterator[Held]:
+def replacing(target: Path) -> Iterator[Lock]:
     """Lock servers out of the target, creating it if it is missing, until the end of the block or ``take_place``.
 
     JournalRefused: a server holds the target. BeanliteError: the target can't be replaced.
@@ -60,30 +60,30 @@ def replacing(target: Path) -> Iterator[Held]:
         with ExitStack() as undo:
             with refused(target):
                 descriptor = lock_file(target, undo)
-            yield Held(descriptor, undo)
+            yield Lock(descriptor, undo)
     except OSError as error:
-        raise BeanliteError(f"{target} was not replaced: {error.strerror or said(error)}") from error
+        raise BeanliteError(f"{target} was not replaced: {error.strerror or text_of(error)}") from error
 
 
 def written_at(target: Path) -> list[tuple[int, int]]:
-    """When the file and its -wal were last written, and their sizes; who only reads changes none of that."""
-    found = []
+    """Return when the file and its -wal were last written, and their sizes; who only reads changes none of that."""
+    times = []
     for file in (target, wal_of(target)):
         with suppress(FileNotFoundError):
             status = file.stat()
             if status.st_size:  # who reads may make an empty -wal
-                found.append((status.st_mtime_ns, status.st_size))
-    return found
+                times.append((status.st_mtime_ns, status.st_size))
+    return times
 
 
 def take_place(
     partial: Path,
     target: Path,
-    held: Held,
-    unchanged: list[tuple[int, int]],
+    lock: Lock,
+    times: list[tuple[int, int]],
     adopt: Callable[[sqlite3.Connection], None] = lambda _: None,
 ) -> bool:
-    """Give a new file the target's name, owner and mode, unless ``written_at`` no longer is ``unchanged``.
+    """Give a new file the target's name, owner and mode, unless ``written_at`` no longer is ``times``.
 
     Returns whether the old file was sound as far as SQLite can tell.
 
@@ -91,19 +91,19 @@ def take_place(
     JournalRefused: another program has the target open, or has written to it. BeanliteError: it failed, or came too
     late to keep the target, as the text says then; ``partial`` is gone then.
     """
-    before = os.fstat(held.descriptor)
+    before = os.fstat(lock.descriptor)
     if before.st_size:
         partial.chmod(stat.S_IMODE(before.st_mode))
         give_to_owner(partial, before)
     new = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
-    held.undo.callback(os.close, new)
+    lock.undo.callback(os.close, new)
     fcntl.flock(new, fcntl.LOCK_EX)  # otherwise a server could start before the following steps are done
     with refused(target):
         connection = sqlite3.connect(target, timeout=_WAIT_S, isolation_level=None)
     with closing(connection):
         will_change = journal_of(target).exists()  # SQLite rolls back what that holds before it locks the file
         is_sound = before.st_size == 0 or _lock_out_others(connection, target)
-        if not will_change and written_at(target) != unchanged:
+        if not will_change and written_at(target) != times:
             raise JournalRefused(f"another program has written to {target} meanwhile; try again")
         adopt(connection)
         sync(partial)
@@ -111,18 +111,18 @@ def take_place(
             # The old file is damaged, so no server could start on it; nor on the new file while the old -wal is there.
             journal_of(target).unlink(missing_ok=True)
         sync(target.parent)
-        _rename(partial, target, held, connection, new)
+        _rename(partial, target, lock, connection, new)
     return is_sound
 
 
 @contextmanager
-def without_stray_wal(partial: Path, target: Path, held: Held, moved_to: Path) -> Iterator[None]:
+def without_stray_wal(partial: Path, target: Path, lock: Lock, moved_to: Path) -> Iterator[None]:
     """Move a -wal that belongs to another file away from the target, and back unless ``partial`` takes its place.
 
     SQLite would put that -wal into the target. JournalLocked: another program has the target open.
     """
     try:
-        fcntl.lockf(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_BYTES, _SHARED_FIRST)
+        fcntl.lockf(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_BYTES, _SHARED_FIRST)
     except BlockingIOError as error:
         raise JournalLocked(f"another program has {target} open: end what that does there, and try again") from error
     wal_of(target).rename(moved_to)
@@ -137,31 +137,25 @@ def without_stray_wal(partial: Path, target: Path, held: Held, moved_to: Path) -
         raise
 
 
-def _rename(partial: Path, target: Path, held: Held, connection: sqlite3.Connection, new: int) -> None:
+def _rename(partial: Path, target: Path, lock: Lock, connection: sqlite3.Connection, new: int) -> None:
     with signals.unheard():  # an interrupted command would look as if it had changed nothing
         partial.rename(target)
-        held.undo.pop_all()
+        lock.undo.pop_all()
         try:
             sync(target.parent)
-            _spoil(held.descriptor)
+            # A program that opened the old file before it lost its name, and has waited for a lock since, would else
+            # lose what it writes.
+            os.pwrite(lock.descriptor, _LAST_HEADER, 0)
             connection.close()  # this removes the -wal by its name, which must not be that of a server yet
             for beside in (wal_of(target), shm_of(target), journal_of(target)):
                 beside.unlink(missing_ok=True)
             sync(target.parent)
         except OSError as error:
-            why = error.strerror or said(error)
+            why = error.strerror or text_of(error)
             raise BeanliteError(f"{target} is replaced, but a power failure may undo that: {why}") from error
         finally:
             os.close(new)
-            os.close(held.descriptor)
-
-
-def _spoil(old: int) -> None:
-    """Make a database file that has no name any more one that nobody can write to.
-
-    A program that opened it before it lost its name, and has waited for a lock since, would else lose what it writes.
-    """
-    os.pwrite(old, _REPLACED, 0)
+            os.close(lock.descriptor)
 
 
 def give_to_owner(copy: Path, original: os.stat_result) -> None:

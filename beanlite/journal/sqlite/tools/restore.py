@@ -73,53 +73,53 @@ def undo_restore(target: Path, progress: Callable[[int], None] | None = None) ->
     target = Path(os.path.realpath(target))
     _last_replaced(target)  # if there is none, or it can't be told, that is what is wrong
     result = _replace(target, lambda: _last_replaced(target), progress)
-    restored = Path(result.restored)
+    source = Path(result.restored)
     with signals.unheard():  # a large file takes a while to remove, and another undo would undo this one
         try:
-            for file in (restored, wal_of(restored), shm_of(restored)):
+            for file in (source, wal_of(source), shm_of(source)):
                 file.unlink(missing_ok=True)
         except OSError as error:
-            why = f"{restored} can't be removed: {error.strerror}"
+            why = f"{source} can't be removed: {error.strerror}"
             raise BeanliteError(f"{target} is as it was before the restore, but {why}") from error
     return result
 
 
 def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int], None] | None) -> RestoreResult:
     """Replace the target by a copy of the file that is chosen while no other restore can be under way."""
-    with replacing(target) as held:
-        _check_target(target, held.descriptor)
-        moved = moved_away(target)
-        if moved is not None:
-            moved.rename(wal_of(target))
+    with replacing(target) as lock:
+        _check_target(target, lock.descriptor)
+        moved_wal = moved_away(target)
+        if moved_wal is not None:
+            moved_wal.rename(wal_of(target))
         source, earlier = choose(), _set_aside_earlier(target)
-        kept, restored = _names(target, earlier)
-        with partial_of(restored) as partial:
+        aside = _name(target, earlier)
+        with partial_of(_copy_path(aside)) as partial:
             jobs = copy_checked(source, partial, progress)
             sync(target.parent)  # not even after a power failure may the copy be there without the partial file
-            unchanged = written_at(target)
-            has_content = os.fstat(held.descriptor).st_size > 0 or wal_size(target) > 0
-            stray = moved is not None or has_stray_wal(held.descriptor, target)
+            times = written_at(target)
+            has_content = os.fstat(lock.descriptor).st_size > 0 or wal_size(target) > 0
+            stray = moved_wal is not None or has_stray_wal(lock.descriptor, target)
             if stray:  # by what can be read of both, the file and the file that had been there
                 _leave_out_ids(partial, max(_last_id_beside_wal(target), promised_id_beside(target)))
-                del unchanged[1:]
+                del times[1:]
             try:
                 if has_content or earlier:  # an empty file tells an undo that this restore has replaced nothing
-                    _set_aside(target, kept, has_wal=not stray)
-                moved_to = kept.with_name(f"{kept.name}.stray-wal")
-                with without_stray_wal(partial, target, held, moved_to) if stray else nullcontext():
+                    _set_aside(target, aside, has_wal=not stray)
+                moved_to = aside.with_name(f"{aside.name}.stray-wal")
+                with without_stray_wal(partial, target, lock, moved_to) if stray else nullcontext():
                     is_sound = take_place(
-                        partial, target, held, unchanged, lambda old: _leave_out_ids(partial, _last_id(old))
+                        partial, target, lock, times, lambda old: _leave_out_ids(partial, _last_id(old))
                     )
             except BaseException as error:
                 if partial.exists():  # the target is still in place
                     with signals.unheard():
-                        _remove(kept)
-                elif isinstance(error, BeanliteError) and kept.exists():
-                    raise BeanliteError(f"{error}; what was there is {kept}") from error
+                        _remove(aside)
+                elif isinstance(error, BeanliteError) and aside.exists():
+                    raise BeanliteError(f"{error}; what was there is {aside}") from error
                 raise
             if has_content and is_sound:
                 _remove_unfinished(target, earlier)
-    return RestoreResult(str(source), jobs, str(kept) if has_content else None)
+    return RestoreResult(str(source), jobs, str(aside) if has_content else None)
 
 
 def _remove_unfinished(target: Path, earlier: list[tuple[Path, float]]) -> None:
@@ -129,11 +129,9 @@ def _remove_unfinished(target: Path, earlier: list[tuple[Path, float]]) -> None:
     other restore can be under way.
     """
     with signals.unheard():
-        for kept, _ in earlier:
-            for partial in target.parent.glob(
-                f".{glob.escape(_restored(target, _stamp_of(target, kept)).name)}.*.partial"
-            ):
-                _remove(kept)
+        for aside, _ in earlier:
+            for partial in target.parent.glob(f".{glob.escape(_copy_path(aside).name)}.*.partial"):
+                _remove(aside)
                 sync(target.parent)
                 partial.unlink(missing_ok=True)
                 Path(f"{partial}-journal").unlink(missing_ok=True)
@@ -141,70 +139,67 @@ def _remove_unfinished(target: Path, earlier: list[tuple[Path, float]]) -> None:
         remove_left(target.parent, re.compile(rf"\.{begin}[-.\w]+\.partial"))
 
 
-def _stamp_of(target: Path, kept: Path) -> str:
-    return kept.name.removeprefix(_prefix(target))
-
-
 def _last_replaced(target: Path) -> Path:
-    """The database that the last completed restore has replaced. BeanliteError: there is none.
+    """Return the database that the last completed restore has replaced. BeanliteError: there is none.
 
     A restore that was killed before the new file took its place has left that as a partial file.
     """
     try:
         names = os.listdir(target.parent)  # noqa: PTH208 - names are all that is needed
-        found = _set_aside_earlier(target)
+        earlier = _set_aside_earlier(target)
     except (FileNotFoundError, NotADirectoryError):
-        found = []
+        earlier = []
     except OSError as error:
         raise BeanliteError(f"{target.parent} can't be read: {error.strerror}") from error
-    for kept, _ in reversed(found):
-        unfinished = f".{_restored(target, _stamp_of(target, kept)).name}."
-        if not any(name.startswith(unfinished) for name in names):
+    for aside, _ in reversed(earlier):
+        begin = f".{_copy_path(aside).name}."
+        if not any(name.startswith(begin) for name in names):
             try:
-                if kept.stat().st_size or wal_size(kept):
-                    return kept
+                if aside.stat().st_size or wal_size(aside):
+                    return aside
             except OSError as error:
-                raise BeanliteError(f"{kept} can't be read: {error.strerror}") from error
+                raise BeanliteError(f"{aside} can't be read: {error.strerror}") from error
             raise BeanliteError(f"there is nothing to bring back: the last restore of {target} replaced no database")
     raise BeanliteError(f"there is no {target.parent / _prefix(target)}… to bring back")
 
 
 def _set_aside_earlier(target: Path) -> list[tuple[Path, float]]:
-    """What restores have set aside, in their order, completed or not. OSError: the folder can't be read."""
+    """Return what restores have set aside, in their order, completed or not. OSError: the folder can't be read."""
     return dated_files(target.parent, _prefix(target))
 
 
-def _names(target: Path, earlier: list[tuple[Path, float]]) -> tuple[Path, Path]:
-    """The name under which the target is set aside, and the one after which its successor's partial file is named.
+def _name(target: Path, earlier: list[tuple[Path, float]]) -> Path:
+    """Return the name under which the target is set aside.
 
-    They sort behind earlier ones even if the clock has been set back since then.
+    It sorts behind earlier ones even if the clock has been set back since then.
     """
     at_s = time.time()
     if earlier:
         at_s = max(at_s, earlier[-1][1] + 0.0015)  # a millisecond later, however it is rounded
-    return target.with_name(f"{_prefix(target)}{stamp(at_s)}"), _restored(target, stamp(at_s))
+    return target.with_name(f"{_prefix(target)}{stamp(at_s)}")
 
 
 def _prefix(target: Path) -> str:
-    """The beginning of the names that restores give to files that they set aside."""
+    """Return the beginning of the names that restores give to files that they set aside."""
     return f"{target.name}.replaced-"
 
 
-def _restored(target: Path, stamped: str) -> Path:
-    """The path after which the partial file of a restore is named."""
-    return target.with_name(f"{target.name}.restored-{stamped}")
+def _copy_path(aside: Path) -> Path:
+    """Return the path after which the partial file of a restore is named that has set this aside."""
+    name, _, time_text = aside.name.rpartition(".replaced-")
+    return aside.with_name(f"{name}.restored-{time_text}")
 
 
-def _check_target(target: Path, held: int) -> None:
+def _check_target(target: Path, descriptor: int) -> None:
     """Raise JournalRefused if the target never was a queue, or has two names; a damaged queue may be replaced."""
-    check_names(held, target)
-    header = read_at(held, HEADER_BYTES, 0)
+    check_names(descriptor, target)
+    header = read_at(descriptor, HEADER_BYTES, 0)
     if header and int.from_bytes(header[68:72]) != APPLICATION_ID:
         raise JournalRefused(f"{target} is not a beanlite database; move it away, or name another file")
 
 
 def _last_id(connection: sqlite3.Connection) -> int:
-    """The last id that a database has given out, of whatever version it is; 0 if it is too damaged to tell."""
+    """Return the last id that a database has given out, of whatever version it is; 0 if it is too damaged to tell."""
     last_id = None
     with suppress(sqlite3.Error, UnicodeDecodeError, TypeError):
         (last_id,) = connection.execute("SELECT last_id FROM meta").fetchone()
@@ -212,7 +207,7 @@ def _last_id(connection: sqlite3.Connection) -> int:
 
 
 def _last_id_beside_wal(target: Path) -> int:
-    """The last id in a file and the -wal of the file that was there before; 0 if they are too different to tell."""
+    """Return the last id in a file and the -wal of the file that was there before; 0 if they differ too much."""
     with (
         suppress(sqlite3.Error, UnicodeDecodeError),
         closing(sqlite3.connect(f"{target.as_uri()}?mode=ro", uri=True)) as connection,
@@ -228,16 +223,16 @@ def _leave_out_ids(partial: Path, last_id: int) -> None:
         connection.execute("UPDATE meta SET last_id = ? WHERE last_id < ?", (last_id, last_id))
 
 
-def _set_aside(target: Path, kept: Path, *, has_wal: bool) -> None:
+def _set_aside(target: Path, aside: Path, *, has_wal: bool) -> None:
     """Copy the file, sound or not, with its rollback journal and, if that is its own, its -wal."""
-    _copy(target, kept)
-    for old, new in ((wal_of(target), wal_of(kept)), (journal_of(target), journal_of(kept))):
+    _copy(target, aside)
+    for old, new in ((wal_of(target), wal_of(aside)), (journal_of(target), journal_of(aside))):
         if size_of(old) and (has_wal or old != wal_of(target)):  # a reader leaves an empty -wal
             _copy(old, new)
 
 
-def _remove(kept: Path) -> None:
-    for file in (kept, wal_of(kept), journal_of(kept)):
+def _remove(aside: Path) -> None:
+    for file in (aside, wal_of(aside), journal_of(aside)):
         file.unlink(missing_ok=True)
 
 

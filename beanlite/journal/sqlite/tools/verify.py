@@ -16,8 +16,8 @@ from beanlite.journal.sqlite.file.fileformat import (
     open_regular,
     refused,
     rule_out_disk,
-    said,
     shm_of,
+    text_of,
     wal_size,
 )
 from beanlite.journal.sqlite.file.mark import Mark
@@ -80,7 +80,7 @@ def verify(path: Path) -> Iterator[Finding]:
 
 @contextmanager
 def reading_whole(path: Path) -> Iterator[sqlite3.Connection]:
-    """Like ``reading``, but also raises JournalRefused if the -wal is damaged, and SQLite would pass over commits."""
+    """Read as ``reading`` does. JournalRefused also if the -wal is damaged, so that SQLite would pass over commits."""
     check_readable(path)
     with refused(path), os.fdopen(open_regular(path), "rb") as file:
         mark = Mark.read(file.fileno())
@@ -91,16 +91,12 @@ def reading_whole(path: Path) -> Iterator[sqlite3.Connection]:
 
 def findings(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
     """Check the database and yield the findings, which refer to it as `path`."""
-    connection.text_factory = _text
+    # Damage may have made a text invalid.
+    connection.text_factory = lambda stored: stored.decode(errors="surrogateescape")
     for name, check in _CHECKS:
         yield _look(name, partial(check, connection, path))
     for name, each in (("jobs", _jobs), ("bodies", _bodies)):
         yield from _look_at_each(name, each, connection, path)
-
-
-def _text(stored: bytes) -> str:
-    """Decode a text, even if damage has made it invalid."""
-    return stored.decode(errors="surrogateescape")
 
 
 def _look_at_each(name: str, check: _Check, connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
@@ -143,31 +139,26 @@ def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack, ma
             commits = commit_frames(path, None if not before.frames and is_header_damaged(path) else before.salts)
         after = read_open_index(index)
     if before is not None and after is not None and before.salts == after.salts:  # the -wal was not restarted meanwhile
-        lost = sum(number > after.frames for number in commits)
-        if lost > 1 and mark is not None and mark.has_unsynced:
-            return f"{len(commits) - lost} commits in the -wal; {lost} were not synced when the power failed"
-        if lost > 1:  # a single commit may be under way
-            raise damaged(path, f"{lost} commits follow a damaged frame of its -wal")
+        losses = sum(number > after.frames for number in commits)
+        if losses > 1 and mark is not None and mark.has_unsynced:
+            return f"{len(commits) - losses} commits in the -wal; {losses} were not synced when the power failed"
+        if losses > 1:  # a single commit may be under way
+            raise damaged(path, f"{losses} commits follow a damaged frame of its -wal")
     return f"{len(commits)} commits in the -wal"
 
 
 def _sqlite(connection: sqlite3.Connection, path: Path) -> str:
     with refused(path):
-        found = [line for (line,) in connection.execute("PRAGMA integrity_check")]
-    if found == ["ok"]:
+        lines = [line for (line,) in connection.execute("PRAGMA integrity_check")]
+    if lines == ["ok"]:
         return "integrity_check finds nothing"
-    more = f", and {len(found) - 1} more" if found[1:] else ""
-    what = f"SQLite says {said(found[0])}{more}"
-    if _is_all_of_others(found):
+    more = f", and {len(lines) - 1} more" if lines[1:] else ""
+    what = f"SQLite says {text_of(lines[0])}{more}"
+    matches = [_ABOUT.search(line) for line in lines]
+    if not {match[1] if match else None for match in matches} & {None, *names_of_ours(find_migrations())}:
         return f"{what}, which is not about beanlite's own tables"
     rule_out_disk(path)
     raise damaged(path, what)
-
-
-def _is_all_of_others(found: list[str]) -> bool:
-    """Whether each of these lines is about the contents of a table, or an index, that is not ours."""
-    named = [_ABOUT.search(line) for line in found]
-    return not {match[1] if match else None for match in named} & {None, *names_of_ours(find_migrations())}
 
 
 def _schema(connection: sqlite3.Connection, path: Path) -> str:

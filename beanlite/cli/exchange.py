@@ -1,0 +1,175 @@
+"""``beanlite export``, ``import``, ``import-binlog``."""
+
+import json
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Final
+
+import typer
+
+from beanlite.cli.options import (
+    AsJson,
+    ConfigFile,
+    Database,
+    Db,
+    Force,
+    counting,
+    ids_text,
+    measure,
+    path_of_db,
+    url_of_database,
+)
+from beanlite.cli.paths import as_new_file, as_path
+from beanlite.cli.printing import print_done
+from beanlite.cli.source import reader
+from beanlite.console import units
+from beanlite.errors import ConfigError
+from beanlite.journal.lines import read_lines
+
+EPILOG: Final = {
+    "export": (
+        "Exit codes: 0 done; 1 it could not be written, and there is no new DEST; 2 a wrong setting or flag; 3 the"
+        " database was refused, or is damaged; 130 interrupted."
+    ),
+    "import": (
+        "Exit codes: 0 everything is imported; 1 FILE can't be read, a line is wrong, or an id is taken; 2 a wrong"
+        " setting or flag; 3 a server holds the database, or it was refused; 130 interrupted. After all but 0 nothing"
+        " was imported."
+    ),
+    "import-binlog": (
+        "Exit codes: 0 the jobs are in the database; 1 something could not be read or written; 2 a wrong setting or"
+        " flag; 3 a beanstalkd is running on DIR, or DIR has no binlog or a damaged one, or the database was refused,"
+        " perhaps because it has jobs; 4 the jobs are in the database, but the disk failed when it was closed; 130"
+        " interrupted. After 1, 2, 3 and 130 the database is unchanged."
+    ),
+}
+EXAMPLES: Final = """
+beanlite export queue.jsonl
+beanlite export --db copy.db | grep '"tube": "mail"'
+
+beanlite import queue.jsonl --db new.db
+beanlite export --db copy.db | beanlite import - --new-ids
+
+beanlite import-binlog /var/lib/beanstalkd --db /var/lib/beanlite/beanlite.db
+beanlite import-binlog damaged --salvage --db rescued.db --json
+"""
+
+
+def export(
+    dest: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DEST", parser=as_new_file, help="The file to write. Default: standard output, also as -."
+        ),
+    ] = None,
+    *,
+    db: Db = None,
+    database: Database = None,
+    config_file: ConfigFile = None,
+    force: Force = False,
+) -> None:
+    """Write all jobs and pauses of a database as JSON.
+
+    The output has one object per line, with everything a job has, as of one moment; the database may be live. "beanlite
+    import" makes the same database from it again.
+    """
+    if str(dest) == "-":  # as for import
+        dest = None
+    if force and dest is None:
+        raise ConfigError("--force: there is no DEST to replace")
+    from beanlite.journal.sqlite.tools import dump as sqlite  # noqa: PLC0415 - help and completion are faster without it
+
+    url = url_of_database(db, database, config_file)
+    if url is not None:
+        from beanlite.journal.postgres import dump as postgres  # noqa: PLC0415 - it may not be installed
+
+        source, write = None, partial(postgres.export, url)
+    else:
+        source = path_of_db(db, config_file)
+        write = partial(sqlite.export, source)
+    with counting("lines") as progress:
+        if dest is None:
+            write(sys.stdout.buffer, progress)
+            return
+        count = sqlite.export_to_file(partial(write, progress=progress), dest, source, replace=force)
+    print_done(f"{dest}: {count - 2} jobs and pauses exported")  # the first line and the last one are about the queue
+
+
+def import_(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", parser=as_path, help="The exported file; - is standard input.")
+    ],
+    *,
+    db: Db = None,
+    database: Database = None,
+    config_file: ConfigFile = None,
+    new_ids: Annotated[
+        bool, typer.Option("--new-ids", help="Give each job a new id. Otherwise, an id that is taken is an error.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Import exported jobs and pauses into a database.
+
+    The database is created if need be; no server may hold it. Either all jobs and pauses are imported, or none. Lines
+    may have been left out, as by grep, or written by hand. Buried jobs come after those already buried.
+    """
+    url = url_of_database(db, database, config_file)
+    target = path_of_db(db, config_file) if url is None else None
+    from beanlite.journal.sqlite.tools.load import load  # noqa: PLC0415 - likewise
+
+    with reader(file) as source, counting("lines") as progress, TemporaryDirectory(prefix="beanlite-import-") as folder:
+        # Lines for PostgreSQL go into a file first, which checks them as it does its own.
+        into = Path(folder, "queue.db") if target is None else target
+        result = load(read_lines(source), into, new_ids=new_ids, progress=progress)
+        name = str(target)
+        if url is not None:
+            from beanlite.journal.postgres import address, dump  # noqa: PLC0415 - it may not be installed
+
+            dump.load(into, url, new_ids=new_ids)
+            name = address.public_url(url)
+    if as_json:
+        print_done(json.dumps({"file": name, "jobs": result.jobs, "pauses": result.pauses}))
+    else:
+        print_done(f"{name}: {units.jobs(result.jobs)} and {units.quantity(result.pauses, 'pause')} imported")
+
+
+def import_binlog(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", parser=as_path, help="The directory of beanstalkd's -b, with files binlog.1 and so on."
+        ),
+    ],
+    *,
+    db: Db = None,
+    config_file: ConfigFile = None,
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="Skip what is damaged, and report what was left out.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Import beanstalkd's binlog into a new database.
+
+    Either all jobs are imported, or none. If the database exists, it must have no jobs. Stop beanstalkd first; its
+    directory is only read. Binlogs of beanstalkd 1.4 to 1.13 from 64-bit machines are understood. Reserved jobs become
+    ready.
+    """
+    path = path_of_db(db, config_file)
+    from beanlite.binlog.importing import import_binlog as fill  # noqa: PLC0415 - likewise
+
+    result, seconds = measure(lambda progress: fill(directory, path, salvage=salvage, progress=progress), "%")
+    if as_json:
+        print_done(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
+        return
+    states = f"{result.ready:,} ready, {result.delayed:,} delayed, {result.buried:,} buried"
+    lines = [f"{path}: {units.jobs(result.jobs)} ({states}), {seconds} s"]
+    lines += (f"left out: {part.file}: {part.why}" for part in result.left_out)
+    if ids := result.without_body:
+        jobs = units.jobs(len(ids))
+        lines.append(f"lost: {jobs} of which the binlog has changes, but not their bodies: {ids_text(ids)}")
+    if result.left:
+        lines.append(f"beside the database there is still {result.left}; it belongs to it")
+    print_done("\n".join(lines))

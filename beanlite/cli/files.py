@@ -1,0 +1,257 @@
+"""``beanlite backup``, ``restore``, ``verify``, ``salvage``, ``compact``."""
+
+import contextlib
+import json
+import os
+import time
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from beanlite.cli.options import AsJson, ConfigFile, Db, Force, ids_text, measure, path_of_db
+from beanlite.cli.paths import as_new_file, as_path, expect_file, path_given
+from beanlite.cli.printing import print_done
+from beanlite.console import units
+from beanlite.errors import BeanliteError, ConfigError, JournalRefused
+from beanlite.host.signals import terminable
+
+if TYPE_CHECKING:
+    from beanlite.journal.sqlite.tools.salvage import Salvaged
+
+EPILOG: Final = {
+    "backup": (
+        "Exit codes: 0 the backup is in place; 1 it could not be made, or an old one could not be deleted; 2 a wrong"
+        " setting or flag; 3 the database was refused, or is damaged; 130 interrupted. If no backup was made, DEST is"
+        " unchanged."
+    ),
+    "restore": (
+        "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 FILE is damaged or not a beanlite"
+        " database, a server holds the database, or another program has it open or has written to it meanwhile; 130"
+        " interrupted. After all but 0 the database is unchanged, unless the message says that it is replaced."
+    ),
+    "verify": (
+        "Exit codes: 0 it is sound; 1 it could not be read; 2 a wrong flag; 3 it is damaged, or not a beanlite"
+        " database; 130 interrupted."
+    ),
+    "salvage": (
+        "Exit codes: 0 everything is saved; 1 something could not be read or written, and there is no DEST; 2 a wrong"
+        " flag; 3 what is sound is in DEST, but something is lost or in doubt; or a server holds SOURCE or nothing in"
+        " it can be saved, and there is no DEST; 130 interrupted."
+    ),
+    "compact": (
+        "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 a server holds the database or was"
+        " killed while holding it, another program has it open or has written to it meanwhile, or it is damaged; 130"
+        " interrupted. After all but 0 the database is unchanged, unless the message says that it is replaced."
+    ),
+}
+EXAMPLES: Final = """
+beanlite backup copy.db
+beanlite backup /backups --keep 7 --db /var/lib/beanlite/beanlite.db
+
+beanlite restore /backups/queue.db
+beanlite restore --undo
+beanlite restore old.db --db new/queue.db
+
+beanlite verify /backups/queue.db
+beanlite verify beanlite.db --json
+
+beanlite salvage beanlite.db.replaced-20261123T040000.123Z rescued.db
+
+beanlite compact --db /var/lib/beanlite/beanlite.db
+"""
+
+
+def backup(
+    dest: Annotated[
+        str,
+        typer.Argument(
+            metavar="DEST",
+            parser=path_given,
+            help="The file to write, which must not exist yet; or a folder, in which the file is named after the"
+            " database and the time (UTC), such as beanlite-20261122T213456.789Z.db.",
+        ),
+    ],
+    *,
+    db: Db = None,
+    config_file: ConfigFile = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="If DEST is a folder: keep N backups of this database, and delete older ones once the new one is in"
+            " place.",
+        ),
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a database, live or stopped, to one new file.
+
+    The copy is a snapshot of one moment. It is read back and synced before it gets its name.
+    """
+    source = path_of_db(db, config_file, "backup")
+    from beanlite.journal.sqlite.file import dated  # noqa: PLC0415 - help and completion are faster without it
+    from beanlite.journal.sqlite.tools.backup import backup as copy  # noqa: PLC0415 - likewise
+
+    file = Path(dest)
+    folder = file if os.path.isdir(file) else None  # noqa: PTH112 - Path.is_dir raises an error without permission
+    if folder is None and (keep is not None or dest.endswith("/")):
+        raise ConfigError(f"{dest} is not a folder")
+    if folder is not None:
+        if force:
+            raise ConfigError(f"--force: {dest} is a folder, in which each backup has a name of its own")
+        file = dated.dated_path(folder, source, time.time())
+        with contextlib.suppress(OSError):  # the backup itself reports what is wrong with the folder
+            dated.delete_left(folder, source)
+    result, seconds = measure(lambda progress: copy(source, file, progress, replace=force), "MiB", 1 << 20)
+    older: list[Path] = []
+    if keep is not None and folder is not None:
+        try:
+            older = dated.delete_oldest(folder, source, keep, file)
+        except OSError as error:
+            raise BeanliteError(f"{file} is made, but an older backup can't be deleted: {error}") from error
+    if as_json:
+        names = [str(old) for old in older]
+        print_done(json.dumps({"file": str(file), **asdict(result), "seconds": seconds, "deleted": names}))
+        return
+    summary = f"{file}: {units.jobs(result.jobs)}, {result.size:,} bytes, {seconds} s"
+    print_done("\n".join([summary, *(f"{old}: deleted" for old in older)]))
+
+
+def restore(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", parser=as_path, help="The backup to restore; it is only read.")
+    ] = None,
+    *,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Bring back the database that the last restore set aside.")
+    ] = False,
+    db: Db = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replace a stopped database with a backup.
+
+    FILE is checked as by "beanlite verify". The old database is set aside as DATABASE.replaced-TIME in the same folder;
+    remove it when you are sure. Ids that it gave out after the backup are not given out again.
+    """
+    if (file is None) != undo:
+        raise ConfigError("name either a FILE or --undo")
+    target = path_of_db(db, config_file, "restore")
+    from beanlite.journal.sqlite.tools import restore as journal  # noqa: PLC0415 - likewise
+
+    restoring = partial(journal.undo_restore, target) if file is None else partial(journal.restore, file, target)
+    result, seconds = measure(restoring, "MiB", 1 << 20)
+    if as_json:
+        print_done(json.dumps({"file": str(target), **asdict(result), "seconds": seconds}))
+        return
+    aside = "" if result.kept is None else f"\n{result.kept}: the database that was replaced"
+    print_done(f"{target}: {units.jobs(result.jobs)}, as in {result.restored}, {seconds} s{aside}")
+
+
+def verify(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", parser=as_path, help="A database, live or stopped, or a backup.")
+    ],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, for scripts.")] = False,
+) -> None:
+    """Check a database, live or stopped.
+
+    Prints a line for each check: the file; its -wal (log); SQLite's own check; the schema; the last id and the pauses
+    (state); each job's row; each body's checksum. The whole database is read, and nothing is changed. A live database
+    is checked as of one moment, and its -wal can't be truncated until the checks end.
+    """
+    expect_file(file, "verify")
+    from beanlite.journal.sqlite.tools.verify import verify as look  # noqa: PLC0415 - likewise
+
+    unsound = []
+    with terminable():
+        for finding in look(file):
+            if not finding.sound:
+                unsound.append(finding)
+            if as_json:
+                print(json.dumps(finding._asdict()), flush=True)
+            else:
+                verdict = "ok" if finding.sound else "DAMAGED" if finding.ours else "REFUSED"
+                print(f"{finding.check:<7} {verdict:<7} {finding.said}", flush=True)
+    if not all(finding.ours for finding in unsound):
+        raise JournalRefused(f"{file} can't be checked")
+    if unsound:
+        raise JournalRefused(f"{file} is not sound: {', '.join(finding.check for finding in unsound)}")
+
+
+def salvage(
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", parser=as_path, help="A damaged database that no server holds.")
+    ],
+    dest: Annotated[
+        Path, typer.Argument(metavar="DEST", parser=as_new_file, help="The database to create; it must not exist yet.")
+    ],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Save what is sound in a damaged database.
+
+    SOURCE and its -wal are only read, page by page and without SQLite. Jobs, pauses and the last id are saved to DEST;
+    totals and history are not. Jobs of which only a part is left are listed.
+    """
+    expect_file(source, "salvage")
+    from beanlite.journal.sqlite.tools.salvage import salvage as save  # noqa: PLC0415 - likewise
+
+    result, seconds = measure(partial(save, source, dest), "%")
+    if as_json:
+        print_done(json.dumps({"file": str(dest), **asdict(result), "seconds": seconds}))
+    else:
+        print_done(f"{dest}: {units.jobs(result.jobs)}, {units.quantity(result.pauses, 'pause')}, {seconds} s")
+    if result.is_all:
+        return
+    raise JournalRefused("; ".join([*_losses(source, result), *_in_doubt(result)]))
+
+
+def _losses(source: Path, result: "Salvaged") -> list[str]:
+    left_out = []
+    if result.lost:
+        left_out.append(f"{units.jobs(len(result.lost))} of which only a part is left ({ids_text(result.lost)})")
+    if result.lost_pauses:
+        left_out.append(units.quantity(result.lost_pauses, "pause"))
+    if result.lost_clock:
+        left_out.append("what clock the times are by, which are now taken for UTC")
+    if result.unreadable:
+        left_out.append(
+            f"what stood on {units.quantity(result.unreadable, 'page')} that can't be read, or not understood"
+        )
+    if result.last_id is None:
+        left_out.append("the last id, so that new ones begin a million higher")
+    return [f"not saved from {source}: {'; '.join(left_out)}"] if left_out else []
+
+
+def _in_doubt(result: "Salvaged") -> list[str]:
+    doubts = []
+    if result.jobs_at_stop not in {None, result.jobs}:
+        doubts.append(f"{units.jobs(result.jobs)} saved, and {result.jobs_at_stop:,} were there at the last stop")
+    if result.doubtful:
+        jobs = units.jobs(len(result.doubtful))
+        doubts.append(f"{jobs} of those saved may have been deleted ({ids_text(result.doubtful)})")
+    return doubts
+
+
+def compact(*, db: Db = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Shrink the file of a stopped database.
+
+    The database is copied without gaps, and the copy is checked, synced and put in its place; the disk needs room for
+    both. A running server gives space back by itself, so this helps only after the database was very large.
+    """
+    path = path_of_db(db, config_file, "compact")
+    from beanlite.journal.sqlite.tools.compact import compact as shrink  # noqa: PLC0415 - likewise
+
+    result, seconds = measure(partial(shrink, path), "MiB", 1 << 20)
+    if as_json:
+        print_done(json.dumps({"file": str(path), **asdict(result), "seconds": seconds}))
+    else:
+        jobs = units.jobs(result.jobs)
+        print_done(f"{path}: {jobs}, {result.before:,} bytes before, {result.after:,} bytes now, {seconds} s")
