@@ -15,18 +15,16 @@ class JobColumn(NamedTuple):
     """The type that PostgreSQL has for it."""
     ready: str = ""
     """What is in it while the job is ready and nothing has happened since its put, in SQL; empty: the put says."""
-    changes: bool = True
-    """Whether it changes in the life of a job."""
 
 
 JOB: Final = (
-    JobColumn("id", "bigint", changes=False),
+    JobColumn("id", "bigint"),
     JobColumn("tube", "text"),
     JobColumn("state", "text", "'ready'"),
     JobColumn("pri", "bigint"),
     JobColumn("delay_s", "bigint"),
-    JobColumn("ttr_s", "bigint", changes=False),
-    JobColumn("created_at", "float8", changes=False),
+    JobColumn("ttr_s", "bigint"),
+    JobColumn("created_at", "float8"),
     JobColumn("due_at", "float8", "NULL"),
     JobColumn("buried_seq", "bigint", "NULL"),
     JobColumn("reserves", "bigint", "0"),
@@ -45,7 +43,6 @@ TIMES: Final = tuple(column.name for column in JOB if column.type == "float8")
 COUNTERS: Final = tuple(column.name for column in JOB if column.ready == "0")
 PUT: Final = tuple(column for column in JOB if not column.ready)
 """What the put says."""
-CHANGING: Final = tuple(column for column in JOB if column.changes)
 
 
 # The columns that come behind the body in a ``StoredJob``.

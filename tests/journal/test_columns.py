@@ -7,8 +7,7 @@ import pytest
 
 from beanlite.core.restore import StoredJob
 from beanlite.journal import rows
-from beanlite.journal.columns import CHANGING, COUNTERS, JOB, NAMES, PUT, TIMES
-from beanlite.journal.postgres import batch as postgres_batch
+from beanlite.journal.columns import COUNTERS, JOB, NAMES, PUT, TIMES
 from beanlite.journal.sqlite.file import rows as sqlite_rows
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served import batch as sqlite_batch
@@ -48,14 +47,6 @@ def test_row_has_a_value_for_each_column():
     }
 
 
-def test_changing_values_follow_each_other_in_a_row():
-    core = Core()
-    put(core, core.client())
-    condition = rows.condition_of(core.engine.jobs[1])
-    assert NAMES[-len(condition) :] == tuple(column.name for column in CHANGING)[-len(condition) :]
-    assert NAMES[-len(condition)] == "due_at"
-
-
 def test_stored_job_has_the_columns_in_their_order():
     in_memory = {"created_ns": "created_at", "place": "due_at", "since_ns": "since"}
     fields = [in_memory.get(field, field) for field in StoredJob._fields]
@@ -74,4 +65,3 @@ def test_salvage_finds_the_times_where_the_migrations_put_them(table):
 def test_statements_have_as_many_parameters_as_rows_have_values():
     assert sqlite_rows.INSERT_JOB.count("?") == len(NAMES) + 3
     assert len(PUT) + 3 == sqlite_batch._READY_PARAMETERS
-    assert len(postgres_batch._CHANGED.types) == len(CHANGING) + 1
