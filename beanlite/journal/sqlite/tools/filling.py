@@ -5,11 +5,12 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from beanlite.errors import BeanliteError, JournalFailed
 from beanlite.host import signals
+from beanlite.journal.columns import DEFAULTS, NAMES
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import said, shm_of, wal_of
@@ -39,6 +40,10 @@ class JobRow(NamedTuple):
     body: bytes
 
 
+# The values of the columns behind those: since when it is in its state, by whom it was held, and so on.
+_REST: Final = tuple(DEFAULTS[name] for name in NAMES[len(JobRow._fields) - 1 :])
+
+
 class Filling:
     """The single transaction that adds jobs to a database."""
 
@@ -63,7 +68,7 @@ class Filling:
         due_at = None if job.due_at is None else job.due_at + self._ahead_s
         job = job._replace(created_at=created_at, due_at=due_at)
         is_large = len(body) > INLINE_MAX
-        row = (*job[:-1], None, None, None, None)  # since when it is in its state, by whom it was held, and why
+        row = (*job[:-1], *_REST)
         self.connection.execute(INSERT_JOB, (*row, checksum_of_row(row), crc32(body), None if is_large else body))
         if is_large:
             self.connection.execute(INSERT_BODY, (job.id, body))
