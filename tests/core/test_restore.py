@@ -4,14 +4,16 @@ import pytest
 
 from beanlite.core.job import BURIED, DELAYED, READY, SECOND_NS
 from beanlite.core.restore import StoredJob
+from beanlite.journal.columns import DEFAULTS, LATER
 
 
 def row(job_id, state=None, due_s=None, buried_seq=None, tube=b"default", pri=0, **facts):
     place = buried_seq if due_s is None else due_s * SECOND_NS
     put = (5, 10, 999_000 * SECOND_NS)
     since_ns = 999_001 * SECOND_NS
-    stored = StoredJob(job_id, tube, state, pri, *put, place, 1, 2, 3, 4, 5, b"x", 0, since_ns, None, None, None, None)
-    return stored._replace(**facts)
+    later = (DEFAULTS[column.name] for column in LATER)
+    stored = (job_id, tube, state, pri, *put, place, 1, 2, 3, 4, 5, b"x", 0, since_ns, None, None, None, None, *later)
+    return StoredJob._make(stored)._replace(**facts)
 
 
 def test_what_is_restored_is_where_it_was(core):

@@ -60,20 +60,28 @@ def checksum_of_row(row: tuple[Any, ...]) -> int | None:
         return None
 
 
+# A StoredJob without the later columns. The body is not looked at here.
+_Stored = tuple[
+    int, bytes, str | None, int, int, int, int, int | None, int, int, int, int, int, Any, Any, int | None, str | None,
+    int | None, str | None, int | None,
+]  # fmt: skip
+
+
 def find_changed(rows: Iterable[tuple[_Any, ...]], unchecked_id: int) -> int | None:
     """The id of the first ``StoredJob`` whose row is not what was written; None if there is none.
 
     Rows up to ``unchecked_id`` may lack a checksum.
     """
-    alike: tuple[_Any, ...] = ()  # of the previous job; most jobs share it
+    alike: tuple[bytes, int, int, int, int] = (b"", 0, 0, 0, 0)  # of the previous job; most jobs share it
     of_put = _NONE
     for row in rows:
         try:
             # A value of the wrong type raises an exception here, so no calls are needed to check the types.
+            stored: _Stored = row[: -len(_LATER)] if _LATER else row
             (
                 job_id, tube, state, pri, delay_s, ttr_s, created_ns, place, reserves,
                 timeouts, releases, buries, kicks, _, _, since_ns, holder, holder_conn, why, row_crc32,
-            ) = row[: -len(_LATER)] if _LATER else row  # fmt: skip
+            ) = stored  # fmt: skip
             if row_crc32 is None and job_id <= unchecked_id:
                 continue
             if (
@@ -99,7 +107,7 @@ def find_changed(rows: Iterable[tuple[_Any, ...]], unchecked_id: int) -> int | N
         except _WRONG:
             return int(row[0])
         if checksum != row_crc32:
-            return int(job_id)
+            return job_id
     return None
 
 
