@@ -10,12 +10,11 @@ import pytest
 
 from beanlite.core.restore import StoredJob
 from beanlite.journal import rows
-from beanlite.journal.columns import COUNTERS, DEFAULTS, JOB, LATER, NAMES, PUT, SHOWN, TEXTS
+from beanlite.journal.columns import COUNTERS, JOB, LATER, NAMES, PUT, SHOWN, TEXTS
 from beanlite.journal.sqlite.file import rows as sqlite_rows
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served import batch as sqlite_batch
-from beanlite.journal.sqlite.tools.filling import JobRow
-from tests.support.core import Core, put
+from tests.support.core import Core, put, stored_job
 
 # The types that SQLite has for those of PostgreSQL.
 SQLITE = {"bigint": "INTEGER", "float8": "REAL", "text": "TEXT"}
@@ -71,10 +70,7 @@ def test_row_has_what_a_job_has():
 
 def test_start_restores_what_a_row_has():
     core = Core()
-    now_ns = core.now_ns
-    put_as = {"id": 1, "tube": b"default", "pri": 0, "delay_s": 0, "ttr_s": 60, "created_ns": now_ns, "body": b"x"}
-    values: dict = DEFAULTS | put_as | VALUES
-    core.engine.restore([StoredJob._make(values.get(field) for field in StoredJob._fields)], now_ns)
+    core.engine.restore([stored_job(1, core.now_ns, **VALUES)], core.now_ns)
     job = core.engine.jobs[1]
     assert [name for name, path in SHOWN.items() if attrgetter(path)(job) != VALUES[name]] == []
 
@@ -100,10 +96,6 @@ def test_stored_job_has_the_columns():
     assert set(NAMES) - fields == {"buried_seq"}
     assert fields - set(NAMES) == {"body", "crc32", "row_crc32"}
     assert StoredJob._fields[len(StoredJob._fields) - len(LATER) :] == LATER_NAMES
-
-
-def test_imported_row_is_the_beginning_of_a_row():
-    assert JobRow._fields == (*NAMES[: NAMES.index("since")], "body")
 
 
 def test_statements_have_as_many_parameters_as_rows_have_values():
