@@ -46,7 +46,7 @@ def import_binlog(
         states = {"ready": 0, "delayed": 0, "buried": 0}
         for number, job in enumerate(survey.new_jobs()):
             queue.add(job)
-            states[job.state] += 1
+            states[job["state"]] += 1
             if progress is not None and number % _JOBS_PER_CALL == 0:
                 progress(50 + 50 * number // len(survey.jobs))
         queue.set_last_id(survey.last_id)

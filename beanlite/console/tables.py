@@ -15,6 +15,7 @@ from rich.text import Text
 from beanlite.console import units
 from beanlite.console.bodies import body_lines
 from beanlite.console.filters import Record
+from beanlite.journal.columns import SHOWN
 
 # The width of output that does not go to a terminal: nothing is cut to fit.
 _ENDLESS: Final = 1 << 20
@@ -179,7 +180,7 @@ def _job_lines(job: Record) -> list[str]:
         "put": units.utc(job["created_at"]),
         "delay": units.age(job["delay_s"]),
         "ttr": units.age(job["ttr_s"]),
-        **{key: str(job[key]) for key in ("reserves", "timeouts", "releases", "buries", "kicks")},
+        **{name: Column(name, name, str).text(job) for name in SHOWN},
     }
     return [f"{key:<12} {value}" for key, value in facts.items() if value]
 

@@ -1,6 +1,6 @@
 """What is known about the server, a tube, a job or a client at one instant, as records that callers may keep.
 
-Only this file takes such facts out of the engine; how they are presented is up to the caller.
+How they are presented is up to the caller.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import DELAYED, ID_MASK, RESERVED, SECOND_NS, Job
-from beanlite.core.tube import Client, Peer, Tube
+from beanlite.core.tube import Client, Tube
 
 # How many of a client's reserved jobs are searched for the one that it has held longest.
 HOLDS_MAX: Final = 1000
@@ -65,7 +65,7 @@ class TubeSnapshot(NamedTuple):
 
 
 class JobSnapshot(NamedTuple):
-    """One job, without its body."""
+    """One job, as clients see it."""
 
     id: int
     tube: str
@@ -80,11 +80,6 @@ class JobSnapshot(NamedTuple):
     releases: int
     buries: int
     kicks: int
-    size: int  # of the body
-    created_ns: int
-    in_state_s: int
-    holder: Peer | None  # the client that has it reserved, or had it last
-    why: str | None  # why it is buried
 
 
 class ClientSnapshot(NamedTuple):
@@ -170,11 +165,6 @@ def job_snapshot(job: Job, now_ns: int) -> JobSnapshot:
         releases=past.releases,
         buries=past.buries,
         kicks=past.kicks,
-        size=job.size,
-        created_ns=job.created_ns,
-        in_state_s=(now_ns - job.since_ns) // SECOND_NS,
-        holder=job.last_holder,
-        why=job.why,
     )
 
 

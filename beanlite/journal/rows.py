@@ -8,13 +8,14 @@ from beanlite.core.restore import BODY_AT, StoredJob
 from beanlite.host.clock import utc_s
 
 
-def condition_of(job: Job) -> tuple[object, ...]:
-    """The values, from due_at to why, that follow the state and change during a job's life."""
+def row_of(job: Job) -> tuple[object, ...]:
+    """The values of all columns except the checksums and those about the body."""
+    state = job.state
     due_at: float | None = None
     buried_seq: int | None = None
-    if job.state is BURIED:
+    if state is BURIED:
         buried_seq = job.key >> ID_BITS
-    elif job.state is not READY:
+    elif state is not READY:
         due_at = utc_s(job.key >> ID_BITS)
     holder: str | None = None
     holder_conn: int | None = None
@@ -23,18 +24,13 @@ def condition_of(job: Job) -> tuple[object, ...]:
         holder = peer.address
         holder_conn = peer.number
     past = job.past
-    # A single tuple: assembling it from parts would cost more than computing all its values.
+    # A single tuple: assembling it from parts would cost as much as computing all its values. _value_ is .value without
+    # a call.
     return (
-        due_at, buried_seq, job.reserves, past.timeouts, past.releases, past.buries, past.kicks, utc_s(job.since_ns),
-        holder, holder_conn, job.why,
+        job.id, job.tube.name.decode(), state._value_, job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns), due_at,
+        buried_seq, job.reserves, past.timeouts, past.releases, past.buries, past.kicks, utc_s(job.since_ns), holder,
+        holder_conn, past.why,
     )  # fmt: skip
-
-
-def row_of(job: Job) -> tuple[object, ...]:
-    """The values of all columns except the checksums and those about the body."""
-    # _value_ is .value without a call.
-    put = (job.id, job.tube.name.decode(), job.state._value_, job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
-    return put + condition_of(job)
 
 
 def fitted(rows: list[StoredJob], room: int) -> list[StoredJob]:

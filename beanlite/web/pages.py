@@ -17,6 +17,7 @@ from beanlite.console.filters import STATES, filter_by
 from beanlite.console.units import parse_age
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
+from beanlite.journal.columns import SHOWN
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, most_of
 from beanlite.web.site import site_of
@@ -61,7 +62,7 @@ def _environment() -> Environment:
         "time": _time,
     }
     inputs = {NAMES[key]: criterion for key, criterion in CRITERIA.items() if criterion.label}
-    environment.globals |= {"INPUTS": inputs, "STATES": STATES, "link": link}
+    environment.globals |= {"INPUTS": inputs, "SHOWN": SHOWN, "STATES": STATES, "link": link}
     return environment
 
 

@@ -10,7 +10,7 @@ from beanlite.core import bodies as bodies_module, table as table_module
 from beanlite.core.bodies import LOOKED_AT_MAX
 from beanlite.core.job import READY, RESERVED
 from beanlite.core.memory import BODY_BYTES, NO_BOUND
-from tests.support.core import put
+from tests.support.core import put, stored_job
 from tests.support.fetching import FetchingCore
 from tests.support.sessions import MAX_JOB_SIZE, Chance, Twins, explore
 
@@ -108,9 +108,7 @@ def test_jobs_that_take_all_memory_leave_bodies_a_part_of_it():
 
 def restored(core, ids):
     """As after a start that had room for all bodies."""
-    since = (core.now_ns, None, None, None, None)
-    rows = ((n, b"default", None, 0, 0, 10, core.now_ns, None, 0, 0, 0, 0, 0, BODY, 0, *since) for n in ids)
-    core.engine.restore(rows, core.now_ns)
+    core.engine.restore([stored_job(n, core.now_ns, body=BODY) for n in ids], core.now_ns)
     core.shelf |= dict.fromkeys(ids, BODY)
     core.engine.recovered(ids[-1], 1)
 

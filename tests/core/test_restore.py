@@ -3,15 +3,14 @@
 import pytest
 
 from beanlite.core.job import BURIED, DELAYED, READY, SECOND_NS
-from beanlite.core.restore import StoredJob
+from tests.support.core import stored_job
 
 
 def row(job_id, state=None, due_s=None, buried_seq=None, tube=b"default", pri=0, **facts):
     place = buried_seq if due_s is None else due_s * SECOND_NS
-    put = (5, 10, 999_000 * SECOND_NS)
-    since_ns = 999_001 * SECOND_NS
-    stored = StoredJob(job_id, tube, state, pri, *put, place, 1, 2, 3, 4, 5, b"x", 0, since_ns, None, None, None, None)
-    return stored._replace(**facts)
+    counters = {"reserves": 1, "timeouts": 2, "releases": 3, "buries": 4, "kicks": 5}
+    other = {"state": state, "place": place, "tube": tube, "pri": pri, "delay_s": 5, "since_ns": 999_001 * SECOND_NS}
+    return stored_job(job_id, 999_000 * SECOND_NS, **(counters | other | facts))
 
 
 def test_what_is_restored_is_where_it_was(core):

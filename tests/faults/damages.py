@@ -4,8 +4,10 @@ import random
 from contextlib import closing
 
 from beanlite.host.clock import utc_s
+from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.mark import boot_id
+from beanlite.journal.sqlite.file.migrations import columns_of_jobs
 from tests.support.journal_files import put_by_chance, unchecked
 
 PAGE, SECTOR = 4096, 512
@@ -13,10 +15,7 @@ JOBS = 700
 # Values for a column that may not hold them, as SQL.
 WRONG = ("NULL", "-1", "1.5", "''", "'text'", "x''", "x'ff00'", "CAST(x'ff' AS TEXT)", "9223372036854775807")
 COLUMNS = {
-    "jobs": (
-        "tube state pri delay_s ttr_s created_at due_at buried_seq reserves timeouts releases buries kicks crc32 body"
-        " since holder holder_conn why row_crc32"
-    ).split(),
+    "jobs": columns_of_jobs(find_migrations())[1:],
     "bodies": ["body"],
     "meta": ["batch", "last_id", "unchecked_id", "jobs"],
     "pauses": ["pause_s", "until"],

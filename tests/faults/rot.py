@@ -38,13 +38,15 @@ from beanlite.journal.sqlite.tools.look import looking
 from beanlite.journal.sqlite.tools.reading import reading
 from beanlite.journal.sqlite.tools.salvage import salvage
 from beanlite.journal.sqlite.tools.verify import verify
-from tests.faults.damages import JOBS, NOW_NS, PAGE, SINCE_BOOT_NS, damage, make
+from tests.faults.damages import COLUMNS, JOBS, NOW_NS, PAGE, SINCE_BOOT_NS, damage, make
 from tests.support.inside import abandon
 from tests.support.journal_files import NO_HISTORY
 
 LINE_MAX = 600
 # For starts that leave bodies in the file: how many bytes of bodies are in memory, and how many jobs are read at once.
 BODY_BYTES, CHUNK = 10_000, 30
+# How many columns a row of a large body has, and one of a job.
+BODY_WIDTH, JOB_WIDTH = 2, 1 + len(COLUMNS["jobs"])
 # The tables that have one page each, besides those of jobs.
 SINGLE = {
     "meta": "SELECT last_id FROM meta",
@@ -141,7 +143,8 @@ class Rot:
         with closing(sqlite3.connect(self.origin)) as connection:
             roots = connection.execute("SELECT name, rootpage FROM sqlite_schema WHERE type = 'table'").fetchall()
         self.page_of_rest = {name: root for name, root in roots if name in SINGLE}
-        assert self.pages.keys() == self.jobs.keys()
+        unlike = self.pages.keys() ^ self.jobs.keys()
+        assert not unlike, f"a file has jobs and pages with jobs, but these in one of both: {sorted(unlike)[:9]}"
         shutil.copy(self.origin, folder / "queue.db")
         _look(folder / "queue.db")
         self.served = start(folder / "queue.db")
@@ -289,9 +292,9 @@ def _pages_of_jobs(pages, trees):
     found, large = {}, set()
     for page in trees:
         for rowid, values in pages.rows(page):
-            if len(values) in {2, 21} and values[0] is None:
+            if len(values) in {BODY_WIDTH, JOB_WIDTH} and values[0] is None:
                 found.setdefault(rowid, set()).add(page)
-            if len(values) == 2:
+            if len(values) == BODY_WIDTH:
                 large.add(rowid)
     return found, large
 

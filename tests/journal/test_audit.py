@@ -10,6 +10,7 @@ import pytest
 
 from beanlite.core import table as jobs
 from beanlite.errors import JournalFailed
+from beanlite.journal.columns import COUNTERS
 from beanlite.journal.sqlite.served import upkeep
 from beanlite.journal.sqlite.tools.load import load
 from tests.support.inside import ask, connect, serving, until
@@ -110,7 +111,7 @@ def change_nothing(outsider):
 async def test_audit_accepts_imported_jobs_without_a_time_in_their_state(tmp_path):
     path = tmp_path / "q.db"
     job = {"kind": "job", "id": 1, "tube": "a", "state": "ready", "pri": 0, "delay_s": 0, "ttr_s": 60, "created_at": 1}
-    counters = dict.fromkeys(("reserves", "timeouts", "releases", "buries", "kicks"), 0)
+    counters = dict.fromkeys(COUNTERS, 0)
     load([json.dumps({**job, **counters, "body": "x"}).encode()], path)
     audited = []
     async with serving(path) as (server, _):

@@ -7,9 +7,10 @@ from contextlib import closing
 import pytest
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.columns import listed
+from beanlite.journal.columns import COUNTERS, NAMES, TEXTS, listed
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.file.checksum import checksum_of_row
+from beanlite.journal.sqlite.file import checksum
+from beanlite.journal.sqlite.file.checksum import checksum_of_row, find_changed
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import allow_writing
 from beanlite.journal.sqlite.file.replay import read_jobs, read_state
@@ -26,15 +27,10 @@ CHANGES = {
     "created_at": "created_at + 1",
     "due_at": "coalesce(due_at, 0.0) + 1",
     "buried_seq": "coalesce(buried_seq, 0) + 1",
-    "reserves": "reserves + 1",
-    "timeouts": "timeouts + 1",
-    "releases": "releases + 1",
-    "buries": "buries + 1",
-    "kicks": "kicks + 1",
+    **{name: f"{name} + 1" for name in COUNTERS},
     "since": "since + 1",
-    "holder": "coalesce(holder, '') || 'x'",
     "holder_conn": "coalesce(holder_conn, 0) + 1",
-    "why": "coalesce(why, '') || 'x'",
+    **{name: f"coalesce({name}, '') || 'x'" for name in TEXTS},
     "row_crc32": "row_crc32 + 1",
 }
 STATES = {
@@ -59,6 +55,10 @@ def changed(path, statement):
         allow_writing(connection)
         connection.execute("PRAGMA ignore_check_constraints = ON")
         connection.execute(statement)
+
+
+def test_each_column_is_changed():
+    assert CHANGES.keys() == {*NAMES[1:], "row_crc32"}
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -98,6 +98,24 @@ async def test_whatever_happens_to_jobs_each_row_has_its_checksum(tmp_path):
             seen |= {row[2] for row in rows}
             assert sum(map(len, read_jobs(database.connection, tmp_path / "q.db"))) == len(rows)
     assert seen >= {"ready", "buried"}
+
+
+def test_a_later_column_is_covered_unless_it_has_its_default(monkeypatch):
+    row = (1, "default", "ready", 0, 0, 60, 1.7e9, None, None, 0, 0, 0, 0, 0, 1.7e9, None, None, None)
+    created_ns = (1_700_000_000 - 946_684_800) * 10**9
+    stored = (1, b"default", None, 0, 0, 60, created_ns, None, 0, 0, 0, 0, 0, b"", 0, created_ns, None, None, None)
+    monkeypatch.setattr(checksum, "_LATER", ())
+    before = checksum_of_row(row)
+    monkeypatch.setattr(checksum, "_LATER", (("touches", 0), ("note", None)))
+    assert checksum_of_row((*row, 0, None)) == before
+    assert find_changed([(*stored, before, 0, None)], 0) is None
+    for values in ((1, None), (0, "x"), (2, None), ("1", None), (0, "None")):
+        after = checksum_of_row((*row, *values))
+        assert after != before
+        assert find_changed([(*stored, before, *values)], 0) == 1
+        assert find_changed([(*stored, after, *values)], 0) is None
+        assert find_changed([(*stored, after, 0, None)], 0) == 1
+    assert len({checksum_of_row((*row, *values)) for values in ((1, None), ("1", None), (0, "1"), (1, "1"))}) == 4
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from beanlite.journal.sqlite.tools.btree import Pages
 from beanlite.journal.sqlite.tools.verify import verify
 from beanlite.protocol.stats import job_stats, tube_stats
 from tests.support.inside import abandon
-from tests.support.journal_files import NO_HISTORY, make, put, put_by_chance, unchecked
+from tests.support.journal_files import NO_HISTORY, VERSION, make, put, put_by_chance, unchecked
 from tests.support.servers import ServerDied, start_beanlite
 
 PAGE = 4096
@@ -223,8 +223,9 @@ def test_a_server_without_enough_memory_for_the_jobs(tmp_path, path):
     database.connection.execute("BEGIN")
     database.connection.executemany(
         """
-        INSERT INTO jobs
-        VALUES (?, 't', 'ready', 0, 0, 60, 1.7e9, NULL, NULL, 0, 0, 0, 0, 0, ?, ?, 1.7e9, NULL, NULL, NULL, NULL)
+        INSERT INTO jobs (id, tube, state, pri, delay_s, ttr_s, created_at, reserves, timeouts, releases, buries, kicks,
+                          crc32, body, since)
+        VALUES (?, 't', 'ready', 0, 0, 60, 1.7e9, 0, 0, 0, 0, 0, ?, ?, 1.7e9)
         """,
         ((number, *job) for number in range(1, 80_001)),
     )
@@ -256,7 +257,7 @@ def test_a_statement_of_the_schema_that_has_changed(stopped, start):
         if b"state" in text:
             assert (schema.sound, schema.said) == (
                 True,
-                "version 4; views that are not as beanlite makes them: ready, tubes",
+                f"version {VERSION}; views that are not as beanlite makes them: ready, tubes",
             )
             start(stopped)
         else:

@@ -11,7 +11,7 @@ from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.file.database import Database, open_database
 from beanlite.journal.sqlite.file.rows import INLINE_MAX
 from beanlite.journal.sqlite.tools import filling as filling_module
-from beanlite.journal.sqlite.tools.filling import JobRow, filling
+from beanlite.journal.sqlite.tools.filling import filling
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import files_of_at_most, writer
 
@@ -22,7 +22,8 @@ def path(tmp_path):
 
 
 def job(job_id, body=b"body", **columns):
-    return JobRow(job_id, "default", "ready", 0, 0, 60, 1.7e9, None, None, 0, 0, 0, 0, 0, body)._replace(**columns)
+    as_put = {"tube": "default", "state": "ready", "pri": 0, "delay_s": 0, "ttr_s": 60, "created_at": 1.7e9}
+    return {"id": job_id, "body": body, **as_put, **columns}
 
 
 def select(path, what):

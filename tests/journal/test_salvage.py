@@ -16,7 +16,7 @@ from beanlite.journal.sqlite.file.replay import COUNTER_MAX, read_state
 from beanlite.journal.sqlite.tools.btree import LEAF_TABLE, Pages
 from beanlite.journal.sqlite.tools.salvage import salvage
 from beanlite.journal.sqlite.tools.verify import verify
-from tests.faults.rot import Rot, jobs_of
+from tests.faults.rot import JOB_WIDTH, Rot, jobs_of
 from tests.support.journal_files import LARGE, flip, make, make_killed, put, snapshot, unchecked, writer
 from tests.support.sqlite_tool import tell
 
@@ -185,7 +185,7 @@ def old_pages(path):
     with closing(Pages(path)) as pages:
         tables = {number: table for number, [(table, *_)] in pages.spans(pages.in_use()).items()}
         free = [number for number in pages._free() if pages.read(number)[0] == LEAF_TABLE]
-        old = {number: {job_id for job_id, values in pages.rows(number) if len(values) == 21} for number in free}
+        old = {number: {job_id for job_id, values in pages.rows(number) if len(values) == JOB_WIDTH} for number in free}
     return tables, {number: jobs for number, jobs in old.items() if any(100 <= job_id <= 300 for job_id in jobs)}
 
 

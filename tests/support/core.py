@@ -2,7 +2,9 @@
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
+from beanlite.core.restore import StoredJob
 from beanlite.host.clock import Clock, utc_s
+from beanlite.journal.columns import DEFAULTS
 from beanlite.protocol.blocked import LOOKING, WORKING, YIELDING
 from beanlite.protocol.commands import new_commands
 from beanlite.protocol.framing import FramedSession
@@ -102,3 +104,10 @@ def put(core, session, body=b"x", pri=0, delay_s=0, ttr_s=10):
     reply = core.send(session, b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body))
     assert reply.startswith(b"INSERTED ")
     return int(reply.split()[1])
+
+
+def stored_job(job_id, now_ns, **facts):
+    """Return a job as a journal reads it: put at that time, and whatever else is told of it."""
+    put_as = {"id": job_id, "tube": b"default", "pri": 0, "delay_s": 0, "ttr_s": 10, "body": b"x", "crc32": 0}
+    values: dict = DEFAULTS | put_as | {"created_ns": now_ns, "since_ns": now_ns} | facts
+    return StoredJob._make(values.get(field) for field in StoredJob._fields)

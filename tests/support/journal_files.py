@@ -17,7 +17,7 @@ from pathlib import Path
 from zlib import crc32
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.columns import NAMES
+from beanlite.journal.columns import DEFAULTS, NAMES
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.database import open_database
@@ -34,28 +34,9 @@ LARGE = b"large" * 1000
 
 def put(connection, number, body=b"body", large=False, **fields):
     """Insert a job outside of any batch; fields that are not given are those of a job that has just been put."""
-    job = {
-        "id": number,
-        "tube": "default",
-        "state": "ready",
-        "pri": 0,
-        "delay_s": 0,
-        "ttr_s": 60,
-        "created_at": 1.7e9,
-        "due_at": None,
-        "buried_seq": None,
-        "reserves": 0,
-        "timeouts": 0,
-        "releases": 0,
-        "buries": 0,
-        "kicks": 0,
-        "since": 1.7e9,
-        "holder": None,
-        "holder_conn": None,
-        "why": None,
-        "crc32": crc32(body),
-        "body": None if large else body,
-    } | fields
+    as_put = {"id": number, "tube": "default", "state": "ready", "pri": 0, "delay_s": 0, "ttr_s": 60}
+    times = {"created_at": 1.7e9, "since": 1.7e9}
+    job = DEFAULTS | as_put | times | {"crc32": crc32(body), "body": None if large else body} | fields
     job.setdefault("row_crc32", checksum_of_row(tuple(job[name] for name in NAMES)))
     values = ", ".join(":" + name for name in job)
     connection.execute(f"INSERT INTO jobs ({', '.join(job)}) VALUES ({values})", job)  # noqa: S608

@@ -14,9 +14,9 @@ from zlib import crc32
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
 from beanlite.host.clock import utc_s
-from beanlite.journal.columns import CHANGING, JOB, NAMES, PUT, listed
+from beanlite.journal.columns import JOB, NAMES, PUT, listed
 from beanlite.journal.postgres.schema import NOW
-from beanlite.journal.rows import condition_of
+from beanlite.journal.rows import row_of
 from beanlite.journal.totals import Totals
 
 Parameters = list[object]
@@ -53,8 +53,6 @@ class _Part(NamedTuple):
 
 _ALL: Final = listed((*NAMES, "crc32", "body"))
 _OF_BODY: Final = ("bigint", "bytea")
-# A changed job has its id, and what changes; the rest stays.
-_CHANGED_NAMES: Final = ("id", *(column.name for column in CHANGING))
 # Most jobs are first written this way: they have been in the ready state ever since they were put.
 _PUT: Final = _Part(
     "put",
@@ -77,12 +75,10 @@ _PUT_OTHERWISE: Final = _Part(
 # the planner would choose to compare each row of the table with each row of the batch.
 _CHANGED: Final = _Part(
     "changed",
-    ("bigint", *(column.type for column in CHANGING)),
+    tuple(column.type for column in JOB),
     f"""
-    INSERT INTO jobs ({_ALL})
-    SELECT {listed(tuple(name if name in _CHANGED_NAMES else "0" for name in NAMES))}, 0, ''
-    FROM {{rows}} AS new ({listed(_CHANGED_NAMES)}) {_FENCED}
-    ON CONFLICT (id) DO UPDATE SET {listed(tuple(f"{column.name} = excluded.{column.name}" for column in CHANGING))}
+    INSERT INTO jobs ({_ALL}) SELECT *, 0, '' FROM {{rows}} AS new {_FENCED}
+    ON CONFLICT (id) DO UPDATE SET {listed(tuple(f"{name} = excluded.{name}" for name in NAMES[1:]))}
     RETURNING xmax
     """,
     "count(*) FILTER (WHERE xmax <> 0)",  # only if the row existed before
@@ -169,23 +165,20 @@ def batch_of(changes: Changes, totals: Totals, now_s: float) -> Batch:
     gone: list[tuple[object, ...]] = []
     first_id = changes.first_id
     for job in changes.jobs:
-        state = job.state  # its text is read from _value_, which is .value without a call
+        state = job.state
         if state is GONE:
             gone.append((job.id,))
             continue
         if job.id < first_id:
-            row = (job.id, job.tube.name.decode(), state._value_, job.pri, job.delay_s)
-            changed.append(row + condition_of(job))
+            changed.append(row_of(job))
             continue
         body = job.body
         assert body is not None  # a body stays in memory at least until it is stored
-        name, created_s, checksum = job.tube.name.decode(), utc_s(job.created_ns), crc32(body)
         if state is READY and not job.reserves and job.past is NO_PAST and job.since_ns == job.created_ns:
-            put.append((job.id, name, job.pri, job.delay_s, job.ttr_s, created_s, checksum, body))
+            name, created_s = job.tube.name.decode(), utc_s(job.created_ns)
+            put.append((job.id, name, job.pri, job.delay_s, job.ttr_s, created_s, crc32(body), body))
         else:
-            row = (job.id, name, state._value_, job.pri, job.delay_s)
-            rest = (*condition_of(job), checksum, body)
-            put_otherwise.append((*row, job.ttr_s, created_s, *rest))
+            put_otherwise.append((*row_of(job), crc32(body), body))
     paused = [
         (tube.name.decode(), tube.pause_s, utc_s(tube.pause_until_ns)) for tube in changes.pauses if tube.pause_until_ns
     ]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from operator import attrgetter
+from typing import Final
 
 from beanlite.core.engine import Engine
 from beanlite.core.events import Event
-from beanlite.core.job import DELAYED, RESERVED, Job
-from beanlite.core.snapshot import ClientSnapshot, first_s, job_snapshot, tube_snapshot
+from beanlite.core.job import DELAYED, RESERVED, SECOND_NS, Job
+from beanlite.core.snapshot import ClientSnapshot, first_s, tube_snapshot
 from beanlite.core.tube import Client, Peer, Tube
+from beanlite.journal.columns import SHOWN
 from beanlite.protocol.replies import EVENT, REFUSED
 
 Record = dict[str, object]
+
+_shown: Final[Callable[[Job], tuple[object, ...]]] = attrgetter(*SHOWN.values())
 
 
 def as_json(record: Record) -> bytes:
@@ -33,27 +38,22 @@ def cursor(place: int | None, fixed: int) -> str | None:
 
 def job_record(job: Job, now_ns: int, utc_s: Callable[[int], float]) -> Record:
     """A job, without its body. ``utc_s`` converts a time of the clock to UTC."""
-    facts = job_snapshot(job, now_ns)
     timed = job.state is DELAYED or job.state is RESERVED
     return {
-        "id": facts.id,
-        "tube": facts.tube,
-        "state": facts.state,
-        "pri": facts.pri,
-        "size": facts.size,
-        "created_at": round(utc_s(facts.created_ns), 6),
-        "age_s": facts.age_s,
-        "in_state_s": facts.in_state_s,
-        "delay_s": facts.delay_s,
-        "ttr_s": facts.ttr_s,
-        "left_s": max(0, facts.left_s) if timed else None,
-        "reserves": facts.reserves,
-        "timeouts": facts.timeouts,
-        "releases": facts.releases,
-        "buries": facts.buries,
-        "kicks": facts.kicks,
-        "holder": peer_record(facts.holder),
-        "why": facts.why,
+        "id": job.id,
+        "tube": job.tube.name.decode(),
+        "state": job.state.value,
+        "pri": job.pri,
+        "size": job.size,
+        "created_at": round(utc_s(job.created_ns), 6),
+        "age_s": (now_ns - job.created_ns) // SECOND_NS,
+        "in_state_s": (now_ns - job.since_ns) // SECOND_NS,
+        "delay_s": job.delay_s,
+        "ttr_s": job.ttr_s,
+        "left_s": max(0, job.due_ns - now_ns) // SECOND_NS if timed else None,
+        **dict(zip(SHOWN, _shown(job), strict=True)),
+        "holder": peer_record(job.last_holder),
+        "why": job.why,
     }
 
 

@@ -1,6 +1,6 @@
 """The columns that the migrations make are those of the one table of them."""
 
-from beanlite.journal.columns import JOB
+from beanlite.journal.columns import JOB, LATER
 from tests.journal.postgres.serving import served, sql
 
 
@@ -15,4 +15,5 @@ async def test_migrations_make_these_columns(postgres, database):
     await serving.stop()
     words = {"bigint": "bigint", "float8": "double precision", "text": "text"}
     ours = [(column.name, words[column.type]) for column in JOB]
-    assert [tuple(row) for row in types] == [*ours, ("crc32", "bigint"), ("body", "bytea")]
+    first, later = ours[: len(ours) - len(LATER)], ours[len(ours) - len(LATER) :]
+    assert [tuple(row) for row in types] == [*first, ("crc32", "bigint"), ("body", "bytea"), *later]

@@ -2,7 +2,7 @@
 
 It is computed over the values that a start reads: times are those of the server's clock, as SQLite computes them from
 the stored values. For a ready job to which nothing has happened since its put, as most are when they are written, it
-covers only the id and the values of the put.
+covers only the id and the values of the put. Later columns are covered where they don't have their default.
 """
 
 import struct
@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 from zlib import crc32
 
-from beanlite.core.restore import StoredJob
 from beanlite.host.clock import clock_ns
+from beanlite.journal.columns import DEFAULTS, LATER
 
 # pri, delay_s, ttr_s and created_ns.
 _PUT: Final = struct.Struct("<4q").pack
@@ -19,8 +19,11 @@ _ID_BYTES: Final = 8
 # The same and the id; and also the place, the five counters, since_ns and holder_conn.
 _AS_PUT: Final = struct.Struct("<5q").pack
 _CHANGED: Final = struct.Struct("<13q").pack
+# The columns of later versions, which are at the end of a row and of a StoredJob, and their defaults.
+_LATER: Final = tuple((column.name, DEFAULTS[column.name]) for column in LATER)
 # Stands for a number that is NULL.
 _NONE: Final = -1
+_Any = Any  # damage may have left a value of any type
 # The exceptions that a value of the wrong type, or an impossible time, raises here.
 _WRONG: Final = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
 
@@ -40,7 +43,7 @@ def checksum_of_row(row: tuple[Any, ...]) -> int | None:
     (
         job_id, tube, state, pri, delay_s, ttr_s, created_at, place, buried_seq, reserves, timeouts, releases, buries,
         kicks, since, holder, holder_conn, why,
-    ) = row  # fmt: skip
+    ) = row[: -len(_LATER)] if _LATER else row  # fmt: skip
     try:
         if buried_seq is not None:
             place = buried_seq
@@ -48,16 +51,24 @@ def checksum_of_row(row: tuple[Any, ...]) -> int | None:
             place = clock_ns(place)
         state = None if state == "ready" else state
         since_ns = None if since is None else clock_ns(since)
-        return _checksum(
+        checksum = _checksum(
             job_id, tube.encode(), state, pri, delay_s, ttr_s, clock_ns(created_at), place, reserves, timeouts,
             releases, buries, kicks, since_ns, holder, holder_conn, why,
         )  # fmt: skip
+        return _with_later(checksum, row) if _LATER else checksum
     except _WRONG:
         return None
 
 
-def find_changed(rows: Iterable[StoredJob], unchecked_id: int) -> int | None:
-    """The id of the first of these jobs whose row is not what was written; None if there is none.
+# A StoredJob without the later columns. The body is not looked at here.
+_Stored = tuple[
+    int, bytes, str | None, int, int, int, int, int | None, int, int, int, int, int, Any, Any, int | None, str | None,
+    int | None, str | None, int | None,
+]  # fmt: skip
+
+
+def find_changed(rows: Iterable[tuple[_Any, ...]], unchecked_id: int) -> int | None:
+    """The id of the first ``StoredJob`` whose row is not what was written; None if there is none.
 
     Rows up to ``unchecked_id`` may lack a checksum.
     """
@@ -66,10 +77,11 @@ def find_changed(rows: Iterable[StoredJob], unchecked_id: int) -> int | None:
     for row in rows:
         try:
             # A value of the wrong type raises an exception here, so no calls are needed to check the types.
+            stored: _Stored = row[: -len(_LATER)] if _LATER else row
             (
                 job_id, tube, state, pri, delay_s, ttr_s, created_ns, place, reserves,
                 timeouts, releases, buries, kicks, _, _, since_ns, holder, holder_conn, why, row_crc32,
-            ) = row  # fmt: skip
+            ) = stored  # fmt: skip
             if row_crc32 is None and job_id <= unchecked_id:
                 continue
             if (
@@ -90,14 +102,13 @@ def find_changed(rows: Iterable[StoredJob], unchecked_id: int) -> int | None:
                     job_id, tube, state, pri, delay_s, ttr_s, created_ns, place, reserves, timeouts, releases, buries,
                     kicks, since_ns, holder, holder_conn, why,
                 )  # fmt: skip
+            if _LATER:
+                checksum = _with_later(checksum, row)
         except _WRONG:
             return int(row[0])
         if checksum != row_crc32:
             return job_id
     return None
-
-
-_Any = Any  # damage may have left a value of any type
 
 
 def _checksum(
@@ -114,18 +125,15 @@ def _checksum(
         return crc32(tube + _AS_PUT(pri, delay_s, ttr_s, created_ns, job_id))
     # A single call: with one call per part, this would account for more than half of the cost of a changed row.
     numbers = _CHANGED(
-        pri,
-        delay_s,
-        ttr_s,
-        created_ns,
-        job_id,
-        _NONE if place is None else place,
-        reserves,
-        timeouts,
-        releases,
-        buries,
-        kicks,
-        _NONE if since_ns is None else since_ns,
-        _NONE if holder_conn is None else holder_conn,
-    )
+        pri, delay_s, ttr_s, created_ns, job_id, _NONE if place is None else place, reserves, timeouts, releases,
+        buries, kicks, _NONE if since_ns is None else since_ns, _NONE if holder_conn is None else holder_conn,
+    )  # fmt: skip
     return crc32(tube + numbers + f"{state} {holder} {why}".encode())
+
+
+def _with_later(checksum: int, row: tuple[_Any, ...]) -> int:
+    """The checksum of a row, given that of its values without the later columns."""
+    for (name, default), value in zip(_LATER, row[-len(_LATER) :], strict=True):
+        if value != default:
+            checksum = crc32(f" {name} {value!r}".encode(), checksum)
+    return checksum

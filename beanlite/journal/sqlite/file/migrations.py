@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from beanlite.errors import JournalRefused
+from beanlite.journal.columns import DEFAULTS
 from beanlite.journal.sqlite.file.fileformat import APPLICATION_ID, damaged, is_locked, text_of
 from beanlite.journal.sqlite.file.wholefile import sync, vacuum_into
 
@@ -132,18 +133,19 @@ def check_texts(connection: sqlite3.Connection, path: Path, migrations: list[Pat
 
 
 def stand_in(connection: sqlite3.Connection, migrations: list[Path]) -> None:
-    """Show a read-only connection the jobs of an older file with all current columns, the missing ones as NULL.
+    """Show a read-only connection the jobs of an older file with all current columns, the missing ones by default.
 
     This way the same statements can read an older file, such as a backup from before an update.
     """
     version = read_version(connection)
     if version < len(migrations):
-        has = _columns_of_jobs(migrations[:version])
-        nulls = "".join(f", NULL AS {name}" for name in _columns_of_jobs(migrations) if name not in has)
-        connection.execute(f"CREATE TEMP VIEW jobs AS SELECT *{nulls} FROM main.jobs")
+        missing = columns_of_jobs(migrations)[len(columns_of_jobs(migrations[:version])) :]
+        values = "".join(f", {json.dumps(DEFAULTS.get(name))} AS {name}" for name in missing)
+        connection.execute(f"CREATE TEMP VIEW jobs AS SELECT *{values} FROM main.jobs")
 
 
-def _columns_of_jobs(migrations: list[Path]) -> list[str]:
+def columns_of_jobs(migrations: list[Path]) -> list[str]:
+    """The columns of the table of jobs that these migrations make, in order: each version appends to those before."""
     with closing(_model(migrations)) as model:
         return [name for (name,) in model.execute("SELECT name FROM pragma_table_info('jobs') ORDER BY cid")]
 

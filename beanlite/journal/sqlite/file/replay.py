@@ -12,7 +12,7 @@ from beanlite.core.job import U32_MAX
 from beanlite.core.restore import BODY_AT, CRC32_AT, FAR_NS, StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.host.clock import EPOCH_S, clock_ns
-from beanlite.journal.columns import COUNTERS, listed, stored_job
+from beanlite.journal.columns import COUNTERS, TEXTS, listed, stored_job
 from beanlite.journal.sqlite.file.checksum import find_changed
 from beanlite.journal.sqlite.file.fileformat import damaged, refused, text_of
 from beanlite.journal.sqlite.file.heartbeat import read_last_seen
@@ -62,8 +62,9 @@ _CONDITIONS = {
                        ELSE 0 END
     """,
     "created_at or since": "typeof(created_at) = 'real' AND typeof(since) IN ('real', 'null')",
-    "holder or why": """
-        typeof(why) IN ('text', 'null') AND (why IS NULL OR state = 'buried')
+    " or ".join(TEXTS): f"""
+        {" AND ".join(f"typeof({name}) IN ('text', 'null')" for name in TEXTS)}
+        AND (why IS NULL OR state = 'buried')
         AND typeof(holder) || typeof(holder_conn) IN ('textinteger', 'nullnull')
     """,
 }

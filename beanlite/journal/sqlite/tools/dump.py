@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Final
 from zlib import crc32
 
 from beanlite.errors import BeanliteError
-from beanlite.journal.columns import TIMES
+from beanlite.journal.columns import NAMES, TIMES, listed
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import damaged, refused
@@ -18,15 +18,11 @@ from beanlite.journal.sqlite.file.replay import check_count, read_state, read_un
 from beanlite.journal.sqlite.file.wholefile import not_linked, unserved, written_whole
 from beanlite.journal.sqlite.tools.verify import reading_whole
 
-# The columns that a line lacks: the checksums, and the body, which is in "body" or "base64" instead.
-LEFT_OUT: Final = ("row_crc32", "crc32", "body")
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses ORDER BY tube"
-
-
-def columns_of_jobs(connection: sqlite3.Connection) -> list[str]:
-    """The columns of a job in this database, except body and checksums, in the order of rows.py."""
-    rows = connection.execute("SELECT name FROM pragma_table_info('jobs') ORDER BY cid")
-    return [name for (name,) in rows if name not in LEFT_OUT]
+_JOBS: Final = f"""
+    SELECT {listed()}, row_crc32, crc32, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
+    FROM jobs ORDER BY id
+"""
 
 
 def export(source: Path, sink: BinaryIO, progress: Callable[[int], None] | None = None) -> int:
@@ -71,15 +67,9 @@ def dump(connection: sqlite3.Connection, path: Path) -> Generator[str]:
         ahead_s = read_ahead_s(connection)
         for tube, pause_s, until in connection.execute(_PAUSES):
             yield line_of("pause", {"tube": tube, "pause_s": pause_s, "until": until - ahead_s})
-        names = columns_of_jobs(connection)
-        jobs = f"""
-            SELECT {", ".join(names)}, row_crc32, crc32,
-                   coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
-            FROM jobs ORDER BY id
-        """
         unchecked_id = read_unchecked_id(connection)
         count = last_id = 0
-        for *values, of_row, checksum, body in connection.execute(jobs):
+        for *values, of_row, checksum, body in connection.execute(_JOBS):
             is_unchecked = of_row is None and values[0] <= unchecked_id
             if not is_unchecked and checksum_of_row(tuple(values)) != of_row:
                 raise damaged(path, f"the row of job {values[0]} has changed")
@@ -88,7 +78,7 @@ def dump(connection: sqlite3.Connection, path: Path) -> Generator[str]:
             last_id = values[0]
             if not isinstance(body, bytes) or crc32(body) != checksum:
                 raise damaged(path, f"the body of job {values[0]} has changed")
-            job = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+            job = {name: value for name, value in zip(NAMES, values, strict=True) if value is not None}
             if not _is_whole(job):
                 raise damaged(path, f"the row of job {values[0]} has changed")
             job |= {name: job[name] - ahead_s for name in TIMES if name in job}

@@ -5,38 +5,20 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 from zlib import crc32
 
 from beanlite.errors import BeanliteError, JournalFailed
 from beanlite.host import signals
+from beanlite.journal.columns import DEFAULTS, NAMES, TIMES
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import shm_of, text_of, wal_of
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
 
-
-class JobRow(NamedTuple):
-    """A job as stored in the table. Times are UTC seconds since 1970."""
-
-    id: int
-    tube: str
-    state: str
-    pri: int
-    delay_s: int
-    ttr_s: int
-    created_at: float
-    due_at: float | None
-    """When the job becomes ready, if it is delayed."""
-    buried_seq: int | None
-    """The job's place in the order of burials, if it is buried."""
-    reserves: int
-    timeouts: int
-    releases: int
-    buries: int
-    kicks: int
-    body: bytes
+JobRow = dict[str, Any]
+"""A job by its columns and its "body", as it is to be stored; times are UTC seconds since 1970."""
 
 
 class Filling:
@@ -58,15 +40,14 @@ class Filling:
 
     def add(self, job: JobRow) -> None:
         """Add a job. This is fastest in the order of ascending ids."""
-        body = job.body
-        created_at = job.created_at + self._ahead_s
-        due_at = None if job.due_at is None else job.due_at + self._ahead_s
-        job = job._replace(created_at=created_at, due_at=due_at)
+        values: JobRow = DEFAULTS | job
+        values |= {name: values[name] + self._ahead_s for name in TIMES if values[name] is not None}
+        row = tuple(values[name] for name in NAMES)
+        body = job["body"]
         is_large = len(body) > INLINE_MAX
-        row = (*job[:-1], None, None, None, None)  # since when it is in its state, by whom it was held, and why
         self.connection.execute(INSERT_JOB, (*row, checksum_of_row(row), crc32(body), None if is_large else body))
         if is_large:
-            self.connection.execute(INSERT_BODY, (job.id, body))
+            self.connection.execute(INSERT_BODY, (job["id"], body))
 
     def set_last_id(self, last_id: int) -> None:
         """Make the ids of later jobs start above this one."""

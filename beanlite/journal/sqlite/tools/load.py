@@ -14,14 +14,13 @@ from beanlite.core.restore import FAR_NS
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError
 from beanlite.host.clock import EPOCH_S
-from beanlite.journal.columns import COUNTERS, TIMES, listed
+from beanlite.journal.columns import COUNTERS, NAMES, TIMES, listed
 from beanlite.journal.lines import FORMAT, LINES_PER_CALL
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import refused, text_of
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
 from beanlite.journal.sqlite.file.replay import COUNTER_MAX, is_number, is_sound
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY
-from beanlite.journal.sqlite.tools.dump import columns_of_jobs
 from beanlite.journal.sqlite.tools.filling import filling
 
 _PAUSE: Final = "INSERT OR REPLACE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
@@ -71,7 +70,6 @@ class _Loading:
         (self._last_id,) = connection.execute("SELECT last_id FROM meta").fetchone()
         (self._buried,) = connection.execute("SELECT coalesce(max(buried_seq), 0) FROM jobs").fetchone()
         self._ahead_s = read_ahead_s(connection)
-        self._columns = frozenset(columns_of_jobs(connection))
         self._ends = False
         """Whether an "end" line must follow, because there was a "queue" line."""
         self.jobs = 0
@@ -138,7 +136,7 @@ class _Loading:
 
     def _job(self, values: dict[str, Any]) -> None:
         body = _pop_body(values)
-        unknown = values.keys() - self._columns
+        unknown = values.keys() - set(NAMES)
         if unknown:
             raise _Wrong(f"a job has no {min(unknown)}")
         if self._new_ids:

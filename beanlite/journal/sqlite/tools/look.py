@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from beanlite.errors import JournalRefused
+from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, listed
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.fileformat import damaged, refused, text_of
 from beanlite.journal.sqlite.file.migrations import check_texts, read_version
@@ -22,9 +23,9 @@ from beanlite.journal.sqlite.tools.reading import reading
 Record = dict[str, Any]
 
 # The facts about a job. A preview, of the length requested, is selected separately.
-_JOB: Final = """
-    SELECT id, tube, state, pri, delay_s, ttr_s, reserves, timeouts, releases, buries, kicks, size, created_at, age_s,
-           in_state_s, max(due_in_s, 0) AS left_s, holder, holder_conn, why
+_JOB: Final = f"""
+    SELECT id, tube, state, pri, delay_s, ttr_s, {listed(tuple(SHOWN))}, size, created_at, age_s, in_state_s,
+           max(due_in_s, 0) AS left_s, holder, holder_conn, why
 """
 # The events of a job, with the fields that a server sends to watchers.
 _HISTORY: Final = "SELECT at, job AS id, tube, what, by, conn, pri, delay_s FROM history WHERE job = :id ORDER BY n"
@@ -62,9 +63,9 @@ _FOR: Final = " for "
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
 # The types of the values, unless the disk has changed them: SQLite does not check types when it reads.
 _TYPES: Final = {
-    **dict.fromkeys(("pri", "delay_s", "ttr_s", "size", "reserves", "timeouts", "releases", "buries", "kicks"), int),
+    **dict.fromkeys(("pri", "delay_s", "ttr_s", "size", *COUNTERS), int),
     **dict.fromkeys(("age_s", "in_state_s", "left_s", "holder_conn"), int | None),
-    **dict.fromkeys(("holder", "why"), str | None),
+    **dict.fromkeys(TEXTS, str | None),
     "tube": str,
     "created_at": float | int,
     "body": bytes,

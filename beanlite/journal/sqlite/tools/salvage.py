@@ -14,9 +14,12 @@ from zlib import crc32
 from beanlite.core.job import U32_MAX
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.columns import DEFAULTS, NAMES, TIMES
+from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import open_regular
 from beanlite.journal.sqlite.file.heartbeat import last_seen
+from beanlite.journal.sqlite.file.migrations import columns_of_jobs
 from beanlite.journal.sqlite.file.replay import COUNTER_MAX, is_number, is_sound
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
 from beanlite.journal.sqlite.tools.btree import Pages, Spans, Value
@@ -24,17 +27,10 @@ from beanlite.journal.sqlite.tools.filling import filling
 
 # The span of a page that can't be reached in any b-tree because another page is damaged.
 _ANYWHERE: Final = ((None, 0, 0),)
-# The number of columns in the row of a job, in each version.
-_WIDTHS: Final = (16, 20, 21)
 _BODY_WIDTH: Final = 2
-_WIDTHS_OF_BOTH: Final = (_BODY_WIDTH, *_WIDTHS)
 _META_WIDTH: Final = 6
 _PAUSE_WIDTH: Final = 4
 _SERVER_WIDTH: Final = 11
-# The positions of a job's columns in the table: those that ``row_of`` makes, and the times among them.
-_ROW: Final = (*range(14), 16, 17, 18, 19)
-_TIMES: Final = (6, 7, 16)
-_CRC32, _BODY, _ROW_CRC32 = 14, 15, 20
 # The tables on whose pages there may be bodies, even if the disk has exchanged some of them.
 _OURS: Final = {"sqlite_schema", "jobs", "bodies", "pauses", "meta", "server", "totals", "history"}
 # How far above the last known id new ids start, if it is unknown which ids have been given out.
@@ -139,6 +135,9 @@ class _Saving:
     def __init__(self, pages: Pages, connection: sqlite3.Connection) -> None:
         self._pages = pages
         self._connection = connection
+        migrations = find_migrations()
+        versions = [columns_of_jobs(migrations[:number]) for number in range(1, len(migrations) + 1)]
+        self._columns, self._widths = versions[-1], set(map(len, versions))
         self._bodies: dict[int, list[int]] = {}
         """The pages with the body of each job, normally one."""
         self._unchecked_id = COUNTER_MAX
@@ -192,10 +191,10 @@ class _Saving:
 
     def _fits(self, number: int, table: Value, above: int, to: int) -> bool:
         """Whether the rows of a page can belong to this span of this table, as far as jobs and bodies are concerned."""
-        widths = {"jobs": _WIDTHS, "bodies": (_BODY_WIDTH,)}.get(str(table))
+        widths = {"jobs": self._widths, "bodies": {_BODY_WIDTH}}.get(str(table))
+        others = {_BODY_WIDTH, *self._widths}
         return all(
-            table is None
-            or (above < rowid <= to and (len(row) in widths if widths else len(row) not in _WIDTHS_OF_BOTH))
+            table is None or (above < rowid <= to and (len(row) in widths if widths else len(row) not in others))
             for rowid, row in self._pages.rows(number)
         )
 
@@ -246,26 +245,27 @@ class _Saving:
             self.found.lost_clock = True
 
     def _save(self, number: int, rowid: int, values: list[Value]) -> None:
-        if len(values) not in _WIDTHS or values[0] is not None or rowid in self._saved:
+        if len(values) not in self._widths or values[0] is not None or rowid in self._saved:
             return
-        if 0 < rowid < COUNTER_MAX and self._save_job(rowid, values + [None] * (_WIDTHS[-1] - len(values))):
+        # An older version's row lacks the last columns.
+        stored = DEFAULTS | {"row_crc32": None} | dict(zip(self._columns, values, strict=False)) | {"id": rowid}
+        if 0 < rowid < COUNTER_MAX and self._save_job(rowid, stored):
             self._saved.add(rowid)
             if number in self._copies:
                 self._on_copies.add(rowid)
         else:
             self._lost.add(rowid)
 
-    def _save_job(self, job_id: int, values: list[Value]) -> bool:
-        values[0] = job_id
-        for time in _TIMES:
-            value = values[time]
+    def _save_job(self, job_id: int, stored: dict[str, Value]) -> bool:
+        for name in TIMES:
+            value = stored[name]
             if isinstance(value, int):  # SQLite stores a float without a fraction as an integer
-                values[time] = float(value)
-        row = tuple(values[place] for place in _ROW)
+                stored[name] = float(value)
+        row = tuple(stored[name] for name in NAMES)
         checksum = checksum_of_row(row)
-        is_unchecked = values[_ROW_CRC32] is None and job_id <= self._unchecked_id
-        body = self._body(job_id, values)
-        if checksum is None or body is None or not (is_unchecked or checksum == values[_ROW_CRC32]):
+        is_unchecked = stored["row_crc32"] is None and job_id <= self._unchecked_id
+        body = self._body(job_id, stored["body"], stored["crc32"])
+        if checksum is None or body is None or not (is_unchecked or checksum == stored["row_crc32"]):
             return False
         is_large = len(body) > INLINE_MAX
         try:
@@ -279,11 +279,11 @@ class _Saving:
             self._connection.execute(INSERT_BODY, (job_id, body))
         return True
 
-    def _body(self, job_id: int, values: list[Value]) -> bytes | None:
+    def _body(self, job_id: int, inline: Value, checksum: Value) -> bytes | None:
         """The body that was put; None if it can't be found."""
         candidates: Iterable[Value] = (
-            (values[_BODY],)
-            if values[_BODY] is not None
+            (inline,)
+            if inline is not None
             else (
                 each[1]
                 for number in self._bodies.get(job_id, ())
@@ -292,6 +292,6 @@ class _Saving:
             )
         )
         for body in candidates:
-            if isinstance(body, bytes) and crc32(body) == values[_CRC32]:
+            if isinstance(body, bytes) and crc32(body) == checksum:
                 return body
         return None
