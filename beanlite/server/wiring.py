@@ -74,7 +74,7 @@ def make_parts(
 
     def bytes_buffered(client: Client) -> int:
         connection = roster.connections.get(client)
-        return 0 if connection is None else buffers.amounts.get(connection, 0)
+        return 0 if connection is None else buffers.amounts.get(connection.ending, 0)
 
     service = Service(
         engine,

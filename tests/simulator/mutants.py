@@ -36,11 +36,11 @@ MUTANTS = {
         "            await asyncio.sleep(interval_s)\n            if False:",
     ),
     "a reply too early": Mutant(
-        "net.connection",
-        "if (session.waits or self._group.in_doubt) and self._host.service.journaled:",
+        "net.outbox",
+        "if (session.waits or self._group.in_doubt) and self._journaled:",
         "if False:",
     ),
-    "replies out of order": Mutant("net.connection", "elif not self._owed:", "elif True:"),
+    "replies out of order": Mutant("net.outbox", "elif not self.held:", "elif True:"),
     "a batch not stored as a whole": Mutant(
         "journal.sqlite.served.writer",
         "                changed = db.executemany(",
