@@ -24,6 +24,7 @@ CORE_MAY_IMPORT = {
     "heapq",
     "itertools",
     "json",
+    "mypy_extensions",  # types for what is compiled
     "operator",
     "pydantic",
     "re",

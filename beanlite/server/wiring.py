@@ -25,7 +25,7 @@ from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 from beanlite.net.roster import Roster
 from beanlite.net.turns import Turns
-from beanlite.protocol.commands import new_commands
+from beanlite.protocol.command_table import new_commands
 from beanlite.protocol.framing import line_closes_from
 from beanlite.protocol.operators.commands import new_operator_commands
 from beanlite.protocol.session import Service

@@ -4,7 +4,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.host.clock import Clock, utc_s
 from beanlite.protocol.blocked import LOOKING, WORKING, YIELDING
-from beanlite.protocol.commands import new_commands
+from beanlite.protocol.command_table import new_commands
 from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.operators.commands import new_operator_commands
 from beanlite.protocol.session import Service
