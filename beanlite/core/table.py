@@ -32,7 +32,10 @@ class JobTable:
 
     def __len__(self) -> int:
         """How many jobs there are in all."""
-        return len(self.newest) + sum(map(len, self._segments))
+        jobs = len(self.newest)
+        for segment in self._segments:
+            jobs += len(segment)
+        return jobs
 
     def __getitem__(self, job_id: int) -> Job:
         """The job with this id. Raises KeyError if there is none."""
