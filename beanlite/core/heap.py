@@ -11,7 +11,7 @@ SWEEP: Final = 16
 MANY: Final = 1024
 
 # A row of at most so many keys is moved up when its first one is popped, which costs less than what a heap has to do.
-ROW_MAX: Final = 512
+ROW_MAX: Final = 1024
 # As constants of this module, which compiled code need not look up.
 _push: Final = heappush
 _pop: Final = heappop
