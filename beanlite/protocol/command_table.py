@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from beanlite.protocol import arguments, commands, replies
+from beanlite.protocol.arguments import Put
 from beanlite.protocol.session import Command, Session, at_leisure
 
 # The three commands that every job needs have classes, in which the calls of ``Command.give`` are written out: when
@@ -10,15 +11,21 @@ from beanlite.protocol.session import Command, Session, at_leisure
 
 
 class PutCommand(Command):
-    """The command put."""
+    """The command put. It remembers the last line, since a producer's puts are mostly alike."""
 
-    __slots__ = ()
+    __slots__ = ("_args", "_line")
+
+    def __init__(self) -> None:
+        super().__init__(b"put", arguments.parse_put, commands.put)
+        self._args = b""
+        self._line: Put | None = None
 
     def give(self, session: Session, args: bytes, now_ns: int) -> bytes | None:
         """As for any command."""
-        line = arguments.parse_put(args)
+        line = self._line if args == self._args else arguments.parse_put(args)
         if line is None:
             return replies.BAD_FORMAT
+        self._args, self._line = args, line
         self.count += 1
         return commands.put(session, line, now_ns)
 
@@ -54,7 +61,7 @@ def new_commands() -> list[Command]:
     ``quit`` is not among them: any line that begins with that word is a quit.
     """
     return [
-        PutCommand(b"put", arguments.parse_put, commands.put),
+        PutCommand(),
         Command(b"peek", arguments.parse_id, commands.peek),
         Command(b"peek-ready", None, commands.peek_ready),
         Command(b"peek-delayed", None, commands.peek_delayed),

@@ -223,10 +223,11 @@ class FramedSession(Session):
         last: i64 = min(len(buffer), at + LINE_MAX) - 1
         while end < last:
             byte: i64 = buffer[end]
-            if byte == CR and buffer[end + 1] == LF:
-                break
-            if byte == BLANK and blank < 0:
-                blank = end
+            if byte <= BLANK:
+                if byte == CR and buffer[end + 1] == LF:
+                    break
+                if byte == BLANK and blank < 0:
+                    blank = end
             end += 1
         else:
             return self._keep_line(buffer, at)

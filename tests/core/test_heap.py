@@ -42,7 +42,7 @@ def test_is_a_sorted_set_that_forgets_what_was_removed(steps):
     assert emptied(heap) == sorted(model)
 
 
-def test_keys_pushed_in_order_come_out_in_order_however_many_there_are():
+def test_keys_pushed_in_order_come_out_in_order():
     heap = filled(range(ROW_MAX))
     for key in range(ROW_MAX, 4 * ROW_MAX):  # more and more, beyond what is moved up
         heap.push(key)
