@@ -68,9 +68,7 @@ MUTANTS = {
     ),
     "the order of burials not journaled": Mutant("journal.rows", "buried_seq = job.key >> ID_BITS", "buried_seq = 1"),
     "a deleted job written once more": Mutant("core.ledger", "if job.state is not GONE:", "if True:"),
-    "order by id ignored": Mutant(
-        "core.heap", "            heappush(self.keys, key)", "            self.keys.append(key)"
-    ),
+    "order by id ignored": Mutant("core.heap", "if not self.keys or self.keys[-1] < key:", "if True:"),
     "ids not promised ahead": Mutant(
         "journal.sqlite.served.writer",
         "(_UPDATE_META, (batch.number, promised_id))",
