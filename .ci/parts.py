@@ -80,6 +80,8 @@ def main(folder: str, modules: list[str]) -> None:
     )
     library = extensions[0]  # the others are the modules, which only refer to it
     library.sources = in_parts(library.sources)
+    # Declares what reads a byte of bytes by an i64; mypyc leaves it out where it includes the files of its runtime.
+    library.extra_compile_args = [*library.extra_compile_args, "-include", "bytes_extra_ops.h"]
     for extension in extensions:
         # What other libraries can't see is called without a detour; and the option of -O2 that matters costs nothing.
         extension.extra_compile_args = [*extension.extra_compile_args, "-fvisibility=hidden", "-fpeephole2"]

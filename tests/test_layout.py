@@ -24,7 +24,7 @@ CORE_MAY_IMPORT = {
     "heapq",
     "itertools",
     "json",
-    "mypy_extensions",
+    "mypy_extensions",  # types and attributes for what is compiled
     "operator",
     "pydantic",
     "re",

@@ -10,6 +10,12 @@ SWEEP: Final = 16
 # and so on: if all of them come to the top at once, a single pop has to pass them.
 MANY: Final = 1024
 
+# A row of at most so many keys is moved up when its first one is popped, which costs less than what a heap has to do.
+ROW_MAX: Final = 1024
+# As constants of this module, which compiled code need not look up.
+_push: Final = heappush
+_pop: Final = heappop
+
 # Shared by all heaps that nothing has been removed from; never added to.
 _NOTHING: Final[set[int]] = set()
 
@@ -18,32 +24,44 @@ class KeyHeap:
     """A heap of integers, the smallest on top. Push and pop are those of heapq, written in C.
 
     An entry removed from the middle stays in its slot, marked as gone, until it reaches the top or a sweep finds it.
-    A key can be in the heap only once.
+    A key can be in the heap only once. As long as keys are pushed in ascending order, as those of equal jobs are, they
+    form a row, which is a heap, too.
     """
 
-    __slots__ = ("_cursor", "_gone", "keys")
+    __slots__ = ("_cursor", "_gone", "_is_row", "keys")
 
     def __init__(self) -> None:
         self.keys: list[int] = []
         """The heap itself, public so that its top can be read without a call: ``keys[0]`` is never a removed entry."""
         self._gone = _NOTHING
         self._cursor = 0
+        self._is_row = True
+        """The keys are known to be in ascending order, and none is removed."""
 
     def __len__(self) -> int:
         return len(self.keys) - len(self._gone)
 
     def push(self, key: int) -> None:
         """Add a key."""
+        if self._is_row:
+            if not self.keys or self.keys[-1] < key:
+                self.keys.append(key)
+                return
+            self._is_row = False
         if self._gone and key in self._gone:
             self._gone.remove(key)  # its old slot will do
         else:
-            heappush(self.keys, key)
+            _push(self.keys, key)
 
     def pop(self) -> int:
         """Remove and return the smallest key. Raises IndexError if there is none."""
-        key = heappop(self.keys)
+        keys = self.keys
+        if self._is_row and len(keys) <= ROW_MAX:
+            return keys.pop(0)
+        key = _pop(keys)
         if self._gone:
             self._clear_top()
+        self._is_row = not keys
         return key
 
     def remove(self, key: int) -> None:
@@ -53,6 +71,7 @@ class KeyHeap:
             return
         if self._gone is _NOTHING:
             self._gone = set()
+        self._is_row = False
         self._gone.add(key)
         self._sweep()
 

@@ -228,15 +228,21 @@ class Ledger:
         while room and (self.deferred or self._older_deferred):
             if not self.deferred:
                 self.deferred = self._older_deferred.pop()
-            for job_id, job in list(islice(self.deferred.items(), room)):  # the earliest first, as their events are
-                del self.deferred[job_id]
-                if job_id in self._waiting:
+            looked = 0
+            for job_id, job in self.deferred.items():  # the earliest first, as their events are
+                looked += 1
+                if self._waiting and job_id in self._waiting:
                     self._take_waiting(job_id)
                 if job.state is not GONE:
                     self.changed[job_id] = job
                     room -= 1
-        if not self.deferred:
-            self.deferred = {}  # a dict that has been emptied keeps its memory
+                    if not room:
+                        break
+            if looked == len(self.deferred):
+                self.deferred = {}  # a dict that has been emptied keeps its memory
+            else:
+                for job_id in list(islice(self.deferred, looked)):
+                    del self.deferred[job_id]
 
     def _take_waiting(self, job_id: int) -> None:
         """Add the events of a job's deferred changes to the batch."""

@@ -77,6 +77,10 @@ class Queues:
 
     __slots__ = (
         "_burials",
+        "_deadline_key",
+        "_deadline_ns",
+        "_pri",
+        "_pri_key",
         "_serial",
         "counts",
         "default",
@@ -102,6 +106,9 @@ class Queues:
         """The number of the last burial."""
         self._serial = 0
         """The serial number given out last."""
+        self._pri = self._pri_key = self._deadline_ns = self._deadline_key = 0
+        """The pri and the deadline of the last jobs, and what keys with them begin with: the next jobs are mostly like
+        them, and to make an int that is larger than those of the machine takes long."""
         self.default = self.make_tube(DEFAULT_TUBE)
 
     # -- a job's change of state
@@ -118,7 +125,9 @@ class Queues:
             return 1 + self.wake(client, job)
         job.state = READY
         job.since_ns = now_ns
-        job.key = key = job.pri << ID_BITS | job.id
+        if job.pri != self._pri:
+            self._pri, self._pri_key = job.pri, job.pri << ID_BITS
+        job.key = key = self._pri_key + job.id
         tube.ready.push(key)
         if job.pri < URGENT_PRI:
             tube.urgent += 1
@@ -155,7 +164,9 @@ class Queues:
             self.counts.with_past += 1
         job.reserves += 1
         deadline_ns = now_ns + job.ttr_s * SECOND_NS
-        job.key = key = deadline_ns << ID_BITS | job.id
+        if deadline_ns != self._deadline_ns:
+            self._deadline_ns, self._deadline_key = deadline_ns, deadline_ns << ID_BITS
+        job.key = key = self._deadline_key + job.id
         client.deadlines.push(key)
         if deadline_ns < client.timer_ns:
             self.timers.set(client, deadline_ns)

@@ -18,10 +18,12 @@ EPOCH_S: Final = 946_684_800  # in seconds since 1970
 _SECOND_NS: Final = 1_000_000_000
 # Differences up to this are ignored: the machine's clock is adjusted by that much all the time.
 _AHEAD_NS: Final = _SECOND_NS // 2
+# Where there is no CLOCK_BOOTTIME, the clock stands still while the machine is suspended.
+_SINCE_BOOT: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def _since_boot_ns() -> int:
-    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return time.clock_gettime_ns(_SINCE_BOOT)
 
 
 def _utc_ns() -> int:

@@ -26,7 +26,7 @@ def buffers_max_bytes(memory: Memory) -> int:
 
 
 class Buffered(Protocol):
-    """A connection, as this module sees it."""
+    """A connection's end, as this module sees it."""
 
     def cut_off(self) -> None:
         """Close the connection at once, discarding unsent replies."""

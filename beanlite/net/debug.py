@@ -34,7 +34,7 @@ class LoggedConnection(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Log that the connection is opened, unless it is one too many."""
         super().connection_made(transport)
-        if not self._leaving:
+        if not self.ending.leaving:
             log.debug("connection opened", address=self.session.client.peer.address)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -48,7 +48,7 @@ class LoggedConnection(Connection):
         super().part()
 
     def _tell_once(self) -> None:
-        if not self._leaving:
+        if not self.ending.leaving:
             log.debug("connection closed", address=self.session.client.peer.address)
 
     def _new_session(self, service: Service, address: str) -> FramedSession:

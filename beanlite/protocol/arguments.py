@@ -7,14 +7,21 @@ large.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from beanlite.core.job import SLICE, U32_MAX
 from beanlite.core.tube import is_tube_name
 
+if TYPE_CHECKING:
+    from mypy_extensions import i64  # in compiled code an int of the machine
+
 U64_MAX: Final = (1 << 64) - 1
 TIMEOUT_MAX_S: Final = (1 << 31) - 1
+# A number of so many digits fits into an int of the machine.
+DIGITS_MAX: Final = 18
+ZERO: Final = 48
+# How many lines of puts are remembered.
+PUTS_MAX: Final = 1024
 
 _PUT: Final = re.compile(rb" *([0-9]+) +([0-9]+) +([0-9]+) +([0-9]+)")
 _ID: Final = re.compile(rb" *([0-9]+)")
@@ -42,9 +49,23 @@ class Put:
         """Nothing follows the arguments. If something does, a job that is too big is still refused as JOB_TOO_BIG."""
 
 
-@lru_cache(maxsize=1024)  # a producer's puts are mostly alike, and a lookup is much cheaper than parsing
+# A producer's puts are mostly alike, and a lookup is much cheaper than parsing.
+_puts: Final[dict[bytes, Put]] = {}
+
+
 def parse_put(args: bytes) -> Put | None:
     """Parse the arguments of a put; a ttr of 0 counts as 1."""
+    line = _puts.get(args)
+    if line is None:
+        line = _parse_new_put(args)
+        if line is not None:
+            if len(_puts) >= PUTS_MAX:
+                _puts.clear()
+            _puts[args] = line
+    return line
+
+
+def _parse_new_put(args: bytes) -> Put | None:
     found = _PUT.match(args)
     if found is None or b"\0" in args:
         return None
@@ -56,12 +77,21 @@ def parse_put(args: bytes) -> Put | None:
 
 def parse_id(args: bytes) -> int | None:
     """Parse a job's id."""
-    if not args.isdigit():
-        found = _ID.fullmatch(args)
-        if found is None:
-            return None
-        args = found[1]
-    job_id = int(args)
+    size: i64 = len(args)
+    at: i64 = 0
+    number: i64 = 0
+    while at < size and at < DIGITS_MAX and args[at] >= ZERO and args[at] < ZERO + 10:
+        number = number * 10 + (args[at] - ZERO)
+        at += 1
+    return number if at == size and at else _parse_odd_id(args)
+
+
+def _parse_odd_id(args: bytes) -> int | None:
+    """Parse a job's id that is very long, or that blanks precede."""
+    found = _ID.fullmatch(args)
+    if found is None:
+        return None
+    job_id = int(found[1])
     return job_id if job_id <= U64_MAX else None
 
 

@@ -135,5 +135,5 @@ def _batch_reply(session: Session, bodies: dict[Job, bytes | None]) -> bytes:
         if engine.bodies.ahead:
             engine.bodies.given(job)
         session.count_bytes(len(body))
-        told.append(replies.RESERVED % (job.id, len(body), body))
+        told.append(replies.with_job(replies.RESERVED, job.id, body))
     return replies.RESERVED_BATCH % len(told) + b"".join(told) if told else b""

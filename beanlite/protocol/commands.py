@@ -1,4 +1,4 @@
-"""What each command does, and the table of all commands.
+"""What each command does; ``command_table`` lists them all.
 
 A command's function takes the session, the parsed arguments and the time. It returns the reply, or None if the reply
 comes later. If the reply acknowledges a change, which has to be stored first, the function sets ``session.waits``.
@@ -16,11 +16,11 @@ from beanlite.core.snapshot import job_snapshot, server_snapshot, tube_snapshot
 from beanlite.core.ticker import is_deadline_soon
 from beanlite.core.timers import NEVER_NS
 from beanlite.core.tube import is_tube_name
-from beanlite.protocol import arguments, replies
+from beanlite.protocol import replies
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import KICKING, WAITING, WORKING
 from beanlite.protocol.operators.commands import finish_request
-from beanlite.protocol.session import Command, Session, at_leisure
+from beanlite.protocol.session import Session
 from beanlite.protocol.stats import job_stats, server_stats, tube_list, tube_stats
 
 WATCHED_MANY: Final = 100  # tubes; a reserve that has to look at more takes long
@@ -69,7 +69,7 @@ def finish_put(session: Session, line: Put, body: bytes | None, now_ns: int) -> 
         return replies.OUT_OF_MEMORY
     session.waits = True
     job = engine.put(session.client, line.pri, line.delay_s, line.ttr_s, body, now_ns)
-    return replies.INSERTED % job.id
+    return replies.inserted(job.id)
 
 
 # -- reserving
@@ -330,39 +330,3 @@ def pause_tube(session: Session, line: tuple[bytes, int], now_ns: int) -> bytes:
         return replies.NOT_FOUND
     session.waits = True
     return replies.PAUSED
-
-
-# -- the table
-
-
-def new_commands() -> list[Command]:
-    """All commands, with counts of 0, in the order of the statistics.
-
-    ``quit`` is not among them: any line that begins with that word is a quit.
-    """
-    return [
-        Command(b"put", arguments.parse_put, put),
-        Command(b"peek", arguments.parse_id, peek),
-        Command(b"peek-ready", None, peek_ready),
-        Command(b"peek-delayed", None, peek_delayed),
-        Command(b"peek-buried", None, peek_buried),
-        Command(b"reserve", None, reserve),
-        Command(b"reserve-with-timeout", arguments.parse_timeout, reserve_with_timeout),
-        Command(b"reserve-job", arguments.parse_id, reserve_job, in_stats=False),
-        Command(b"delete", arguments.parse_id, delete),
-        Command(b"release", arguments.parse_release, release),
-        Command(b"use", arguments.parse_name, use),
-        Command(b"watch", arguments.parse_name, watch),
-        Command(b"ignore", arguments.parse_name, ignore),
-        Command(b"bury", arguments.parse_bury, bury),
-        Command(b"kick", arguments.parse_kick, kick),
-        Command(b"kick-job", arguments.parse_id, kick_job, in_stats=False),
-        Command(b"touch", arguments.parse_id, touch),
-        Command(b"stats", None, at_leisure(stats)),
-        Command(b"stats-job", arguments.parse_id, at_leisure(stats_job)),
-        Command(b"stats-tube", arguments.parse_name, at_leisure(stats_tube)),
-        Command(b"list-tubes", None, at_leisure(list_tubes)),
-        Command(b"list-tube-used", None, list_tube_used),
-        Command(b"list-tubes-watched", None, at_leisure(list_tubes_watched)),
-        Command(b"pause-tube", arguments.parse_pause, pause_tube),
-    ]

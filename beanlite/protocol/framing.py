@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
 from beanlite.protocol import commands, replies
 from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, REPLETE, WAITING, YIELDING
 from beanlite.protocol.odd_lines import is_stranger, odd_line
-from beanlite.protocol.session import NO_COMMANDS, Service, Session
+from beanlite.protocol.session import Service, Session
 
+if TYPE_CHECKING:
+    from mypy_extensions import i64  # an int of the machine in compiled code, and any other int in the sources
+
+CR: Final = 13
+LF: Final = 10
+BLANK: Final = 32
 LINE_MAX: Final = 224  # bytes of a command line with its CR LF
 UNSENT_MAX: Final = 10_000  # replies that are not sent yet; with more, the client has to read some first
 # A client may send this many bytes ahead while its session is blocked; beyond that the server stops reading from it.
@@ -186,51 +192,54 @@ class FramedSession(Session):
 
     def _carry_out(self, buffer: bytes, now_ns: int, steps: int = STEPS_MAX) -> None:
         """Carry out up to ``steps`` complete lines and bodies of the buffer, until something blocks; keep the rest."""
-        answers = self.replies
-        bare = self.bare
-        with_arguments = self.with_arguments
-        size = len(buffer)
-        at = self._skip_long_line(buffer, 0) if self._skipped_bytes else 0
+        size: i64 = len(buffer)
+        at: i64 = self._skip_long_line(buffer, 0) if self._skipped_bytes else 0
         self._missing = 0
         while at < size and self.blocked is None and steps:
             steps -= 1
             put = self.put
             if put is not None:
-                stop = at + put.size + 2
+                stop: i64 = at + put.size + 2
                 if stop > size:
                     self._missing = stop - size
                     break
-                body = buffer[at : stop - 2] if buffer.startswith(b"\r\n", stop - 2) else None
+                body = buffer[at : stop - 2] if buffer[stop - 2] == CR and buffer[stop - 1] == LF else None
                 answer = commands.finish_put(self, put, body, now_ns)
+                if answer is not None:
+                    self.replies.append(answer)
                 at = stop
             elif self.refused_bytes:
                 at = self._skip_refused(buffer, at)
-                continue
             else:
-                end = buffer.find(b"\r\n", at)
-                if end < 0 or end - at > LINE_MAX - 2:
-                    at = self._keep_line(buffer, at)
-                    continue
-                line = buffer[at:end]
-                at = end + 2
-                word, blank, args = line.partition(b" ")
-                command = with_arguments.get(word) if blank else bare.get(word)
-                if command is None:
-                    answer = odd_line(self, line, now_ns)
-                    bare = self.bare
-                    with_arguments = self.with_arguments
-                else:
-                    read = command.read
-                    given: Any = args if read is None else read(args)
-                    if given is None:
-                        answer = replies.BAD_FORMAT
-                    else:
-                        command.count += 1
-                        answer = command.carry_out(self, given, now_ns)
-            if answer is not None:
-                answers.append(answer)
+                at = self._carry_out_line(buffer, at, now_ns)
         if at < size or self.blocked is not None:
             self._keep(buffer[at:], more=not steps)
+
+    def _carry_out_line(self, buffer: bytes, at: i64, now_ns: int) -> i64:
+        """Carry out the line that begins at ``at``, if it is complete; returns where the next line or body begins."""
+        # A line is short: when this is compiled, to pass over its bytes costs less than to call ``find``.
+        end: i64 = at
+        blank: i64 = -1
+        last: i64 = min(len(buffer), at + LINE_MAX) - 1
+        while end < last:
+            byte: i64 = buffer[end]
+            if byte <= BLANK:
+                if byte == CR and buffer[end + 1] == LF:
+                    break
+                if byte == BLANK and blank < 0:
+                    blank = end
+            end += 1
+        else:
+            return self._keep_line(buffer, at)
+        bare = blank < 0
+        command = self.service.find(buffer[at : end if bare else blank], bare=bare) if self.is_known else None
+        if command is None:
+            answer = odd_line(self, buffer[at:end], now_ns)
+        else:
+            answer = command.give(self, b"" if bare else buffer[blank + 1 : end], now_ns)
+        if answer is not None:
+            self.replies.append(answer)
+        return end + 2
 
     def _keep(self, rest: bytes, *, more: bool) -> None:
         """Keep ``rest`` to be carried out later. ``more``: the steps were used up, so others get their turn first."""
@@ -246,7 +255,7 @@ class FramedSession(Session):
     def _keep_line(self, buffer: bytes, at: int) -> int:
         """Keep a line whose end has not come yet, or skip it if it is too long; returns where the next line begins."""
         if len(buffer) - at >= LINE_MAX:
-            if self.bare is NO_COMMANDS and is_stranger(self, buffer[at : at + LINE_MAX]):
+            if not self.is_known and is_stranger(self, buffer[at : at + LINE_MAX]):
                 self.replies.append(replies.BAD_FORMAT)
                 return len(buffer)
             return self._skip_long_line(buffer, at)

@@ -8,14 +8,13 @@ from __future__ import annotations
 from beanlite.protocol import commands, replies
 from beanlite.protocol.arguments import parse_pause
 from beanlite.protocol.blocked import CLOSING
-from beanlite.protocol.operators.commands import give
-from beanlite.protocol.session import NO_COMMANDS, Session
+from beanlite.protocol.session import Session
 from beanlite.protocol.strangers import UNKNOWN_MAX, is_foreign
 
 
 def odd_line(session: Session, line: bytes, now_ns: int) -> bytes | None:
     """Carry out a line for which the session has found no command."""
-    return (_early_line if session.bare is NO_COMMANDS else _other_line)(session, line, now_ns)
+    return (_other_line if session.is_known else _early_line)(session, line, now_ns)
 
 
 def _early_line(session: Session, line: bytes, now_ns: int) -> bytes | None:
@@ -23,18 +22,16 @@ def _early_line(session: Session, line: bytes, now_ns: int) -> bytes | None:
     if is_foreign(line):
         is_stranger(session, line)
         return replies.UNKNOWN_COMMAND
-    service = session.service
     word, blank, args = line.partition(b" ")
-    command = service.with_arguments.get(word) if blank else service.bare.get(word)
+    command = session.service.find(word, bare=not blank)
     if command is not None:
-        answer = give(session, command, args, now_ns)
+        answer = command.give(session, args, now_ns)
     else:
         answer = _other_line(session, line, now_ns)
         if answer == replies.UNKNOWN_COMMAND or b"\0" in line:
             is_stranger(session, line)
             return answer
-    session.bare = service.bare
-    session.with_arguments = service.with_arguments
+    session.is_known = True
     return answer
 
 
@@ -54,7 +51,7 @@ def _other_line(session: Session, line: bytes, now_ns: int) -> bytes | None:
         word, _, args = line.partition(b" ")
         command = session.service.operator_commands.get(word)
         if command is not None:
-            return give(session, command, args, now_ns)
+            return command.give(session, args, now_ns)
     if b"\0" in line:
         return replies.BAD_FORMAT
     if line.startswith(b"quit"):

@@ -1,19 +1,21 @@
-"""The texts of replies. Those with numbers or a body are templates, to be filled in with ``%``."""
+"""The texts of replies. Those with numbers or a body are templates, to be filled in with ``%``.
+
+Those that are sent most have functions, in which the template is compiled to a concatenation.
+"""
 
 from typing import Final
 
 END: Final = b"\r\n"
 
 # To put
-INSERTED: Final = b"INSERTED %d\r\n"
 EXPECTED_CRLF: Final = b"EXPECTED_CRLF\r\n"
 JOB_TOO_BIG: Final = b"JOB_TOO_BIG\r\n"
 DRAINING: Final = b"DRAINING\r\n"
 OUT_OF_MEMORY: Final = b"OUT_OF_MEMORY\r\n"
 
-# To the reserves and the peeks: id, size, body
-RESERVED: Final = b"RESERVED %d %d\r\n%b\r\n"
-FOUND: Final = b"FOUND %d %d\r\n%b\r\n"
+# To the reserves and the peeks; id, size and body follow
+RESERVED: Final = b"RESERVED"
+FOUND: Final = b"FOUND"
 RESERVED_BATCH: Final = b"RESERVED_BATCH %d\r\n"
 BATCH_OF_ONE: Final = RESERVED_BATCH % 1 + RESERVED  # to a client that is given a job while it waits for a batch
 DEADLINE_SOON: Final = b"DEADLINE_SOON\r\n"
@@ -60,3 +62,13 @@ ERRORS: Final = [
     UNKNOWN_COMMAND,
     INTERNAL_ERROR,
 ]
+
+
+def inserted(job_id: int) -> bytes:
+    """Make the reply to a put."""
+    return b"INSERTED %d\r\n" % job_id
+
+
+def with_job(words: bytes, job_id: int, body: bytes) -> bytes:
+    """Make a reply with a job: RESERVED, FOUND or BATCH_OF_ONE."""
+    return b"%b %d %d\r\n%b\r\n" % (words, job_id, len(body), body)

@@ -14,7 +14,7 @@ from beanlite.core.job import Job
 from beanlite.core.tube import Client
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import FETCHING, LOOKING, REPLETE, Blocked
-from beanlite.protocol.replies import OK, RESERVED
+from beanlite.protocol.replies import BAD_FORMAT, OK, RESERVED, with_job
 from beanlite.protocol.stats import Facts
 
 # Bytes of bodies in replies that are not sent yet; beyond that the client has to read some first.
@@ -51,9 +51,14 @@ class Command:
         self.in_stats = in_stats
         self.count = 0
 
-
-# The commands that are found for a client until its first one, so that its first lines are examined.
-NO_COMMANDS: Final[dict[bytes, Command]] = {}
+    def give(self, session: Session, args: bytes, now_ns: int) -> bytes | None:
+        """Read the arguments, and carry out the command unless they are malformed."""
+        read = self.read
+        given: Any = args if read is None else read(args)
+        if given is None:
+            return BAD_FORMAT
+        self.count += 1
+        return self.carry_out(session, given, now_ns)
 
 
 def at_leisure(
@@ -71,6 +76,9 @@ class Service:
     """What the sessions of a server share."""
 
     __slots__ = (
+        "_delete",
+        "_put",
+        "_reserve",
         "bare",
         "buffered",
         "commands",
@@ -119,6 +127,20 @@ class Service:
         self.operator_commands = {command.word: command for command in operator_commands}
         self.bare = {command.word: command for command in commands if command.read is None}
         self.with_arguments = {command.word: command for command in commands if command.read is not None}
+        self._put = self.with_arguments[b"put"]
+        self._reserve = self.bare[b"reserve"]
+        self._delete = self.with_arguments[b"delete"]
+
+    def find(self, word: bytes, *, bare: bool) -> Command | None:
+        """The command with this word; ``bare``: no blank follows.
+
+        The three that every job needs are compared first: when this is compiled, that costs a part of a lookup.
+        """
+        if bare:
+            return self._reserve if word == b"reserve" else self.bare.get(word)
+        if word == b"put":
+            return self._put
+        return self._delete if word == b"delete" else self.with_arguments.get(word)
 
 
 class Gathering:
@@ -145,12 +167,12 @@ class Session:
         "_held_body_bytes",
         "aside",
         "aside_bytes",
-        "bare",
         "blocked",
         "client",
         "engine",
         "gathering",
         "half_closed",
+        "is_known",
         "kick",
         "operator",
         "put",
@@ -161,7 +183,6 @@ class Session:
         "unknown",
         "wait_form",
         "waits",
-        "with_arguments",
     )
 
     def __init__(self, service: Service, address: str) -> None:
@@ -169,8 +190,8 @@ class Session:
         self.service = service
         self.engine = service.engine
         self.client = service.engine.clients.connect(address)
-        self.bare = NO_COMMANDS
-        self.with_arguments = NO_COMMANDS
+        self.is_known = False
+        """The client has given a command, so that its lines need not be examined any more."""
         self.unknown = 0
         """How many lines have come before the first that begins with a word of the protocol."""
         self.replies: list[bytes] = []
@@ -194,7 +215,7 @@ class Session:
         self.gathering: Gathering | None = None
         """The bodies that are being fetched for a reply."""
         self.wait_form = RESERVED
-        """The template of the reply if a job ends the client's wait."""
+        """How the reply begins if a job ends the client's wait."""
         self._body_bytes = 0
         """Bytes of bodies in replies that are not sent yet."""
         self._held_body_bytes = 0
@@ -232,8 +253,8 @@ class Session:
         self.refused_bytes = put.size + 2
         self.refusal = refusal
 
-    def job_reply(self, form: bytes, job: Job, body: bytes) -> bytes:
-        """Make a reply with a job and its body from the template ``form``."""
+    def job_reply(self, words: bytes, job: Job, body: bytes) -> bytes:
+        """Make a reply that begins with ``words``, and has a job and its body."""
         if job.id > self.engine.ledger.stored_id:  # as in ``show``, without a call in each reserve
             self.waits = True
         if self.engine.bodies.ahead:
@@ -242,7 +263,7 @@ class Session:
         self._body_bytes += size
         if self._body_bytes > REPLIES_MAX:
             self.blocked = REPLETE
-        return form % (job.id, size, body)
+        return with_job(words, job.id, body)
 
     def show(self, job: Job) -> None:
         """Have the replies wait if they show a job that is not stored yet: no client sees what a crash could undo."""

@@ -24,7 +24,7 @@ from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 from beanlite.net.roster import Roster
 from beanlite.net.turns import Turns
-from beanlite.protocol.commands import new_commands
+from beanlite.protocol.command_table import new_commands
 from beanlite.protocol.framing import line_closes_from
 from beanlite.protocol.operators.commands import new_operator_commands
 from beanlite.protocol.session import Service
@@ -67,7 +67,7 @@ def make_parts(
 
     def bytes_buffered(client: Client) -> int:
         connection = roster.connections.get(client)
-        return 0 if connection is None else buffers.amounts.get(connection, 0)
+        return 0 if connection is None else buffers.amounts.get(connection.ending, 0)
 
     service = Service(
         engine,

@@ -4,7 +4,7 @@ import random
 
 from hypothesis import given, strategies as st
 
-from beanlite.core.heap import MANY, SWEEP, KeyHeap
+from beanlite.core.heap import MANY, ROW_MAX, SWEEP, KeyHeap
 
 
 def filled(keys):
@@ -40,6 +40,23 @@ def test_is_a_sorted_set_that_forgets_what_was_removed(steps):
         assert len(heap) == len(model)
         assert (heap.keys[0] if heap.keys else None) == min(model, default=None)
     assert emptied(heap) == sorted(model)
+
+
+def test_keys_pushed_in_order_come_out_in_order():
+    heap = filled(range(ROW_MAX))
+    for key in range(ROW_MAX, 4 * ROW_MAX):  # more and more, beyond what is moved up
+        heap.push(key)
+        if key % 2:
+            assert heap.pop() == key // 2 - ROW_MAX // 2
+    assert emptied(heap) == list(range(3 * ROW_MAX // 2, 4 * ROW_MAX))
+
+
+def test_key_that_does_not_fit_into_the_row_comes_out_in_its_place():
+    heap = filled([2, 5, 8])
+    heap.push(3)
+    heap.push(1)
+    heap.push(9)
+    assert emptied(heap) == [1, 2, 3, 5, 8, 9]
 
 
 def test_a_key_that_was_removed_can_come_back_and_is_there_once():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from beanlite.protocol.commands import new_commands
+from beanlite.protocol.command_table import new_commands
 
 
 def counted_by(core, data):

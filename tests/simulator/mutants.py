@@ -36,11 +36,11 @@ MUTANTS = {
         "            await asyncio.sleep(interval_s)\n            if False:",
     ),
     "a reply too early": Mutant(
-        "net.connection",
-        "if (session.waits or self._group.in_doubt) and self._host.service.journaled:",
+        "net.outbox",
+        "if (session.waits or self._group.in_doubt) and self._journaled:",
         "if False:",
     ),
-    "replies out of order": Mutant("net.connection", "elif not self._owed:", "elif True:"),
+    "replies out of order": Mutant("net.outbox", "elif not self.held:", "elif True:"),
     "a batch not stored as a whole": Mutant(
         "journal.sqlite.served.writer",
         "                changed = cursor.executemany(",
@@ -68,9 +68,7 @@ MUTANTS = {
     ),
     "the order of burials not journaled": Mutant("journal.rows", "buried_seq = job.key >> ID_BITS", "buried_seq = 1"),
     "a deleted job written once more": Mutant("core.ledger", "if job.state is not GONE:", "if True:"),
-    "order by id ignored": Mutant(
-        "core.heap", "            heappush(self.keys, key)", "            self.keys.append(key)"
-    ),
+    "order by id ignored": Mutant("core.heap", "if not self.keys or self.keys[-1] < key:", "if True:"),
     "ids not promised ahead": Mutant(
         "journal.sqlite.served.writer",
         "(_UPDATE_META, (batch.number, promised_id))",

@@ -6,7 +6,7 @@ from beanlite.core.restore import StoredJob
 from beanlite.host.clock import Clock, utc_s
 from beanlite.journal.columns import DEFAULTS
 from beanlite.protocol.blocked import LOOKING, WORKING, YIELDING
-from beanlite.protocol.commands import new_commands
+from beanlite.protocol.command_table import new_commands
 from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.operators.commands import new_operator_commands
 from beanlite.protocol.session import Service

@@ -53,15 +53,6 @@ class RequestLine(Put):
         """LOOKING or WORKING."""
 
 
-def give(session: Session, command: Command, args: bytes, now_ns: int) -> bytes | None:
-    """Carry out a command, or have its body received first."""
-    given = args if command.read is None else command.read(args)
-    if given is None:
-        return replies.BAD_FORMAT
-    command.count += 1
-    return command.carry_out(session, given, now_ns)
-
-
 def finish_request(session: Session, line: Put, body: bytes | None) -> bytes | None:
     """Set a request aside whose body has come. ``body`` is None if CR LF does not follow it."""
     assert isinstance(line, RequestLine)
