@@ -14,7 +14,7 @@ from beanlite.core.queues import Counts, Queues
 # What each of these takes at most in a compiled server, in bytes: a job without its body, its past once it has been
 # reserved, kicked or buried, a body in addition to its content, a tube, a client, a tube that a client watches and
 # waits at.
-JOB_BYTES: Final = 230
+JOB_BYTES: Final = 300
 PAST_BYTES: Final = 200
 BODY_BYTES: Final = 48
 TUBE_BYTES: Final = 700

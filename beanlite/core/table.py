@@ -9,8 +9,9 @@ from typing import Final
 from beanlite.core.job import Job
 
 # The number of jobs among the newest. A dict that grows stalls the server while Python moves it into one twice as
-# large: for some milliseconds at this size, for seconds at some millions of jobs. This is just below such a step.
-NEWEST_MAX: Final = 43_000
+# large: for some milliseconds at this size, for seconds at some millions of jobs. This is below such a step, by the few
+# thousand that may be added before there is room again.
+NEWEST_MAX: Final = 40_000
 # A list has a place for each id, whether there is still a job or not; a dict takes about eight times as much for a job.
 _PLACES_MAX: Final = 8
 # A dict that shrinks keeps its memory; it is copied to give that back when it is down to one of these sizes.
@@ -34,7 +35,7 @@ class Segment:
         self.count = len(jobs)
         """How many jobs there are."""
         end = next(reversed(jobs)) + 1
-        if end - self._first_id < self.count * _PLACES_MAX // 2:
+        if end - self._first_id <= 2 * self.count:
             self._places = [jobs.get(job_id) for job_id in range(self._first_id, end)]
         else:
             self._few = dict(jobs)

@@ -32,7 +32,9 @@ _BYTE_ORDERS = {0x377F0682: "<", 0x377F0683: ">"}
 # the number of committed frames, which no SQL statement returns without a checkpoint.
 _INDEX_HEADER = struct.Struct("=I8xBxxxI12s8s8s")
 _INDEX_HEADER_BYTES: Final = 48
-# Where the number of frames is in that header.
+# Where the counter of commits and the number of frames are in that header.
+_COMMITS_OFFSET: Final = 8
+_COMMITS_END: Final = 12
 _FRAMES_OFFSET: Final = 16
 _FRAMES_END: Final = 20
 # After the copies come the number of frames that have been moved into the file, and further on the number that the last
@@ -94,6 +96,11 @@ def read_index_header(index: int) -> bytes:
 def frame_count(header: bytes) -> int:
     """The number of committed frames according to the header of the -shm."""
     return int.from_bytes(header[_FRAMES_OFFSET:_FRAMES_END], sys.byteorder)
+
+
+def commit_count(header: bytes) -> int:
+    """The counter in the header of the -shm, which each commit increases by one, modulo 2 ** 32."""
+    return int.from_bytes(header[_COMMITS_OFFSET:_COMMITS_END], sys.byteorder)
 
 
 def read_frame_count(index: int) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from beanlite.journal.sqlite.file.wal import frame_count, index_size, read_index_header
+from beanlite.journal.sqlite.file.wal import commit_count, frame_count, index_size, read_index_header
 
 # A checkpoint is due when this many frames (pages of 4 KiB) have been added to the -wal. Commits wait for a checkpoint,
 # and the time it takes grows with their number.
 CHECKPOINT_FRAMES: Final = 1000
 # A -wal of more frames than this (200 MB) is worth a warning if a reader keeps it from shrinking.
 _FRAMES_MAX: Final = 50_000
+# The counter of commits goes around after so many.
+_COMMITS: Final = 1 << 32
 
 
 class Frames:
@@ -33,7 +35,7 @@ class Frames:
         self._told = 0
         """The number of frames at the last warning of that; 0: none since the -wal shrank."""
         self._header = b""
-        """The header of the -shm after the last commit of ours."""
+        """The header of the -shm when only known commits had been made; empty: SQLite has to be asked."""
 
     @property
     def checkpoint_due(self) -> bool:
@@ -41,20 +43,31 @@ class Frames:
         return self.added >= CHECKPOINT_FRAMES
 
     def are_ours(self) -> bool:
-        """Whether no other program has committed any since ``count``; to be called in a transaction. Raises OSError.
+        """Whether all frames are those that were counted last; to be called in a transaction. Raises OSError.
 
-        Each commit changes the header of the -shm. Reading it is much cheaper than asking SQLite.
+        Each commit changes the header of the -shm, and reading that is much cheaper than asking SQLite. False proves
+        nothing: SQLite has to be asked, and ``trust`` called.
         """
         return read_index_header(self._index) == self._header
+
+    def trust(self) -> None:
+        """Note that SQLite has been asked about all frames so far; to be called in a transaction. Raises OSError."""
+        self._header = read_index_header(self._index)
 
     def read(self) -> None:
         """Read the number of frames, because another program has committed some. Raises OSError."""
         self.committed = frame_count(read_index_header(self._index))
 
+    def distrust(self) -> None:
+        """Have SQLite asked before the next batch, since others' commits before the next ``count`` are not noticed."""
+        self._header = b""
+
     def count(self) -> int:
         """Count the frames of the last commit; returns how many of the earlier frames remain. Raises OSError."""
-        self._header = read_index_header(self._index)
-        before, now = self.committed, frame_count(self._header)
+        known, header = self._header, read_index_header(self._index)
+        only_one = header == known or commit_count(header) == (commit_count(known) + 1) % _COMMITS
+        self._header = header if known and only_one else b""  # else another program may have committed after us
+        before, now = self.committed, frame_count(header)
         # Fewer than before: all frames had been moved into the file, and SQLite has restarted the -wal.
         self.added += now - before if now >= before else now
         self.committed = now

@@ -21,5 +21,5 @@ def switch_off_triggers(connection: sqlite3.Connection) -> None:
 
         # A connection of 3.11 begins with the pointer to that of SQLite, and has no method for this.
         handle = ctypes.c_void_p.from_address(id(connection) + object.__basicsize__)
-        with contextlib.suppress(AttributeError):
+        with contextlib.suppress(AttributeError, OSError):
             ctypes.CDLL(_sqlite3.__file__).sqlite3_db_config(handle, _ENABLE_TRIGGER, 0, None)

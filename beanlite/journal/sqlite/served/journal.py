@@ -86,7 +86,7 @@ class SqliteJournal(Journal):
         """Write a batch, and sync it if the ``fsync`` setting requires that; see ``Journal.commit``."""
         self._under_way.write(changes.batch, changes.last_id)
         batch = batch_of(changes, self._writer.chronicle.history)
-        self._under_way.jobs = batch.jobs
+        self._under_way.jobs, self._under_way.body_bytes = batch.jobs, batch.body_bytes
         if batch.body_bytes > APART_BYTES:
             self._upkeep.write_apart(batch, self._written)
             return
@@ -104,7 +104,7 @@ class SqliteJournal(Journal):
         """Have the batch synced, if that is wanted, now that it is written."""
         under_way = self._under_way
         self._timing.written(under_way)
-        self._upkeep.committed(under_way.began_s)
+        self._upkeep.committed(under_way.began_s, under_way.body_bytes)
         if self._sync_interval_ms == 0:
             under_way.sync()
             self._awake.sync_begins(under_way.since_s)

@@ -18,7 +18,7 @@ class UnderWay:
     While a batch is only being synced, the writer itself is free, and upkeep that is done in slices continues.
     """
 
-    __slots__ = ("batch", "began_s", "jobs", "last_id", "since_s", "what")
+    __slots__ = ("batch", "began_s", "body_bytes", "jobs", "last_id", "since_s", "what")
 
     def __init__(self) -> None:
         self.what = IDLE
@@ -31,6 +31,8 @@ class UnderWay:
         """The last id in it."""
         self.jobs = 0
         """How many jobs it has changed."""
+        self.body_bytes = 0
+        """The size of its large bodies, and of those that its history keeps."""
         self.began_s = self.since_s
         """When it began to be written."""
 

@@ -61,7 +61,7 @@ class Upkeep:
         """Set while the task waits for the next interval."""
         self._no_timed_sync.set()
         self._measure_at_s = 0.0
-        """When the room on the disk is to be measured next; between, puts are taken off what there was."""
+        """When the room on the disk is to be measured next; between, puts without large bodies are taken off."""
         self._oddities = log.Seldom()
 
     def start(self, sync_interval_s: float | None) -> None:
@@ -98,13 +98,13 @@ class Upkeep:
         since_s = self._syncing_since_s or self._unsynced_since_s
         return time.monotonic() - since_s if since_s else 0.0
 
-    def committed(self, now_s: float) -> None:
+    def committed(self, now_s: float, body_bytes: int) -> None:
         """Note that a batch has been written; it may still have to be synced."""
         self.note_unsynced()
         if self._writer.others_came and not self._auditing:
             self._auditing = True
             self.begin(self._audit())
-        if now_s >= self._measure_at_s and not self._engine.admission.disk_full:
+        if (body_bytes or now_s >= self._measure_at_s) and not self._engine.admission.disk_full:
             self._measure_at_s = now_s + MEASURE_S
             self._engine.admission.accept_puts(self._writer.room.for_bodies())
 

@@ -195,7 +195,9 @@ class Writer:
 
     def _begin(self, batch: Batch) -> None:
         """Check that everything is as it was left, and make room for the batch."""
-        self._look_for_others()
+        if not self.frames.are_ours():
+            self._look_for_others()
+            self.frames.trust()
         self._watch.check_wal(self.frames.committed)  # before writing, which would extend a truncated -wal again
         self.frames.allocate(batch.frames)
 
@@ -307,6 +309,7 @@ class Writer:
             written = write()
         except _FAILURES as error:
             raise self._undo(error) from error
+        self.frames.distrust()  # nobody has looked for others in the transaction of the slice
         self._count_frames()
         return written
 
