@@ -32,7 +32,7 @@ class Waiter(Protocol):
 
 
 class Fetcher:
-    """Fetches bodies round by round."""
+    """The reader of bodies, which works round by round."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Fetcher:
                 waiter.lack_memory()
 
     def _next_round(self) -> list[Job]:
-        """The jobs whose bodies clients wait for; if there are none, those whose bodies will be needed next."""
+        """Return the jobs whose bodies clients wait for; if there are none, those whose bodies will be needed next."""
         jobs: list[Job] = []
         size = 0
         for job in self._wanted:

@@ -44,9 +44,9 @@ class Holder(Protocol):
 
 
 class GroupCommit:
-    """Gathers changes and the replies that wait for them, and hands the changes to the journal batch by batch.
+    """The collector of changes and of replies that wait for them; it gives the journal changes batch by batch.
 
-    It is the journal's ``Listener``.
+    It is the journal's ``Observer``.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class GroupCommit:
             self.ready()
 
     def durable(self, batch: int, last_id: int) -> None:
-        """Called by the journal when batches are durable: release their replies, whatever has changed since."""
+        """Release the replies of batches that the journal reports durable, whatever has changed since."""
         self._engine.stored(batch, last_id)
         self._progress.set()
         self.look()
@@ -234,7 +234,7 @@ class GroupCommit:
             self._tell_room()
 
     def ready(self) -> None:
-        """Called by the journal when it can take another batch: have one made if there is something to commit.
+        """Have a batch made if there is something to commit: the journal can take another one.
 
         The batch is made at the end of the loop's next turn rather than this one, so that what clients sent during the
         last sync is read first. That makes batches larger and the server faster.
@@ -245,7 +245,7 @@ class GroupCommit:
             self._loop.call_soon(self._loop.call_soon, self._turn)
 
     def failed(self, error: Exception) -> None:
-        """Called by the journal when nothing more will become durable."""
+        """Commit nothing more, because the journal reports that nothing more will become durable."""
         self.close()
         self._tell_failure(error)
 

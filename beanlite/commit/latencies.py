@@ -9,7 +9,7 @@ from beanlite.core.measures import Measures
 
 
 class Latencies:
-    """Measures the time from the turn in which commands come until their replies leave.
+    """A measurement of the time from the turn in which commands come until their replies leave.
 
     Commands that a client sent together count as one. A reply that needs no batch leaves at the end of its turn.
     """
@@ -54,5 +54,5 @@ class Latencies:
                 self.measures.commands.note(now_ns - began_ns, replies)
 
     def committing_ns(self) -> int:
-        """How long ago the oldest batch was taken that is not durable yet; 0 if there is none."""
+        """Return how long ago the oldest batch was taken that is not durable yet; 0 if there is none."""
         return self._clock() - self._committing[0][1] if self._committing else 0

@@ -27,7 +27,7 @@ AHEAD_PART: Final = 2
 
 
 class Bodies:
-    """Unloads bodies, and decides which to fetch."""
+    """The choice of bodies to unload, and of those to fetch."""
 
     __slots__ = (
         "_hand",
@@ -186,7 +186,7 @@ class Bodies:
         return found
 
     def _next_of(self, tube: Tube) -> tuple[list[Job], int]:
-        """The next ready jobs of a tube that have no body in memory, in order, and how many jobs were looked at."""
+        """Return a tube's next ready jobs without a body in memory, in order, and how many jobs were looked at."""
         keys = tube.ready.keys
         found: list[Job] = []
         places = [(keys[0], 0)] if keys else []

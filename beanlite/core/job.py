@@ -115,7 +115,7 @@ class Job:
         self.past = NO_PAST
 
     def own_past(self) -> Past:
-        """The job's own ``Past``, which may be changed."""
+        """Return the job's own ``Past``, which may be changed."""
         if self.past is NO_PAST:
             self.past = Past()
         return self.past

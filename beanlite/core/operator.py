@@ -135,5 +135,5 @@ class Operator:
 
 
 def _delay_s(job: Job) -> int:
-    """The delay of a job that is delayed; 0 of any other."""
+    """Return the delay of a job that is delayed; 0 of any other."""
     return job.delay_s if job.state is DELAYED else 0

@@ -32,14 +32,14 @@ _EARLIEST_NS: Final = -_LATEST_NS
 
 
 class TooDeep(Exception):
-    """The order of a queue can't be listed so far from its head."""
+    """An order of a queue that can't be listed so far from its head."""
 
 
 class Filter:
     """The conditions that a job has to meet, all of them."""
 
     def __init__(self, engine: Engine, last_id: int, now_ns: int, criteria: Mapping[str, Any]) -> None:
-        """A filter of jobs up to ``last_id`` by the criteria of the protocol that are given."""
+        """Make a filter of jobs up to ``last_id`` by the criteria of the protocol that are given."""
         self.ids: list[int] | None = criteria.get("ids")
         tube: str | None = criteria.get("tube")
         self.tube = None if tube is None else engine.tubes.get(tube.encode())
@@ -131,7 +131,7 @@ def find(
 
 
 def _queue_places(asked: Filter, after: int) -> tuple[list[int], bool]:
-    """The next keys of a queue, and whether there may be more."""
+    """Return the next keys of a queue, and whether there may be more."""
     assert asked.tube is not None
     assert asked.state is not None
     keys = _queue(asked.tube, asked.state).after(after, WALKED_MAX, DEPTH_MAX)
@@ -141,7 +141,7 @@ def _queue_places(asked: Filter, after: int) -> tuple[list[int], bool]:
 
 
 def _id_places(engine: Engine, asked: Filter, after: int) -> tuple[list[int], bool]:
-    """The next ids to look at, and whether there may be more."""
+    """Return the next ids to look at, and whether there may be more."""
     ids = _few_ids(engine, asked)
     if ids is None:
         ids = engine.jobs.ids_after(after, LOOKS_MAX)
@@ -156,7 +156,7 @@ def _id_places(engine: Engine, asked: Filter, after: int) -> tuple[list[int], bo
 
 
 def _few_ids(engine: Engine, asked: Filter) -> list[int] | None:
-    """The ids of all jobs that can match, ascending; None if they are too many to gather."""
+    """Return the ids of all jobs that can match, ascending; None if they are too many to gather."""
     if asked.ids is not None:
         return sorted(set(asked.ids))
     queues = _few_queues(engine, asked)
@@ -166,7 +166,7 @@ def _few_ids(engine: Engine, asked: Filter) -> list[int] | None:
 
 
 def _few_queues(engine: Engine, asked: Filter) -> list[KeyHeap] | None:
-    """The queues that hold all jobs that can match; None if any job may."""
+    """Return the queues that hold all jobs that can match; None if any job may."""
     tube, state = asked.tube, asked.state
     if asked.holder is not None:
         client = engine.clients.connected.get(asked.holder)

@@ -132,7 +132,7 @@ def _count_body(memory: Memory, body: bytes | int) -> int:
 
 
 def _peer(peers: dict[tuple[str, int], Peer], address: str | None, number: int | None) -> Peer:
-    """The client that had a job reserved: one object for all jobs of the same client."""
+    """Return the client that had a job reserved: one object for all jobs of the same client."""
     if address is None or number is None:
         raise ValueError("a client has no address, or no number")
     peer = peers.get((address, number))

@@ -22,7 +22,7 @@ def is_deadline_soon(client: Client, now_ns: int) -> bool:
 
 
 class Ticker:
-    """Applies to the queues what has become due."""
+    """The changes that time brings: it applies to the queues what has become due."""
 
     __slots__ = ("_counts", "_jobs", "_ledger", "_overdue", "_queues", "_timers")
 

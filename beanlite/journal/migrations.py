@@ -14,7 +14,7 @@ FOLDER = next(
 
 
 def find_migrations(folder: Path = FOLDER) -> list[Path]:
-    """The migrations in a folder, in order.
+    """Return the migrations in a folder, in order.
 
     JournalRefused: they can't be read. RuntimeError: they are not numbered from 1 without gaps.
     """

@@ -24,7 +24,7 @@ LOOKS_MAX: Final = 100 * SLICE
 
 
 def refusal_of_puts(engine: Engine, size: int, jobs: int = 1) -> str | None:
-    """Why jobs whose bodies have this total size can't be put now; None if they can."""
+    """Return why jobs whose bodies have this total size can't be put now; None if they can."""
     admission = engine.admission
     if admission.draining:
         return DRAINING
@@ -35,13 +35,13 @@ def refusal_of_puts(engine: Engine, size: int, jobs: int = 1) -> str | None:
 
 
 def on_behalf_of(person: str | None, client: Client) -> Peer:
-    """The identity with which the client's changes are recorded, including the person that it named, if any."""
+    """Return the identity with which the client's changes are recorded, including the person that it named, if any."""
     peer = client.peer
     return peer if person is None else Peer(peer.address, peer.number, person)
 
 
 def acting_in(tube: Tube, by: Peer) -> Client:
-    """A client to act with in a tube that ``by`` doesn't use; it is not one of the connected clients."""
+    """Return a client to act with in a tube that ``by`` doesn't use; it is not one of the connected clients."""
     return Client(tube, 0, by)
 
 

@@ -34,7 +34,7 @@ class Facts(NamedTuple):
 
 
 def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], facts: Facts, max_job_size: int) -> bytes:
-    """The body of ``stats``. ``commands``: how often each command was given, as keys and numbers."""
+    """Return the body of ``stats``. ``commands``: how often each command was given, as keys and numbers."""
     return _yaml(
         ("current-jobs-urgent", server.urgent),
         ("current-jobs-ready", server.ready),
@@ -85,7 +85,7 @@ def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], fa
 
 
 def tube_stats(tube: TubeSnapshot) -> bytes:
-    """The body of ``stats-tube``."""
+    """Return the body of ``stats-tube``."""
     return _yaml(
         ("name", _quoted(tube.name)),
         ("current-jobs-urgent", tube.urgent),
@@ -105,7 +105,7 @@ def tube_stats(tube: TubeSnapshot) -> bytes:
 
 
 def job_stats(job: JobSnapshot, *, journaled: bool) -> bytes:
-    """The body of ``stats-job``."""
+    """Return the body of ``stats-job``."""
     return _yaml(
         ("id", job.id),
         ("tube", _quoted(job.tube)),
@@ -125,7 +125,7 @@ def job_stats(job: JobSnapshot, *, journaled: bool) -> bytes:
 
 
 def tube_list(names: Sequence[bytes]) -> bytes:
-    """The body of ``list-tubes`` and ``list-tubes-watched``."""
+    """Return the body of ``list-tubes`` and ``list-tubes-watched``."""
     return b"---\n- " + b"\n- ".join(names) + b"\n"
 
 

@@ -137,7 +137,7 @@ class Change:
         return True
 
     def _tube(self) -> Tube | None:
-        """The tube to move or copy to, or None if there are too many tubes."""
+        """Return the tube to move or copy to, or None if there are too many tubes."""
         to = self._request.to
         if self._to is None and to is not None:
             tube = self._engine.clients.tube(to)

@@ -108,7 +108,7 @@ def _taking(
 
 
 def new_operator_commands() -> list[Command]:
-    """All operators' commands, with counts of 0."""
+    """Return all operators' commands, with counts of 0."""
     return [
         _taking(b"list-jobs", ListJobs, list_jobs),
         Command(b"show-job", arguments.parse_id, at_leisure(show_job), in_stats=False),

@@ -34,13 +34,13 @@ _BEFORE_ALL: Final = -1  # smaller than any id or key
 
 
 def filter_of(engine: Engine, request: Chosen, now_ns: int) -> Filter:
-    """The filter of a request, which leaves out jobs that were put after its first slice."""
+    """Return the filter of a request, which leaves out jobs that were put after its first slice."""
     last_id = engine.last_id if request.after is None else request.fixed
     return Filter(engine, last_id, now_ns, request.criteria())
 
 
 def place_of(request: Chosen) -> int:
-    """The place after which a slice begins."""
+    """Return the place after which a slice begins."""
     return _BEFORE_ALL if request.place is None else request.place
 
 
@@ -149,7 +149,7 @@ _serial: Final = attrgetter("serial")
 
 
 def _first(engine: Engine, tubes: list[Tube], order: str, limit: int, now_ns: int) -> list[Tube]:
-    """The first ``limit`` tubes by name, or those with the largest numbers of what ``order`` names, largest first."""
+    """Return the first ``limit`` tubes by name, or those with the largest numbers of ``order``, largest first."""
     if order == "name":
         return nsmallest(limit, tubes, key=attrgetter("name"))
 
@@ -164,7 +164,7 @@ def _first(engine: Engine, tubes: list[Tube], order: str, limit: int, now_ns: in
 
 
 def _facts(engine: Engine, tubes: list[Tube], fact: str, now_ns: int) -> list[Any]:
-    """One fact about each tube: done fact by fact, because there are many tubes."""
+    """Return one fact about each tube: done fact by fact, because there are many tubes."""
     if fact == "name":
         return [tube.name.decode() for tube in tubes]
     if fact == "first_ready_s":

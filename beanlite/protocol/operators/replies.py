@@ -26,7 +26,7 @@ def as_json(record: Record) -> bytes:
 
 
 def refused(why: str) -> bytes:
-    """The reply to a request that can't be carried out."""
+    """Return the reply to a request that can't be carried out."""
     body = as_json({"error": why})
     return REFUSED % (len(body), body)
 
@@ -37,7 +37,7 @@ def cursor(place: int | None, fixed: int) -> str | None:
 
 
 def job_record(job: Job, now_ns: int, utc_s: Callable[[int], float]) -> Record:
-    """A job, without its body. ``utc_s`` converts a time of the clock to UTC."""
+    """Describe a job without its body. ``utc_s`` converts a time of the clock to UTC."""
     timed = job.state is DELAYED or job.state is RESERVED
     return {
         "id": job.id,
@@ -58,12 +58,12 @@ def job_record(job: Job, now_ns: int, utc_s: Callable[[int], float]) -> Record:
 
 
 def peer_record(peer: Peer | None) -> Record | None:
-    """The identity of a client."""
+    """Describe the identity of a client."""
     return None if peer is None else {"address": peer.address, "number": peer.number}
 
 
 def tube_record(engine: Engine, tube: Tube, asker: Client, now_ns: int) -> Record:
-    """A tube. The client that asks does not count among those that use and watch it."""
+    """Describe a tube. The client that asks does not count among those that use and watch it."""
     facts = tube_snapshot(tube, now_ns)
     return {
         **facts._asdict(),
@@ -75,12 +75,12 @@ def tube_record(engine: Engine, tube: Tube, asker: Client, now_ns: int) -> Recor
 
 
 def client_record(client: ClientSnapshot, buffered: int, *, asks: bool) -> Record:
-    """A client; ``asks``: it is the one that asks."""
+    """Describe a client; ``asks``: it is the one that asks."""
     return {**client._asdict(), "buffered": buffered, "asks": asks}
 
 
 def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
-    """The reply that reports an event to clients that watch; ``utc_s`` as above."""
+    """Return the reply that reports an event to clients that watch; ``utc_s`` as above."""
     peer, by = event.by, peer_record(event.by)
     if peer is not None and by is not None:
         by |= {"operator": event.by_operator, "person": peer.person or None}
@@ -100,6 +100,6 @@ def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
 
 
 def lost_reply(lost: int) -> bytes:
-    """The reply that reports to a client that watches how many events it has missed."""
+    """Return the reply that reports to a client that watches how many events it has missed."""
     body = as_json({"lost": lost})
     return EVENT % (len(body), body)

@@ -29,17 +29,17 @@ _WRONG: Final = (TypeError, ValueError, OverflowError, AttributeError, struct.er
 
 
 def checksum_of_put(tube: bytes, pri: int, delay_s: int, ttr_s: int, created_s: float) -> int:
-    """The checksum of what jobs share that were put at the same time and differ only in their ids and bodies."""
+    """Return the checksum of what jobs share that were put at the same time and differ only in their ids and bodies."""
     return crc32(_PUT(pri, delay_s, ttr_s, clock_ns(created_s)), crc32(tube))
 
 
 def with_id(job_id: int, of_put: int) -> int:
-    """The row checksum of one of these jobs, while it is ready and unchanged since its put."""
+    """Return the row checksum of one of these jobs, while it is ready and unchanged since its put."""
     return crc32(job_id.to_bytes(_ID_BYTES, "little"), of_put)
 
 
 def checksum_of_row(row: tuple[Any, ...]) -> int | None:
-    """The checksum of the columns of ``journal.rows.row_of``, in its order; None: a value has the wrong type."""
+    """Return the checksum of the columns of ``journal.rows.row_of``, in its order; None: a value has the wrong type."""
     (
         job_id, tube, state, pri, delay_s, ttr_s, created_at, place, buried_seq, reserves, timeouts, releases, buries,
         kicks, since, holder, holder_conn, why,
@@ -68,7 +68,7 @@ _Stored = tuple[
 
 
 def find_changed(rows: Iterable[tuple[_Any, ...]], unchecked_id: int) -> int | None:
-    """The id of the first ``StoredJob`` whose row is not what was written; None if there is none.
+    """Return the id of the first ``StoredJob`` whose row is not what was written; None if there is none.
 
     Rows up to ``unchecked_id`` may lack a checksum.
     """
@@ -132,7 +132,7 @@ def _checksum(
 
 
 def _with_later(checksum: int, row: tuple[_Any, ...]) -> int:
-    """The checksum of a row, given that of its values without the later columns."""
+    """Return the checksum of a row, given that of its values without the later columns."""
     for (name, default), value in zip(_LATER, row[-len(_LATER) :], strict=True):
         if value != default:
             checksum = crc32(f" {name} {value!r}".encode(), checksum)

@@ -255,7 +255,7 @@ def _set_up(connection: sqlite3.Connection) -> None:
 
 
 def _bytes_to_start(path: Path) -> int:
-    """How much more disk space SQLite needs to read the file and to begin writing."""
+    """Return how much more disk space SQLite needs to read the file and to begin writing."""
     wal_bytes = wal_size(path)
     needed = index_size(wal_bytes // PAGE_SIZE) + (0 if wal_bytes else _NEW_WAL_BYTES)
     with suppress(FileNotFoundError):
@@ -287,7 +287,7 @@ def _has_unsynced(mark: Mark | None, fsync: str) -> bool:
 
 
 def _lost_batches(commits: list[int], recovered: int, written: int | None) -> int:
-    """How many of these commits SQLite has not recovered, given that its recovery ended at frame ``recovered``.
+    """Return how many of these commits SQLite has not recovered, given that its recovery ended at frame ``recovered``.
 
     ``written`` is the number of frames that a killed server had written, if known; if another program has opened the
     file since, it is the number that SQLite recovered then. Where ``written`` is of no use, up to UNSYNCED_MAX missing

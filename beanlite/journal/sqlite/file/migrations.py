@@ -63,7 +63,7 @@ def _created_by(migrations: tuple[Path, ...]) -> _Created:
 
 
 def read_version(connection: sqlite3.Connection) -> int:
-    """The number of the last migration that has been applied to the database; 0 if it is new."""
+    """Return the number of the last migration that has been applied to the database; 0 if it is new."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version
 
@@ -88,7 +88,7 @@ def check_schema(connection: sqlite3.Connection, path: Path, migrations: list[Pa
 
 
 def names_of_ours(migrations: list[Path]) -> frozenset[str]:
-    """The names of everything that these migrations create."""
+    """Return the names of everything that these migrations create."""
     return frozenset(name for _, name in _created_by(tuple(migrations)).objects)
 
 
@@ -105,7 +105,7 @@ def check_foreign(connection: sqlite3.Connection, path: Path, migrations: list[P
 
 
 def meddling(connection: sqlite3.Connection, tables: Iterable[str]) -> set[tuple[str, str, str]]:
-    """The triggers and the unique indexes of these tables: of each what it is, its name, and its table."""
+    """Return the triggers and the unique indexes of these tables: of each what it is, its name, and its table."""
     return set(connection.execute(_MEDDLING, (json.dumps(sorted(tables)),)))
 
 
@@ -145,13 +145,13 @@ def stand_in(connection: sqlite3.Connection, migrations: list[Path]) -> None:
 
 
 def columns_of_jobs(migrations: list[Path]) -> list[str]:
-    """The columns of the table of jobs that these migrations make, in order: each version appends to those before."""
+    """Return the columns of the table of jobs that these migrations make, in order; each version appends some."""
     with closing(_model(migrations)) as model:
         return [name for (name,) in model.execute("SELECT name FROM pragma_table_info('jobs') ORDER BY cid")]
 
 
 def _model(migrations: list[Path]) -> sqlite3.Connection:
-    """An empty in-memory database created by these migrations."""
+    """Return an empty in-memory database created by these migrations."""
     model = sqlite3.connect(":memory:", isolation_level=None)
     allow_writing(model)
     model.executescript(_script(migrations, 0))
@@ -210,7 +210,7 @@ def _tidy_copies(path: Path, version: int) -> None:
 
 
 def _partial(copy: Path) -> Path:
-    """The name of a copy until the migration for which it is made is in the file."""
+    """Return the name of a copy until the migration for which it is made is in the file."""
     return copy.with_name(f"{copy.name}.partial")
 
 
@@ -231,7 +231,7 @@ def _keep_copy(connection: sqlite3.Connection, path: Path, copy: Path, partial: 
 
 
 def _script(migrations: list[Path], version: int) -> str:
-    """The statements that bring a file from this version to the newest one, in one transaction."""
+    """Return the statements that bring a file from this version to the newest one, in one transaction."""
     # A table that is renamed would otherwise be looked for in all views, and an operator's own may be broken.
     parts = ["PRAGMA legacy_alter_table = ON;", "BEGIN;"]
     if version == 0:

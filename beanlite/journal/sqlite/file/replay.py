@@ -127,7 +127,7 @@ def read_state(connection: sqlite3.Connection, path: Path) -> QueueState:
 
 
 def read_unchecked_id(connection: sqlite3.Connection) -> int:
-    """The id of the last job whose row may lack a checksum because an older version wrote it."""
+    """Return the id of the last job whose row may lack a checksum because an older version wrote it."""
     if read_version(connection) < _TWOFOLD:
         return _ABOVE_ALL
     row = connection.execute("SELECT unchecked_id FROM meta").fetchone()
@@ -164,7 +164,7 @@ def check_count(connection: sqlite3.Connection, path: Path, jobs: int) -> None:
 
 
 def guess_jobs(connection: sqlite3.Connection, path: Path) -> int:
-    """An upper bound on the number of jobs, without counting them. JournalRefused: the file is damaged."""
+    """Return an upper bound on the number of jobs, without counting them. JournalRefused: the file is damaged."""
     with refused(path):
         first, last = connection.execute("SELECT (SELECT min(id) FROM jobs), (SELECT max(id) FROM jobs)").fetchone()
     return int(last) - int(first) + 1 if first is not None else 0
@@ -193,7 +193,7 @@ def read_jobs(
 
 
 def _few_enough(connection: sqlite3.Connection, above_id: int) -> int:
-    """How many jobs to read as the next chunk, with their bodies."""
+    """Return how many jobs to read as the next chunk, with their bodies."""
     size = 0
     for job_id, body_size in connection.execute(_LARGE, (above_id, _CHUNK)):
         if size and size + body_size > _CHUNK_BYTES:

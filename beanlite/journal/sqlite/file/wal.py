@@ -92,7 +92,7 @@ def read_index_header(index: int) -> bytes:
 
 
 def frame_count(header: bytes) -> int:
-    """The number of committed frames according to the header of the -shm."""
+    """Return the number of committed frames according to the header of the -shm."""
     return int.from_bytes(header[_FRAMES_OFFSET:_FRAMES_END], sys.byteorder)
 
 

@@ -69,7 +69,7 @@ def _slices(connection: sqlite3.Connection, engine: Engine, promised_id: int) ->
 
 
 def _parts(engine: Engine, ids: list[int]) -> Iterator[list[int]]:
-    """The ids in slices small enough that clients don't notice the time they take."""
+    """Yield the ids in slices small enough that clients don't notice the time they take."""
     part: list[int] = []
     size = 0
     for job_id in ids:
@@ -110,7 +110,7 @@ def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int,
 
 
 def _row_with(row: _Row, job: Job, body: bytes) -> _Row:
-    """The row as it should be.
+    """Return the row as it should be.
 
     Until the job changes, a row that was imported may lack the time since when the job is in its state, and one that an
     older version wrote the checksum as well.

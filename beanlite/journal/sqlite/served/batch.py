@@ -41,7 +41,7 @@ _READY_PARAMETERS: Final = len(_PUT)
 
 
 def _insert_ready(rows: int) -> str:
-    """A statement that inserts this many such rows."""
+    """Return a statement that inserts this many such rows."""
     values = []
     for first in range(1, rows * _READY_PARAMETERS, _READY_PARAMETERS):
         numbers = {name: f"?{number}" for number, name in enumerate(_PUT, first)}
@@ -86,7 +86,7 @@ class Batch(NamedTuple):
 
 
 def _runs(ids: list[int]) -> list[tuple[int, int]]:
-    """The first and the last id of each run of consecutive ids."""
+    """Return the first and the last id of each run of consecutive ids."""
     ids.sort()
     runs = []
     first = last = 0  # no id

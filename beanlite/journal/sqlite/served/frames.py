@@ -15,7 +15,7 @@ _FRAMES_MAX: Final = 50_000
 
 
 class Frames:
-    """Counts the frames of the -wal, and ensures that its index, the -shm, has room for them."""
+    """The frames of the -wal: their count, and room for them in its index, the -shm."""
 
     def __init__(self, index: int) -> None:
         """``index`` is a file descriptor of the -shm."""

@@ -80,7 +80,7 @@ class Rows(NamedTuple):
 
 
 class History:
-    """Numbers the rows, and prunes the oldest.
+    """The numbers of the rows, and the pruning of the oldest.
 
     The number of a row is that of the previous row plus the approximate size of the row, so the difference of two
     numbers is about the number of bytes between them.
@@ -110,7 +110,7 @@ class History:
         self._past = self._oldest or (0, inf)
 
     def rows_of(self, events: Sequence[Event]) -> Rows:
-        """The rows for these events, except those that the bounds exclude."""
+        """Return the rows for these events, except those that the bounds exclude."""
         values: list[object] = []
         bodies: list[Row] = []
         to_fetch: list[Row] = []
@@ -167,7 +167,7 @@ class History:
         return pruned >= rows
 
     def _oldest_past(self, connection: sqlite3.Connection, now_s: float) -> tuple[int, float]:
-        """The oldest row that is not in the future, looked for once, since there may be very many that are."""
+        """Return the oldest row that is not in the future, looked for once, since there may be very many that are."""
         n, at_s = self._past
         if at_s <= now_s:
             return n, at_s

@@ -28,7 +28,7 @@ APART_BYTES: Final = 6 << 20
 
 
 class SqliteJournal(Journal):
-    """Commits each batch as one transaction, and syncs it before it is acknowledged, at intervals, or not at all."""
+    """A journal that commits each batch as one transaction, and syncs it before it is durable, at intervals, or not."""
 
     fetches = True
 
@@ -162,7 +162,7 @@ class SqliteJournal(Journal):
         self._writer.chronicle.history.bound(HistoryBounds(history_s, history_bytes, history_bodies))
 
     def facts(self) -> JournalFacts:
-        """Statistics about the file and its -wal."""
+        """Return statistics about the file and its -wal."""
         return JournalFacts(
             keeps_jobs=True,
             records=self._writer.records,

@@ -34,7 +34,6 @@ class Leisure:
     """
 
     def __init__(self, writer: Writer, upkeep: Upkeep, under_way: UnderWay, *, syncs: bool) -> None:
-        """``syncs``: whether commits are to be synced at once."""
         self._writer = writer
         self._upkeep = upkeep
         self._under_way = under_way

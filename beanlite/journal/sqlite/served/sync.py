@@ -97,7 +97,7 @@ class KernelSync:
 
 
 class ThreadSync:
-    """Syncs in a thread, where the kernel's asynchronous sync is not available."""
+    """A sync in a thread, where the kernel's asynchronous sync is not available."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -112,7 +112,7 @@ class ThreadSync:
 
 
 def background_sync() -> BackgroundSync:
-    """The best available method of syncing in the background; to be called in a loop."""
+    """Return the best available method of syncing in the background; to be called in a loop."""
     loop = asyncio.get_running_loop()
     try:
         return KernelSync(loop)
@@ -121,7 +121,7 @@ def background_sync() -> BackgroundSync:
 
 
 class SyncChoice:
-    """Chooses whether the next sync is done in the background or inline, based on how long previous syncs took.
+    """The choice whether the next sync is done in the background or inline, based on how long previous syncs took.
 
     When other processes keep the core busy, a background sync has to wait for the core, and so has the loop once it is
     complete, while an inline fdatasync is given the core back at once. On an idle core, background syncs are faster.
@@ -184,7 +184,7 @@ class SyncChoice:
 
 
 class SoonestSync:
-    """Syncs by whichever method completes sooner, in the background or inline."""
+    """A sync by whichever method completes sooner, in the background or inline."""
 
     def __init__(self, background: BackgroundSync, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` returns seconds."""

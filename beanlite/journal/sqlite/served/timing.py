@@ -15,7 +15,7 @@ SLOW_SYNC_S: Final = 0.5
 
 
 class Timing:
-    """Follows one batch after another."""
+    """A stopwatch that follows one batch after another."""
 
     def __init__(self, measures: Measures | None) -> None:
         self._measures = measures
@@ -27,20 +27,20 @@ class Timing:
         self._logs = log.is_debug()
 
     def written(self, under_way: UnderWay) -> None:
-        """The batch has been written."""
+        """Note that the batch has been written."""
         if self._measures is not None:
             self._measures.batch_jobs.note(under_way.jobs)
             self._measures.commits.note(round((time.monotonic() - under_way.began_s) * SECOND_NS))
 
     def synced(self, took_s: float) -> None:
-        """The sync of the batch has ended."""
+        """Note that the sync of the batch has ended."""
         if self._measures is not None:
             self._measures.syncs.note(round(took_s * SECOND_NS))
         if took_s > SLOW_SYNC_S:
             self._slow_syncs.warning("slow sync", seconds=round(took_s, 3))
 
     def durable(self, under_way: UnderWay) -> None:
-        """The batch is durable."""
+        """Note that the batch is durable."""
         if self._logs:
             log.debug(
                 "commit", batch=under_way.batch, jobs=under_way.jobs, seconds=time.monotonic() - under_way.began_s

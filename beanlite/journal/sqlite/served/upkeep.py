@@ -31,7 +31,7 @@ LOCKED_S: Final = 0.5
 
 
 class Upkeep:
-    """Maintains a database while it is served."""
+    """The maintenance of a database while it is served."""
 
     def __init__(
         self,

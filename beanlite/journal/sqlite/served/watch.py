@@ -38,7 +38,7 @@ class _Written(NamedTuple):
 
 
 class Watch:
-    """Checks that the written data is where the next start will look for it.
+    """A check that the written data is where the next start will look for it.
 
     This is checked after each sync, before anything is acknowledged. Removing, renaming or linking a file changes the
     modification time of the folder, so one system call shows whether the files have to be checked by name.
@@ -80,7 +80,7 @@ class Watch:
         self._written = self._read_written()
 
     def committed(self, kept: int, *, anew: bool) -> None:
-        """To be called after a commit: it has left ``kept`` earlier frames in the -wal, or restarted it if ``anew``.
+        """Check the -wal after a commit, which has left ``kept`` earlier frames in it, or restarted it if ``anew``.
 
         JournalFailed: the -wal was truncated.
         """
@@ -189,7 +189,7 @@ def _inode(status: os.stat_result) -> tuple[int, int]:
 
 
 class Outsiders:
-    """Detects that another program has committed something, or moved the -wal into the file.
+    """A detector of other programs that have committed something, or moved the -wal into the file.
 
     As long as their guard triggers are unchanged, our rows are unlikely to have changed; anything else may have.
     """

@@ -87,7 +87,7 @@ def _write_pauses(db: sqlite3.Connection, pauses: list[tuple[str, tuple[int, flo
 
 
 def _disagreement(database: Database, outsiders: Outsiders, statement: str, jobs: int, changed: int) -> Exception:
-    """The error to raise when memory and file disagree, which is a bug of ours if nothing has happened to the file."""
+    """Return the error to raise when memory and file disagree: a bug of ours if nothing has happened to the file."""
     (found,) = database.connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         return JournalFailed(f"{database.path} is damaged ({text_of(found)}); {WHAT_TO_DO}")
@@ -98,7 +98,7 @@ def _disagreement(database: Database, outsiders: Outsiders, statement: str, jobs
 
 
 class Writer:
-    """Writes batches to a database that no other writer uses, and gives unneeded space back."""
+    """A writer of batches to a database that no other writer uses; it also gives unneeded space back."""
 
     def __init__(self, database: Database, address: str, bounds: HistoryBounds, clock: Clock, jobs: int) -> None:
         """``address`` is where the server listens, ``clock`` is its clock, and ``jobs`` is how many jobs are stored."""
@@ -176,7 +176,7 @@ class Writer:
         self._committed(batch, promised_id)
 
     async def write_apart(self, batch: Batch) -> None:
-        """Like ``write``, but in the worker thread, so that only clients waiting for a commit have to wait."""
+        """Write as ``write`` does, but in the worker thread, so that only clients waiting for a commit have to wait."""
         worker = self._worker
         try:
             self._db.execute("BEGIN IMMEDIATE")

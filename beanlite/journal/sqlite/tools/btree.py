@@ -40,7 +40,7 @@ Spans = dict[int, list[tuple[Value, int, int]]]
 
 
 class Broken(Exception):
-    """A row is malformed."""
+    """A malformed row."""
 
 
 class Pages:
@@ -78,7 +78,7 @@ class Pages:
             return bytes(PAGE_SIZE)
 
     def in_use(self) -> list[int]:
-        """The pages of all b-trees."""
+        """Return the pages of all b-trees."""
         free = self._free()
         below = self._below(free)
         has_map = any(self.read(1)[52:56])
@@ -109,19 +109,19 @@ class Pages:
         return self._mapped(number)[0] in {_ROOT, _BELOW}
 
     def _mapped(self, number: int) -> tuple[int, int]:
-        """The entry of a page in the pointer map: its type and its parent page."""
+        """Return the entry of a page in the pointer map: its type and its parent page."""
         first = _map_of(number)
         at = max(0, number - first - 1) * _ENTRY_BYTES  # the map has no entry for its own page
         entry = self.read(first)[at : at + _ENTRY_BYTES]
         return entry[0], int.from_bytes(entry[1:])
 
     def inner(self, in_use: list[int]) -> set[int]:
-        """The pages that are parents of others according to the pointer map."""
+        """Return the pages that are parents of others according to the pointer map."""
         mapped = [self._mapped(number) for number in in_use if number > 1]
         return {above for kind, above in mapped if kind == _BELOW}
 
     def _below(self, free: set[int]) -> set[int]:
-        """The pages to which other pages that are not free refer as part of a b-tree."""
+        """Return the pages to which other pages that are not free refer as part of a b-tree."""
         below: set[int] = set()
         for number in range(1, self.count + 1):
             if number in free:
@@ -136,7 +136,7 @@ class Pages:
         return below
 
     def copies(self, in_use: list[int]) -> set[int]:
-        """The table leaves in use that are identical to another page, whether that is in use or not.
+        """Return the table leaves in use that are identical to another page, whether that is in use or not.
 
         This happens when SQLite moves a page, but also when a disk writes a page to the wrong place.
         """
@@ -149,7 +149,7 @@ class Pages:
         return {number for number in in_use if twice and hash(self.read(number)) in twice}
 
     def spans(self, in_use: list[int]) -> Spans:
-        """For each leaf that the b-trees lead to: which table's rows belong on it, above which rowid, and up to which.
+        """Return of each leaf in a b-tree which table's rows belong on it, above which rowid, and up to which.
 
         A leaf has several such spans if an interior page exists twice, and none if it is not below its proper parent.
         """
@@ -173,7 +173,7 @@ class Pages:
         return spans
 
     def rows(self, number: int) -> Iterator[tuple[int, list[Value]]]:
-        """The rows on a page, each with its rowid (0 in an index). A page with a malformed row counts as unreadable."""
+        """Yield the rows on a page, each with its rowid (0 in an index). A malformed row makes the page unreadable."""
         page = self.read(number)
         start = 100 if number == 1 else 0
         kind = page[start]
@@ -209,7 +209,7 @@ class Pages:
 
 
 def _map_of(number: int) -> int:
-    """The page of the pointer map that has the entry for this page, or the page itself if it is one of the map's."""
+    """Return the page of the pointer map with the entry for this page, or the page itself if it is one of the map's."""
     return 2 + (number - 2) // _PAGES_PER_MAP * _PAGES_PER_MAP
 
 
@@ -218,13 +218,13 @@ def _is_map(number: int) -> bool:
 
 
 def _cells(page: bytes, start: int, array: int) -> list[int]:
-    """The offsets of the cells on a page."""
+    """Return the offsets of the cells on a page."""
     cells = min(int.from_bytes(page[start + 3 : start + 5]), (PAGE_SIZE - array) // 2)
     return list(struct.unpack_from(f">{cells}H", page, array))
 
 
 def _bytes_here(size: int, kind: int) -> int:
-    """How many bytes of a row are on its page; the rest is on overflow pages."""
+    """Return how many bytes of a row are on its page; the rest is on overflow pages."""
     most = _MOST_IN_TABLE if kind == LEAF_TABLE else _MOST_IN_INDEX
     if size <= most:
         return size
@@ -270,14 +270,14 @@ def _adds_up(page: bytes, start: int) -> bool:
 
 
 def _roots(rows: Iterator[tuple[int, list[Value]]]) -> Iterator[tuple[Value, int]]:
-    """The names and the root pages of the tables and indexes that these rows describe, if they are schema rows."""
+    """Yield the names and root pages of the tables and indexes that these rows describe, if they are schema rows."""
     for _, values in rows:
         if len(values) == 5 and values[0] in {"table", "index"} and isinstance(values[3], int):
             yield values[1], values[3]
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A varint of up to nine bytes, and the offset of its end."""
+    """Return a varint of up to nine bytes, and the offset of its end."""
     value = 0
     for place in range(at, at + 8):
         byte = data[place]
@@ -289,7 +289,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _record(data: bytes) -> list[Value]:
-    """The values of a row. Broken: the row is malformed."""
+    """Return the values of a row. Broken: the row is malformed."""
     end, at = _varint(data, 0)
     place = end
     values: list[Value] = []

@@ -57,7 +57,7 @@ def export_to_file(write: Callable[[BinaryIO], int], dest: Path, source: Path | 
 
 
 def dump(connection: sqlite3.Connection, path: Path) -> Generator[str]:
-    """The lines of a database, a snapshot of its state: pauses, then jobs by ascending id.
+    """Yield the lines of a database, a snapshot of its state: pauses, then jobs by ascending id.
 
     JournalRefused: the database is damaged.
     """

@@ -43,7 +43,7 @@ class LoadResult:
 
 
 class _Wrong(Exception):
-    """A line is wrong; the text says how."""
+    """A wrong line; the text says how."""
 
 
 def load(
@@ -167,7 +167,7 @@ class _Loading:
                     raise _Wrong(f"its {name} is not a valid time in seconds since 1970")
 
     def _by_clock(self, utc_s: object) -> float | None:
-        """The time by the clock of the file; None: it is no time that can be."""
+        """Return the time by the clock of the file; None: it is no time that can be."""
         if not isinstance(utc_s, float | int):
             return None
         at_s = utc_s + self._ahead_s

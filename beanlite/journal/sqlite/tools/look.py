@@ -86,7 +86,7 @@ class Look:
         self._path = path
 
     def list_jobs(self, request: Mapping[str, Any]) -> Record:
-        """The jobs that match a filter; the cursor is the last id, or in queue order the number of jobs so far."""
+        """Return the jobs that fit a filter; the cursor is the last id, or in queue order the count of jobs so far."""
         given = {key: value for key, value in request.items() if value is not None}
         conditions = [_CONDITIONS[key] for key in given if key in _CONDITIONS]
         after = int(given.get("after", 0))
@@ -105,7 +105,7 @@ class Look:
         return {"jobs": jobs, "next": cursor}
 
     def show_job(self, job_id: int) -> Record | None:
-        """Everything known about a job, with the history that is kept; a job that is gone may still have a history."""
+        """Return everything known about a job, with its history; one that is gone may still have a history."""
         rows = self._rows(f"{_JOB}, body FROM all_jobs WHERE id = :id", {"id": job_id})
         history = self._rows(_HISTORY, {"id": job_id})
         if not rows and not history:
@@ -113,7 +113,7 @@ class Look:
         return {**(self._job(rows[0]) if rows else {"id": job_id}), "history": [_event(row) for row in history]}
 
     def list_tubes(self, request: Mapping[str, Any]) -> Record:
-        """All tubes whose name matches, without paging: counting their jobs reads every job anyway."""
+        """Return all tubes whose name matches, without paging: counting their jobs reads every job anyway."""
         fits = re.compile(fnmatch.translate(request.get("like") or "*")).match  # as a server does; GLOB has other rules
         rows = self._rows(_TUBES, {})
         if any(not isinstance(row["tube"], str) for row in rows):
@@ -121,7 +121,7 @@ class Look:
         return {"tubes": [{"name": row.pop("tube"), **row} for row in rows if fits(row["tube"])], "next": None}
 
     def stats(self) -> Record:
-        """The server that has the file, or had it last, and the number of jobs by state."""
+        """Return the server that has the file, or had it last, and the number of jobs by state."""
         servers = self._rows("SELECT * FROM alive", {})
         counts = self._rows("SELECT state, count(*) AS jobs FROM jobs GROUP BY state", {})
         if not {row["state"] for row in counts} <= {"reserved", *_QUEUES}:
@@ -132,7 +132,7 @@ class Look:
         return {**(servers[0] if servers else {}), **jobs}
 
     def totals(self, span_s: int, spans: int, tubes: Sequence[str]) -> list[Record]:
-        """The totals of these tubes in the last ``spans`` hours or days, as given by ``span_s``."""
+        """Return the totals of these tubes in the last ``spans`` hours or days, as given by ``span_s``."""
         return self._rows(_TOTALS, {"span_s": span_s, "spans": spans, "tubes": json.dumps(tubes)})
 
     def _job(self, row: Record) -> Record:
@@ -160,7 +160,7 @@ class Look:
 
 
 def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes
-    """A value to search for, as bytes if it is text from a command line that is not UTF-8, which SQLite can't take."""
+    """Return a value to search for: as bytes, if it is text that is not UTF-8, which SQLite can't take."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -170,7 +170,7 @@ def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes
 
 
 def _job(row: Record) -> Record:
-    """A row in the form in which a server describes a job."""
+    """Return a row in the form in which a server describes a job."""
     address, number = row.pop("holder"), row.pop("holder_conn")
     row["holder"] = None if address is None else {"address": address, "number": number}
     if row["state"] not in {"delayed", "reserved"}:
@@ -181,7 +181,7 @@ def _job(row: Record) -> Record:
 
 
 def _event(row: Record) -> Record:
-    """A row of the history in the form in which a server describes an event."""
+    """Return a row of the history in the form in which a server describes an event."""
     by, number = row.pop("by"), row.pop("conn")
     if by is None:
         row["by"] = None

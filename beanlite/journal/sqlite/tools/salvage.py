@@ -45,12 +45,12 @@ _INSERT_SERVER: Final = """
 
 
 def _said(values: list[Value]) -> str:
-    """The values of a row as the text of its column ``said``."""
+    """Return the values of a row as the text of its column ``said``."""
     return " ".join("-" if value is None else str(value) for value in values)
 
 
 def _time_said(time_s: float) -> int:
-    """A time as in ``said``: all its bits, as a whole number (see migrations/0003_checksums.sql)."""
+    """Return a time as in ``said``: all its bits, as a whole number (see migrations/0003_checksums.sql)."""
     return int(time_s * 4194304)
 
 
@@ -179,7 +179,7 @@ class _Saving:
         self._connection.execute("UPDATE meta SET last_id = ?", (last_id,))
 
     def _misplaced(self, copies: set[int], in_use: list[int], spans: Spans) -> set[int]:
-        """Pages that the disk has written in place of others: if they are old, their jobs have been deleted."""
+        """Return the pages that the disk has written in place of others: if they are old, their jobs were deleted."""
         if not copies:
             return copies
         inner = self._pages.inner(in_use)
@@ -280,7 +280,7 @@ class _Saving:
         return True
 
     def _body(self, job_id: int, inline: Value, checksum: Value) -> bytes | None:
-        """The body that was put; None if it can't be found."""
+        """Return the body that was put; None if it can't be found."""
         candidates: Iterable[Value] = (
             (inline,)
             if inline is not None
