@@ -268,12 +268,12 @@ class GroupCommit:
 
     async def _until_idle(self) -> None:
         ledger = self._engine.ledger
-        stored, looks = ledger.stored_batch, 0
+        batch, looks = ledger.stored_batch, 0
         while not self._closed and (
             self._journal.busy or self._turn_due or self._deferred_due or self._totals_due or self._committing
         ):
-            if ledger.stored_batch != stored:
-                stored, looks = ledger.stored_batch, 0
+            if ledger.stored_batch != batch:
+                batch, looks = ledger.stored_batch, 0
             if looks * LOOK_S >= FLUSH_S:
                 raise JournalFailed(
                     f"the last batch could not be stored within {FLUSH_S:.0f} s; none of it was acknowledged"

@@ -30,8 +30,8 @@ class Bodies:
     """The choice of bodies to unload, and of those to fetch."""
 
     __slots__ = (
+        "_ahead_counts",
         "_hand",
-        "_left",
         "_memory",
         "_older",
         "_queues",
@@ -56,7 +56,7 @@ class Bodies:
         """Jobs whose bodies have been fetched ahead, and that have not been reserved yet."""
         self.ahead_bytes = 0
         """What these bodies take, with BODY_BYTES for each."""
-        self._left: dict[Tube, int] = {}
+        self._ahead_counts: dict[Tube, int] = {}
         """How many jobs each tube has in ``ahead``."""
         self._run: dict[Tube, int] = {}
         """How many there were after the last one was fetched for the tube."""
@@ -143,11 +143,11 @@ class Bodies:
     def _no_longer_ahead(self, job: Job) -> None:
         tube = job.tube
         self.ahead_bytes -= job.size + BODY_BYTES
-        left = self._left[tube] = self._left[tube] - 1
-        if left <= self._run[tube] // 2:
+        count = self._ahead_counts[tube] = self._ahead_counts[tube] - 1
+        if count <= self._run[tube] // 2:
             self._make_due(tube)
-        if not left:
-            del self._left[tube], self._run[tube]
+        if not count:
+            del self._ahead_counts[tube], self._run[tube]
 
     def _make_due(self, tube: Tube) -> None:
         if not self.due:
@@ -166,42 +166,42 @@ class Bodies:
 
         There may be very many tubes without such jobs. If some tubes are still ``due`` afterwards, call it again.
         """
-        found: list[Job] = []
+        due_jobs: list[Job] = []
         room = self._memory.body_room_bytes // AHEAD_PART - self.ahead_bytes
         looks = LOOKED_AT_MAX
-        while self.due and room > 0 and len(found) < AHEAD_JOBS and looks > 0:
+        while self.due and room > 0 and len(due_jobs) < AHEAD_JOBS and looks > 0:
             tube, _ = self.due.popitem(last=False)
-            left_bytes = min(room, AHEAD_BYTES)
-            jobs, looked = self._next_of(tube)
-            looks -= 1 + looked
+            rest_bytes = min(room, AHEAD_BYTES)
+            jobs, count = self._next_of(tube)
+            looks -= 1 + count
             for job in jobs:
-                if left_bytes <= 0:
+                if rest_bytes <= 0:
                     break
                 takes_bytes = job.size + BODY_BYTES
-                left_bytes -= takes_bytes
+                rest_bytes -= takes_bytes
                 room -= takes_bytes
-                found.append(job)
+                due_jobs.append(job)
         if looks > 0:
             self.due.clear()
-        return found
+        return due_jobs
 
     def _next_of(self, tube: Tube) -> tuple[list[Job], int]:
         """Return a tube's next ready jobs without a body in memory, in order, and how many jobs were looked at."""
         keys = tube.ready.keys
-        found: list[Job] = []
+        jobs: list[Job] = []
         places = [(keys[0], 0)] if keys else []
-        looked = 0
-        while places and len(found) < AHEAD_JOBS and looked < 2 * AHEAD_JOBS:  # half of these may be in memory already
-            looked += 1
+        looks = 0
+        while places and len(jobs) < AHEAD_JOBS and looks < 2 * AHEAD_JOBS:  # half of these may be in memory already
+            looks += 1
             key, place = heappop(places)
             job = self._queues.jobs.find(key & ID_MASK)
             # A removed entry may still be in the heap, even if its job has a new entry.
             if job is not None and job.key == key and job.state is READY and job.body is None:
-                found.append(job)
+                jobs.append(job)
             for child in (2 * place + 1, 2 * place + 2):
                 if child < len(keys):
                     heappush(places, (keys[child], child))
-        return found, looked
+        return jobs, looks
 
     def load(self, job: Job, body: bytes) -> None:
         """Keep a body that was fetched ahead, unless the job is not ready any more or already has its body."""
@@ -214,8 +214,8 @@ class Bodies:
         memory.unloaded_bytes -= job.size
         self.ahead[job.id] = job
         self.ahead_bytes += job.size + BODY_BYTES
-        left = self._left[job.tube] = self._left.get(job.tube, 0) + 1
-        self._run[job.tube] = left
+        count = self._ahead_counts[job.tube] = self._ahead_counts.get(job.tube, 0) + 1
+        self._run[job.tube] = count
 
 
 def _nobody() -> None:

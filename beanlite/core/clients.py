@@ -106,10 +106,10 @@ class Clients:
                 return Refusal.WATCHED
             if not self._memory.takes_tubes(1):
                 return Refusal.MEMORY
-            found = self.tube(name)
-            if isinstance(found, Refusal):
-                return found
-            tube = found
+            result = self.tube(name)
+            if isinstance(result, Refusal):
+                return result
+            tube = result
             watched[tube] = None
             tube.watching += 1
             self._counts.watched += 1

@@ -110,7 +110,7 @@ class Operator:
             queues.make_buried(job, place, why, since_ns)
         queues.drop_if_unused(before)
 
-    def copied(self, job: Job, by: Peer, now_ns: int) -> None:
+    def record_copy(self, job: Job, by: Peer, now_ns: int) -> None:
         """Record that this job was put as a copy of another one."""
         self._record(job, COPY, by, now_ns, _delay_s(job))
 

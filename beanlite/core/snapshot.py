@@ -175,8 +175,8 @@ def first_s(engine: Engine, queue: KeyHeap, now_ns: int) -> int | None:
 
 def client_snapshot(engine: Engine, client: Client, now_ns: int) -> ClientSnapshot:
     """Return a snapshot of a client. Only HOLDS_MAX of its jobs are searched for the one that it has held longest."""
-    held = [engine.jobs.find(key & ID_MASK) for key in client.deadlines.keys[:HOLDS_MAX]]
-    since_ns = [job.since_ns for job in held if job is not None and job.holder is client]
+    jobs = [engine.jobs.find(key & ID_MASK) for key in client.deadlines.keys[:HOLDS_MAX]]
+    since_ns = [job.since_ns for job in jobs if job is not None and job.holder is client]
     return ClientSnapshot(
         number=client.peer.number,
         address=client.peer.address,

@@ -33,7 +33,7 @@ def row_of(job: Job) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def fitted(rows: list[StoredJob], room: int) -> list[StoredJob]:
+def fit(rows: list[StoredJob], room: int) -> list[StoredJob]:
     """Return the same jobs, but without bodies from the first on that does not fit into ``room`` bytes of memory."""
     for at, row in enumerate(rows):
         body = row[BODY_AT]  # rows are read by position

@@ -35,15 +35,15 @@ class Totals:
         return [row for span_s in KEPT_S for row in self._rows_of_span(span_s, began_s(span_s, now_s), tallies)]
 
     def _rows_of_span(self, span_s: int, at_s: int, tallies: list[Tally]) -> list[TotalsRow]:
-        last_s, named = self._spans[span_s]
+        last_s, names = self._spans[span_s]
         if last_s != at_s:
-            named = set()
-            self._spans[span_s] = (at_s, named)
+            names = set()
+            self._spans[span_s] = (at_s, names)
         rows: list[TotalsRow] = []
         rest: Tally | None = None
         for tally in tallies:
-            if len(named) < TUBES_MAX or tally.name in named:
-                named.add(tally.name)
+            if len(names) < TUBES_MAX or tally.name in names:
+                names.add(tally.name)
                 rows.append(_row(span_s, at_s, tally))
             else:
                 if rest is None:

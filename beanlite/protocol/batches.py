@@ -54,9 +54,9 @@ def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes:
     if refusal is not None:
         return refusal.encode() + replies.END
     new_tubes = {name for name, _, _ in jobs} - engine.tubes.keys()
-    refused = engine.clients.refusal_of_tubes(len(new_tubes)) if new_tubes else None
-    if refused is not None:
-        session.service.refused(refused.value)
+    tube_refusal = engine.clients.refusal_of_tubes(len(new_tubes)) if new_tubes else None
+    if tube_refusal is not None:
+        session.service.refused(tube_refusal.value)
         return replies.OUT_OF_MEMORY
     if jobs and not client.producer:
         engine.clients.becomes_producer(client)
@@ -69,14 +69,14 @@ def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes:
     ids = []
     for name, job, body in jobs:
         ttr_s = TTR_S if job.ttr_s is None else max(1, job.ttr_s)
-        put = engine.put(putting[name], job.pri or 0, job.delay_s or 0, ttr_s, body, now_ns)
-        ids.append(put.id)
+        new_job = engine.put(putting[name], job.pri or 0, job.delay_s or 0, ttr_s, body, now_ns)
+        ids.append(new_job.id)
     session.waits = session.waits or bool(ids)
     return session.ok_reply(as_json({"ids": ids}))
 
 
-def reserve_batch(session: Session, asked: tuple[int, int], now_ns: int) -> bytes | None:
-    most, timeout_s = asked
+def reserve_batch(session: Session, args: tuple[int, int], now_ns: int) -> bytes | None:
+    most, timeout_s = args
     return _reserve_until(session, most, now_ns + timeout_s * SECOND_NS, now_ns)
 
 
@@ -92,7 +92,7 @@ def _reserve_until(session: Session, most: int, until_ns: int, now_ns: int) -> b
             return _batch_reply(session, bodies)
         # The other bodies are kept for the reply: they may be unloaded while these are fetched.
         session.gather(
-            missing, lambda fetched, then_ns: _tell_fetched(session, most, bodies | fetched, until_ns, then_ns), WORKING
+            missing, lambda late, then_ns: _reply_late(session, most, bodies | late, until_ns, then_ns), WORKING
         )
         return None
     if is_deadline_soon(client, now_ns):
@@ -105,7 +105,7 @@ def _reserve_until(session: Session, most: int, until_ns: int, now_ns: int) -> b
     return None
 
 
-def _tell_fetched(
+def _reply_late(
     session: Session, most: int, bodies: dict[Job, bytes | None], until_ns: int, now_ns: int
 ) -> bytes | None:
     """Reply with the jobs that the client still has; if it has none of them any more, reserve again."""
@@ -127,7 +127,7 @@ def _reserve(session: Session, most: int, now_ns: int) -> list[Job]:
 def _batch_reply(session: Session, bodies: dict[Job, bytes | None]) -> bytes:
     """Make the reply with those of these jobs that the client still has; empty if it has none of them."""
     engine = session.engine
-    told: list[bytes] = []
+    parts: list[bytes] = []
     for job, body in bodies.items():
         if body is None or not session.still_has(job, body):
             continue
@@ -135,5 +135,5 @@ def _batch_reply(session: Session, bodies: dict[Job, bytes | None]) -> bytes:
         if engine.bodies.ahead:
             engine.bodies.given(job)
         session.count_bytes(len(body))
-        told.append(replies.RESERVED % (job.id, len(body), body))
-    return replies.RESERVED_BATCH % len(told) + b"".join(told) if told else b""
+        parts.append(replies.RESERVED % (job.id, len(body), body))
+    return replies.RESERVED_BATCH % len(parts) + b"".join(parts) if parts else b""

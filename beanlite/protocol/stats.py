@@ -52,7 +52,7 @@ def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], fa
         ("current-waiting", server.waiting),
         ("total-connections", server.total_clients),
         ("pid", facts.pid),
-        ("version", _quoted(facts.version)),
+        ("version", _quote(facts.version)),
         ("rusage-utime", f"{facts.user_s:.6f}"),
         ("rusage-stime", f"{facts.system_s:.6f}"),
         ("uptime", facts.uptime_s),
@@ -63,9 +63,9 @@ def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], fa
         ("binlog-max-size", facts.wal_bytes_max),
         ("draining", str(server.draining).lower()),
         ("id", facts.instance),
-        ("hostname", _quoted(facts.hostname)),
-        ("os", _quoted(facts.os)),
-        ("platform", _quoted(facts.platform)),
+        ("hostname", _quote(facts.hostname)),
+        ("os", _quote(facts.os)),
+        ("platform", _quote(facts.platform)),
         ("journal-batches", facts.batches),
         ("journal-wal-bytes", facts.wal_bytes),
         ("disk-full", str(server.disk_full).lower()),
@@ -78,7 +78,7 @@ def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], fa
         ("bodies-on-disk-bytes", server.unloaded_bytes),
         ("bodies-fetched", server.fetched),
         ("puts-out-of-memory", server.puts_refused),
-        *((f"refused-{limited}", times) for limited, times in facts.refused.items()),
+        *((f"refused-{limit}", times) for limit, times in facts.refused.items()),
         ("backup-succeeded-at", facts.backup_succeeded_at),
         ("backup-failed-at", facts.backup_failed_at),
     )
@@ -87,7 +87,7 @@ def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], fa
 def tube_stats(tube: TubeSnapshot) -> bytes:
     """Return the body of ``stats-tube``."""
     return _yaml(
-        ("name", _quoted(tube.name)),
+        ("name", _quote(tube.name)),
         ("current-jobs-urgent", tube.urgent),
         ("current-jobs-ready", tube.ready),
         ("current-jobs-reserved", tube.reserved),
@@ -108,7 +108,7 @@ def job_stats(job: JobSnapshot, *, journaled: bool) -> bytes:
     """Return the body of ``stats-job``."""
     return _yaml(
         ("id", job.id),
-        ("tube", _quoted(job.tube)),
+        ("tube", _quote(job.tube)),
         ("state", job.state),
         ("pri", job.pri),
         ("age", job.age_s),
@@ -133,5 +133,5 @@ def _yaml(*items: tuple[str, object]) -> bytes:
     return ("---\n" + "".join(f"{key}: {value}\n" for key, value in items)).encode()
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return f'"{text}"'

@@ -81,4 +81,4 @@ class FetchingCore(Core):
         ahead = list(bodies.ahead.values())
         assert set(ahead) <= set(loaded)
         assert bodies.ahead_bytes == sum(job.size + BODY_BYTES for job in ahead)
-        assert bodies._left == Counter(job.tube for job in ahead)
+        assert bodies._ahead_counts == Counter(job.tube for job in ahead)

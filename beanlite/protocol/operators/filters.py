@@ -18,7 +18,7 @@ class Criterion(NamedTuple):
     """The words in which people are asked for the value of a field, and told of it."""
 
     help: str  # of its option
-    said: str = ""  # of jobs that fit, with {} for the value; not of a tube or a state, which are told in one phrase
+    phrase: str = ""  # of jobs that fit, with {} for the value; not of a tube or a state, which are told in one phrase
     label: str = ""  # of its input on the page, unless that has a place of its own
     example: str = ""
     short: str = ""

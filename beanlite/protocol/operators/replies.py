@@ -17,7 +17,7 @@ from beanlite.protocol.replies import EVENT, REFUSED
 
 Record = dict[str, object]
 
-_shown: Final[Callable[[Job], tuple[object, ...]]] = attrgetter(*SHOWN.values())
+_facts_of: Final[Callable[[Job], tuple[object, ...]]] = attrgetter(*SHOWN.values())
 
 
 def as_json(record: Record) -> bytes:
@@ -25,15 +25,15 @@ def as_json(record: Record) -> bytes:
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def refused(why: str) -> bytes:
+def refusal(why: str) -> bytes:
     """Return the reply to a request that can't be carried out."""
     body = as_json({"error": why})
     return REFUSED % (len(body), body)
 
 
-def cursor(place: int | None, fixed: int) -> str | None:
-    """Make a cursor of the place to continue after and the ``fixed`` bound of all slices; None if there is no more."""
-    return None if place is None else f"{place}-{fixed}"
+def cursor(place: int | None, bound: int) -> str | None:
+    """Make a cursor of the place to continue after and the ``bound`` of all slices; None if there is no more."""
+    return None if place is None else f"{place}-{bound}"
 
 
 def job_record(job: Job, now_ns: int, utc_s: Callable[[int], float]) -> Record:
@@ -51,7 +51,7 @@ def job_record(job: Job, now_ns: int, utc_s: Callable[[int], float]) -> Record:
         "delay_s": job.delay_s,
         "ttr_s": job.ttr_s,
         "left_s": max(0, job.due_ns - now_ns) // SECOND_NS if timed else None,
-        **dict(zip(SHOWN, _shown(job), strict=True)),
+        **dict(zip(SHOWN, _facts_of(job), strict=True)),
         "holder": peer_record(job.last_holder),
         "why": job.why,
     }
@@ -74,9 +74,9 @@ def tube_record(engine: Engine, tube: Tube, asker: Client, now_ns: int) -> Recor
     }
 
 
-def client_record(client: ClientSnapshot, buffered: int, *, asks: bool) -> Record:
+def client_record(client: ClientSnapshot, buffer_bytes: int, *, asks: bool) -> Record:
     """Describe a client; ``asks``: it is the one that asks."""
-    return {**client._asdict(), "buffered": buffered, "asks": asks}
+    return {**client._asdict(), "buffered": buffer_bytes, "asks": asks}
 
 
 def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
@@ -99,7 +99,7 @@ def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
     return EVENT % (len(body), body)
 
 
-def lost_reply(lost: int) -> bytes:
+def lost_reply(events: int) -> bytes:
     """Return the reply that reports to a client that watches how many events it has missed."""
-    body = as_json({"lost": lost})
+    body = as_json({"lost": events})
     return EVENT % (len(body), body)

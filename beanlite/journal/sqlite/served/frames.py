@@ -30,7 +30,7 @@ class Frames:
         """The number of frames in the -wal at the last checkpoint."""
         self.pinned = False
         """A reader kept the last checkpoint from reaching the end of the -wal, which grows as long as this goes on."""
-        self._told = 0
+        self._at_warning = 0
         """The number of frames at the last warning of that; 0: none since the -wal shrank."""
         self._header = b""
         """The header of the -shm after the last commit of ours."""
@@ -88,8 +88,8 @@ class Frames:
     def is_warning_due(self) -> bool:
         """Whether a warning is due that a reader keeps the -wal from shrinking: each time that it has doubled."""
         if self.at_checkpoint <= _FRAMES_MAX:
-            self._told = 0
-        elif self.pinned and self.at_checkpoint >= 2 * self._told:
-            self._told = self.at_checkpoint
+            self._at_warning = 0
+        elif self.pinned and self.at_checkpoint >= 2 * self._at_warning:
+            self._at_warning = self.at_checkpoint
             return True
         return False

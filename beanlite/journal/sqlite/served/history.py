@@ -161,15 +161,15 @@ class History:
             if at_s >= before_s:
                 return False
         nth = connection.execute(_NTH, (n, rows - 1)).fetchone() or (_MAX_N,)
-        pruned = connection.execute(_PRUNE, (n, *nth, before_s, before_n)).rowcount
+        count = connection.execute(_PRUNE, (n, *nth, before_s, before_n)).rowcount
         self._oldest = connection.execute(_OLDEST).fetchone()
         self._past = max(n, self._past[0]), inf
-        return pruned >= rows
+        return count >= rows
 
     def _oldest_past(self, connection: sqlite3.Connection, now_s: float) -> tuple[int, float]:
         """Return the oldest row that is not in the future, looked for once, since there may be very many that are."""
         n, at_s = self._past
         if at_s <= now_s:
             return n, at_s
-        found: tuple[int, float] | None = connection.execute(_PAST, (n, now_s)).fetchone()
-        return found or (self._last + 1, inf)
+        row: tuple[int, float] | None = connection.execute(_PAST, (n, now_s)).fetchone()
+        return row or (self._last + 1, inf)

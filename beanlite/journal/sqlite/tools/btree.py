@@ -82,17 +82,17 @@ class Pages:
         free = self._free()
         below = self._below(free)
         has_map = any(self.read(1)[52:56])
-        found = [1]
+        numbers = [1]
         if not _adds_up(self.read(1), 100):
             self.unreadable.add(1)
         for number in range(2, self.count + 1):
             is_below = number in below
             is_mapped = self._is_mapped(number) if has_map else is_below
             if is_below + is_mapped + (number not in free) >= 2 and not _is_map(number):
-                found.append(number)
+                numbers.append(number)
                 if not _adds_up(self.read(number), 0):
                     self.unreadable.add(number)
-        return found
+        return numbers
 
     def _free(self) -> set[int]:
         free: set[int] = set()
@@ -106,9 +106,9 @@ class Pages:
         return free
 
     def _is_mapped(self, number: int) -> bool:
-        return self._mapped(number)[0] in {_ROOT, _BELOW}
+        return self._map_entry(number)[0] in {_ROOT, _BELOW}
 
-    def _mapped(self, number: int) -> tuple[int, int]:
+    def _map_entry(self, number: int) -> tuple[int, int]:
         """Return the entry of a page in the pointer map: its type and its parent page."""
         first = _map_of(number)
         at = max(0, number - first - 1) * _ENTRY_BYTES  # the map has no entry for its own page
@@ -117,8 +117,8 @@ class Pages:
 
     def inner(self, in_use: list[int]) -> set[int]:
         """Return the pages that are parents of others according to the pointer map."""
-        mapped = [self._mapped(number) for number in in_use if number > 1]
-        return {above for kind, above in mapped if kind == _BELOW}
+        entries = [self._map_entry(number) for number in in_use if number > 1]
+        return {above for kind, above in entries if kind == _BELOW}
 
     def _below(self, free: set[int]) -> set[int]:
         """Return the pages to which other pages that are not free refer as part of a b-tree."""
@@ -140,12 +140,12 @@ class Pages:
 
         This happens when SQLite moves a page, but also when a disk writes a page to the wrong place.
         """
-        seen: set[int] = set()
+        once: set[int] = set()
         twice: set[int] = set()
         for number in range(2, self.count + 1):
             page = self.read(number)
             if page[0] == LEAF_TABLE:
-                (twice if hash(page) in seen else seen).add(hash(page))
+                (twice if hash(page) in once else once).add(hash(page))
         return {number for number in in_use if twice and hash(self.read(number)) in twice}
 
     def spans(self, in_use: list[int]) -> Spans:
@@ -155,21 +155,21 @@ class Pages:
         """
         spans: Spans = {}
         roots = [(name, root) for page in in_use for name, root in _roots(self.rows(page))]
-        left = [(root, 0, name, _FIRST, _LAST) for name, root in [("sqlite_schema", 1), *roots]]
-        seen: set[int] = set()
-        while left:
-            number, parent, name, above, to = left.pop()
+        queue = [(root, 0, name, _FIRST, _LAST) for name, root in [("sqlite_schema", 1), *roots]]
+        visits: set[int] = set()
+        while queue:
+            number, parent, name, above, to = queue.pop()
             page = self.read(number)[100 if number == 1 else 0 :]
-            if page[0] == LEAF_TABLE and parent in {0, self._mapped(number)[1]}:
+            if page[0] == LEAF_TABLE and parent in {0, self._map_entry(number)[1]}:
                 spans.setdefault(number, []).append((name, above, to))
-            elif page[0] == _INNER_TABLE and number not in seen:
-                seen.add(number)
+            elif page[0] == _INNER_TABLE and number not in visits:
+                visits.add(number)
                 for at in _cells(page, 0, 12):
                     cell = self.read(number)[at : at + 13].ljust(13, b"\0")
                     key = _varint(cell, 4)[0]
-                    left.append((int.from_bytes(cell[:4]), number, name, above, key))
+                    queue.append((int.from_bytes(cell[:4]), number, name, above, key))
                     above = key
-                left.append((int.from_bytes(page[8:12]), number, name, above, to))
+                queue.append((int.from_bytes(page[8:12]), number, name, above, to))
         return spans
 
     def rows(self, number: int) -> Iterator[tuple[int, list[Value]]]:
@@ -194,16 +194,16 @@ class Pages:
         if size == here:
             return rowid, _record(page[at : at + size])
         parts = [page[at : at + here]]
-        left = size - here
+        rest = size - here
         following = int.from_bytes(page[at + here : at + here + 4])
-        if left > self.count * PAGE_SIZE:
+        if rest > self.count * PAGE_SIZE:
             raise Broken
-        while left > 0:
+        while rest > 0:
             if not 1 < following <= self.count:
                 raise Broken
             overflow = self.read(following)
-            parts.append(overflow[4 : 4 + left])
-            left -= len(parts[-1])
+            parts.append(overflow[4 : 4 + rest])
+            rest -= len(parts[-1])
             following = int.from_bytes(overflow[:4])
         return rowid, _record(b"".join(parts))
 
@@ -255,18 +255,18 @@ def _adds_up(page: bytes, start: int) -> bool:
         return False
     array = start + (12 if kind in {_INNER_TABLE, _INNER_INDEX} else 8)
     free, cells, begin = (int.from_bytes(page[at : at + 2]) for at in range(start + 1, start + 7, 2))
-    taken = page[start + 7]
+    total = page[start + 7]
     try:
         while free:
             following = int.from_bytes(page[free : free + 2])
-            taken += int.from_bytes(page[free + 2 : free + 4])
+            total += int.from_bytes(page[free + 2 : free + 4])
             if 0 < following <= free:
                 return False
             free = following
-        taken += sum(_cell_bytes(page, at, kind) for at in _cells(page, start, array))
+        total += sum(_cell_bytes(page, at, kind) for at in _cells(page, start, array))
     except IndexError:
         return False
-    return array + 2 * cells <= begin and begin + taken == PAGE_SIZE
+    return array + 2 * cells <= begin and begin + total == PAGE_SIZE
 
 
 def _roots(rows: Iterator[tuple[int, list[Value]]]) -> Iterator[tuple[Value, int]]:

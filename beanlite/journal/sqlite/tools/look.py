@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, listed
+from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, as_list
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.fileformat import damaged, refused, text_of
 from beanlite.journal.sqlite.file.migrations import check_texts, read_version
@@ -24,7 +24,7 @@ Record = dict[str, Any]
 
 # The facts about a job. A preview, of the length requested, is selected separately.
 _JOB: Final = f"""
-    SELECT id, tube, state, pri, delay_s, ttr_s, {listed(tuple(SHOWN))}, size, created_at, age_s, in_state_s,
+    SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, size, created_at, age_s, in_state_s,
            max(due_in_s, 0) AS left_s, holder, holder_conn, why
 """
 # The events of a job, with the fields that a server sends to watchers.
@@ -87,21 +87,21 @@ class Look:
 
     def list_jobs(self, request: Mapping[str, Any]) -> Record:
         """Return the jobs that fit a filter; the cursor is the last id, or in queue order the count of jobs so far."""
-        given = {key: value for key, value in request.items() if value is not None}
-        conditions = [_CONDITIONS[key] for key in given if key in _CONDITIONS]
-        after = int(given.get("after", 0))
-        given |= {"after": after, "preview": request.get("preview", 0), "ids": json.dumps(request.get("ids"))}
-        if given.get("order") == "queue":
-            end = f"ORDER BY {_QUEUES[given['state']]} LIMIT :limit OFFSET :after"
+        parameters = {key: value for key, value in request.items() if value is not None}
+        conditions = [_CONDITIONS[key] for key in parameters if key in _CONDITIONS]
+        after = int(parameters.get("after", 0))
+        parameters |= {"after": after, "preview": request.get("preview", 0), "ids": json.dumps(request.get("ids"))}
+        if parameters.get("order") == "queue":
+            end = f"ORDER BY {_QUEUES[parameters['state']]} LIMIT :limit OFFSET :after"
         else:
             conditions.append("id > :after")
             end = "ORDER BY id LIMIT :limit"
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview FROM all_jobs {where} {end}", given)
+        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview FROM all_jobs {where} {end}", parameters)
         jobs = [self._job(row) for row in rows]
         cursor = None
-        if jobs and len(jobs) == given["limit"]:
-            cursor = str(after + len(jobs) if given.get("order") == "queue" else jobs[-1]["id"])
+        if jobs and len(jobs) == parameters["limit"]:
+            cursor = str(after + len(jobs) if parameters.get("order") == "queue" else jobs[-1]["id"])
         return {"jobs": jobs, "next": cursor}
 
     def show_job(self, job_id: int) -> Record | None:
@@ -143,8 +143,8 @@ class Look:
             raise damaged(self._path, f"the row of job {row['id']} has changed")
         return _job(row)
 
-    def _rows(self, statement: str, given: Mapping[str, Any]) -> list[Record]:
-        bound = {key: _bound(given[key]) for key in given}
+    def _rows(self, statement: str, parameters: Mapping[str, Any]) -> list[Record]:
+        bound = {key: _bound(parameters[key]) for key in parameters}
         with refused(self._path):
             try:
                 cursor = self._connection.execute(statement, bound)
