@@ -1,7 +1,5 @@
 """Logs when memory runs short, and when it has room again."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from beanlite.core.memory import Memory

@@ -4,8 +4,6 @@ Like the group commit it works in rounds: while one round is under way, requests
 fetches for many clients.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol

@@ -4,8 +4,6 @@ All changes that connections make within one turn of the loop become one batch. 
 the changes that arrive form the next one: there is no timer, and no added delay.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

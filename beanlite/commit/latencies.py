@@ -1,7 +1,5 @@
 """How long replies take, measured per turn and batch, since reading the clock for each command would cost too much."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ unloaded: those of the latest jobs, except the very latest, which may be passing
 a tube's next ready jobs lack are fetched ahead, before these jobs are reserved.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable
 from heapq import heappop, heappush

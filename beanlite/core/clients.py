@@ -1,7 +1,5 @@
 """The connected clients: what each of them uses and watches, and its wait for a job."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from enum import Enum
 from typing import Final

@@ -1,7 +1,5 @@
 """A job, its states, and the keys that order it in its queue."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import Final
 

@@ -4,8 +4,6 @@ Jobs, their bodies, tubes, clients and clients' buffers are counted. The count i
 bytes. It follows each change at once, unlike the size that the system reports for the process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -3,8 +3,6 @@
 Each change is recorded as an event, whether a history is kept or not.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from beanlite.core.bodies import Bodies

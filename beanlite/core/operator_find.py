@@ -4,8 +4,6 @@ A slice looks at a bounded number of jobs and bytes, and returns where the next 
 slices. Everything here only reads.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Taking over at the start what the journal has kept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 

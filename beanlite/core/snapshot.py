@@ -3,8 +3,6 @@
 How they are presented is up to the caller.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from beanlite.core.engine import Engine

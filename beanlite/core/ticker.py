@@ -1,7 +1,5 @@
 """What happens with time: delays, pauses and ttrs end, and no client waits longer than it asked to."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Final
 

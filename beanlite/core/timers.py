@@ -1,7 +1,5 @@
 """Timers: at most one for each tube and client, all in one heap."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from beanlite.core.heap import KeyHeap

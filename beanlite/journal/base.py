@@ -13,8 +13,6 @@ To write a new one, subclass ``Journal``, have ``server.make_journal`` choose it
 ``tests/journal/test_base.py``.
 """
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

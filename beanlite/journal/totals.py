@@ -1,7 +1,5 @@
 """Computes what is added to each tube's totals of the hour and of the day."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from beanlite.core.job import SECOND_NS

@@ -1,7 +1,5 @@
 """A journal that stores nothing: jobs are lost when the process ends."""
 
-from __future__ import annotations
-
 import asyncio
 
 from beanlite.core.engine import Engine

@@ -1,7 +1,5 @@
 """Putting and reserving many jobs at once. ``docs/protocol.md`` describes these commands and their replies."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from beanlite.core.admission import PUT_BYTES

@@ -3,8 +3,6 @@
 The keys are in the order of beanstalkd 1.13, and strings are quoted as it does; keys of our own come last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ any part changes a different number of rows than it should, the statement ends w
 the batch is stored.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 from zlib import crc32
 

@@ -1,7 +1,5 @@
 """The operators' command that changes many jobs. ``docs/protocol.md`` describes it and its reply."""
 
-from __future__ import annotations
-
 from beanlite.core.clients import Refusal
 from beanlite.core.engine import Engine
 from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, RELEASE

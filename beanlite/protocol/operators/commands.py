@@ -3,8 +3,6 @@
 Most of them take a JSON object, which follows the command line as a put's body does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 

@@ -1,7 +1,5 @@
 """Operators' commands that look at jobs, tubes and clients. ``docs/protocol.md`` describes them and their replies."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from base64 import b64encode

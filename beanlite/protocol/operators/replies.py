@@ -1,7 +1,5 @@
 """The replies to operators: JSON objects."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from operator import attrgetter

@@ -3,8 +3,6 @@
 This file is not compiled, because pydantic inspects the classes. ``docs/protocol.md`` describes their fields.
 """
 
-from __future__ import annotations
-
 from base64 import b64decode
 from typing import Annotated, Final, Literal, Self, TypeVar
 

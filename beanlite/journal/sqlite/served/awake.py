@@ -1,7 +1,5 @@
 """Keeps the processor awake until a short sync has ended."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 A job that was put and deleted within the same batch is never written at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 from zlib import crc32

@@ -4,8 +4,6 @@ No other clients wait while the disk is read. Many bodies are read as one row, b
 GIL after each row, which takes long while clients are busy.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path

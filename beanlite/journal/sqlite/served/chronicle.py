@@ -1,7 +1,5 @@
 """What the file records about the past and about the server itself: totals, history, and a heartbeat."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 

@@ -1,7 +1,5 @@
 """Tracks the growth of the -wal while a server writes to it."""
 
-from __future__ import annotations
-
 import os
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The history: a row for each event in the life of a job, and the pruning of the oldest rows."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from math import inf

@@ -1,7 +1,5 @@
 """The journal in an SQLite file: stores batches of changes on disk and replays them at the start."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from os import sched_yield

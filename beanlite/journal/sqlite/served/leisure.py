@@ -1,7 +1,5 @@
 """Upkeep of the file that is done in slices between batches, so that clients don't wait for it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """The start on a file: opens it, fills the engine with its jobs, and makes what writes to it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Generator

@@ -1,7 +1,5 @@
 """Syncs a file to the disk without keeping clients waiting longer than necessary."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """Measures how long commits take, for the log and for the metrics."""
 
-from __future__ import annotations
-
 import time
 from typing import Final
 

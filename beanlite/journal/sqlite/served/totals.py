@@ -1,7 +1,5 @@
 """The totals in the file: adding to them, and pruning the oldest."""
 
-from __future__ import annotations
-
 import sqlite3
 from typing import Final
 

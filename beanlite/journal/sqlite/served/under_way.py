@@ -1,7 +1,5 @@
 """What is under way in the file."""
 
-from __future__ import annotations
-
 import time
 from typing import Final
 

@@ -3,8 +3,6 @@
 ``UnderWay`` says when it may use the writer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
