@@ -169,7 +169,7 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) 
     if version == len(migrations):
         return
     copy = path.with_name(f"{path.name}.before-v{len(migrations)}")
-    partial = _partial(copy)
+    partial = copy.with_name(f"{copy.name}.partial")
     if version:
         _keep_copy(connection, path, copy, partial)
     try:
@@ -207,11 +207,6 @@ def _tidy_copies(path: Path, version: int) -> None:
         else:
             partial.unlink()
             Path(f"{partial}-journal").unlink(missing_ok=True)
-
-
-def _partial(copy: Path) -> Path:
-    """Return the name of a copy until the migration for which it is made is in the file."""
-    return copy.with_name(f"{copy.name}.partial")
 
 
 def _keep_copy(connection: sqlite3.Connection, path: Path, copy: Path, partial: Path) -> None:

@@ -143,7 +143,8 @@ async def _restore_jobs(database: Database, engine: Engine, now_ns: int, stopped
             if now_s - progress_s > PROGRESS_S:
                 progress_s = now_s
                 of = of or count_jobs(database.connection, database.path)
-                _tell_progress(jobs, of)
+                log.info("recovering", jobs=jobs, of=of)
+                systemd.recovering(jobs, of)
             if now_s - signals_s > HEAR_S:
                 signals_s = now_s
                 await asyncio.sleep(0)
@@ -170,11 +171,6 @@ async def _once_unlocked(attempt: Callable[[], _Result], stopped: asyncio.Event)
         await asyncio.sleep(HEAR_S)
         if stopped.is_set():
             return None
-
-
-def _tell_progress(jobs: int, of: int) -> None:
-    log.info("recovering", jobs=jobs, of=of)
-    systemd.recovering(jobs, of)
 
 
 def _read_jobs(database: Database, engine: Engine) -> Generator[list[StoredJob], None, None]:

@@ -87,8 +87,8 @@ class Pages:
             self.unreadable.add(1)
         for number in range(2, self.count + 1):
             is_below = number in below
-            is_mapped = self._is_mapped(number) if has_map else is_below
-            if is_below + is_mapped + (number not in free) >= 2 and not _is_map(number):
+            is_mapped = self._map_entry(number)[0] in {_ROOT, _BELOW} if has_map else is_below
+            if is_below + is_mapped + (number not in free) >= 2 and _map_of(number) != number:
                 numbers.append(number)
                 if not _adds_up(self.read(number), 0):
                     self.unreadable.add(number)
@@ -104,9 +104,6 @@ class Pages:
             free.update(struct.unpack_from(f">{leaves}I", page, 8))
             trunk = int.from_bytes(page[:4])
         return free
-
-    def _is_mapped(self, number: int) -> bool:
-        return self._map_entry(number)[0] in {_ROOT, _BELOW}
 
     def _map_entry(self, number: int) -> tuple[int, int]:
         """Return the entry of a page in the pointer map: its type and its parent page."""
@@ -211,10 +208,6 @@ class Pages:
 def _map_of(number: int) -> int:
     """Return the page of the pointer map with the entry for this page, or the page itself if it is one of the map's."""
     return 2 + (number - 2) // _PAGES_PER_MAP * _PAGES_PER_MAP
-
-
-def _is_map(number: int) -> bool:
-    return _map_of(number) == number
 
 
 def _cells(page: bytes, start: int, array: int) -> list[int]:
