@@ -54,7 +54,7 @@ class Fetcher:
     def fetch(self, job: Job, waiter: Waiter) -> None:
         """Fetch the body of a job for a client that waits for it."""
         self._waiters.setdefault(job, []).append(waiter)
-        self._engine.bodies.missed(job)
+        self._engine.bodies.note_miss(job)
         self._begin()
 
     def _begin(self) -> None:

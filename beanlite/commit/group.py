@@ -149,10 +149,10 @@ class GroupCommit:
         """Update ``in_doubt``; to be called in each turn of the loop before any command is answered."""
         self.in_doubt = self._journal.in_doubt
 
-    def turn_ends(self, began_ns: int, now_ns: int, served: int) -> None:
+    def turn_ends(self, began_ns: int, now_ns: int, clients: int) -> None:
         """Note that a turn of the loop has ended, when it began, and how many clients were served in it."""
         if self._latencies is not None:
-            self._latencies.turn_ends(began_ns, now_ns, served, len(self._held))
+            self._latencies.turn_ends(began_ns, now_ns, clients, len(self._held))
 
     @property
     def idle(self) -> bool:

@@ -68,11 +68,11 @@ class Bodies:
 
     # -- out of memory
 
-    def recovered(self, last_id: int) -> None:
+    def end_restore(self, last_id: int) -> None:
         """End the restore: jobs up to this id are older, and later ones are unloaded before them."""
         self._hand = last_id
 
-    def stored(self, last_id: int) -> None:
+    def note_stored(self, last_id: int) -> None:
         """Note that all jobs up to this id are in the journal, and unload some bodies if there is too little room."""
         memory = self._memory
         if not memory.fetches:
@@ -122,12 +122,12 @@ class Bodies:
         memory.unloaded += 1
         memory.unloaded_bytes += job.size
 
-    def given(self, job: Job) -> None:
+    def note_delivery(self, job: Job) -> None:
         """Note that a client has been given a job: if the body was fetched ahead, it is unloaded."""
         if job.id in self.ahead and job.state is RESERVED:
             self.unload(job)
 
-    def deleted(self, job: Job) -> None:
+    def note_delete(self, job: Job) -> None:
         """Note that a job is deleted whose body is not in memory, or may have been fetched ahead."""
         memory = self._memory
         if job.body is None:
@@ -154,7 +154,7 @@ class Bodies:
 
     # -- into memory
 
-    def missed(self, job: Job) -> None:
+    def note_miss(self, job: Job) -> None:
         """Note that a client needs a body that is not in memory; if it reserved the job, the next ones are due."""
         if job.state is RESERVED:
             self._make_due(job.tube)

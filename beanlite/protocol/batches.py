@@ -131,7 +131,7 @@ def _batch_reply(session: Session, bodies: dict[Job, bytes | None]) -> bytes:
             continue
         session.show(job)
         if engine.bodies.ahead:
-            engine.bodies.given(job)
+            engine.bodies.note_delivery(job)
         session.count_bytes(len(body))
         parts.append(replies.RESERVED % (job.id, len(body), body))
     return replies.RESERVED_BATCH % len(parts) + b"".join(parts) if parts else b""

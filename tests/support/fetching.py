@@ -52,7 +52,7 @@ class FetchingCore(Core):
         for job in session.gathering.jobs:
             # The body may have been fetched ahead meanwhile, and the job may even have been deleted.
             assert job.body is None or job.id in self.engine.bodies.ahead or job.state is GONE
-            self.engine.bodies.missed(job)
+            self.engine.bodies.note_miss(job)
             session.bring(job, self.shelf[job.id])
         session.resume(self.now_ns)
 

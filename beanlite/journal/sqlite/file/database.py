@@ -153,8 +153,8 @@ def open_database(
         check_foreign(connection, path, migrations[:version])
         check_texts(connection, path, migrations[:version])
         index = _open_index(path, after_sqlite) if commits else -1
-        written = index_before.frames if index_before is not None else None
-        lost_batches = _lost_batches(commits, read_frame_count(index), written) if commits else 0
+        frames = index_before.frames if index_before is not None else None
+        lost_batches = _lost_batches(commits, read_frame_count(index), frames) if commits else 0
         if version:  # otherwise this would already make a first page, without auto_vacuum
             connection.executescript("BEGIN IMMEDIATE; ROLLBACK")  # nothing is begun that a lock would then interrupt
         damaged_wal = None
@@ -286,16 +286,16 @@ def _has_unsynced(mark: Mark | None, fsync: str) -> bool:
     return fsync != "always" if mark is None else mark.has_unsynced
 
 
-def _lost_batches(commits: list[int], recovered: int, written: int | None) -> int:
-    """Return how many of these commits SQLite has not recovered, given that its recovery ended at frame ``recovered``.
+def _lost_batches(commits: list[int], end: int, frames: int | None) -> int:
+    """Return how many of these commits SQLite has not recovered, given that its recovery ended at frame ``end``.
 
-    ``written`` is the number of frames that a killed server had written, if known; if another program has opened the
-    file since, it is the number that SQLite recovered then. Where ``written`` is of no use, up to UNSYNCED_MAX missing
+    ``frames`` is the number of frames that a killed server had written, if known; if another program has opened the
+    file since, it is the number that SQLite recovered then. Where ``frames`` is of no use, up to UNSYNCED_MAX missing
     commits do not count as lost: they were being written when the power failed.
     """
-    if written is not None and recovered < written:
-        return sum(recovered < number <= written for number in commits)
-    count = sum(number > recovered for number in commits)
+    if frames is not None and end < frames:
+        return sum(end < number <= frames for number in commits)
+    count = sum(number > end for number in commits)
     return count if count > UNSYNCED_MAX else 0
 
 
